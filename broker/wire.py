@@ -1,0 +1,251 @@
+"""The wire forms of the Kafka topics: what a value looks like, how it is read, why it is refused.
+
+One place converts; nobody else parses or builds these bytes. What is not here: the joiner's own state topic
+(`joiner.run.progress`), which no other service reads.
+
+    machine.data       `Record` or `Mark`
+    machine.out        `Joined`
+    machine.late       `Late`
+    machine.rejected   `Rejected`
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import Annotated, Any, Final, Literal, cast
+
+import msgspec
+
+from broker.times import parse_time
+
+NAME_LENGTH_MAX: Final = 256
+"""Characters in a thing, a quantity or an id: they become Kafka keys and database tags."""
+
+RECORD_BYTES_MAX: Final = 64 * 1024
+"""Bytes of one data record: far above any honest one, and two of them fit into one result."""
+
+REJECTED_BYTES_MAX: Final = 64 * 1024
+"""Bytes of a rejected input that are kept; its length and hash tell the rest."""
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One quantity of one event. ``phenomenonTime`` is as given: a number in the configured unit or ISO-8601.
+
+    A number that is no integer is kept as `msgspec.Raw`, its exact text; msgspec cannot read such a union, hence
+    the annotation without it.
+    """
+
+    thing: Name
+    quantity: Name
+    phenomenonTime: int | str  # noqa: N815 - the wire's own name
+    result: float
+    id: Name
+
+
+class Mark(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """A promise at its offset: nothing below ``mark`` comes any more, for one thing/quantity or for all."""
+
+    mark: int | str
+    quantity: Name | None = None
+    thing: Name | None = None
+
+
+class Side(msgspec.Struct, frozen=True, gc=False):
+    """One of the two records of a pair, as it came in."""
+
+    quantity: str
+    phenomenonTime: int | str  # noqa: N815 - the wire's own name
+    result: float
+    id: str
+
+
+class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One pair. ``phenomenonTime`` is the exact mean of the two, a number in the configured unit.
+
+    ``result`` is a number, or ``{"left": x, "right": y}`` where the join keeps both values. ``id`` is
+    ``join:unit:left offset:right offset``. ``tie`` is ``i-j``, the two ordinals among equal times of one stream
+    and key, and is left out where both are 0.
+    """
+
+    thing: str
+    quantity: str
+    phenomenonTime: int | msgspec.Raw  # noqa: N815 - the wire's own name
+    result: float | dict[str, float]
+    id: str
+    left: Side
+    right: Side
+    tie: str = ""
+
+
+class Late(msgspec.Struct, frozen=True, gc=False):
+    """A record that came after its stream's frontier had passed its time: not joined, not lost.
+
+    ``id`` is ``join:unit:side:offset``; ``topic``, ``partition``, ``offset`` tell where the record lies.
+    """
+
+    id: str
+    application: str
+    join: str
+    side: Literal["left", "right"]
+    topic: str
+    partition: int
+    offset: int
+    record: Record
+
+
+class Rejected(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """An input that could not be used, and why.
+
+    ``id`` is ``topic:partition:offset`` for a record from Kafka, the pair's id for a joining function that
+    failed, the point's pair id for a point that the database refused, ``mqtt:<hash>`` for a payload from MQTT.
+    ``value`` holds the first `REJECTED_BYTES_MAX` bytes in ``encoding`` (utf-8 or base64); ``length`` and
+    ``sha256`` are those of the whole.
+    """
+
+    id: str
+    source: str
+    reason: str
+    topic: str
+    length: int
+    sha256: str
+    encoding: Literal["utf-8", "base64"]
+    value: str
+    partition: int = -1
+    offset: int = -1
+
+
+class _RawTimeRecord(msgspec.Struct):
+    thing: Name
+    quantity: Name
+    phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
+    result: float
+    id: Name
+
+
+class Unreadable(ValueError):
+    """An input that is no record and no mark; its text is the reason, for the dead letters."""
+
+
+_records = msgspec.json.Decoder(Record)
+_raw_times = msgspec.json.Decoder(_RawTimeRecord)
+_marks = msgspec.json.Decoder(Mark)
+_anything = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_rejected = msgspec.json.Decoder(Rejected)
+_encoder = msgspec.json.Encoder()
+
+
+class _JoinedIn(msgspec.Struct):
+    thing: str
+    quantity: str
+    phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
+    result: float | dict[str, float]
+    id: str
+    left: dict[str, Any]
+    right: dict[str, Any]
+    tie: str = ""
+
+
+_joined = msgspec.json.Decoder(_JoinedIn)
+
+
+def decode_data(value: bytes | None, unit: str) -> tuple[Record | Mark, int]:
+    """A value of the data topic and its event time (a mark's own time) in ns.
+
+    Raises `Unreadable` with the reason for anything that is neither a record nor a mark.
+    """
+    if not value:
+        raise Unreadable("the value is empty" if value is not None else "the value is null")
+    if len(value) > RECORD_BYTES_MAX:
+        message = f"the value has {len(value)} bytes, more than {RECORD_BYTES_MAX}"
+        raise Unreadable(message)
+    try:
+        record = _records.decode(value)
+    except msgspec.DecodeError as error:
+        return _decode_rare(value, unit, error)
+    return record, _time_ns(record.phenomenonTime, unit)
+
+
+def decode_record(value: bytes) -> Record:
+    """A record that was encoded here. Raises msgspec.DecodeError where it is none."""
+    try:
+        return _records.decode(value)
+    except msgspec.ValidationError:
+        return _with_exact_time(_raw_times.decode(value))
+
+
+def _with_exact_time(raw: _RawTimeRecord) -> Record:
+    time = cast("int", msgspec.Raw(bytes(raw.phenomenonTime)))
+    return Record(raw.thing, raw.quantity, time, raw.result, raw.id)
+
+
+def _decode_rare(value: bytes, unit: str, error: Exception) -> tuple[Record | Mark, int]:
+    """Marks, decimal times, and everything that is neither."""
+    try:
+        fields = _anything.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as not_json:
+        reason = f"not a JSON object: {not_json}"
+        raise Unreadable(reason) from error
+    try:
+        if "mark" in fields and "result" not in fields:
+            mark = _marks.decode(value)
+            return mark, _time_ns(mark.mark, unit)
+        raw = _raw_times.decode(value)
+    except msgspec.DecodeError as wrong:
+        raise Unreadable(str(wrong)) from error
+    return _with_exact_time(raw), _time_ns(bytes(raw.phenomenonTime), unit)
+
+
+def _time_ns(value: int | str | bytes, unit: str) -> int:
+    try:
+        return parse_time(value, unit)
+    except ValueError as error:
+        raise Unreadable(str(error)) from error
+
+
+def encode(message: Record | Mark | Joined | Late | Rejected) -> bytes:
+    """The JSON bytes of a message."""
+    return _encoder.encode(message)
+
+
+def decode_joined(value: bytes) -> _JoinedIn:
+    """A value of the out topic; ``phenomenonTime`` is the text of its number. Raises msgspec.DecodeError."""
+    return _joined.decode(value)
+
+
+def decode_rejected(value: bytes) -> Rejected:
+    """A value of the dead-letter topic. Raises msgspec.DecodeError."""
+    return _rejected.decode(value)
+
+
+def pair_id(join: str, unit: int, left_seq: int, right_seq: int) -> str:
+    """The identity of a pair: the join, the unit, and the two offsets."""
+    return f"{join}:{unit}:{left_seq}:{right_seq}"
+
+
+def reject(  # noqa: PLR0913 - the fields of a dead letter
+    value: bytes | None,
+    reason: str,
+    *,
+    source: str,
+    topic: str,
+    partition: int = -1,
+    offset: int = -1,
+    identity: str | None = None,
+) -> Rejected:
+    """The dead letter of ``value``: its reason, its place, its first bytes, its length and hash."""
+    whole = value or b""
+    digest = hashlib.sha256(whole).hexdigest()
+    head = whole[:REJECTED_BYTES_MAX]
+    encoding: Literal["utf-8", "base64"] = "utf-8"
+    try:
+        text = head.decode("utf-8")
+    except UnicodeDecodeError:
+        encoding, text = "base64", base64.b64encode(head).decode("ascii")
+    if identity is None:
+        identity = f"{topic}:{partition}:{offset}" if partition >= 0 else f"mqtt:{digest[:32]}"
+    return Rejected(
+        identity, source, reason, topic, len(whole), digest, encoding, text, partition, offset
+    )

@@ -1,0 +1,12 @@
+"""The connector: events from MQTT become records in Kafka, and nothing that MQTT acknowledged is lost.
+
+    mqtt5.py            bytes <-> MQTT packets            pure
+    events.py           payload -> records or refusals    pure
+    acknowledgement.py  what may be acknowledged, when    pure
+    marks.py            which silent quantity gets a mark pure
+    session.py          the connection to the MQTT broker
+    delivery.py         the producer towards Kafka
+    bridge.py           the service: takes, sends, acknowledges
+
+The pure modules know no socket, clock, log or thread.
+"""

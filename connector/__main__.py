@@ -1,0 +1,77 @@
+"""The command line of the connector: settings in, the service, its end as an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+from confluent_kafka import KafkaException
+
+from broker.settings import SettingsError, load_settings
+from broker.topics import TopicError
+from connector.bridge import Bridge
+from connector.delivery import DeliveryError
+from connector.session import SessionRefusedError
+from connector.settings import Settings
+
+_EXAMPLES = """\
+examples:
+  connector                                   settings from ./lsb.toml and the environment
+  connector --config /etc/lsb.toml            settings from another file
+  LSB_MQTT__HOST=broker.local connector       one setting from the environment
+  LSB_CONNECTOR__IDLE_AFTER=10s connector     with marks for quantities that are silent for ten seconds
+
+exit status: 0 stopped (SIGTERM, Ctrl-C), 1 failed, 2 wrong usage or settings
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the connector; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="connector",
+        description="Takes events from MQTT and sends their records to Kafka; acknowledges what Kafka has.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings file (default: lsb.toml)")
+    parser.add_argument("--verbose", action="store_true", help="log details")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=logging.DEBUG if given.verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    stop = threading.Event()
+    _stop_on_signals(stop)
+    try:
+        Bridge(load_settings(Settings, given.config), stop.is_set).run()
+    except SettingsError as error:
+        print(f"connector: wrong settings\n{error}", file=sys.stderr)
+        return 2
+    except (DeliveryError, SessionRefusedError, TopicError) as error:
+        print(f"connector: {error}", file=sys.stderr)
+        return 1
+    except KafkaException as error:
+        print(f"connector: Kafka: {error.args[0].str()}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    """Stop in order at the first signal, at once at the second."""
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

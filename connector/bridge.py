@@ -1,0 +1,293 @@
+"""The service: takes events from MQTT, sends their records to Kafka, acknowledges what Kafka has.
+
+One thread and one loop, so nothing is locked and the order is plain: read a block of messages, parse them,
+queue their records, hear Kafka's confirmations, acknowledge. A message is acknowledged when all of its
+records and dead letters are in Kafka, and after all messages before it.
+
+What happens when something fails:
+
+    Kafka away        confirmations stop, the ledger fills, nothing more is taken; MQTT keeps the rest
+    MQTT away         what was taken goes on to Kafka; a new connection is made when all of it is there, so
+                      that what the broker sends again never piles up on what is still under way
+    killed            the broker sends again what was not acknowledged: doubled perhaps, never lost
+    a record refused  the service ends; nothing that Kafka has not confirmed was acknowledged
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from broker.times import UNIT_NS
+from broker.topics import data_topic_specs, ensure_topics
+from broker.wire import Mark, encode
+from connector.acknowledgement import NO_PACKET, Ledger
+from connector.delivery import Outgoing, RecordProducer, client_logger
+from connector.events import Parser, dead_letter
+from connector.marks import SilenceWatch
+from connector.mqtt5 import Message
+from connector.session import MqttSession, SessionLostError
+from connector.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+STOP_WITHIN_S: Final = 4.0
+"""For what was taken to reach Kafka at a stop; the service promises five seconds in all."""
+
+_PROGRESS_S: Final = 10.0
+_IDLE_WAIT_S: Final = 0.1
+_OWED_WAIT_S: Final = 0.002
+"""The wait for MQTT while Kafka owes confirmations, which nothing but a look can find: adds this to the
+latency.
+"""
+
+_BACK_OFF_S: Final = (0.2, 5.0)
+_MARK_LOOKS: Final = 4
+"""Looks for silent quantities within one ``idle_after``."""
+
+
+class Bridge:
+    """The way from MQTT to Kafka under ``settings``, until ``is_stopping`` says so."""
+
+    def __init__(self, settings: Settings, is_stopping: Callable[[], bool]) -> None:
+        own = settings.connector
+        self._settings = settings
+        self._is_stopping = is_stopping
+        self._parser = Parser(settings.events.time_unit, settings.events.event_bytes_max)
+        self._ledger = Ledger(messages_max=own.in_flight_max, bytes_max=own.in_flight_bytes_max)
+        self._session = MqttSession(settings.mqtt, own)
+        self._producer = RecordProducer(settings.kafka, own, self._ledger.confirm)
+        self._marks = _MarkWriter(settings) if own.idle_after is not None else None
+        self._progress = Progress()
+        self._back_off_s = _BACK_OFF_S[0]
+        self._retry_s = 0.0
+
+    def run(self) -> None:
+        """Serve until told to stop.
+
+        Raises `broker.topics.TopicError`, `connector.delivery.DeliveryError`,
+        `connector.session.SessionRefusedError`, and KafkaException where Kafka refuses for good.
+        """
+        if not self._prepare_topics():
+            return
+        try:
+            while not self._is_stopping():
+                if self._session.is_connected:
+                    self._guarded_turn()
+                else:
+                    self._wait_for_mqtt()
+                self._progress.report_when_due(len(self._ledger))
+            self._finish()
+        finally:
+            self._session.close()
+            self._producer.close()
+            self._progress.report(len(self._ledger), "stopped")
+
+    def _prepare_topics(self) -> bool:
+        """Create and check the topics, waiting for Kafka as long as it takes; False where a stop came first.
+
+        In a thread of its own: the admin client blocks for up to half a minute, and a stop must not wait for
+        it.
+        """
+        kafka = self._settings.kafka
+        failures: list[Exception] = []
+        done = threading.Event()
+
+        def prepare() -> None:
+            try:
+                while not self._is_stopping() and not self._try_topics():
+                    time.sleep(1)
+            except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
+                failures.append(error)
+            done.set()
+
+        threading.Thread(target=prepare, name="topics", daemon=True).start()
+        told_s = time.monotonic() - _PROGRESS_S + 2
+        while not done.wait(_IDLE_WAIT_S):
+            if self._is_stopping():
+                return False
+            if time.monotonic() - told_s >= _PROGRESS_S:
+                logger.warning("Kafka at %s does not answer yet, waiting for it", kafka.bootstrap_servers)
+                told_s = time.monotonic()
+        if failures:
+            raise failures[0]
+        return not self._is_stopping()
+
+    def _try_topics(self) -> bool:
+        config: dict[str, Any] = {**self._settings.kafka.client_config(), "logger": client_logger()}
+        admin = AdminClient(config)
+        try:
+            ensure_topics(admin, data_topic_specs(self._settings.topics))
+        except KafkaException as error:
+            fault = error.args[0]
+            # Codes below 0 are the library's own: no answer, not connected, timed out.
+            if fault.code() >= 0 and not fault.retriable():
+                raise
+            logger.debug("topics cannot be checked yet: %s", fault.str())
+            return False
+        return True
+
+    def _wait_for_mqtt(self) -> None:
+        """Connect once everything taken before is in Kafka and the back-off has passed."""
+        self._producer.poll(_IDLE_WAIT_S)
+        self._ledger.release()
+        if len(self._ledger) or time.monotonic() < self._retry_s:
+            return
+        try:
+            self._session.connect()
+        except SessionLostError as error:
+            self._note_loss(error)
+
+    def _guarded_turn(self) -> None:
+        try:
+            self._turn()
+        except SessionLostError as error:
+            self._note_loss(error)
+
+    def _note_loss(self, error: SessionLostError) -> None:
+        self._ledger.detach()
+        logger.warning(
+            "no MQTT connection to %s: %s; next try in %.1f s", self._session.address, error, self._back_off_s
+        )
+        self._retry_s = time.monotonic() + self._back_off_s
+        self._back_off_s = min(2 * self._back_off_s, _BACK_OFF_S[1])
+
+    def _turn(self) -> None:
+        started_s = time.monotonic()
+        reading = not self._ledger.is_full and not (self._marks and self._marks.is_holding)
+        if reading:
+            wait_s = _OWED_WAIT_S if len(self._ledger) else _IDLE_WAIT_S
+            if self._session.wait(wait_s, reading=True):
+                self._take(self._session.receive())
+                self._back_off_s = _BACK_OFF_S[0]
+            self._producer.poll(0)
+        else:
+            self._producer.poll(_IDLE_WAIT_S)
+        packet_ids = self._ledger.release()
+        if packet_ids:
+            self._session.acknowledge(packet_ids)
+        now_s = time.monotonic()
+        self._session.tend(now_s, reading=reading)
+        if self._marks:
+            self._write_marks(self._marks, int((now_s - started_s) * 1e9) if reading else 0)
+
+    def _take(self, messages: list[Message]) -> None:
+        data: list[Outgoing] = []
+        dead: list[Outgoing] = []
+        ledger, parse = self._ledger, self._parser.parse
+        for topic, payload, packet_id in messages:
+            parsed = parse(payload)
+            ticket = ledger.take(packet_id, len(payload), len(parsed.records) + len(parsed.refusals))
+            key = parsed.thing.encode()
+            for record in parsed.records:
+                data.append(Outgoing(key, encode(record), ticket))
+                if self._marks:
+                    self._marks.observe(parsed.thing, record.quantity, parsed.time_ns)
+            for refusal in parsed.refusals:
+                letter = dead_letter(refusal, topic.decode(errors="replace"))
+                dead.append(Outgoing(None, encode(letter), ticket))
+        self._progress.count(len(messages), len(data), len(dead))
+        self._producer.send(self._settings.topics.data, data)
+        self._producer.send(self._settings.topics.rejected, dead)
+
+    def _write_marks(self, marks: _MarkWriter, listened_ns: int) -> None:
+        due = marks.look(listened_ns, is_settled=not len(self._ledger))
+        records = [Outgoing(key, value, self._ledger.take(NO_PACKET, len(value), 1)) for key, value in due]
+        if records:
+            self._progress.marks += len(records)
+            self._producer.send(self._settings.topics.data, records)
+
+    def _finish(self) -> None:
+        """Take nothing more; let what was taken reach Kafka and acknowledge it, for a bounded time."""
+        deadline_s = time.monotonic() + STOP_WITHIN_S
+        try:
+            while len(self._ledger) and time.monotonic() < deadline_s:
+                self._producer.poll(_IDLE_WAIT_S)
+                packet_ids = self._ledger.release()
+                if self._session.is_connected:
+                    self._session.acknowledge(packet_ids)
+        except SessionLostError as error:
+            logger.warning("the MQTT connection broke while stopping: %s", error)
+        if len(self._ledger):
+            logger.warning("stopping with %d messages unacknowledged: they come again", len(self._ledger))
+
+
+class _MarkWriter:
+    """Marks for silent quantities, as keys and values of records. See `connector.marks` for the rule.
+
+    While a mark is due and records are under way it holds: nothing more is taken until Kafka has confirmed
+    all.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        own = settings.connector
+        idle_after_ns = own.idle_after or 0
+        self._unit_ns = UNIT_NS[settings.events.time_unit]
+        self._watch = SilenceWatch(
+            idle_after_ns=idle_after_ns, ahead_max_ns=own.ahead_max, unit_ns=self._unit_ns
+        )
+        self._look_every_ns = idle_after_ns // _MARK_LOOKS
+        self._listened_ns = 0
+        self._next_look_ns = self._look_every_ns
+        self._was_full = False
+        self.is_holding = False
+
+    def observe(self, thing: str, quantity: str, time_ns: int) -> None:
+        """A record came."""
+        self._watch.observe(thing, quantity, time_ns, now_ns=self._listened_ns, wall_ns=time.time_ns())
+
+    def look(self, listened_ns: int, *, is_settled: bool) -> list[tuple[bytes, bytes]]:
+        """The marks to write now, after another ``listened_ns`` of listening."""
+        self._listened_ns += listened_ns
+        if self._listened_ns < self._next_look_ns and not self.is_holding:
+            return []
+        due = self._watch.due(self._listened_ns)
+        self.is_holding = bool(due) and not is_settled
+        if self.is_holding:
+            return []
+        self._next_look_ns = self._listened_ns + self._look_every_ns
+        if self._watch.is_full and not self._was_full:
+            logger.warning("too many things and quantities: new ones get no marks")
+            self._was_full = True
+        for mark in due:
+            self._watch.written(mark)
+        return [
+            (mark.thing.encode(), encode(Mark(mark.time_ns // self._unit_ns, mark.quantity, mark.thing)))
+            for mark in due
+        ]
+
+
+class Progress:
+    """Counts, and a log line of them now and then."""
+
+    def __init__(self) -> None:
+        self.messages = self.records = self.rejected = self.marks = 0
+        self._reported_s = time.monotonic()
+        self._reported_messages = 0
+
+    def count(self, messages: int, records: int, rejected: int) -> None:
+        """Add what was taken."""
+        self.messages += messages
+        self.records += records
+        self.rejected += rejected
+
+    def report_when_due(self, unacknowledged: int) -> None:
+        """Report every ten seconds."""
+        if time.monotonic() - self._reported_s >= _PROGRESS_S:
+            self.report(unacknowledged, "progress")
+
+    def report(self, unacknowledged: int, what: str) -> None:
+        """Write the line."""
+        now_s = time.monotonic()
+        rate = (self.messages - self._reported_messages) / max(now_s - self._reported_s, 1e-3)
+        logger.info(
+            "%s: %d messages, %d records, %d rejected, %d marks, %.0f messages/s, %d unacknowledged",
+            what, self.messages, self.records, self.rejected, self.marks, rate, unacknowledged,
+        )  # fmt: skip
+        self._reported_s, self._reported_messages = now_s, self.messages

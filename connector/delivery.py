@@ -1,0 +1,124 @@
+"""The producer towards Kafka: records go out in batches, each confirmation is told to the caller.
+
+librdkafka retries by itself for as long as it takes (no time limit for a message): while Kafka is away
+records wait, the ledger fills, and MQTT is not acknowledged. What it reports as failed cannot succeed by
+waiting, so a single failure ends the service; the messages concerned are unacknowledged and come again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from broker.settings import KafkaSettings
+from connector.acknowledgement import Ticket
+from connector.settings import ConnectorSettings
+
+logger = logging.getLogger(__name__)
+
+_QUEUE_MESSAGES_MAX: Final = 2_000_000
+_QUEUE_KIB_MAX: Final = 1024 * 1024
+"""Above what the ledger admits: one event may become thousands of records, and each has its own overhead."""
+
+_FULL_WAIT_S: Final = 0.05
+_QUIET_S: Final = 10.0
+
+
+class DeliveryError(Exception):
+    """Kafka will not take a record, or the producer is at its end; ``str`` says why."""
+
+
+class Outgoing(NamedTuple):
+    """A record on its way; the ticket is of the MQTT message it came from."""
+
+    key: bytes | None
+    value: bytes
+    ticket: Ticket
+
+
+class RecordProducer:
+    """Sends records; ``confirm`` is called with the ticket of each one that Kafka has, from within `poll`."""
+
+    def __init__(
+        self, kafka: KafkaSettings, connector: ConnectorSettings, confirm: Callable[[Ticket], None]
+    ) -> None:
+        self._confirm = confirm
+        self._fault: str | None = None
+        config = kafka.producer_config(
+            linger_ms=connector.linger / 1e6,
+            compression_type=connector.compression,
+            batch_size=1024 * 1024,
+            message_timeout_ms=0,
+            queue_buffering_max_messages=_QUEUE_MESSAGES_MAX,
+            queue_buffering_max_kbytes=_QUEUE_KIB_MAX,
+            queue_buffering_backpressure_threshold=1,
+            reconnect_backoff_max_ms=2_000,
+            socket_nagle_disable=True,
+        )
+        self._producer = Producer({**config, "error_cb": self._note_error, "logger": client_logger()})
+
+    def send(self, topic: str, records: list[Outgoing]) -> None:
+        """Queue the records in their order. Blocks only where the queue is full. Raises `DeliveryError`."""
+        delivered = self._delivered
+        batch: list[dict[str, Any]] = [
+            {"key": key, "value": value, "callback": partial(delivered, ticket)}
+            for key, value, ticket in records
+        ]
+        while batch and self._producer.produce_batch(topic, batch) < len(batch):
+            batch = [message for message in batch if "_error" in message]
+            for message in batch:
+                error = message.pop("_error")
+                if error.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka's own codes are named so
+                    reason = f"Kafka does not take a record for {topic}: {error.str()}"
+                    raise DeliveryError(reason)
+            self.poll(_FULL_WAIT_S)
+
+    def poll(self, timeout_s: float) -> None:
+        """Hand on the confirmations that have come, waiting for the first. Raises `DeliveryError`."""
+        self._producer.poll(timeout_s)
+        if self._fault is not None:
+            raise DeliveryError(self._fault)
+
+    def close(self) -> None:
+        """Drop what is still queued; the messages it came from are unacknowledged and come again."""
+        self._producer.purge()
+
+    def _delivered(self, ticket: Ticket, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self._confirm(ticket)
+        elif self._fault is None:
+            self._fault = f"Kafka refused a record for {message.topic()}: {error.str()}"
+
+    def _note_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._fault = f"the Kafka producer failed for good: {error.str()}"
+        # Everything else (a broker away) is retried, and the library logs it.
+
+
+def client_logger() -> logging.Logger:
+    """The logger for librdkafka's own lines, each kind at most every ten seconds."""
+    log = logging.getLogger("connector.librdkafka")
+    if not log.filters:
+        log.addFilter(_Sparing())
+    return log
+
+
+class _Sparing(logging.Filter):
+    """Passes a kind of line once in a while: a broker that is away is told of several times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed_s: dict[object, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = record.args[0] if isinstance(record.args, tuple) and record.args else record.msg
+        now_s = time.monotonic()
+        if now_s - self._passed_s.get(kind, -_QUIET_S) < _QUIET_S:
+            return False
+        self._passed_s[kind] = now_s
+        return True

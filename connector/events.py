@@ -1,0 +1,274 @@
+"""From the payload of an MQTT message to the records of Kafka, or to the reason why not.
+
+Pure: bytes in, records and refusals out. It knows no topic and no connection. Nothing of a payload vanishes:
+each quantity becomes a record or a refusal, and a payload that is no event becomes one refusal as a whole.
+
+An event is one JSON object: ``{"Thing": "R0815", "Timestamp": 1554096460415, "id": "...", "actSpeed":
+288.2}``. Every other member is a quantity. A bad quantity does not take the good ones of its event with it.
+
+The honest event is decoded once into plain values; whatever looks odd there is read again, member by member,
+from its exact text. So the common way is quick, and the careful way alone decides what is refused and why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, parse_time
+from broker.wire import NAME_LENGTH_MAX, Record, Rejected, reject
+
+THING: Final = "Thing"
+TIME: Final = "Timestamp"
+IDENTITY: Final = "id"
+
+REASON_LENGTH_MAX: Final = 500
+"""Characters of a reason; the payload itself may be a megabyte of one name."""
+
+_EXACT_INT_MAX: Final = 2**53
+"""Beyond it an integer goes the careful way, which forwards it as the float64 that all readers make of it."""
+
+_SHOWN_LENGTH_MAX: Final = 60
+_STRANGE_TYPES: Final = {
+    ord('"'): "a string",
+    ord("t"): "a boolean",
+    ord("f"): "a boolean",
+    ord("n"): "null",
+    ord("["): "an array",
+    ord("{"): "an object",
+}
+
+
+class Refusal(NamedTuple):
+    """A part of a payload that cannot be used: the bytes to keep, the reason, the identity of its dead
+    letter.
+
+    ``identity`` is None for a whole payload (the dead letter then takes its hash).
+    """
+
+    value: bytes
+    reason: str
+    identity: str | None = None
+
+
+class Parsed(NamedTuple):
+    """What became of a payload. ``thing`` is empty and ``time_ns`` 0 where it is no event at all."""
+
+    thing: str
+    time_ns: int
+    records: list[Record]
+    refusals: list[Refusal]
+
+
+class UnusableError(ValueError):
+    """A payload that is no event; its text is the reason."""
+
+
+_plain_values = msgspec.json.Decoder(dict[str, int | float | str])
+_exact_texts = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_strings = msgspec.json.Decoder(str)
+
+
+class Parser:
+    """Parses payloads whose bare times are in ``time_unit`` (a key of `broker.times.UNIT_NS`).
+
+    A payload of more than ``event_bytes_max`` bytes is refused before it is looked at.
+    """
+
+    def __init__(self, time_unit: str, event_bytes_max: int) -> None:
+        self._unit = time_unit
+        self._unit_ns = UNIT_NS[time_unit]
+        self._time_min = -(-TIME_MIN_NS // self._unit_ns)
+        self._time_max = TIME_MAX_NS // self._unit_ns
+        self._bytes_max = event_bytes_max
+
+    def parse(self, payload: bytes) -> Parsed:
+        """The records of ``payload`` and what of it is refused; never raises."""
+        if len(payload) > self._bytes_max:
+            reason = (
+                f"the payload has {len(payload)} bytes, more than events.event_bytes_max = {self._bytes_max}"
+            )
+            return Parsed("", 0, [], [Refusal(payload, reason)])
+        return self._parse_plain(payload) or self._parse_closely(payload)
+
+    def _parse_plain(self, payload: bytes) -> Parsed | None:
+        """The quick way for an event without any fault; None where there may be one."""
+        try:
+            fields: dict[str, Any] = _plain_values.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        # Every member has a colon of its own: as many colons as names means that no name came twice.
+        if payload.count(b":") != len(fields):
+            return None
+        thing, time, identity = fields.pop(THING, None), fields.pop(TIME, None), fields.pop(IDENTITY, None)
+        if (
+            type(thing) is not str
+            or type(identity) is not str
+            or type(time) is not int
+            or not 0 < len(thing) <= NAME_LENGTH_MAX
+            or not 0 < len(identity) <= NAME_LENGTH_MAX
+            or not self._time_min <= time <= self._time_max
+            or not fields
+        ):
+            return None
+        records = []
+        for name, value in fields.items():
+            if not 0 < len(name) <= NAME_LENGTH_MAX or type(value) is str:
+                return None
+            if type(value) is int and not -_EXACT_INT_MAX <= value <= _EXACT_INT_MAX:
+                return None
+            records.append(Record(thing, name, time, value, identity))
+        return Parsed(thing, time * self._unit_ns, records, [])
+
+    def _parse_closely(self, payload: bytes) -> Parsed:
+        """The careful way: every member from its exact text."""
+        try:
+            texts = _members(payload)
+            thing = _name(texts, THING)
+            identity = _name(texts, IDENTITY)
+            time, time_ns = self._time(texts)
+        except UnusableError as error:
+            return Parsed("", 0, [], [Refusal(payload, _short(str(error)))])
+        records: list[Record] = []
+        refusals: list[Refusal] = []
+        for name, text in texts.items():
+            if name in (THING, TIME, IDENTITY):
+                continue
+            try:
+                records.append(Record(thing, _quantity_name(name), time, _number(name, text), identity))
+            except UnusableError as error:
+                part = _part_of_event(texts, name)
+                refusals.append(Refusal(part, _short(str(error)), _identity_of_part(payload, name)))
+        if not records and not refusals:
+            return Parsed("", 0, [], [Refusal(payload, "the event has no quantity")])
+        return Parsed(thing, time_ns, records, refusals)
+
+    def _time(self, texts: dict[str, bytes]) -> tuple[Any, int]:
+        """The time as it is to be forwarded, exactly as given (int, str, or the Raw text of a decimal), and
+        in ns.
+        """
+        text = texts.get(TIME)
+        if text is None:
+            message = f"{TIME} is missing"
+            raise UnusableError(message)
+        try:
+            if text[:1] == b'"':
+                given: str = _strings.decode(text)
+                return given, parse_time(given, self._unit)
+            time_ns = parse_time(text, self._unit)
+        except ValueError as error:  # DecodeError and UnicodeDecodeError are ValueErrors too
+            message = f"{TIME}: {error}"
+            raise UnusableError(message) from error
+        digits = text.removeprefix(b"-")
+        return (int(text) if digits.isdigit() else msgspec.Raw(text)), time_ns
+
+
+def dead_letter(refusal: Refusal, mqtt_topic: str) -> Rejected:
+    """The dead letter of a refusal."""
+    return reject(
+        refusal.value, refusal.reason, source="connector", topic=mqtt_topic, identity=refusal.identity
+    )
+
+
+def _members(payload: bytes) -> dict[str, bytes]:
+    """The exact text of each member of the object. Raises `UnusableError` for anything but one object of
+    distinct names.
+    """
+    if not payload:
+        raise UnusableError("the payload is empty")
+    try:
+        texts = {name: bytes(raw) for name, raw in _exact_texts.decode(payload).items()}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = f"not a JSON object: {error}"
+        if b"NaN" in payload or b"Infinity" in payload:
+            reason += " (JSON has no NaN and no Infinity)"
+        raise UnusableError(reason) from error
+    if payload.count(b":") > len(texts):
+        _refuse_repeated_names(payload, texts)
+    return texts
+
+
+def _refuse_repeated_names(payload: bytes, texts: dict[str, bytes]) -> None:
+    """The quick decoder keeps the last of equal names in silence; this one, slower, sees them all."""
+    try:
+        pairs = json.loads(payload, object_pairs_hook=list, parse_int=len, parse_float=len)
+    except (ValueError, RecursionError) as error:
+        reason = f"not a JSON object: {error}"
+        raise UnusableError(reason) from error
+    if len(pairs) == len(texts):
+        return
+    seen: set[str] = set()
+    for name, _value in pairs:
+        if name in seen:
+            message = f"the member {_shown(name)} occurs more than once"
+            raise UnusableError(message)
+        seen.add(name)
+
+
+def _name(texts: dict[str, bytes], member: str) -> str:
+    text = texts.get(member)
+    if text is None:
+        message = f"{member} is missing"
+        raise UnusableError(message)
+    try:
+        name: str = _strings.decode(text)
+    except ValueError as error:
+        message = f"{member} must be a string, not {_shown(text)}"
+        raise UnusableError(message) from error
+    return _measured(name, member)
+
+
+def _quantity_name(name: str) -> str:
+    return _measured(name, f"the name of quantity {_shown(name)}")
+
+
+def _measured(name: str, what: str) -> str:
+    if not name:
+        message = f"{what} is empty"
+        raise UnusableError(message)
+    if len(name) > NAME_LENGTH_MAX:
+        message = f"{what} has {len(name)} characters, more than {NAME_LENGTH_MAX}"
+        raise UnusableError(message)
+    return name
+
+
+def _number(name: str, text: bytes) -> float:
+    """The value of a JSON number: an int where float64 holds it exactly, so that its text stays as it is."""
+    strange = _STRANGE_TYPES.get(text[0])
+    if strange is not None:
+        message = f"quantity {_shown(name)} is {strange}, not a number"
+        raise UnusableError(message)
+    value = float(text)
+    if not math.isfinite(value):
+        message = f"quantity {_shown(name)} is beyond the range of a 64-bit float: {_shown(text)}"
+        raise UnusableError(message)
+    is_integer = text.removeprefix(b"-").isdigit()
+    return int(text) if is_integer and abs(value) < _EXACT_INT_MAX else value
+
+
+def _part_of_event(texts: dict[str, bytes], name: str) -> bytes:
+    """The event with this one quantity alone: an event of a thousand bad ones must not be kept a thousand
+    times.
+    """
+    kept = (THING, TIME, IDENTITY, name)
+    members = (msgspec.json.encode(member) + b":" + texts[member] for member in kept)
+    return b"{" + b",".join(members) + b"}"
+
+
+def _identity_of_part(payload: bytes, name: str) -> str:
+    if len(name) > NAME_LENGTH_MAX:
+        name = f"{name[:NAME_LENGTH_MAX]}...{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return f"mqtt:{hashlib.sha256(payload).hexdigest()[:32]}:{name}"
+
+
+def _shown(value: str | bytes) -> str:
+    text = value.decode(errors="replace") if isinstance(value, bytes) else repr(value)
+    return text if len(text) <= _SHOWN_LENGTH_MAX else text[:_SHOWN_LENGTH_MAX] + "..."
+
+
+def _short(reason: str) -> str:
+    return reason if len(reason) <= REASON_LENGTH_MAX else reason[:REASON_LENGTH_MAX] + "..."

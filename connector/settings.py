@@ -1,0 +1,86 @@
+"""The settings of the connector: its own section, and the shared ones it uses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field
+
+from broker.settings import (
+    Duration,
+    EventSettings,
+    KafkaSettings,
+    MqttSettings,
+    Section,
+    ServiceSettings,
+    TopicSettings,
+)
+
+_S: Final = 10**9
+
+
+def _between(low_s: float, high_s: float) -> AfterValidator:
+    def check(duration_ns: int) -> int:
+        if not low_s * _S <= duration_ns <= high_s * _S:
+            message = f"the duration must lie between {low_s:g} s and {high_s:g} s"
+            raise ValueError(message)
+        return duration_ns
+
+    return AfterValidator(check)
+
+
+class ConnectorSettings(Section):
+    """``[connector]``: the way from MQTT to Kafka."""
+
+    client_id: str = Field(default="lsb-connector", pattern=r"^[0-9A-Za-z._-]{1,128}$")
+    """The name of the MQTT session, 1 to 128 letters, digits, ``.``, ``_``, ``-``. It must stay the same over
+    restarts (the session holds what was not acknowledged) and be used by one connector at a time."""
+
+    session_expiry: Annotated[Duration, _between(1, 4_294_967_294)] = 7 * 86_400 * _S
+    """How long the MQTT broker keeps the session while the connector is away: 1 s to 136 years, default 7 d,
+    as long as Kafka keeps data here. What is published after that is lost to the pipeline."""
+
+    keep_alive: Annotated[Duration, _between(1, 65_535)] = 30 * _S
+    """Whole seconds between signs of life on a quiet connection: 1 s to 18 h, default 30 s. A dead connection
+    is noticed after one and a half times that."""
+
+    in_flight_max: int = Field(default=5_000, ge=1, le=65_535)
+    """Messages taken and not yet acknowledged (MQTT's receive maximum): 1 to 65,535, default 5,000. It bounds
+    what comes twice after a crash; it has to cover rate times the time until Kafka confirms (10,000/s * 0.1 s
+    = 1,000)."""
+
+    in_flight_bytes_max: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024, le=4 * 1024**3)
+    """Bytes of messages taken and not yet acknowledged: 1 MiB to 4 GiB, default 64 MiB. Beyond it nothing
+    more is read
+    from the connection. It bounds the memory where messages are large."""
+
+    packet_bytes_max: int = Field(default=16 * 1024 * 1024, ge=64 * 1024, le=268_435_455)
+    """Bytes of one MQTT packet: 64 KiB to 256 MiB, default 16 MiB. The MQTT broker is told, and drops what is
+    larger; set its own limit (mosquitto: ``message_size_limit``) no higher, so that the publisher learns of
+    it instead."""
+
+    linger: Annotated[Duration, _between(0, 10)] = 10_000_000
+    """How long a record waits for others to share a batch to Kafka with: 0 to 10 s, default 10 ms. Longer
+    means larger batches and a higher latency."""
+
+    compression: Literal["none", "lz4", "zstd", "snappy", "gzip"] = "lz4"
+    """Compression of the batches, default lz4: JSON records shrink to a fifth, for next to no time."""
+
+    idle_after: Annotated[Duration, _between(0.1, 86_400 * 366)] | None = None
+    """After how much silence a quantity whose thing goes on gets a mark, so that joins need not wait for it:
+    0.1 s to 366 d, default none (no marks). It must exceed the longest honest pause and delay of a quantity:
+    what comes later than its mark is late. One connector alone may write marks for a thing."""
+
+    ahead_max: Duration = 86_400 * _S
+    """An event time further than this beyond the clock of the connector moves no mark, default 1 d (as the
+    joiner's ``application.ahead_max``): one record of the year 2200 would make all later ones late."""
+
+
+class Settings(ServiceSettings):
+    """All that the connector reads."""
+
+    kafka: KafkaSettings = KafkaSettings.model_validate({})
+    mqtt: MqttSettings = MqttSettings.model_validate({})
+    topics: TopicSettings = TopicSettings.model_validate({})
+    events: EventSettings = EventSettings.model_validate({})
+    connector: ConnectorSettings = ConnectorSettings.model_validate({})

@@ -1,0 +1,155 @@
+"""The command ``db_connector``: reads its settings, starts the service, ends it on a signal."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import signal
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from broker.settings import SettingsError, load_settings
+from broker.topics import TopicError, data_topic_specs, ensure_topics
+from db_connector.database import InfluxDatabase
+from db_connector.letters import DeadLetters, KafkaFailureError
+from db_connector.progress import Journal
+from db_connector.service import Service
+from db_connector.settings import DbConnectorSettings
+from db_connector.writer import Writer, WriterThread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from db_connector.service import Results
+
+_EPILOG: Final = """\
+examples:
+  db_connector                                    with the settings of ./lsb.toml
+  db_connector --config /etc/lsb/lsb.toml
+  LSB_INFLUXDB__URL=http://127.0.0.1:8087 db_connector
+  db_connector --journal acknowledged.tsv         and note when each record was acknowledged
+
+Ctrl-C or SIGTERM ends it within 5 s; what the database has not acknowledged is read again by the next start.
+Start it several times to share the partitions. Settings: docs/db_connector.md.
+exit status: 0 ended by a signal, 1 cannot go on, 2 wrong usage or settings
+"""
+
+log = logging.getLogger("db_connector")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Each wait for an absent database is told by the writer, once; urllib3 would tell each attempt.
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        settings = load_settings(DbConnectorSettings, options.config)
+        with ExitStack() as stack:
+            journal = stack.enter_context(Journal(options.journal)) if options.journal else None
+            return _serve(settings, stop, journal)
+    except SettingsError as error:
+        print(f"db_connector: wrong settings\n{error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"db_connector: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="db_connector",
+        description="Writes the joined pairs of Kafka's out topic to InfluxDB, each as one point.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings file (default: lsb.toml if it exists)"
+    )
+    parser.add_argument(
+        "--journal",
+        type=Path,
+        metavar="FILE",
+        help="a measuring aid: append 'ack_wall_ns<TAB>partition<TAB>first_offset<TAB>last_offset' to FILE"
+        " for each partition of each acknowledged write",
+    )
+    return parser
+
+
+def _serve(settings: DbConnectorSettings, stop: threading.Event, journal: Journal | None) -> int:
+    own = settings.db_connector
+    database = InfluxDatabase(settings.influxdb, own)
+    try:
+        if not _topics_ready(settings, stop):
+            return 0
+        writer: WriterThread[Results] = WriterThread(
+            Writer(
+                database,
+                backoff_min_s=own.backoff_min / 1e9,
+                backoff_max_s=own.backoff_max / 1e9,
+                wait=stop.wait,
+            )
+        )
+        letters = DeadLetters(settings.kafka, settings.topics.rejected)
+        service = Service(settings, writer, letters, stop, journal)
+        log.info(
+            "%s of %s -> %s, bucket %s, measurement %s",
+            settings.topics.out, settings.kafka.bootstrap_servers,
+            settings.influxdb.url, settings.influxdb.bucket, own.measurement,
+        )  # fmt: skip
+        # What lives now lives for good: not looking at it again is worth some percent.
+        gc.freeze()
+        service.run()
+    except (TopicError, KafkaFailureError) as error:
+        log.error("%s", error)  # noqa: TRY400 - the message says it all; a user needs no stack trace
+        return 1
+    except KafkaException as error:
+        log.error("Kafka: %s", error.args[0].str())  # noqa: TRY400 - as above
+        return 1
+    return 0
+
+
+def _topics_ready(settings: DbConnectorSettings, stop: threading.Event) -> bool:
+    """Create or check the two topics, however long Kafka is away; False where told to end first."""
+    needed = {settings.topics.out, settings.topics.rejected}
+    specs = [spec for spec in data_topic_specs(settings.topics) if spec.name in needed]
+    faults: list[TopicError] = []
+    ready = threading.Event()
+
+    def ask() -> None:
+        admin = AdminClient(
+            settings.kafka.client_config(), logger=logging.getLogger("db_connector.librdkafka")
+        )
+        while not ready.is_set() and not stop.is_set():
+            try:
+                ensure_topics(admin, specs)
+            except TopicError as error:
+                faults.append(error)
+            except KafkaException as error:
+                log.warning("Kafka at %s: %s", settings.kafka.bootstrap_servers, error.args[0].str())
+                stop.wait(1.0)
+                continue
+            ready.set()
+
+    # In a thread because a question to an absent Kafka takes half a minute, and a signal must end it at once.
+    threading.Thread(target=ask, name="topics", daemon=True).start()
+    while not ready.wait(0.1):
+        if stop.is_set():
+            return False
+    if faults:
+        raise faults[0]
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

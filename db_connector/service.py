@@ -1,0 +1,329 @@
+"""Kafka's side of the connector: results are consumed, and committed once the database has acknowledged them.
+
+The steps of a batch, in this order; a kill between any two of them only makes the records come again, and the
+points of a replay overwrite themselves:
+
+1. one `consume` of committed results, at most ``batch_records`` or what came within ``linger``;
+2. its lines, and the reasons of the records that have none;
+3. written by the writer's thread, until every point is acknowledged or refused;
+4. dead letters, delivered;
+5. offsets, committed.
+
+Meanwhile the next batch is consumed; at most `IN_FLIGHT_MAX` wait for the database. When they do, the
+partitions are paused and Kafka is still polled, so that the group keeps its member.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from broker.wire import decode_joined
+from db_connector.letters import SOURCE, DeadLetters, KafkaFailureError
+from db_connector.points import UnrepresentableError, point_line
+from db_connector.progress import Journal, Progress, Seldom
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+    from db_connector.settings import DbConnectorSettings
+    from db_connector.writer import Outcome, WriterThread
+
+IN_FLIGHT_MAX: Final = 2
+"""Batches handed to the writer: one that is written, and the next one, ready."""
+
+PREFETCH_KB: Final = 32 * 1024
+"""Kilobytes that librdkafka may hold ahead of us; with the batches in flight, what bounds memory."""
+
+STOP_S: Final = 3.0
+"""Seconds after a signal in which an acknowledgement is still waited for; an end takes 5 s at most."""
+
+_END_OF_PARTITION: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's own codes are named so
+_OFFSET_NOT_THERE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - as above
+
+_CLOSE_S: Final = 1.0
+_PATIENCE_S: Final = 0.5
+_ASK_KAFKA_S: Final = 10.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Span:
+    """The records of one partition in a batch; ``last`` is -1 where only the partition's end was met."""
+
+    epoch: int
+    first: int = -1
+    last: int = -1
+    next_offset: int = -1
+
+
+@dataclass
+class Results:
+    """One consumed batch."""
+
+    lines: list[bytes] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    """The record of each line."""
+    ids: list[str] = field(default_factory=list)
+    """The pair id of each line."""
+    unsayable: list[tuple[Message, str, str | None]] = field(default_factory=list)
+    """Records without a line: the reason, and the pair id where it could be read."""
+    spans: dict[int, Span] = field(default_factory=dict)
+
+
+class Service:
+    """The connector between one consumer and one writer. ``stop`` ends `run` from outside."""
+
+    def __init__(
+        self,
+        settings: DbConnectorSettings,
+        writer: WriterThread[Results],
+        letters: DeadLetters,
+        stop: threading.Event,
+        journal: Journal | None = None,
+    ) -> None:
+        self._settings, self._own = settings, settings.db_connector
+        self._topic = settings.topics.out
+        self._writer, self._letters, self._stop, self._journal = writer, letters, stop, journal
+        config = {**_consumer_config(settings), "on_commit": self._committed}
+        self._consumer = Consumer(config, logger=logging.getLogger(f"{__name__}.librdkafka"))
+        self._epochs: dict[int, int] = {}
+        self._epoch = 0
+        self._acknowledged: dict[int, int] = {}
+        self._sent: dict[int, int] = {}
+        self._commits_open = 0
+        self._early: list[Message] = []
+        self._paused = False
+        self._trouble = Seldom(10.0)
+        self.progress = Progress()
+
+    def run(self) -> None:
+        """Consume until ``stop`` is set. Raises KafkaFailureError for what needs an operator."""
+        self._consumer.subscribe(
+            [self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost
+        )
+        try:
+            while not self._stop.is_set():
+                self._step()
+                self.progress.say_now_and_then(self._lag)
+            self._finish(time.monotonic() + STOP_S)
+        finally:
+            self._close()
+            self.progress.say_at_the_end()
+
+    def _step(self) -> None:
+        while (outcome := self._writer.outcome(0)) is not None:
+            self._settle(outcome)
+        if self._writer.in_flight >= IN_FLIGHT_MAX:
+            if (outcome := self._writer.outcome(_PATIENCE_S)) is not None:
+                self._settle(outcome)
+            else:
+                self._keep_alive()
+            return
+        self._commit()
+        if self._paused:
+            self._consumer.resume(self._consumer.assignment())
+            self._paused = False
+        early, self._early = self._early, []
+        results = self._read(early + self._consumer.consume(self._own.batch_records, self._own.linger / 1e9))
+        if results.spans:
+            self._writer.submit(results)
+
+    def _read(self, messages: list[Message]) -> Results:
+        results = Results()
+        for message in messages:
+            error = message.error()
+            partition, offset = message.partition(), message.offset()
+            if error is not None and error.code() != _END_OF_PARTITION:
+                self._judge(error, partition)
+                continue
+            epoch = self._epochs.get(-1 if partition is None else partition)
+            if partition is None or offset is None or epoch is None:
+                continue
+            span = results.spans.setdefault(partition, Span(epoch))
+            if error is not None:
+                # The end of a partition lies behind the last record where a transaction's marker follows it.
+                span.next_offset = offset
+                continue
+            span.first = offset if span.first < 0 else span.first
+            span.last, span.next_offset = offset, offset + 1
+            self._convert(message, results)
+        return results
+
+    def _convert(self, message: Message, results: Results) -> None:
+        value, identity = message.value(), None
+        try:
+            if value is None:
+                raise UnrepresentableError("the value is null")
+            pair = decode_joined(value)
+            identity = pair.id
+            line = point_line(pair, self._own.measurement, self._settings.events.time_unit)
+        except (msgspec.DecodeError, UnicodeDecodeError, UnrepresentableError) as error:
+            results.unsayable.append((message, str(error), identity))
+        else:
+            results.lines.append(line)
+            results.messages.append(message)
+            results.ids.append(identity)
+
+    def _judge(self, error: KafkaError, partition: int | None) -> None:
+        if error.code() == _OFFSET_NOT_THERE:
+            raise KafkaFailureError(
+                f"{self._topic} partition {partition}: the committed offset of group {self._own.group} is not"
+                f" in the log ({error.str()}): results were deleted before they were written or the topic was"
+                " made anew. To go on from what there is: kafka-consumer-groups --reset-offsets --to-earliest"
+                f" --execute --group {self._own.group} --topic {self._topic}"
+            )
+        if error.fatal():
+            raise KafkaFailureError(f"the Kafka client cannot go on: {error.str()}")
+        if self._trouble.due():
+            log.warning("Kafka: %s", error.str())
+
+    def _settle(self, outcome: Outcome[Results], deadline: float | None = None) -> None:
+        """Steps 4 and 5 for a written batch; nothing for one that was given up, nor for lost partitions."""
+        if not outcome.written:
+            return
+        batch = outcome.batch
+        if self._journal is not None and batch.lines:
+            self._journal.write(
+                outcome.acknowledged_ns, [(p, s.first, s.last) for p, s in batch.spans.items() if s.last >= 0]
+            )
+        letters = 0
+        for message, reason, identity in [
+            *batch.unsayable,
+            *((batch.messages[r.index], r.reason, batch.ids[r.index]) for r in outcome.refusals),
+        ]:
+            if self._holds(message.partition(), batch):
+                self._letters.send(message, reason, identity)
+                log.debug("dead letter: %s: %s", identity, reason)
+                letters += 1
+        while letters and not self._letters.delivered(_PATIENCE_S):
+            given_up = self._stop.is_set() if deadline is None else time.monotonic() >= deadline
+            if given_up:
+                return
+            self._keep_alive()
+        for partition, span in batch.spans.items():
+            if self._holds(partition, batch):
+                self._acknowledged[partition] = span.next_offset
+        self.progress.count(len(batch.lines) - len(outcome.refusals), letters)
+        self._commit()
+
+    def _holds(self, partition: int | None, batch: Results) -> bool:
+        """Whether the partition has been ours without a break since the batch was consumed."""
+        return partition is not None and self._epochs.get(partition) == batch.spans[partition].epoch
+
+    def _commit(self) -> None:
+        """Ask Kafka to keep what is acknowledged and not committed; what fails is asked for again."""
+        due = {p: offset for p, offset in self._acknowledged.items() if offset != self._sent.get(p)}
+        if not due:
+            return
+        self._sent.update(due)
+        self._commits_open += 1
+        try:
+            self._consumer.commit(
+                offsets=[TopicPartition(self._topic, p, offset) for p, offset in due.items()],
+                asynchronous=True,
+            )
+        except KafkaException as error:
+            self._committed(error.args[0], [TopicPartition(self._topic, p) for p in due])
+
+    def _committed(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        self._commits_open -= 1
+        for partition in partitions:
+            if error is not None or partition.error is not None:
+                self._sent.pop(partition.partition, None)
+        if error is not None and self._trouble.due():
+            log.warning("offsets not committed yet, tried again: %s", error.str())
+
+    def _keep_alive(self) -> None:
+        """Serve the group without taking records; what comes nevertheless is kept for the next batch."""
+        if not self._paused:
+            self._consumer.pause(self._consumer.assignment())
+            self._paused = True
+        self._early += self._consumer.consume(1, 0.1)
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Start each partition at its committed offset, and only one that has none at its beginning.
+
+        ``auto.offset.reset`` would do the latter also for an offset that has left the log: results would be
+        lost without a word.
+        """
+        known: list[TopicPartition] | None = None
+        while known is None:
+            try:
+                known = consumer.committed(partitions, timeout=_ASK_KAFKA_S)
+            except KafkaException as error:
+                if self._stop.wait(_PATIENCE_S):
+                    return
+                if self._trouble.due():
+                    log.warning("the committed offsets cannot be read yet: %s", error.args[0].str())
+        for partition in known:
+            self._epoch += 1
+            self._epochs[partition.partition] = self._epoch
+            if partition.offset < 0:
+                partition.offset = OFFSET_BEGINNING
+        consumer.incremental_assign(known)
+        if self._paused:
+            consumer.pause(known)
+        starts = ", ".join(
+            f"{p.partition} from {p.offset if p.offset >= 0 else 'the beginning'}" for p in known
+        )
+        log.info("%s: partitions %s", self._topic, starts or "none")
+
+    def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Drop what is not acknowledged of these partitions: their next owner reads it again."""
+        numbers = {partition.partition for partition in partitions}
+        for number in numbers:
+            for state in (self._epochs, self._acknowledged, self._sent):
+                state.pop(number, None)
+        self._early = [message for message in self._early if message.partition() not in numbers]
+        if numbers and not self._stop.is_set():
+            log.info(
+                "%s: partitions %s go to another member", self._topic, ", ".join(map(str, sorted(numbers)))
+            )
+
+    def _lag(self) -> int:
+        """Records that the database has not acknowledged, as far as the client knows the logs' ends."""
+        lag = 0
+        for partition, offset in self._acknowledged.items():
+            _low, high = self._consumer.get_watermark_offsets(
+                TopicPartition(self._topic, partition), cached=True
+            )
+            lag += max(0, high - offset)
+        return lag
+
+    def _finish(self, deadline: float) -> None:
+        while self._writer.in_flight and (left_s := deadline - time.monotonic()) > 0:
+            if (outcome := self._writer.outcome(min(left_s, 0.1))) is not None:
+                self._settle(outcome, deadline)
+        self._commit()
+        while self._commits_open and time.monotonic() < deadline:
+            self._early += self._consumer.consume(1, 0.05)
+        if self._writer.in_flight:
+            log.info("ended with %d batches given up; they are read again", self._writer.in_flight)
+
+    def _close(self) -> None:
+        # In a thread because leaving the group waits for a coordinator, which may be away.
+        closing = threading.Thread(target=self._consumer.close, name="consumer-close", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_S)
+
+
+def _consumer_config(settings: DbConnectorSettings) -> dict[str, Any]:
+    return settings.kafka.client_config(
+        group_id=settings.db_connector.group,
+        client_id=SOURCE,
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        enable_auto_offset_store=False,
+        auto_offset_reset="error",
+        enable_partition_eof=True,
+        partition_assignment_strategy="cooperative-sticky",
+        queued_max_messages_kbytes=PREFETCH_KB,
+    )

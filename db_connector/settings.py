@@ -1,0 +1,76 @@
+"""The settings of the database connector: the shared sections it reads, and its own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from broker.settings import (
+    Duration,
+    EventSettings,
+    InfluxdbSettings,
+    KafkaSettings,
+    Section,
+    ServiceSettings,
+    TopicSettings,
+)
+from broker.times import parse_duration
+
+
+def duration_between(shortest: str, longest: str) -> AfterValidator:
+    """A validator of a duration in a closed range, both ends written with their units."""
+    low_ns, high_ns = parse_duration(shortest), parse_duration(longest)
+
+    def check(duration_ns: int) -> int:
+        if not low_ns <= duration_ns <= high_ns:
+            message = f"must be from {shortest} to {longest}"
+            raise ValueError(message)
+        return duration_ns
+
+    return AfterValidator(check)
+
+
+class ConnectorSettings(Section):
+    """``[db_connector]``: how results become points, and how eagerly."""
+
+    group: str = Field(default="db_connector", pattern=r"^[a-zA-Z0-9._-]{1,200}$")
+    """Kafka consumer group, whose offsets tell what the database has acknowledged. Instances of one group
+    share the partitions; another group writes everything again. Default: the service's name, which tools
+    show."""
+
+    measurement: str = Field(default="joined", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$")
+    """The measurement of all points: letters, digits, ``_.-`` only, so that no query must quote twice."""
+
+    batch_records: int = Field(default=5_000, ge=1, le=100_000)
+    """Most records in one write. The database asks for about 5,000 points; larger ones gain little and make
+    the search for a refused point and a replay longer."""
+
+    linger: Annotated[Duration, duration_between("1ms", "10s")] = parse_duration("50ms")
+    """How long a record may wait for others to share its write, 1 ms to 10 s. A larger one spares the
+    database requests at low rates, at high rates a batch is full before; it adds to the latency as it is."""
+
+    gzip: bool = False
+    """Compress what is sent, to an eighth. Costs 7 us a point against 0.3 us of sending it as it is: only
+    for a link slower than about 100 Mbit/s."""
+
+    request_timeout: Annotated[Duration, duration_between("100ms", "5min")] = parse_duration("10s")
+    """How long one request may take, 100 ms to 5 min, before it counts as failed and is sent again.
+    InfluxDB gives a write up itself after 10 s."""
+
+    backoff_min: Annotated[Duration, duration_between("10ms", "1min")] = parse_duration("200ms")
+    """First wait after a failed write, 10 ms to 1 min; doubled by each further failure."""
+
+    backoff_max: Annotated[Duration, duration_between("10ms", "10min")] = parse_duration("10s")
+    """Longest wait between two attempts, 10 ms to 10 min (the database may ask for a longer one): how long
+    after the database's return the points still may be missing."""
+
+
+class DbConnectorSettings(ServiceSettings):
+    """All that the database connector reads from ``lsb.toml``."""
+
+    kafka: KafkaSettings = KafkaSettings()
+    influxdb: InfluxdbSettings = InfluxdbSettings()
+    topics: TopicSettings = TopicSettings.model_validate({})
+    events: EventSettings = EventSettings.model_validate({})
+    db_connector: ConnectorSettings = ConnectorSettings()

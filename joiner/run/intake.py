@@ -1,0 +1,232 @@
+"""From the messages of one unit and topic to columns for each side of each join, and to dead letters.
+
+Every message becomes exactly one of: a record of the sides that select it, a mark, rejected, or not selected.
+The order of the checks is part of the contract, because the checker repeats it: readable, selected, not from the
+future, in its key's partition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from broker.partitioner import partition_of
+from broker.wire import Mark, Record, Rejected, Unreadable, decode_data, reject
+from joiner.core.arguments import ALL_KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from joiner.run.settings import JoinerSettings
+
+    Ints = NDArray[np.int64]
+
+LEFT: Final = 0
+RIGHT: Final = 1
+
+
+class Message(NamedTuple):
+    """What the joiner needs of a Kafka message: its offset, the broker's append time in ms, its value."""
+
+    offset: int
+    append_ms: int
+    value: bytes | None
+
+
+@dataclass
+class SideInput:
+    """What a batch holds for one side of one join, in log order."""
+
+    key: list[int] = field(default_factory=list)
+    ts_ns: list[int] = field(default_factory=list)
+    seq: list[int] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    mark_key: list[int] = field(default_factory=list)
+    mark_ts_ns: list[int] = field(default_factory=list)
+    mark_seq: list[int] = field(default_factory=list)
+
+    def columns(self) -> tuple[Ints, Ints, Ints, Ints] | None:
+        """Keys, times, offsets and identities for the engine; None where there are no records."""
+        if not self.key:
+            return None
+        identity = identities([record.id for record in self.records])
+        return _int64(self.key), _int64(self.ts_ns), _int64(self.seq), identity
+
+    def marks(self) -> tuple[Ints, Ints, Ints] | None:
+        """Keys, times and offsets of the marks; None where there are none."""
+        if not self.mark_key:
+            return None
+        return _int64(self.mark_key), _int64(self.mark_ts_ns), _int64(self.mark_seq)
+
+
+@dataclass
+class Intake:
+    """A batch, sorted: input by (join, side), dead letters, and how many messages were what."""
+
+    sides: dict[tuple[int, int], SideInput] = field(default_factory=dict)
+    rejected: list[Rejected] = field(default_factory=list)
+    not_selected: int = 0
+    marks: int = 0
+    selected: int = 0
+
+
+class Keys:
+    """The key dictionary of a unit: things are numbered in the order in which they are first seen."""
+
+    def __init__(self, unit: int, partitions: int, things: Sequence[str] = ()) -> None:
+        self._unit = unit
+        self._partitions = partitions
+        self._number = {thing: number for number, thing in enumerate(things)}
+
+    def number(self, thing: str) -> int | None:
+        """The number of a thing, given now if it is new; None if its records belong into another partition."""
+        number = self._number.get(thing)
+        if number is None:
+            if partition_of(thing.encode(), self._partitions) != self._unit:
+                return None
+            number = self._number[thing] = len(self._number)
+        return number
+
+    def things(self) -> list[str]:
+        """The things by number."""
+        return list(self._number)
+
+    def __len__(self) -> int:
+        return len(self._number)
+
+
+class TopicReader:
+    """Reads one input topic for all joins of one unit."""
+
+    def __init__(self, settings: JoinerSettings, topic: str, unit: int, keys: Keys) -> None:
+        self._topic = topic
+        self._unit = unit
+        self._keys = keys
+        self._partitions = settings.topics.partitions
+        self._source = settings.application.name
+        self._time_unit = settings.events.time_unit
+        self._ahead_max_ns = settings.application.ahead_max
+        self._whole: list[tuple[int, int]] = []
+        self._by_quantity: dict[str, list[tuple[int, int]]] = {}
+        for join, options in enumerate(settings.join):
+            for side, stream in enumerate((options.left, options.right)):
+                selection = settings.stream(stream)
+                if selection["topic"] != topic:
+                    continue
+                if selection["quantity"] is None:
+                    self._whole.append((join, side))
+                else:
+                    self._by_quantity.setdefault(selection["quantity"], []).append((join, side))
+        for sides in self._by_quantity.values():
+            sides.extend(self._whole)
+
+    def read(self, messages: Sequence[Message]) -> Intake:
+        """Sort a batch of messages, which are in the order of their offsets."""
+        intake = Intake()
+        for message in messages:
+            try:
+                content, ts_ns = decode_data(message.value, self._time_unit)
+                if isinstance(content, Record):
+                    self._take_record(intake, message, content, ts_ns)
+                else:
+                    self._take_mark(intake, message, content, ts_ns)
+            except Unreadable as reason:
+                intake.rejected.append(
+                    reject(
+                        message.value,
+                        str(reason),
+                        source=self._source,
+                        topic=self._topic,
+                        partition=self._unit,
+                        offset=message.offset,
+                    )
+                )
+        return intake
+
+    def _take_record(self, intake: Intake, message: Message, record: Record, ts_ns: int) -> None:
+        targets = self._by_quantity.get(record.quantity, self._whole)
+        if not targets:
+            intake.not_selected += 1
+            return
+        key = self._checked_key(message, record.thing, ts_ns)
+        intake.selected += 1
+        for target in targets:
+            side = _side(intake, target)
+            side.key.append(key)
+            side.ts_ns.append(ts_ns)
+            side.seq.append(message.offset)
+            side.records.append(record)
+
+    def _take_mark(self, intake: Intake, message: Message, mark: Mark, ts_ns: int) -> None:
+        if mark.quantity is None:
+            targets = {target for sides in self._by_quantity.values() for target in sides} | set(self._whole)
+        else:
+            # A side that takes the whole topic is not covered by a promise about one quantity of it.
+            targets = set(self._by_quantity.get(mark.quantity, [])) - set(self._whole)
+        if not targets:
+            intake.not_selected += 1
+            return
+        key = self._checked_key(message, mark.thing, ts_ns)
+        intake.marks += 1
+        for target in sorted(targets):
+            side = _side(intake, target)
+            side.mark_key.append(key)
+            side.mark_ts_ns.append(ts_ns)
+            side.mark_seq.append(message.offset)
+
+    def _checked_key(self, message: Message, thing: str | None, ts_ns: int) -> int:
+        if ts_ns > message.append_ms * 1_000_000 + self._ahead_max_ns:
+            ahead_s = (ts_ns - message.append_ms * 1_000_000) // 10**9
+            reason = f"its time is {ahead_s} s ahead of its arrival, more than application.ahead_max allows"
+            raise Unreadable(reason)
+        if thing is None:
+            return ALL_KEYS
+        key = self._keys.number(thing)
+        if key is None:
+            right = partition_of(thing.encode(), self._partitions)
+            reason = (
+                f"thing {thing!r} belongs into partition {right}, this is {self._unit}: "
+                "its producer must use the murmur2 partitioner and the thing as key"
+            )
+            raise Unreadable(reason)
+        return key
+
+
+def identities(ids: Sequence[str]) -> Ints:
+    """A 64-bit hash of each id, the same in every process: equal ids are the same event delivered twice.
+
+    Only records of one stream, key and time are ever compared by it, so that two different ids are taken for
+    one with a chance of 2**-64 for each pair of records that share all of these.
+    """
+    texts = [text.encode() for text in ids]
+    lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+    width = -(-max(int(lengths.max()), 1) // 8) * 8
+    words = np.array(texts, dtype=f"S{width}").view("<u8").reshape(len(texts), -1)
+    state = lengths.astype(np.uint64) * _MIX
+    for column in range(words.shape[1]):
+        mixed = (state ^ words[:, column]) * _MIX
+        mixed ^= mixed >> np.uint64(32)
+        # An id's hash must not depend on how long the other ids of its batch are.
+        state = np.where(lengths > 8 * column, mixed, state)
+    state *= _FINISH
+    state ^= state >> np.uint64(29)
+    return state.view(np.int64)
+
+
+_MIX: Final = np.uint64(0x9E3779B97F4A7C15)
+_FINISH: Final = np.uint64(0xBF58476D1CE4E5B9)
+
+
+def _side(intake: Intake, target: tuple[int, int]) -> SideInput:
+    side = intake.sides.get(target)
+    if side is None:
+        side = intake.sides[target] = SideInput()
+    return side
+
+
+def _int64(values: list[int]) -> Ints:
+    return np.array(values, dtype=np.int64)

@@ -1,0 +1,111 @@
+"""The records of the state topic ``<application>.state``: progress, snapshot chunks, manifests.
+
+One partition a unit, compacted, written only under the unit's ``transactional.id``. Keys:
+
+    <unit>/progress           `Progress`, in every transaction of the unit; what it says counts
+    <unit>/<slot>/<i>         chunk i of the snapshot in that slot: raw bytes
+    <unit>/<slot>/manifest    `Manifest` of that snapshot, written last
+
+Two slots alternate, so that a complete snapshot is there while the next is written. A snapshot and its manifest
+are one transaction. Surplus chunks of a slot are tombstoned.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+FORMAT_VERSION: Final = 1
+"""Of the records here; a reader refuses a higher one."""
+
+SLOTS: Final = 2
+
+CHUNK_BYTES_MAX: Final = 512 * 1024
+"""Bytes of a snapshot chunk: well below Kafka's default limit of 1 MiB a message."""
+
+
+class JoinProgress(msgspec.Struct, frozen=True):
+    """What a join holds at the progress record's offsets: for people and ``joiner status``, not for recovery.
+
+    ``frontier_*`` are the lowest and the highest frontier of any key of that side, in ns; None: nothing came yet.
+    """
+
+    held_left: int
+    held_right: int
+    keys: int
+    frontier_left: tuple[int, int] | None = None
+    frontier_right: tuple[int, int] | None = None
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a unit has come, and who owns it.
+
+    ``offsets`` is the vector C: by input topic, the offset of the next record to consume. ``start`` is the
+    vector at which the application began with this unit. ``topics`` are the input topics' ids, which change when
+    a topic is deleted and made anew. ``semantics`` is what ``fingerprint`` is the hash of, kept so that an error
+    can name the setting that changed. ``counts`` are running totals since ``start``.
+    """
+
+    format: int
+    application: str
+    unit: int
+    run: str
+    instance: str
+    placement: str
+    offsets: dict[str, int]
+    start: dict[str, int]
+    topics: dict[str, str]
+    partitions: int
+    fingerprint: str
+    semantics: dict[str, Any]
+    counts: dict[str, int]
+    joins: dict[str, JoinProgress]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """A complete snapshot: ``serial`` rises with each one; ``offsets`` is the vector C0 it was taken at."""
+
+    format: int
+    serial: int
+    slot: int
+    chunks: int
+    length: int
+    sha256: str
+    offsets: dict[str, int]
+    fingerprint: str
+
+
+_encoder = msgspec.json.Encoder()
+_progress = msgspec.json.Decoder(Progress)
+_manifest = msgspec.json.Decoder(Manifest)
+
+
+def progress_key(unit: int) -> str:
+    """The key of the unit's progress record."""
+    return f"{unit}/progress"
+
+
+def manifest_key(unit: int, slot: int) -> str:
+    """The key of the manifest of a slot."""
+    return f"{unit}/{slot}/manifest"
+
+
+def chunk_key(unit: int, slot: int, index: int) -> str:
+    """The key of a chunk of a slot."""
+    return f"{unit}/{slot}/{index}"
+
+
+def encode(record: Progress | Manifest) -> bytes:
+    """The JSON bytes of a record."""
+    return _encoder.encode(record)
+
+
+def decode_progress(value: bytes) -> Progress:
+    """A progress record. Raises msgspec.DecodeError where it is none."""
+    return _progress.decode(value)
+
+
+def decode_manifest(value: bytes) -> Manifest:
+    """A manifest. Raises msgspec.DecodeError where it is none."""
+    return _manifest.decode(value)

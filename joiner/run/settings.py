@@ -1,0 +1,148 @@
+"""The settings of an application of the joiner: its name, its joins, and how its process runs.
+
+Everything that changes which pairs come out is part of the `semantics`, whose hash, the fingerprint, is stored
+with the state: an application that was started under another one is refused rather than continued differently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from broker.settings import (
+    Duration,
+    EventSettings,
+    KafkaSettings,
+    Section,
+    ServiceSettings,
+    TopicName,
+    TopicSettings,
+)
+from broker.times import parse_duration
+
+SEMANTICS_VERSION: Final = 1
+"""Of the definition of the join in docs/semantics.md: changed whenever the same input may give another output."""
+
+JoinName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,100}$")]
+"""A join's name is part of every pair's id (``join:unit:left:right``), hence no colon."""
+
+
+class Stream(Section):
+    """One side of a join: the records of ``topic`` (default: the data topic) with ``quantity`` (default: all)."""
+
+    topic: TopicName | None = None
+    quantity: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_quantity(cls, given: object) -> object:
+        return {"quantity": given} if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _selects_something(self) -> Self:
+        if self.topic is None and self.quantity is None:
+            message = "name a quantity, a topic, or both"
+            raise ValueError(message)
+        return self
+
+
+def _as_pair(given: object) -> object:
+    return given if isinstance(given, (list, tuple)) else (given, given)
+
+
+class JoinSettings(Section):
+    """A ``[[join]]``: two streams, the options of the join, and what becomes of a pair."""
+
+    name: JoinName
+    left: Stream
+    right: Stream
+    function: str = Field("both", pattern=r"^([a-z_]+|[A-Za-z0-9_.]+:[A-Za-z0-9_]+)$")
+    output: str = Field(min_length=1, max_length=256)
+    tolerance: Duration | None = None
+    lateness: Annotated[tuple[Duration, Duration], BeforeValidator(_as_pair)] = (0, 0)
+    direction: Literal["both"] = "both"
+    driver: Literal["both"] = "both"
+
+
+class ApplicationSettings(Section):
+    """``[application]``: what the joins share, and the limits of its process."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,100}$")] = "lsb"
+    instance: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,100}$")] = Field(default_factory=socket.gethostname)
+    start: Literal["earliest", "latest"] = "earliest"
+    ahead_max: Duration = parse_duration("1d")
+    batch_records_max: int = Field(10_000, ge=1, le=1_000_000)
+    commit_interval: Duration = parse_duration("20ms")
+    snapshot_records: int = Field(200_000, ge=1)
+    snapshot_interval: Duration = parse_duration("60s")
+    buffer_records_max: int = Field(5_000_000, ge=1)
+    session_timeout: Duration = parse_duration("10s")
+
+
+class JoinerSettings(ServiceSettings):
+    """All that the joiner reads from ``lsb.toml``."""
+
+    kafka: KafkaSettings = KafkaSettings()
+    topics: TopicSettings = TopicSettings()
+    events: EventSettings = EventSettings()
+    application: ApplicationSettings = ApplicationSettings()
+    join: list[JoinSettings] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _joins_fit_together(self) -> Self:
+        mistakes = []
+        for what in ("name", "output"):
+            values = [getattr(join, what) for join in self.join]
+            mistakes += [f"two joins have the {what} {value!r}" for value in sorted(set(values)) if values.count(value) > 1]
+        for join in self.join:
+            left, right = self.stream(join.left), self.stream(join.right)
+            overlap = left["quantity"] is None or right["quantity"] is None or left["quantity"] == right["quantity"]
+            if left["topic"] == right["topic"] and overlap:
+                mistakes.append(f"join {join.name!r}: a record may be on both sides; give them other topics or quantities")
+        if mistakes:
+            raise ValueError("; ".join(mistakes))
+        return self
+
+    def stream(self, side: Stream) -> dict[str, str | None]:
+        """A side's filter in full: ``topic`` and ``quantity`` (None: any)."""
+        return {"topic": side.topic or self.topics.data, "quantity": side.quantity}
+
+    @property
+    def input_topics(self) -> list[str]:
+        """The topics that the joins read, sorted, each once."""
+        return sorted({str(self.stream(side)["topic"]) for join in self.join for side in (join.left, join.right)})
+
+    @property
+    def state_topic(self) -> str:
+        """The application's state topic."""
+        return f"{self.application.name}.state"
+
+    def semantics(self) -> dict[str, Any]:
+        """Everything that changes which pairs come out, as JSON would have it."""
+        return {
+            "version": SEMANTICS_VERSION,
+            "time_unit": self.events.time_unit,
+            "ahead_max_ns": self.application.ahead_max,
+            "joins": {
+                join.name: {
+                    "left": self.stream(join.left),
+                    "right": self.stream(join.right),
+                    "tolerance_ns": join.tolerance,
+                    "lateness_ns": list(join.lateness),
+                    "direction": join.direction,
+                    "driver": join.driver,
+                    "emit_unmatched": "none",
+                    "progress": "key",
+                }
+                for join in self.join
+            },
+        }
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the semantics as canonical JSON."""
+        text = json.dumps(self.semantics(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()

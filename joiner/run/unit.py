@@ -1,0 +1,266 @@
+"""The state of one unit and what a batch does to it: no Kafka here, so that every runner can use it.
+
+A unit is partition p of every input topic. It holds one `LocalStreamBuffer` for each join, the payloads of the
+records that these hold, the key dictionary, and the vector C of the offsets consumed. What it has brought forth is
+a function of C alone; so a state is built by a snapshot and a silent replay, and then goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+import numpy as np
+
+from broker.wire import Joined, Late, Rejected, decode_record, encode
+from joiner.core.engine import LocalStreamBuffer, Step
+from joiner.run.intake import LEFT, RIGHT, Keys, Message, SideInput, TopicReader
+from joiner.run.outlet import HeldRecord, Outlet, Pairs
+from joiner.run.progress import JoinProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from joiner.run.settings import JoinerSettings
+
+    Ints = NDArray[np.int64]
+
+SNAPSHOT_VERSION: Final = 1
+_SIDE_NAMES: Final[tuple[Literal["left"], Literal["right"]]] = ("left", "right")
+
+
+class UnitStopped(Exception):
+    """The unit cannot go on; the text says what happened and what to do. Nothing of it was committed."""
+
+
+@dataclass
+class Effects:
+    """What a batch brought forth, to be written in one transaction."""
+
+    joined: list[Joined] = field(default_factory=list)
+    late: list[Late] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+
+    def messages(self, topics: Any) -> list[tuple[str, bytes | None, bytes]]:
+        """(topic, key, value) of each record to be written."""
+        return [
+            *((topics.out, joined.thing.encode(), encode(joined)) for joined in self.joined),
+            *((topics.late, late.record.thing.encode(), encode(late)) for late in self.late),
+            *((topics.rejected, None, encode(rejected)) for rejected in self.rejected),
+        ]
+
+
+class _SavedRecord(msgspec.Struct, array_like=True):
+    seq: int
+    ts_ns: int
+    value: bytes
+
+
+class _Saved(msgspec.Struct):
+    """The form of a snapshot. ``records`` by join and side name hold what the buffers hold."""
+
+    version: int
+    offsets: dict[str, int]
+    things: list[str]
+    counts: dict[str, int]
+    buffers: dict[str, bytes]
+    records: dict[str, list[_SavedRecord]]
+
+
+class Unit:
+    """One unit of an application."""
+
+    def __init__(self, settings: JoinerSettings, unit: int, offsets: Mapping[str, int]) -> None:
+        """Begin at the vector ``offsets`` (by input topic) with nothing held."""
+        self.number = unit
+        self.offsets = dict(offsets)
+        self.counts: Counter[str] = Counter()
+        self._settings = settings
+        self._keys = Keys(unit, settings.topics.partitions)
+        self._buffers = [
+            LocalStreamBuffer(tolerance_ns=join.tolerance, lateness_ns=join.lateness) for join in settings.join
+        ]
+        self._payloads: list[tuple[dict[int, HeldRecord], dict[int, HeldRecord]]] = [({}, {}) for _ in settings.join]
+        self._outlets = [Outlet(settings, join, unit) for join in settings.join]
+        self._make_readers()
+
+    def apply(
+        self, batches: Mapping[str, Sequence[Message]], ends: Mapping[str, int], *, silent: bool = False
+    ) -> Effects:
+        """Take the next messages of each input topic; returns what became of them.
+
+        ``ends`` is the vector C after the batch: positions, which may lie beyond the last message. ``silent``:
+        rebuild the state only, nothing is returned. Raises `UnitStopped` where the messages do not continue the
+        state or the buffer is full.
+        """
+        effects = Effects()
+        inputs: dict[tuple[int, int], SideInput] = {}
+        for topic, messages in batches.items():
+            self._check_continuity(topic, messages, ends[topic])
+            intake = self._readers[topic].read(messages)
+            inputs |= intake.sides
+            effects.rejected += intake.rejected
+            self.counts["records"] += len(messages)
+            self.counts["not_selected"] += intake.not_selected
+            self.counts["marks"] += intake.marks
+            self.counts["rejected"] += len(intake.rejected)
+        for join in sorted({join for join, _ in inputs}):
+            self._join(join, inputs, effects, silent=silent)
+        self.offsets |= ends
+        if not silent:
+            self._check_room()
+        return effects
+
+    def progress(self) -> dict[str, JoinProgress]:
+        """What each join holds now, by its name."""
+        found = {}
+        every_key = np.arange(len(self._keys))
+        for join, buffer, payloads in zip(self._settings.join, self._buffers, self._payloads, strict=True):
+            left, right = (_span(frontier) for frontier in buffer.frontier_ns(every_key))
+            held_left, held_right = (len(side) for side in payloads)
+            found[join.name] = JoinProgress(held_left, held_right, len(self._keys), left, right)
+        return found
+
+    def held(self) -> int:
+        """Records held by all joins."""
+        return sum(len(buffer) for buffer in self._buffers)
+
+    def snapshot(self) -> bytes:
+        """The whole state as bytes."""
+        buffers, records = {}, {}
+        for join, buffer, payloads in zip(self._settings.join, self._buffers, self._payloads, strict=True):
+            buffers[join.name] = buffer.snapshot()
+            for name, side in zip(_SIDE_NAMES, payloads, strict=True):
+                records[f"{join.name}.{name}"] = [
+                    _SavedRecord(seq, held.ts_ns, encode(held.record)) for seq, held in side.items()
+                ]
+        saved = _Saved(SNAPSHOT_VERSION, self.offsets, self._keys.things(), dict(self.counts), buffers, records)
+        return msgspec.msgpack.encode(saved)
+
+    @classmethod
+    def restore(cls, settings: JoinerSettings, unit: int, data: bytes) -> Unit:
+        """The unit of a snapshot. Raises `UnitStopped` where it cannot be read."""
+        try:
+            saved = msgspec.msgpack.decode(data, type=_Saved)
+        except msgspec.DecodeError as error:
+            message = f"the snapshot of unit {unit} cannot be read: {error}; `joiner reset` starts the application anew"
+            raise UnitStopped(message) from error
+        if saved.version > SNAPSHOT_VERSION:
+            message = f"the snapshot of unit {unit} was written by a newer release (format {saved.version}); run that one"
+            raise UnitStopped(message)
+        restored = cls(settings, unit, saved.offsets)
+        restored.counts = Counter(saved.counts)
+        restored._keys = Keys(unit, settings.topics.partitions, saved.things)
+        restored._make_readers()
+        restored._buffers = [LocalStreamBuffer.restore(saved.buffers[join.name]) for join in settings.join]
+        for join, payloads in zip(settings.join, restored._payloads, strict=True):
+            for name, side in zip(_SIDE_NAMES, payloads, strict=True):
+                for record in saved.records[f"{join.name}.{name}"]:
+                    side[record.seq] = HeldRecord(record.ts_ns, decode_record(record.value))
+        return restored
+
+    def _make_readers(self) -> None:
+        self._readers = {
+            topic: TopicReader(self._settings, topic, self.number, self._keys) for topic in self._settings.input_topics
+        }
+
+    def _check_continuity(self, topic: str, messages: Sequence[Message], end: int) -> None:
+        expected = self.offsets[topic]
+        if not messages:
+            return
+        if messages[0].offset < expected or messages[-1].offset >= end:
+            message = (
+                f"unit {self.number}: a batch of {topic} covers the offsets {messages[0].offset} to "
+                f"{messages[-1].offset}, and {expected} to {end - 1} should follow: restart the joiner; "
+                "if it happens again, this is a defect to report"
+            )
+            raise UnitStopped(message)
+
+    def _join(
+        self, join: int, inputs: Mapping[tuple[int, int], SideInput], effects: Effects, *, silent: bool
+    ) -> None:
+        left, right = (inputs.get((join, side), SideInput()) for side in (LEFT, RIGHT))
+        for payloads, side in zip(self._payloads[join], (left, right), strict=True):
+            payloads.update(zip(side.seq, map(HeldRecord, side.ts_ns, side.records), strict=True))
+        step = self._buffers[join].push(
+            left=left.columns(), right=right.columns(), left_marks=left.marks(), right_marks=right.marks()
+        )
+        self._count(step)
+        if not silent:
+            if len(step.left_seq):
+                joined, failed = self._outlets[join].results(self._pairs(join, step))
+                effects.joined += joined
+                effects.rejected += failed
+            self._report_late(join, step, effects)
+        self._forget(join, step)
+
+    def _count(self, step: Step) -> None:
+        self.counts["pairs"] += len(step.left_seq)
+        self.counts["late"] += len(step.left_late_seq) + len(step.right_late_seq)
+        self.counts["duplicates"] += len(step.left_duplicate_seq) + len(step.right_duplicate_seq)
+
+    def _pairs(self, join: int, step: Step) -> Pairs:
+        left, right = self._payloads[join]
+        return Pairs(
+            [left[seq] for seq in step.left_seq.tolist()],
+            [right[seq] for seq in step.right_seq.tolist()],
+            step.left_seq,
+            step.right_seq,
+            step.left_ordinal,
+            step.right_ordinal,
+        )
+
+    def _report_late(self, join: int, step: Step, effects: Effects) -> None:
+        options = self._settings.join[join]
+        for side, (name, late_seq) in enumerate(
+            zip(_SIDE_NAMES, (step.left_late_seq, step.right_late_seq), strict=True)
+        ):
+            topic = str(self._settings.stream((options.left, options.right)[side])["topic"])
+            effects.late += [
+                Late(
+                    f"{options.name}:{self.number}:{name}:{seq}",
+                    self._settings.application.name,
+                    options.name,
+                    name,
+                    topic,
+                    self.number,
+                    seq,
+                    self._payloads[join][side][seq].record,
+                )
+                for seq in late_seq.tolist()
+            ]
+
+    def _forget(self, join: int, step: Step) -> None:
+        left, right = self._payloads[join]
+        for side, groups in (
+            (left, (step.left_late_seq, step.left_duplicate_seq, step.left_released_seq)),
+            (right, (step.right_late_seq, step.right_duplicate_seq, step.right_released_seq)),
+        ):
+            for group in groups:
+                for seq in group.tolist():
+                    del side[seq]
+
+    def _check_room(self) -> None:
+        limit = self._settings.application.buffer_records_max
+        for join, buffer in zip(self._settings.join, self._buffers, strict=True):
+            if len(buffer) <= limit:
+                continue
+            keys, counts = buffer.held_by_key()
+            things = self._keys.things()
+            most = ", ".join(f"{things[keys[at]]} ({counts[at]})" for at in np.argsort(-counts)[:5].tolist())
+            message = (
+                f"unit {self.number}: join {join.name!r} holds {len(buffer)} records, more than "
+                f"application.buffer_records_max = {limit}; the keys that hold most are {most}. One of their streams is "
+                "silent: raise the limit, write a mark for it, or set a tolerance together with marks. "
+                "Nothing is lost, the unit goes on from its last commit."
+            )
+            raise UnitStopped(message)
+
+
+def _span(frontier: Ints) -> tuple[int, int] | None:
+    known = frontier[frontier != np.iinfo(np.int64).min]
+    return (int(known.min()), int(known.max())) if len(known) else None

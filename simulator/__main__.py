@@ -1,0 +1,8 @@
+"""`python -m simulator` is the same command as `python simulator/simulator.py`."""
+
+import sys
+
+from simulator.replay import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,297 @@
+"""A seeded data set of any size like a recording of real machines, in the format of `events.json`.
+
+What it has of reality: spindles that run, change speed and pause; quantities sampled by clocks of their own,
+so that speed and torque mostly come in different events and sometimes in one; events that arrive late; events
+that come twice; equal timestamps; quantities that fall silent for a while. Each of these has a share that can
+be set, also to 0. What it has not: broken lines, and physics beyond speed times torque.
+
+The same arguments give the same bytes everywhere: only `random.Random.random` and `getrandbits` are used,
+whose sequences Python guarantees, and plain arithmetic, no mathematical library. Needs the standard library
+alone and memory only for the events that are held back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+EXAMPLES = """\
+examples:
+  python -m simulator.generate                                     100,000 events of 3 machines to events.json
+  python -m simulator.generate --events 2000000 --seed 7 --machines 50 --out big.json
+  python -m simulator.generate --disorder 0 --repeats 0 --equal 0 --gaps 0 --out clean.json
+
+Exit status: 0 written, 1 it could not be written, 2 wrong settings (the file is left as it was)."""
+
+FIRST_TIMESTAMP_MS = 1_554_096_380_468
+"""The first time of the recording that this imitates: 1 April 2019."""
+TOGETHER_MS = 25
+"""Samples of a machine that are due within this time go into one event."""
+SHARE_MAX = 0.9
+"""Shares stop here: with 1.0 of equal or repeated events time would never move on."""
+
+_CLOCKS_MS = (
+    (1_000, ("actSpeed_C11",)),
+    (1_030, ("vaTorque_C11", "vaLoad_C11", "vaCurr_C11")),
+    (1_300, ("cmdSpeed_C11",)),
+    (1_700, ("vaPower_C11",)),
+)
+"""The period of each clock and the quantities that it samples."""
+_SAMPLED = 0.9
+"""A quantity is left out of its clock's sample now and then, as one that has not changed."""
+QUANTITIES = tuple(name for _, names in _CLOCKS_MS for name in names)
+"""What a machine sends, named as in the recording."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to generate. Shares are of all events, from 0 to 0.9; times in ms.
+
+    ValueError names every argument that is out of range.
+    """
+
+    events: int = field(default=100_000, metadata={"help": "lines to write"})
+    seed: int = field(default=0, metadata={"help": "the same seed gives the same bytes"})
+    machines: int = field(default=3, metadata={"help": "number of machines"})
+    disorder: float = field(default=0.01, metadata={"help": "share of events that come late"})
+    lag_ms: int = field(default=5_000, metadata={"help": "how late they come at most, in event time"})
+    repeats: float = field(default=0.001, metadata={"help": "share of events that come twice, same id"})
+    equal: float = field(default=0.001, metadata={"help": "share with the time of the one before, new id"})
+    gaps: float = field(default=0.0005, metadata={"help": "chance of a sample to be followed by silence"})
+    gap_ms: int = field(default=60_000, metadata={"help": "longest silence of a quantity"})
+    start_ms: int = field(default=FIRST_TIMESTAMP_MS, metadata={"help": "first time, ms since 1970"})
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"{name} must be a share from 0 to {SHARE_MAX}, not {share}"
+            for name, share in self._shares()
+            if not 0 <= share <= SHARE_MAX
+        ]
+        faults += [
+            f"{name} must be a whole number from {low} to {high}, not {value}"
+            for name, value, low, high in (
+                ("events", self.events, 0, 10**12),
+                ("machines", self.machines, 1, 1_000_000),
+                ("lag_ms", self.lag_ms, 1, 10**9),
+                ("gap_ms", self.gap_ms, 1, 10**9),
+                ("start_ms", self.start_ms, -(10**12), 10**13),
+            )
+            if not low <= value <= high
+        ]
+        if faults:
+            raise ValueError("; ".join(faults))
+
+    def _shares(self) -> tuple[tuple[str, float], ...]:
+        return (
+            ("disorder", self.disorder),
+            ("repeats", self.repeats),
+            ("equal", self.equal),
+            ("gaps", self.gaps),
+        )
+
+
+def generate(plan: Plan) -> Iterator[bytes]:
+    """The lines of the data set, without newlines, in the order in which they are to be sent.
+
+    A late event is held back and placed behind at least one event of a later time.
+    """
+    return islice(_disordered(plan), plan.events)
+
+
+def generate_events(plan: Plan) -> Iterator[dict[str, Any]]:
+    """The same as objects: Thing, Timestamp (ms), the quantities, id."""
+    return map(json.loads, generate(plan))
+
+
+def write(plan: Plan, path: Path) -> None:
+    """Write the data set to `path`, which has either all of it or is as it was. OSError if that fails."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
+            file.writelines(line + b"\n" for line in generate(plan))
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(name).chmod(0o666 & ~umask)  # mkstemp makes it private to the user; this is an ordinary file
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Returns 0, 1 if the file could not be written, 2 for wrong settings."""
+    parser = argparse.ArgumentParser(
+        prog="python -m simulator.generate",
+        description="Write a seeded data set in the format of events.json.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("events.json"), help="the file (default events.json)"
+    )
+    for each in fields(Plan):
+        text = f"{each.metadata['help']} (default {each.default})"
+        parser.add_argument(
+            f"--{each.name.replace('_', '-')}", type=type(each.default), default=each.default, help=text
+        )
+    given = vars(parser.parse_args(arguments))
+    path: Path = given.pop("out")
+    try:
+        plan = Plan(**given)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        write(plan, path)
+    except OSError as error:
+        print(f"generate: {path} was not written: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"generate: stopped; {path} is as it was", file=sys.stderr)
+        return 1
+    print(f"generate: {plan.events:,} events of {plan.machines:,} machines in {path}")
+    return 0
+
+
+class _Spindle:
+    """The state of one machine: it runs at a speed, drifts, changes or pauses, about once a minute."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random.random
+        self._until_ms = 0
+        self._command = 0.0
+        self._speed = 0.0
+        self._torque = 0.0
+        self._target_torque = 0.0
+        self._now_ms = 0
+
+    def move_to(self, now_ms: int) -> None:
+        """Let time pass: speed and torque go a part of the way to their targets."""
+        if now_ms >= self._until_ms:
+            self._until_ms = now_ms + 5_000 + int(self._random() * 110_000)
+            running = self._random() < 0.75  # noqa: PLR2004 - a quarter of the time is pauses
+            self._command = 60.0 + int(self._random() * 1_200) if running else 0.0
+            self._target_torque = 1.0 + self._random() * 9.0 if running else 0.0
+        part = min(1.0, (now_ms - self._now_ms) / 1_500)
+        self._now_ms = now_ms
+        self._speed += (self._command - self._speed) * part
+        self._torque += (self._target_torque - self._torque) * part
+        self._target_torque += (self._random() - 0.5) * 0.1
+
+    def sample(self, quantity: str) -> float:
+        """The value of a quantity, with its noise."""
+        noise = self._random() - 0.5
+        match quantity:
+            case "actSpeed_C11":
+                return round(self._speed + noise * (0.5 if self._command else 0.02), 10)
+            case "cmdSpeed_C11":
+                return self._command
+            case "vaTorque_C11":
+                return round(self._torque + noise * 0.3, 3)
+            case "vaLoad_C11":
+                return round(self._torque * 0.36 + noise * 0.1, 12)
+            case "vaCurr_C11":
+                return round(self._torque * 0.3 + noise * 0.08, 12)
+            case _:  # power in W: 2 pi / 60 times speed times torque
+                return round(0.10471975511965977 * self._speed * self._torque + noise, 10)
+
+
+class _Machine:
+    """A machine's events in the order of time: whatever is due within 25 ms goes into one."""
+
+    def __init__(self, thing: str, plan: Plan, random: Random) -> None:
+        self.thing = thing
+        self._plan = plan
+        self._random = random
+        self._spindle = _Spindle(random)
+        # Each machine's clocks are a little fast or slow, and start anywhere.
+        pace = 0.9 + random.random() * 0.2
+        self._periods_ms = [int(period_ms * pace) for period_ms, _ in _CLOCKS_MS]
+        self._due_ms = [plan.start_ms + int(random.random() * period) for period in self._periods_ms]
+        self._silent_until_ms = dict.fromkeys(QUANTITIES, plan.start_ms)
+        self.next_ms = min(self._due_ms)
+        self._names: list[str] = []
+
+    def event(self) -> tuple[int, str]:
+        """The next event's time and its quantities as JSON text; the text is empty if nothing was sampled."""
+        now_ms = self.next_ms
+        self._names = []
+        for clock, due_ms in enumerate(self._due_ms):
+            if due_ms <= now_ms + TOGETHER_MS:
+                self._names += [name for name in _CLOCKS_MS[clock][1] if self._is_sampled(name, now_ms)]
+                period_ms = self._periods_ms[clock]
+                jitter_ms = int((self._random.random() - 0.5) * 0.02 * period_ms)
+                self._due_ms[clock] = now_ms + period_ms + jitter_ms
+        self._spindle.move_to(now_ms)
+        self.next_ms = min(self._due_ms)
+        return now_ms, self.values()
+
+    def values(self) -> str:
+        """Fresh values of the quantities of the last event."""
+        return ", ".join([f'"{name}": {self._spindle.sample(name)!r}' for name in self._names])
+
+    def _is_sampled(self, name: str, now_ms: int) -> bool:
+        draw = self._random.random
+        if now_ms < self._silent_until_ms[name] or draw() >= _SAMPLED:
+            return False
+        if self._plan.gaps and draw() < self._plan.gaps:
+            self._silent_until_ms[name] = now_ms + 1 + int(draw() * self._plan.gap_ms)
+        return True
+
+
+def _in_time_order(plan: Plan, random: Random) -> Iterator[tuple[int, bytes]]:
+    """Endless events of all machines, ordered by time; equal times included."""
+    width = max(4, len(str(815 + plan.machines)))
+    machines = [_Machine(f"R{815 + n:0{width}d}", plan, random) for n in range(plan.machines)]
+    queue = [(machine.next_ms, n) for n, machine in enumerate(machines)]
+    heapq.heapify(queue)
+    while True:
+        _, n = queue[0]
+        machine = machines[n]
+        now_ms, values = machine.event()
+        if values:
+            yield now_ms, _line(machine.thing, now_ms, values, random)
+        while values and plan.equal and random.random() < plan.equal:
+            yield now_ms, _line(machine.thing, now_ms, machine.values(), random)
+        heapq.heapreplace(queue, (machine.next_ms, n))
+
+
+def _disordered(plan: Plan) -> Iterator[bytes]:
+    """Endless lines in sending order: late events held back, some events twice."""
+    # Two sequences, so that the machines do the same whatever the shares of disorder and repeats are.
+    random = Random(f"delivery {plan.seed}")
+    draw = random.random
+    held: list[tuple[int, int, bytes]] = []
+    late_share, repeat_share = plan.disorder, plan.repeats
+    for number, (now_ms, line) in enumerate(_in_time_order(plan, Random(f"machines {plan.seed}"))):
+        if repeat_share and draw() < repeat_share:
+            heapq.heappush(held, (now_ms + int(draw() * plan.lag_ms), number, line))
+        if late_share and draw() < late_share:
+            heapq.heappush(held, (now_ms + 1 + int(draw() * plan.lag_ms), number, line))
+            continue
+        yield line
+        while held and held[0][0] < now_ms:
+            yield heapq.heappop(held)[2]
+
+
+def _line(thing: str, now_ms: int, values: str, random: Random) -> bytes:
+    digits = f"{random.getrandbits(128):032x}"
+    # The form of a random UUID (version 4).
+    event_id = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
+    return f'{{"Thing": "{thing}", "Timestamp": {now_ms}, {values}, "id": "{event_id}"}}'.encode()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""When the next messages are due. Pure: the caller brings the clock, nothing here sleeps.
+
+The schedule is absolute: message n is due at start + n / rate, so that the mean rate does not drift however
+long the replay lasts and however late single wake-ups are. Two limits keep what is sent smooth: no burst is
+larger than 10 ms worth of messages, and after a stall the backlog is caught up at no more than twice the rate
+(a token bucket). Times are integer ns and the rate is an integer in millionths of a message per second: there
+are no floats in time.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+NS_PER_S = 1_000_000_000
+BURST_NS = 10_000_000
+"""The largest burst, as the time its messages take at the set rate."""
+CATCH_UP = 2
+"""A backlog is sent at no more than this many times the rate."""
+UNLIMITED_BURST = 256
+"""Messages handed over at once with `max`: large enough to keep the socket busy, small enough to read
+acknowledgements between two of them."""
+
+_MICRO = 1_000_000
+_TOKEN = NS_PER_S * _MICRO
+"""One message, in units of ns times millionths of a message per second."""
+
+
+class Pacer(Protocol):
+    """Says how many messages may go now. Call `take` for what was really sent."""
+
+    def due(self, now_ns: int) -> int:
+        """The number of messages that may be sent at `now_ns`."""
+        ...
+
+    def take(self, count: int) -> None:
+        """`count` messages were sent; never more than the last `due` gave."""
+        ...
+
+    def wait_ns(self, now_ns: int) -> int:
+        """How long after `now_ns` at least one message is due; 0 if one is due already."""
+        ...
+
+
+class SteadyPacer:
+    """A constant rate on an absolute schedule that begins with the first call of `due`.
+
+    `rate_per_s` is messages per second, at least one millionth; ValueError otherwise.
+    """
+
+    def __init__(self, rate_per_s: float) -> None:
+        self._rate_micro = round(rate_per_s * _MICRO)
+        if self._rate_micro < 1:
+            msg = f"the rate must be above 0 messages/s, not {rate_per_s}"
+            raise ValueError(msg)
+        self._capacity = max(_TOKEN, self._rate_micro * BURST_NS)
+        self._tokens = self._capacity
+        self._sent = 0
+        self._start_ns: int | None = None
+        self._filled_ns = 0
+
+    def due(self, now_ns: int) -> int:
+        """What the schedule asks for by `now_ns`, cut to what the bucket holds."""
+        start_ns = self._begin(now_ns)
+        scheduled = (now_ns - start_ns) * self._rate_micro // _TOKEN + 1
+        self._fill(now_ns)
+        return max(0, min(scheduled - self._sent, self._tokens // _TOKEN))
+
+    def take(self, count: int) -> None:
+        """Move the schedule on and take from the bucket."""
+        self._sent += count
+        self._tokens -= count * _TOKEN
+
+    def wait_ns(self, now_ns: int) -> int:
+        """Until both the schedule and the bucket allow a message."""
+        start_ns = self._begin(now_ns)
+        self._fill(now_ns)
+        on_schedule = start_ns + _divide_up(self._sent * _TOKEN, self._rate_micro) - now_ns
+        until_token = _divide_up(_TOKEN - self._tokens, CATCH_UP * self._rate_micro)
+        return max(0, on_schedule, until_token)
+
+    def _begin(self, now_ns: int) -> int:
+        if self._start_ns is None:
+            self._start_ns = self._filled_ns = now_ns
+        return self._start_ns
+
+    def _fill(self, now_ns: int) -> None:
+        gained = (now_ns - self._filled_ns) * CATCH_UP * self._rate_micro
+        self._tokens = min(self._capacity, self._tokens + gained)
+        self._filled_ns = now_ns
+
+
+class UnlimitedPacer:
+    """As fast as the broker takes it: always a burst, never a wait."""
+
+    def due(self, now_ns: int) -> int:  # noqa: ARG002 - the time plays no part here
+        """Give always a burst."""
+        return UNLIMITED_BURST
+
+    def take(self, count: int) -> None:
+        """Nothing is counted."""
+
+    def wait_ns(self, now_ns: int) -> int:  # noqa: ARG002 - the time plays no part here
+        """Never wait."""
+        return 0
+
+
+def pacer_for(rate_per_s: float | None) -> Pacer:
+    """The pacer for a rate in messages per second; None means as fast as possible."""
+    return UnlimitedPacer() if rate_per_s is None else SteadyPacer(rate_per_s)
+
+
+def _divide_up(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)

@@ -1,0 +1,251 @@
+"""The replay: reads the settings, goes through the recording, publishes, and tells how it went.
+
+`main` is the command. The parts are elsewhere: `settings`, `recording` (order and times), `pacing` (when),
+`publishing` (the connection), `progress`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from simulator.pacing import pacer_for
+from simulator.progress import Progress
+from simulator.settings import Settings, SettingsError, read_settings
+
+try:
+    from simulator.publishing import BrokerUnavailableError, Publisher
+    from simulator.recording import (
+        Message,
+        Recording,
+        Selection,
+        SortedRecording,
+        StreamedRecording,
+        Survey,
+        replay_messages,
+    )
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.partition(".")[0] not in {"paho", "msgspec"}:
+        raise
+    sys.stderr.write(
+        f"simulator: the Python package {error.name.partition('.')[0]!r} is missing. Run `make setup` in the "
+        "project's folder and use its Python: .venv/bin/python simulator/simulator.py\n"
+    )
+    sys.exit(2)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from simulator.pacing import Pacer
+
+TURN_NS_MAX = 100_000_000
+"""The longest wait for the network before signals and the display are looked at again."""
+FAREWELL_NS = 2_000_000_000
+"""How long acknowledgements are awaited once the replay was told to stop: well within the 5 s."""
+
+
+class Stop:
+    """Set by SIGINT and SIGTERM; a second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __call__(self, *_: object) -> None:
+        """The handler of both signals."""
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+    def is_requested(self) -> bool:
+        """The same as `requested`, to be handed on."""
+        return self.requested
+
+
+class Journal:
+    """Appends `id<TAB>ns` for each message: the wall clock when it was handed to the connection."""
+
+    def __init__(self, file: TextIO | None) -> None:
+        self._file = file
+
+    def note(self, message: Message) -> None:
+        """Write the line for a message about to be sent."""
+        if self._file is not None:
+            event_id = message.id if message.id.isprintable() else repr(message.id)
+            self._file.write(f"{event_id}\t{time.time_ns()}\n")
+
+
+class Replay:
+    """One replay over an open connection.
+
+    `odd` counts the lines sent that are no event, `elapsed_ns` is the time from the start to the last
+    acknowledgement.
+    """
+
+    def __init__(
+        self,
+        messages: Iterator[Message],
+        publisher: Publisher,
+        pacer: Pacer,
+        progress: Progress,
+        journal: Journal,
+        stop: Stop,
+    ) -> None:
+        self._messages = messages
+        self._publisher = publisher
+        self._pacer = pacer
+        self._progress = progress
+        self._journal = journal
+        self._stop = stop
+        self._start_ns = 0
+        self.odd = 0
+        self.elapsed_ns = 0
+
+    def run(self) -> None:
+        """Send everything, then await the acknowledgements (only shortly if told to stop)."""
+        self._start_ns = time.monotonic_ns()
+        while self._send_burst() and not self._stop.requested:
+            self._turn()
+        self._await_acknowledgements()
+        self.elapsed_ns = time.monotonic_ns() - self._start_ns
+
+    def _send_burst(self) -> bool:
+        """Send what is due and fits; False when there is nothing left to send."""
+        allowed = min(self._pacer.due(time.monotonic_ns()), self._publisher.room)
+        for _ in range(allowed):
+            message = next(self._messages, None)
+            if message is None:
+                return False
+            self._pacer.take(1)
+            self._journal.note(message)
+            self.odd += message.odd
+            self._publisher.send(message.payload)
+        return True
+
+    def _turn(self) -> None:
+        wait_ns = TURN_NS_MAX
+        if self._publisher.room:
+            wait_ns = min(wait_ns, self._pacer.wait_ns(time.monotonic_ns()))
+        self._publisher.turn(wait_ns / 1e9)
+        tally = self._publisher.tally
+        self._progress.show(tally.sent, tally.acknowledged)
+
+    def _await_acknowledgements(self) -> None:
+        until_ns = None
+        while self._publisher.unacknowledged:
+            if self._stop.requested:
+                now_ns = time.monotonic_ns()
+                until_ns = now_ns + FAREWELL_NS if until_ns is None else until_ns
+                if not self._publisher.connected or now_ns >= until_ns:
+                    return
+            self._publisher.turn(TURN_NS_MAX / 1e9)
+            tally = self._publisher.tally
+            self._progress.show(tally.sent, tally.acknowledged)
+
+
+def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> int:
+    """The command. Returns 0 if everything was sent and acknowledged, 1 if not, 2 for wrong settings."""
+    try:
+        settings = read_settings(sys.argv[1:] if arguments is None else arguments, environment)
+    except SettingsError as error:
+        lines = "".join(f"  {fault}\n" for fault in error.faults)
+        sys.stderr.write(f"simulator: wrong settings, nothing was started\n{lines}")
+        return 2
+    stop = Stop()
+    try:
+        with _signals_to(stop):
+            return _replay(settings, stop)
+    except BrokerUnavailableError as error:
+        sys.stderr.write(f"simulator: {error}\n")
+    except OSError as error:
+        sys.stderr.write(f"simulator: {error}\n")
+    except KeyboardInterrupt:
+        sys.stderr.write("simulator: stopped at once; the acknowledgements were not awaited\n")
+    return 1
+
+
+def _replay(settings: Settings, stop: Stop) -> int:
+    recording, survey = _open_recording(settings)
+    total = None if settings.rounds is None else survey.lines * settings.rounds
+    progress = Progress(sys.stderr, total)
+    if survey.odd:
+        progress.say(f"{survey.odd:,} of {survey.lines:,} lines are no events; they are sent as they are")
+    if not survey.lines:
+        progress.say(f"no lines to send in {settings.events}")
+    publisher = Publisher(settings.link, progress.say)
+    publisher.connect(settings.connect_timeout_s, stop.is_requested)
+    with _open_journal(settings) as file:
+        messages = replay_messages(
+            recording,
+            rounds=settings.rounds,
+            shift_ms=shift_ms(settings.rebase, survey, time.time_ns() // 1_000_000),
+            round_ms=survey.round_ms,
+        )
+        replay = Replay(messages, publisher, pacer_for(settings.rate_per_s), progress, Journal(file), stop)
+        try:
+            replay.run()
+        finally:
+            progress.end()
+            publisher.close()
+    return _report(settings, publisher, replay, stop)
+
+
+def shift_ms(rebase: str | None, survey: Survey, now_ms: int) -> int:
+    """By how much all times move: `now` puts the first event at `now_ms`, `end` the last one."""
+    anchor_ms = {None: None, "now": survey.first_ms, "end": survey.last_ms}[rebase]
+    return 0 if anchor_ms is None else now_ms - anchor_ms
+
+
+def _open_recording(settings: Settings) -> tuple[Recording, Survey]:
+    selection = Selection(settings.skip_first, settings.read_first)
+    kind = StreamedRecording if settings.as_recorded else SortedRecording
+    recording = kind(settings.events, selection)
+    return recording, recording.survey()
+
+
+def _report(settings: Settings, publisher: Publisher, replay: Replay, stop: Stop) -> int:
+    tally = publisher.tally
+    lost = publisher.unacknowledged
+    rate = tally.acknowledged * 1_000_000_000 // max(1, replay.elapsed_ns)
+    parts = [
+        f"{tally.sent:,} sent",
+        f"{tally.acknowledged:,} acknowledged",
+        f"QoS {settings.link.qos}",
+        f"{replay.elapsed_ns // 1_000_000 / 1000:.3f} s",
+        f"{rate:,} messages/s",
+    ]
+    for count, text in (
+        (lost, "unacknowledged"),
+        (tally.refused, "refused"),
+        (replay.odd, "no events, sent as they are"),
+        (tally.reconnections, "reconnections"),
+        (tally.resent, "sent again"),
+    ):
+        if count:
+            parts.append(f"{count:,} {text}")
+    if settings.link.qos and publisher.window < settings.link.in_flight_max:
+        parts.append(f"the broker allows {publisher.window} in flight")
+    sys.stdout.write(f"simulator: {'stopped, ' if stop.requested else ''}{', '.join(parts)}\n")
+    return 1 if lost or tally.refused else 0
+
+
+@contextmanager
+def _open_journal(settings: Settings) -> Iterator[TextIO | None]:
+    if settings.journal is None:
+        yield None
+        return
+    with settings.journal.open("a", encoding="utf-8") as file:
+        yield file
+
+
+@contextmanager
+def _signals_to(stop: Stop) -> Iterator[None]:
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

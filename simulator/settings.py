@@ -1,0 +1,336 @@
+"""The settings of a replay: flags, environment variables, defaults, and one check of them all.
+
+A flag wins over its environment variable, which wins over the default; an empty variable counts as not set.
+All faults are found and reported together, before anything starts. The password is never a flag: other users
+of the machine can read a command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import ssl
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+EXAMPLES = """\
+examples:
+  python simulator/simulator.py                          events.json to localhost:1883, 1000 messages/s, QoS 2
+  python simulator/simulator.py --events big.json --rate max --qos 1
+  python simulator/simulator.py --as-recorded            the file's own order instead of event-time order
+  python simulator/simulator.py --rebase now --loop      endless, as if the machines were running now
+  BROKER_HOST=broker MQTT_USERNAME=line4 MQTT_PASSWORD_FILE=secret python -m simulator --ca-file ca.pem
+
+Every flag has an environment variable (named above); a flag wins. Exit status: 0 everything was sent and
+acknowledged, 1 it was not, 2 wrong settings. Ctrl-C or SIGTERM ends within 5 s and tells how far it came."""
+
+IN_FLIGHT_MAX = 65_535
+"""MQTT counts messages in flight with 16 bits."""
+PASSWORD_BYTES_MAX = 65_535
+"""The longest password that MQTT can carry."""
+
+
+class SettingsError(Exception):
+    """Wrong settings; `faults` has one line for each."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = list(faults)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """How the broker is reached. `username` None means no login, `ca_file` None means no TLS."""
+
+    host: str
+    port: int
+    client_id: str
+    topic: str
+    qos: int
+    version: str
+    in_flight_max: int
+    username: str | None = None
+    password: str | None = None
+    ca_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A whole replay.
+
+    `rate_per_s` None means as fast as possible, `rounds` None endless, `rebase` None that times stay.
+    """
+
+    link: LinkSettings
+    events: Path
+    rate_per_s: float | None
+    read_first: int | None
+    skip_first: int
+    rounds: int | None
+    as_recorded: bool
+    rebase: str | None
+    journal: Path | None
+    connect_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    flag: str
+    variable: str
+    default: str | None
+    parse: Callable[[str], Any]
+    help: str
+    metavar: str | None = None
+    const: str | None = None
+    """The value of the flag when it stands alone."""
+
+
+def read_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Settings:
+    """The settings from a command line (without the program's name) and the environment.
+
+    Raises SettingsError with all faults; SystemExit for `--help` and for flags that do not exist.
+    """
+    given = _parser().parse_args(arguments)
+    values: dict[str, Any] = {}
+    faults: list[str] = []
+    for option in _OPTIONS:
+        name = option.flag.removeprefix("--").replace("-", "_")
+        text, source = getattr(given, name), option.flag
+        if text is None and environment.get(option.variable):
+            text, source = environment[option.variable], option.variable
+        if text is None:
+            text, source = option.default, f"{option.flag} (default)"
+        try:
+            values[name] = None if text is None else option.parse(text)
+        except ValueError as error:
+            faults.append(f"{source}: {error}")
+    password = _password(values.get("password_file"), environment, faults)
+    if password is not None and values.get("username") is None:
+        faults.append("a password is given but no user name: set --username or MQTT_USERNAME")
+    if faults:
+        raise SettingsError(faults)
+    return _settings(values, password)
+
+
+def _settings(values: Mapping[str, Any], password: str | None) -> Settings:
+    link = LinkSettings(
+        host=values["host"],
+        port=values["port"],
+        client_id=values["client_id"] or f"lsb-simulator-{uuid.uuid4().hex[:12]}",
+        topic=values["topic"],
+        qos=values["qos"],
+        version=values["mqtt_version"],
+        in_flight_max=values["in_flight"],
+        username=values["username"],
+        password=password,
+        ca_file=values["ca_file"],
+    )
+    loop = values["loop"]
+    return Settings(
+        link=link,
+        events=values["events"],
+        rate_per_s=None if math.isinf(values["rate"]) else values["rate"],
+        read_first=values["read_first"],
+        skip_first=values["skip_first"],
+        rounds=1 if loop is None else loop or None,
+        as_recorded=values["as_recorded"],
+        rebase=values["rebase"],
+        journal=values["journal"],
+        connect_timeout_s=values["connect_timeout"],
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="simulator",
+        description="Replay an events file over MQTT, one message a line.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for option in _OPTIONS:
+        default = "" if option.default is None else f", default {option.default}"
+        parser.add_argument(
+            option.flag,
+            metavar=option.metavar,
+            nargs=None if option.const is None else "?",
+            const=option.const,
+            help=f"{option.help} ({option.variable}{default})",
+        )
+    return parser
+
+
+def _password(file: Path | None, environment: Mapping[str, str], faults: list[str]) -> str | None:
+    """The password from MQTT_PASSWORD or the first line of the password file; both are a fault."""
+    direct = environment.get("MQTT_PASSWORD") or None
+    if file is None:
+        return direct
+    if direct is not None:
+        faults.append("MQTT_PASSWORD and a password file are both set: keep one")
+    try:
+        with file.open("rb") as opened:
+            line = opened.readline(PASSWORD_BYTES_MAX + 1).rstrip(b"\r\n").decode()
+    except (OSError, UnicodeDecodeError) as error:
+        faults.append(f"--password-file: {file} cannot be read: {error}")
+        return None
+    if not line:
+        faults.append(f"--password-file: the first line of {file} is empty")
+    return line
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty")
+    return text
+
+
+def _whole(low: int, high: int | None = None) -> Callable[[str], int]:
+    span = f"a whole number from {low}" + (" up" if high is None else f" to {high}")
+
+    def parse(text: str) -> int:
+        # ASCII digits only: int() would also take "1_000", " 7" and digits of other scripts.
+        digits = text.removeprefix("-")
+        number = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else None  # noqa: PLR2004 - int64
+        if number is None or number < low or (high is not None and number > high):
+            msg = f"must be {span}, not {text!r}"
+            raise ValueError(msg)
+        return number
+
+    return parse
+
+
+def _choice(*choices: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            msg = f"must be {' or '.join(choices)}, not {text!r}"
+            raise ValueError(msg)
+        return text
+
+    return parse
+
+
+def _rate(text: str) -> float:
+    if text == "max":
+        return math.inf
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 1e-3 <= rate <= 1e7:  # noqa: PLR2004 - a day's message and what no broker takes
+        msg = f"must be messages/s from 0.001 to 10000000, or max, not {text!r}"
+        raise ValueError(msg)
+    return rate
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= 86_400:  # noqa: PLR2004 - a day
+        msg = f"must be seconds from 0 to 86400, not {text!r}"
+        raise ValueError(msg)
+    return seconds
+
+
+def _rounds(text: str) -> int:
+    return 0 if text == "endless" else _whole(1)(text)
+
+
+def _truth(text: str) -> bool:
+    truth = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(text.lower())
+    if truth is None:
+        msg = f"must be 1 or 0, not {text!r}"
+        raise ValueError(msg)
+    return truth
+
+
+def _topic(text: str) -> str:
+    if set("+#\0") & set(_text(text)):
+        msg = f"must be a topic without the wildcards + and #, not {text!r}"
+        raise ValueError(msg)
+    return text
+
+
+def _file(text: str) -> Path:
+    path = Path(_text(text))
+    if not path.is_file():
+        kind = "is not a file" if path.exists() else "does not exist"
+        msg = f"{path} {kind} (looked in {Path.cwd()}); `python -m simulator.generate` makes an events file"
+        raise ValueError(msg)
+    if not os.access(path, os.R_OK):
+        msg = f"{path} may not be read by this user"
+        raise ValueError(msg)
+    return path
+
+
+def _ca_file(text: str) -> Path:
+    path = Path(_text(text))
+    try:
+        ssl.create_default_context(cafile=str(path))
+    except (OSError, ssl.SSLError) as error:
+        msg = f"{path} is no usable file of certificates: {error}"
+        raise ValueError(msg) from None
+    return path
+
+
+def _path(text: str) -> Path:
+    return Path(_text(text))
+
+
+def _new_file(text: str) -> Path:
+    path = Path(_text(text))
+    if path.is_dir() or not path.parent.is_dir():
+        msg = f"{path} cannot be written: its folder has to exist and it must be no folder itself"
+        raise ValueError(msg)
+    return path
+
+
+_OPTIONS = (
+    _Option("--host", "BROKER_HOST", "localhost", _text, "the MQTT broker"),
+    _Option("--port", "BROKER_PORT", "1883", _whole(1, 65_535), "its port"),
+    _Option("--events", "EVENT_FILE", "events.json", _file, "the events file, a JSON object a line", "FILE"),
+    _Option("--topic", "TOPIC_NAME", "machine/states", _topic, "the MQTT topic"),
+    _Option("--qos", "QOS", "2", _whole(0, 2), "quality of service", "0|1|2"),
+    _Option("--rate", "SAMPLE_RATE", "1000", _rate, "messages per second, or max", "RATE"),
+    _Option("--read-first", "READ_FIRST_N", None, _whole(1), "take only N lines", "N"),
+    _Option("--skip-first", "SKIP_FIRST_N", "0", _whole(0), "leave the first N lines out", "N"),
+    _Option(
+        "--loop",
+        "LOOP",
+        None,
+        _rounds,
+        "N rounds or endless; later rounds have new ids and later times",
+        "N",
+        const="endless",
+    ),
+    _Option(
+        "--as-recorded",
+        "AS_RECORDED",
+        "0",
+        _truth,
+        "the file's own order, not that of event time",
+        "1|0",
+        const="1",
+    ),
+    _Option(
+        "--rebase",
+        "REBASE",
+        None,
+        _choice("now", "end"),
+        "move all times: the first event (now) or the last one (end: nothing in the future) to the start",
+        "now|end",
+    ),
+    _Option("--journal", "JOURNAL_FILE", None, _new_file, "write id, tab, time of publishing in ns", "FILE"),
+    _Option("--in-flight", "MAX_IN_FLIGHT", "1000", _whole(1, IN_FLIGHT_MAX), "unacknowledged at most", "N"),
+    _Option("--connect-timeout", "CONNECT_TIMEOUT", "10", _seconds, "wait for the broker at the start", "S"),
+    _Option("--client-id", "MQTT_CLIENT_ID", None, _text, "by default new for each process", "ID"),
+    _Option("--mqtt-version", "MQTT_VERSION", "5", _choice("5", "3.1.1"), "the protocol", "5|3.1.1"),
+    _Option("--username", "MQTT_USERNAME", None, _text, "user; the password comes from MQTT_PASSWORD or"),
+    _Option("--password-file", "MQTT_PASSWORD_FILE", None, _path, "this file", "FILE"),
+    _Option("--ca-file", "MQTT_CA_FILE", None, _ca_file, "use TLS and trust these certificates", "FILE"),
+)

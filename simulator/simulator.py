@@ -1,0 +1,15 @@
+"""The script `python simulator/simulator.py`: finds its package and hands over to `simulator.replay.main`.
+
+Nothing else lives here. Python puts the folder of a script first on the path, where `import simulator` would
+find this very file instead of the package; so that entry is replaced by the folder above.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from simulator.replay import main  # noqa: E402 - only after the path is right
+
+if __name__ == "__main__":
+    sys.exit(main())

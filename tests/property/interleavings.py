@@ -1,0 +1,125 @@
+"""Random streams and random ways to feed them to the engine: keys, ties, disorder, marks, cuts, restarts."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from joiner import LocalStreamBuffer, Step
+from joiner.check.oracle import ALL_KEYS, Mark, Rec
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a join, as both the engine and the oracle take them."""
+
+    tolerance_ns: int | None
+    lateness_ns: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Two streams, and the way they are fed: ``cuts`` are (entries of left, entries of right, restore after?)."""
+
+    left: list[Rec | Mark]
+    right: list[Rec | Mark]
+    cuts: list[tuple[int, int, bool]]
+
+
+def options() -> st.SearchStrategy[Options]:
+    """Small tolerances and latenesses, so that they matter among small times."""
+    lateness = st.integers(0, 6)
+    return st.builds(Options, st.none() | st.integers(0, 8), st.tuples(lateness, lateness))
+
+
+@st.composite
+def streams(draw: st.DrawFn, identified: bool) -> list[Rec | Mark]:
+    """A stream of up to 24 entries over few keys and times; seq rises with gaps."""
+    keys = draw(st.integers(1, 3))
+    entries: list[Rec | Mark] = []
+    seq = draw(st.integers(0, 3))
+    drift = draw(st.integers(0, 2))
+    for position in range(draw(st.integers(0, 24))):
+        ts = draw(st.integers(0, 12)) + position * drift
+        if draw(st.integers(0, 7)) == 0:
+            entries.append(Mark(draw(st.sampled_from([ALL_KEYS, *range(keys)])), ts, seq))
+        else:
+            event = draw(st.sampled_from("abc")) if identified else None
+            entries.append(Rec(draw(st.integers(0, keys - 1)), ts, seq, event))
+        seq += draw(st.integers(1, 3))
+    return entries
+
+
+@st.composite
+def feeds(draw: st.DrawFn) -> Feed:
+    """Two streams with a random interleaving, random batch cuts, and restores at random points."""
+    identified = draw(st.booleans())
+    left, right = draw(streams(identified)), draw(streams(identified))
+    cuts, at = [], (0, 0)
+    while at != (len(left), len(right)):
+        step = draw(st.tuples(st.integers(0, 6), st.integers(0, 6)))
+        at = (min(at[0] + step[0], len(left)), min(at[1] + step[1], len(right)))
+        cuts.append((*at, draw(st.integers(0, 4)) == 0))
+    return Feed(left, right, cuts)
+
+
+def columns(entries: list[Rec | Mark]) -> tuple[tuple[np.ndarray, ...] | None, tuple[np.ndarray, ...] | None]:
+    """The records and the marks of a part of a stream, as the engine takes them."""
+    records = [entry for entry in entries if isinstance(entry, Rec)]
+    marks = [entry for entry in entries if isinstance(entry, Mark)]
+    record_columns = _columns([(r.key, r.ts, r.seq) for r in records])
+    if record_columns is not None and records[0].event is not None:
+        identity = np.array([ord(str(r.event)) for r in records], dtype=np.int64)
+        record_columns = (*record_columns, identity)
+    return record_columns, _columns([(m.key, m.ts, m.seq) for m in marks])
+
+
+def push(buffer: LocalStreamBuffer, left: list[Rec | Mark], right: list[Rec | Mark]) -> Step:
+    """Feed a part of either stream."""
+    left_records, left_marks = columns(left)
+    right_records, right_marks = columns(right)
+    return buffer.push(left=left_records, right=right_records, left_marks=left_marks, right_marks=right_marks)
+
+
+def pairs(step: Step) -> list[tuple[int, int]]:
+    """The pairs of a step as (left seq, right seq)."""
+    return list(zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True))
+
+
+def _columns(rows: list[tuple[int, int, int]]) -> tuple[np.ndarray, ...] | None:
+    if not rows:
+        return None
+    return tuple(np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+
+
+def seeded(seed: int) -> tuple[Feed, Options]:
+    """A feed and options from a seed: many more of them in a second than Hypothesis draws, but none shrinks."""
+    chance = random.Random(seed)
+    chosen = Options(chance.choice([None, None, 0, 3, 8]), (chance.choice([0, 0, 4, 12]), chance.choice([0, 0, 4, 12])))
+    identified = chance.random() < 0.3
+    left, right = (_seeded_stream(chance, identified=identified) for _ in range(2))
+    cuts, at, largest = [], (0, 0), chance.choice([1, 2, 8])
+    while at != (len(left), len(right)):
+        at = (
+            min(at[0] + chance.randint(0, largest), len(left)),
+            min(at[1] + chance.randint(0, largest), len(right)),
+        )
+        cuts.append((*at, chance.random() < 0.1))
+    return Feed(left, right, cuts), chosen
+
+
+def _seeded_stream(chance: random.Random, *, identified: bool) -> list[Rec | Mark]:
+    entries: list[Rec | Mark] = []
+    keys, drift, spread = chance.choice([1, 1, 2]), chance.choice([0, 1, 3]), chance.choice([1, 4, 16])
+    seq = 0
+    for position in range(chance.randint(0, 20)):
+        ts = position * drift + chance.randint(0, spread)
+        seq += chance.randint(1, 2)
+        if chance.random() < 0.08:
+            entries.append(Mark(chance.choice([ALL_KEYS, *range(keys)]), ts, seq))
+        else:
+            entries.append(Rec(chance.randrange(keys), ts, seq, chance.choice("ab") if identified else None))
+    return entries

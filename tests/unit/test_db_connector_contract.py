@@ -1,0 +1,283 @@
+"""What the connector relies on from the database, and an in-memory stand-in that is held to it.
+
+`DatabaseContract` runs here over `FakeInflux` and in tests/integration over the real server. The stand-in reads
+line protocol as InfluxDB's own parser does: a character is escaped where the one before it is a backslash.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import msgspec
+import pytest
+
+from broker.times import mean_text
+from broker.wire import Joined, Side
+from db_connector.database import Database, MisconfiguredError, RefusedError, WriteError
+from db_connector.points import point_line
+
+Fields = dict[str, float | str]
+NASTY_NAMES = [
+    "plain", "two words", " leading", "trailing ", "a,b", "a=b", 'a"b', '"', "a\\b", "C:\\temp\\x", "a\\,b", "a\\=b",
+    "a\\\\ b", "=", ",", "a\tb", "a\rb", "\x00", "#a", "a#!", "é😀", "\u2028", "a\\nb", "a'b", "  ", "a\\\"b",
+]  # fmt: skip
+
+
+class Point(NamedTuple):
+    """What identifies a point."""
+
+    measurement: str
+    tags: frozenset[tuple[str, str]]
+    time_ns: int
+
+
+class Stand(Protocol):
+    """A database under test: writing, another retention and another address, and reading everything back."""
+
+    database: Database
+    short_lived: Database
+    """A bucket that keeps points for an hour."""
+    missing: Database
+    """A bucket that does not exist."""
+    measurement: str
+    """A measurement that no other test uses."""
+
+    def points(self) -> dict[Point, Fields]: ...
+
+
+def joined(
+    thing: str = "R0815",
+    quantity: str = "power",
+    twice_ns: int = 2_000_000,
+    result: float | dict[str, float] = 1.5,
+    identity: str = "power:0:1:2",
+    tie: str = "",
+) -> Joined:
+    """A pair whose mean time is half of ``twice_ns``, in the unit ms."""
+    mean = msgspec.Raw(mean_text(twice_ns // 2, twice_ns - twice_ns // 2, "ms").encode())
+    side = Side(quantity, 1, 1.0, "e")
+    return Joined(thing, quantity, mean, result, identity, side, side, tie)
+
+
+def expected(pair: Joined, measurement: str, twice_ns: int) -> tuple[Point, Fields]:
+    """The point that ``pair`` must become."""
+    tags = {("thing", pair.thing), ("quantity", pair.quantity)}
+    tags |= {("half", "1")} if twice_ns % 2 else set()
+    tags |= {("tie", pair.tie)} if pair.tie else set()
+    values = pair.result if isinstance(pair.result, dict) else {"result": pair.result}
+    return Point(measurement, frozenset(tags), twice_ns // 2), {**values, "id": pair.id}
+
+
+class DatabaseContract:
+    """The laws that the writer relies on."""
+
+    def test_an_acknowledged_point_is_there_exactly(self, stand: Stand) -> None:
+        pair = joined(result=0.1 + 0.2, twice_ns=2 * 1_554_096_460_422_500_000 + 1, tie="3-0")
+        stand.database.write(point_line(pair, stand.measurement, "ms"))
+        point, fields = expected(pair, stand.measurement, 2 * 1_554_096_460_422_500_000 + 1)
+        assert stand.points() == {point: fields}
+
+    def test_a_replay_overwrites_the_same_points(self, stand: Stand) -> None:
+        lines = [point_line(joined(twice_ns=2_000_000 * n), stand.measurement, "ms") for n in range(20)]
+        stand.database.write(b"\n".join(lines))
+        before = stand.points()
+        stand.database.write(b"\n".join(lines[::-1]))
+        assert len(before) == 20
+        assert stand.points() == before
+
+    def test_every_name_that_has_a_line_comes_back_as_it_was(self, stand: Stand) -> None:
+        pairs = [
+            (joined(thing=thing, quantity=NASTY_NAMES[at - 3], twice_ns=2_000_000 * at, identity=f'"{thing}\n\\'), at)
+            for at, thing in enumerate(NASTY_NAMES)
+        ]
+        stand.database.write(b"\n".join(point_line(pair, stand.measurement, "ms") for pair, _at in pairs))
+        assert stand.points() == dict(expected(pair, stand.measurement, 2_000_000 * at) for pair, at in pairs)
+
+    @pytest.mark.parametrize("value", [0.0, -1.5, 1e16, 1e300, 5e-324, 1.7976931348623157e308, 5, 0.1])
+    def test_a_number_comes_back_as_the_same_double(self, stand: Stand, value: float) -> None:
+        stand.database.write(point_line(joined(result={"left": value, "right": -value}), stand.measurement, "ms"))
+        (fields,) = stand.points().values()
+        assert (fields["left"], fields["right"]) == (value, -value)
+
+    def test_a_field_of_another_type_is_refused_by_name(self, stand: Stand) -> None:
+        stand.database.write(f'{stand.measurement},thing=x result="text" 1'.encode())
+        with pytest.raises(RefusedError, match="field type conflict") as refused:
+            stand.database.write(point_line(joined(), stand.measurement, "ms"))
+        assert refused.value.dropped == 1
+        assert list(stand.points().values()) == [{"result": "text"}]
+
+    def test_the_number_of_dropped_points_is_told(self, stand: Stand) -> None:
+        stand.database.write(f'{stand.measurement},thing=x result="text" 1'.encode())
+        lines = [point_line(joined(twice_ns=2_000_000 * n), stand.measurement, "ms") for n in range(5)]
+        with pytest.raises(RefusedError) as refused:
+            stand.database.write(b"\n".join(lines))
+        assert refused.value.dropped == 5
+
+    def test_a_line_that_cannot_be_parsed_is_refused(self, stand: Stand) -> None:
+        with pytest.raises(RefusedError, match="unable to parse"):
+            stand.database.write(f"{stand.measurement},thing= result=1 1".encode())
+        assert stand.points() == {}
+
+    def test_a_point_older_than_the_retention_is_refused(self, stand: Stand) -> None:
+        with pytest.raises(RefusedError, match="points beyond retention policy"):
+            stand.short_lived.write(point_line(joined(), stand.measurement, "ms"))
+
+    def test_a_database_that_does_not_exist_is_an_operators_fault(self, stand: Stand) -> None:
+        with pytest.raises(MisconfiguredError, match="create the database"):
+            stand.missing.write(point_line(joined(), stand.measurement, "ms"))
+
+
+class FakeInflux:
+    """InfluxDB in memory: parses, types of fields, retention, partial writes, and troubles that a test scripts."""
+
+    def __init__(self, oldest_ns: int | None = None) -> None:
+        self.stored: dict[Point, Fields] = {}
+        self.types: dict[tuple[str, str], type] = {}
+        self.oldest_ns = oldest_ns
+        self.troubles: list[WriteError] = []
+        """Raised by the next writes, one each."""
+        self.refuses: Callable[[Point], str] = lambda _point: ""
+        """A reason to refuse a point, or an empty text."""
+        self.requests: list[int] = []
+        """Lines of each request that was looked at."""
+
+    def write(self, body: bytes) -> None:
+        if self.troubles:
+            raise self.troubles.pop(0)
+        lines = split_lines(body.decode())
+        self.requests.append(len(lines))
+        reasons: list[str] = []
+        unparsed: list[str] = []
+        for line in lines:
+            try:
+                point, fields = parse_line(line)
+            except ValueError as error:
+                unparsed.append(f"unable to parse '{line}': {error}")
+                continue
+            reason = self._reason(point, fields)
+            if reason:
+                reasons.append(reason)
+            else:
+                self.stored.setdefault(point, {}).update(fields)
+                self.types.update({(point.measurement, name): type(value) for name, value in fields.items()})
+        if reasons:
+            raise RefusedError(f"partial write: {reasons[0]} dropped={len(reasons)}", len(reasons))
+        if unparsed:
+            raise RefusedError("\n".join(unparsed))
+
+    def _reason(self, point: Point, fields: Fields) -> str:
+        if self.oldest_ns is not None and point.time_ns < self.oldest_ns:
+            return "points beyond retention policy"
+        for name, value in fields.items():
+            if self.types.get((point.measurement, name), type(value)) is not type(value):
+                return f'field type conflict: input field "{name}" on measurement "{point.measurement}"'
+        return self.refuses(point)
+
+
+def split_lines(body: str) -> list[str]:
+    """The lines of a body; a newline between the quotes of a field does not end one."""
+    lines, start, at = [], 0, 0
+    in_fields = quoted = False
+    while at < len(body):
+        character = body[at]
+        if character == "\\":
+            at += 2
+            continue
+        in_fields = in_fields or character == " "
+        if in_fields and character == '"':
+            quoted = not quoted
+        if character == "\n" and not quoted:
+            lines.append(body[start:at])
+            start, in_fields = at + 1, False
+        at += 1
+    return [line for line in [*lines, body[start:]] if line]
+
+
+def parse_line(line: str) -> tuple[Point, Fields]:
+    """A line of line protocol as InfluxDB reads it. Raises ValueError."""
+    key_end = _unescaped(line, " ", 0)
+    measurement, *tags = _split(line[:key_end], ",")
+    pairs = []
+    for tag in tags:
+        parts = _split(tag, "=")
+        if len(parts) != 2 or not all(parts):
+            raise ValueError("missing tag value" if len(parts) == 2 else "invalid tag format")
+        pairs.append((_plain(parts[0]), _plain(parts[1])))
+    if pairs != sorted(set(pairs)):
+        raise ValueError("tags are not in order")
+    fields, at = _fields(line, key_end + 1)
+    return Point(_plain(measurement), frozenset(pairs), int(line[at:])), fields
+
+
+def _fields(line: str, at: int) -> tuple[Fields, int]:
+    fields: Fields = {}
+    while True:
+        equals = line.index("=", at)
+        name, at = line[at:equals], equals + 1
+        if line[at] == '"':
+            text, at = _quoted(line, at + 1)
+            fields[name] = text
+        else:
+            end = at + next(i for i, c in enumerate(line[at:]) if c in ", ")
+            number = float(line[at:end])
+            if not math.isfinite(number) or not any(c in line[at:end] for c in ".e"):
+                raise ValueError("invalid float")
+            fields[name], at = number, end
+        if line[at] == " ":
+            return fields, at + 1
+        at += 1
+
+
+def _quoted(line: str, at: int) -> tuple[str, int]:
+    text = ""
+    while line[at] != '"':
+        if line[at] == "\\" and line[at + 1] in '"\\':
+            at += 1
+        text += line[at]
+        at += 1
+    return text, at + 1
+
+
+def _unescaped(text: str, what: str, start: int) -> int:
+    at = text.index(what, start)
+    while at and text[at - 1] == "\\":
+        at = text.index(what, at + 1)
+    return at
+
+
+def _split(text: str, separator: str) -> list[str]:
+    parts, start = [], 0
+    for at, character in enumerate(text):
+        if character == separator and not (at and text[at - 1] == "\\"):
+            parts.append(text[start:at])
+            start = at + 1
+    return [*parts, text[start:]]
+
+
+def _plain(text: str) -> str:
+    return text.replace("\\,", ",").replace("\\ ", " ").replace("\\=", "=")
+
+
+class FakeStand:
+    def __init__(self) -> None:
+        self.database: Database
+        self.database = self._fake = FakeInflux()
+        self.short_lived: Database = FakeInflux(oldest_ns=10**18)
+        missing = FakeInflux()
+        missing.troubles = [MisconfiguredError("HTTP 404: database not found; create the database")]
+        self.missing: Database = missing
+        self.measurement = "joined"
+
+    def points(self) -> dict[Point, Fields]:
+        return self._fake.stored
+
+
+@pytest.fixture
+def stand() -> FakeStand:
+    return FakeStand()
+
+
+class TestTheStandIn(DatabaseContract):
+    """The stand-in keeps the contract."""
