@@ -37,3 +37,55 @@ setup: .venv/.ready ## the Python environment, in .venv (quick when nothing chan
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index \
 	  --config-settings editable_mode=compat --editable .
 	@touch $@
+
+demo: setup ## the whole pipeline: start, replay, join, verify, verdict (EVENTS=path, AS_RECORDED=1)
+	@EVENTS="$(EVENTS)" AS_RECORDED="$(AS_RECORDED)" $(PY) -m demo
+
+up: setup ## start Kafka, the MQTT broker and InfluxDB on this machine
+	@$(PY) -m broker.stack up
+
+down: ## stop them; the data stays
+	@if [ -x $(PY) ]; then $(PY) -m broker.stack down; else echo 'nothing was set up, so nothing runs'; fi
+
+status: setup ## what runs where
+	@$(PY) -m broker.stack status
+
+test: setup check ## everything that must pass: checks, all tests, a few chaos seeds
+	$(call say,Tests of rules and logic)
+	@$(PY) -m pytest tests/unit tests/property
+	$(call say,Tests on real servers (the first run fetches them))
+	@$(PY) -m pytest tests/integration
+	$(call say,Crashes at seeded moments (seeds $(CHAOS_SEEDS)))
+	@$(call chaos,$(CHAOS_SEEDS))
+	@printf '\nPASSED: checks, tests and crashes are all fine.\n'
+
+test-chaos: setup ## many more crashes: make test-chaos CHAOS_SEEDS="1 2 3 …"
+	@$(call chaos,$(if $(filter-out file,$(origin CHAOS_SEEDS)),$(CHAOS_SEEDS),$(shell seq 1 25)))
+
+# Tests in tests/chaos read their seeds from the environment; without any, one run of each is made.
+chaos = LSB_CHAOS_SEEDS="$(strip $(1))" $(PY) -m pytest tests/chaos
+
+check: setup ## style, format and types
+	$(call say,Style)
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	$(call say,Types)
+	@$(PY) -m mypy
+
+format: setup ## bring the code into its format
+	@$(PY) -m ruff check --fix-only --quiet
+	@$(PY) -m ruff format
+
+# Asks for uv, because pip cannot write a lock for other systems than its own.
+lock: ## pin the newest allowed versions with hashes: requirements/*.txt
+	@command -v uv >/dev/null || { echo 'uv is needed for this one: pip install uv'; exit 2; }
+	$(call say,Resolving)
+	@for set in runtime dev; do \
+	  uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-find-links $$([ $$set = dev ] && echo '-c requirements/runtime.txt') \
+	    requirements/$$set.in -o requirements/$$set.txt; \
+	done
+
+clean: down ## remove the environment, data, logs and caches (fetched servers in .lsb/parts stay)
+	rm -rf .venv .lsb/stack .lsb/stack.env .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from broker.partitioner import PARTITIONER
 from broker.times import parse_duration
@@ -57,7 +62,7 @@ class KafkaSettings(Section):
 
     def producer_config(self, **more: str | float | bool) -> dict[str, Any]:
         """As `client_config`, for a producer: idempotent, acknowledged by all replicas, the shared partitioner."""
-        durable = {"enable_idempotence": True, "acks": "all", "partitioner": PARTITIONER}
+        durable: dict[str, str | float | bool] = {"enable_idempotence": True, "acks": "all", "partitioner": PARTITIONER}
         return self.client_config(**{**durable, **more})
 
 
@@ -65,7 +70,7 @@ class MqttSettings(Section):
     """How to reach the MQTT broker, and the topic of the events."""
 
     host: str = "127.0.0.1"
-    port: int = Field(1883, ge=1, le=65535)
+    port: int = Field(default=1883, ge=1, le=65535)
     topic: str = "machine/states"
     username: str | None = None
     password: SecretStr | None = None
@@ -104,8 +109,8 @@ class TopicSettings(Section):
     late: TopicName = "machine.late"
     rejected: TopicName = "machine.rejected"
     unmatched: TopicName = "machine.unmatched"
-    partitions: int = Field(5, ge=1, le=1000)
-    replication_factor: int = Field(1, ge=1, le=10)
+    partitions: int = Field(default=5, ge=1, le=1000)
+    replication_factor: int = Field(default=1, ge=1, le=10)
     retention: Duration = parse_duration("7d")
 
 
@@ -113,7 +118,7 @@ class EventSettings(Section):
     """What a time and an event may look like."""
 
     time_unit: Literal["s", "ms", "us", "ns"] = "ms"
-    event_bytes_max: int = Field(256 * 1024, ge=1024, le=16 * 1024 * 1024)
+    event_bytes_max: int = Field(default=256 * 1024, ge=1024, le=16 * 1024 * 1024)
 
 
 class ServiceSettings(BaseSettings):
@@ -169,7 +174,7 @@ def _unknown_sections(path: Path) -> list[str]:
     return [f"{path}: [{name}] is no section; there are {known}" for name in content if name not in SECTIONS]
 
 
-def _mistake(found: Any, path: Path) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, a loose TypedDict
+def _mistake(found: Any, path: Path) -> str:
     place = ".".join(str(part) for part in found["loc"])
     variable = "LSB_" + "__".join(str(part) for part in found["loc"]).upper()
     given = "" if found["type"] == "missing" else f" (given: {str(found['input'])[:80]!r})"

@@ -23,9 +23,7 @@ TIME_MAX_NS: Final = 9_214_646_399_999_999_999
 
 _DURATION_NS: Final = {**UNIT_NS, "min": 60 * 10**9, "h": 3_600 * 10**9, "d": 86_400 * 10**9}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|min|h|d)")
-_ISO = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d+))?)?(?:([Zz])|([+-])(\d\d):?(\d\d))?"
-)
+_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d+))?)?(?:([Zz])|([+-])(\d\d):?(\d\d))?")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER_LENGTH_MAX: Final = 40
 """Longest number text that is looked at: far beyond any time in range, far below what makes Decimal slow."""
@@ -88,9 +86,7 @@ def _from_iso(text: str) -> int:
         message = f"time {_shown(text)!r} is finer than a nanosecond"
         raise ValueError(message)
     try:
-        moment = datetime(
-            int(year), int(month), int(day), int(hour), int(minute), int(second or 0), tzinfo=UTC
-        )
+        moment = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second or 0), tzinfo=UTC)
     except ValueError as error:
         message = f"time {text!r} does not exist: {error}"
         raise ValueError(message) from error

@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,9 +54,7 @@ def data_topic_specs(settings: TopicSettings) -> list[TopicSpec]:
     required = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
     initial = {"retention.ms": str(settings.retention // 1_000_000)}
     names = (settings.data, settings.out, settings.late, settings.rejected, settings.unmatched)
-    return [
-        TopicSpec(name, settings.partitions, settings.replication_factor, required, initial) for name in names
-    ]
+    return [TopicSpec(name, settings.partitions, settings.replication_factor, required, initial) for name in names]
 
 
 def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:

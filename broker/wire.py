@@ -225,7 +225,7 @@ def pair_id(join: str, unit: int, left_seq: int, right_seq: int) -> str:
     return f"{join}:{unit}:{left_seq}:{right_seq}"
 
 
-def reject(  # noqa: PLR0913 - the fields of a dead letter
+def reject(
     value: bytes | None,
     reason: str,
     *,
@@ -246,6 +246,4 @@ def reject(  # noqa: PLR0913 - the fields of a dead letter
         encoding, text = "base64", base64.b64encode(head).decode("ascii")
     if identity is None:
         identity = f"{topic}:{partition}:{offset}" if partition >= 0 else f"mqtt:{digest[:32]}"
-    return Rejected(
-        identity, source, reason, topic, len(whole), digest, encoding, text, partition, offset
-    )
+    return Rejected(identity, source, reason, topic, len(whole), digest, encoding, text, partition, offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import signal
 import sys
@@ -46,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    _calm_collector()
     stop = threading.Event()
     _stop_on_signals(stop)
     try:
@@ -60,6 +62,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"connector: Kafka: {error.args[0].str()}", file=sys.stderr)
         return 1
     return 0
+
+
+def _calm_collector() -> None:
+    """Let the garbage collector look seldom: nothing here makes cycles, and it took 40 % of the processor's
+    time.
+    """
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 1000)
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

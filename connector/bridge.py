@@ -31,7 +31,7 @@ from connector.acknowledgement import NO_PACKET, Ledger
 from connector.delivery import Outgoing, RecordProducer, client_logger
 from connector.events import Parser, dead_letter
 from connector.marks import SilenceWatch
-from connector.mqtt5 import Message
+from connector.protocol import Message
 from connector.session import MqttSession, SessionLostError
 from connector.settings import Settings
 

@@ -1,8 +1,8 @@
 """The connection to the MQTT broker: a persistent session at QoS 1, acknowledged by hand.
 
-One connection at a time, never blocking once it stands; `mqtt5` knows the bytes, this module the socket. It
-does not reconnect by itself: a lost connection is a `SessionLostError`, and the service decides when to try
-again. What would fail the same way for ever (wrong password, another connector of the same name) is a
+One connection at a time, never blocking once it stands; `protocol` knows the bytes, this module the socket.
+It does not reconnect by itself: a lost connection is a `SessionLostError`, and the service decides when to
+try again. What would fail the same way for ever (wrong password, another connector of the same name) is a
 `SessionRefusedError`.
 """
 
@@ -16,7 +16,7 @@ import time
 from typing import Final, NoReturn
 
 from broker.settings import MqttSettings
-from connector import mqtt5
+from connector import protocol
 from connector.settings import ConnectorSettings
 
 logger = logging.getLogger(__name__)
@@ -24,17 +24,27 @@ logger = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S: Final = 2.5
 """From the first packet to CONNACK. Stopping waits for it, and has five seconds in all."""
 
-_BLOCK_BYTES: Final = 256 * 1024
-_BLOCKS_MAX: Final = 4
-"""Blocks read before Kafka gets its turn; a TLS connection gives at most 16 kB a block."""
+_BLOCK_BYTES: Final = 128 * 1024
+"""Some 500 events: enough to spread the costs of a turn, little enough that acknowledgements flow steadily.
+"""
+
+_TLS_BLOCKS_MAX: Final = 8
+"""A TLS connection gives at most 16 kB at a time."""
 
 _GOODBYE_S: Final = 0.5
 _SUBSCRIBE_ID: Final = 1
 
+_TOO_NEW: Final = frozenset({0x01, 0x84})
+"""The answers of a broker that does not speak MQTT 5."""
+
 _WHY_REFUSED: Final = {
+    0x01: "the broker speaks neither MQTT 5 nor 3.1.1",
+    0x02: "the client identifier is not valid (connector.client_id)",
+    0x04: "bad user name or password (mqtt.username, mqtt.password)",
+    0x05: "not authorised",
     0x81: "a malformed packet",
     0x82: "a protocol error",
-    0x84: "the broker does not speak MQTT 5",
+    0x84: "the broker speaks neither MQTT 5 nor 3.1.1",
     0x85: "the client identifier is not valid (connector.client_id)",
     0x86: "bad user name or password (mqtt.username, mqtt.password)",
     0x87: "not authorised",
@@ -46,7 +56,9 @@ _WHY_REFUSED: Final = {
     0x9E: "shared subscriptions are not supported (mqtt.topic)",
     0xA2: "wildcard subscriptions are not supported (mqtt.topic)",
 }
-"""Reasons that do not pass with time (MQTT 5, 2.4); with any other the connection is tried again."""
+"""Reasons that do not pass with time (MQTT 5, 2.4; MQTT 3.1.1, 3.2.2.3); with any other the connection is
+tried again.
+"""
 
 
 class SessionLostError(Exception):
@@ -66,20 +78,25 @@ class MqttSession:
         self._mqtt = mqtt
         self._packet_bytes_max = connector.packet_bytes_max
         self._keep_alive_s = connector.keep_alive // 10**9
-        self._connect_packet = mqtt5.connect_packet(
-            client_id=connector.client_id,
-            keep_alive_s=self._keep_alive_s,
-            session_expiry_s=connector.session_expiry // 10**9,
-            receive_max=connector.in_flight_max,
-            packet_bytes_max=connector.packet_bytes_max,
-            username=mqtt.username,
-            password=mqtt.secret(),
-        )
+        self._connect_packets = {
+            version: protocol.connect_packet(
+                client_id=connector.client_id,
+                keep_alive_s=self._keep_alive_s,
+                session_expiry_s=connector.session_expiry // 10**9,
+                receive_max=connector.in_flight_max,
+                packet_bytes_max=connector.packet_bytes_max,
+                username=mqtt.username,
+                password=mqtt.secret(),
+                version=version,
+            )
+            for version in (protocol.VERSION_5, protocol.VERSION_3)
+        }
+        self._version = protocol.VERSION_5
         self._tls = ssl.create_default_context(cafile=str(mqtt.tls_ca_file)) if mqtt.tls_ca_file else None
         self._socket: socket.socket | None = None
-        self._reader = mqtt5.PacketReader(connector.packet_bytes_max)
+        self._reader = protocol.PacketReader(connector.packet_bytes_max)
         self._outgoing = bytearray()
-        self._arrived: list[mqtt5.Message] = []
+        self._arrived: list[protocol.Message] = []
         self._sent_s = self._heard_s = 0.0
         self._was_connected = False
 
@@ -98,7 +115,7 @@ class MqttSession:
 
         Raises `SessionLostError` or `SessionRefusedError`.
         """
-        self._reader = mqtt5.PacketReader(self._packet_bytes_max)
+        self._reader = protocol.PacketReader(self._packet_bytes_max, self._version)
         self._outgoing.clear()
         self._arrived.clear()
         deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
@@ -108,13 +125,13 @@ class MqttSession:
             self._socket = plain
             if self._tls is not None:
                 self._socket = self._tls.wrap_socket(plain, server_hostname=self._mqtt.host)
-            self._socket.sendall(self._connect_packet)
+            self._socket.sendall(self._connect_packets[self._version])
             greeting = self._await_greeting(self._socket, deadline_s)
             self._socket.setblocking(False)  # noqa: FBT003 - the name says what is set
-        except (OSError, mqtt5.ProtocolError) as error:
+        except (OSError, protocol.ProtocolError) as error:
             self._lose(str(error))
         self._note_greeting(greeting)
-        self._send(mqtt5.subscribe_packet(self._mqtt.topic, _SUBSCRIBE_ID))
+        self._send(protocol.subscribe_packet(self._mqtt.topic, _SUBSCRIBE_ID, self._version))
 
     def wait(self, timeout_s: float, *, reading: bool) -> bool:
         """Wait until there is something to do; whether there is something to `receive`."""
@@ -127,25 +144,25 @@ class MqttSession:
         readable, _, _ = select.select(readers, [connection] if self._outgoing else [], [], timeout_s)
         return bool(readable)
 
-    def receive(self) -> list[mqtt5.Message]:
-        """The messages that have arrived, in their order. Raises `SessionLostError` or `SessionRefusedError`."""
+    def receive(self) -> list[protocol.Message]:
+        """The messages that have arrived, in order. Raises `SessionLostError` or `SessionRefusedError`."""
         messages, self._arrived = self._arrived, []
-        for _ in range(_BLOCKS_MAX):
+        for _ in range(_TLS_BLOCKS_MAX):
             block = self._read_block()
             if not block:
                 break
             for packet in self._cut(block):
-                if type(packet) is mqtt5.Message:
+                if type(packet) is protocol.Message:
                     messages.append(packet)
                 else:
                     self._handle(packet)
-            if len(block) < _BLOCK_BYTES and self._tls is None:
+            if self._tls is None:
                 break
         return messages
 
     def acknowledge(self, packet_ids: list[int]) -> None:
         """Tell the broker that these messages are safe. Raises `SessionLostError`."""
-        self._send(mqtt5.acknowledgement_packets(packet_ids))
+        self._send(protocol.acknowledgement_packets(packet_ids))
 
     def tend(self, now_s: float, *, reading: bool) -> None:
         """Send what is waiting and a sign of life where one is due; notice a broker that has gone silent.
@@ -159,7 +176,7 @@ class MqttSession:
         if now_s - self._heard_s > 1.5 * self._keep_alive_s:
             self._lose(f"nothing was heard for {now_s - self._heard_s:.0f} s")
         if now_s - self._sent_s > 0.5 * self._keep_alive_s:
-            self._outgoing += mqtt5.PINGREQ_PACKET
+            self._outgoing += protocol.PINGREQ_PACKET
         if self._outgoing:
             self._send(b"")
 
@@ -170,7 +187,7 @@ class MqttSession:
         connection, self._socket = self._socket, None
         try:
             connection.settimeout(_GOODBYE_S)
-            connection.sendall(bytes(self._outgoing) + mqtt5.DISCONNECT_PACKET)
+            connection.sendall(bytes(self._outgoing) + protocol.DISCONNECT_PACKET)
             connection.shutdown(socket.SHUT_WR)
             # Closing with unread data would reset the connection and take the last acknowledgements with it.
             deadline_s = time.monotonic() + _GOODBYE_S
@@ -181,7 +198,7 @@ class MqttSession:
         finally:
             connection.close()
 
-    def _await_greeting(self, connection: socket.socket, deadline_s: float) -> mqtt5.Connected:
+    def _await_greeting(self, connection: socket.socket, deadline_s: float) -> protocol.Connected:
         while (left_s := deadline_s - time.monotonic()) > 0:
             connection.settimeout(left_s)
             block = connection.recv(_BLOCK_BYTES)
@@ -190,21 +207,25 @@ class MqttSession:
             packets = self._reader.feed(block)
             if packets:
                 greeting, *others = packets
-                if not isinstance(greeting, mqtt5.Connected):
-                    raise mqtt5.ProtocolError("the first packet is not CONNACK")
-                self._arrived = [packet for packet in others if isinstance(packet, mqtt5.Message)]
+                if not isinstance(greeting, protocol.Connected):
+                    raise protocol.ProtocolError("the first packet is not CONNACK")
+                self._arrived = [packet for packet in others if isinstance(packet, protocol.Message)]
                 return greeting
         raise TimeoutError("the broker did not answer in time")
 
-    def _note_greeting(self, greeting: mqtt5.Connected) -> None:
+    def _note_greeting(self, greeting: protocol.Connected) -> None:
+        if greeting.reason_code in _TOO_NEW and self._version == protocol.VERSION_5:
+            self._version = protocol.VERSION_3
+            logger.warning("the MQTT broker speaks no MQTT 5: its own limits and session expiry apply")
+            self._lose("trying MQTT 3.1.1")
         if greeting.reason_code:
             self._give_up(
-                "the connection", greeting.reason_code, greeting.properties.get(mqtt5.REASON_STRING)
+                "the connection", greeting.reason_code, greeting.properties.get(protocol.REASON_STRING)
             )
-        keep_alive = greeting.properties.get(mqtt5.KEEP_ALIVE)
+        keep_alive = greeting.properties.get(protocol.KEEP_ALIVE)
         if keep_alive is not None:
             self._keep_alive_s = max(1, int.from_bytes(keep_alive))
-        expiry = greeting.properties.get(mqtt5.SESSION_EXPIRY)
+        expiry = greeting.properties.get(protocol.SESSION_EXPIRY)
         if expiry is not None:
             logger.warning("the MQTT broker keeps the session for %d s only", int.from_bytes(expiry))
         if self._was_connected and not greeting.session_present:
@@ -228,21 +249,21 @@ class MqttSession:
         self._heard_s = time.monotonic()
         return block
 
-    def _cut(self, block: bytes) -> list[mqtt5.Packet]:
+    def _cut(self, block: bytes) -> list[protocol.Packet]:
         try:
             return self._reader.feed(block)
-        except mqtt5.ProtocolError as error:
+        except protocol.ProtocolError as error:
             self._lose(str(error))
 
-    def _handle(self, packet: mqtt5.Packet) -> None:
-        if isinstance(packet, mqtt5.Subscribed):
-            if packet.reason_code >= mqtt5.FAILURE_MIN:
+    def _handle(self, packet: protocol.Packet) -> None:
+        if isinstance(packet, protocol.Subscribed):
+            if packet.reason_code >= protocol.FAILURE_MIN:
                 self._give_up(f"the subscription to {self._mqtt.topic!r}", packet.reason_code, None)
             if packet.reason_code != 1:
                 self._drop()
                 message = f"the MQTT broker grants {self._mqtt.topic!r} no QoS 1, so messages could be lost"
                 raise SessionRefusedError(message)
-        elif isinstance(packet, mqtt5.Disconnected):
+        elif isinstance(packet, protocol.Disconnected):
             self._give_up("the connection", packet.reason_code, None)
 
     def _send(self, data: bytes) -> None:

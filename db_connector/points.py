@@ -45,12 +45,18 @@ class UnrepresentableError(ValueError):
 class Pair(Protocol):
     """What a line needs of a pair: the members of `broker.wire.Joined` that become a point."""
 
-    thing: str
-    quantity: str
-    phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
-    result: float | dict[str, float]
-    id: str
-    tie: str
+    @property
+    def thing(self) -> str: ...  # noqa: D102 - the members stand in broker.wire
+    @property
+    def quantity(self) -> str: ...  # noqa: D102 - as above
+    @property
+    def phenomenonTime(self) -> int | msgspec.Raw: ...  # noqa: D102, N802 - as above, the wire's own name
+    @property
+    def result(self) -> float | dict[str, float]: ...  # noqa: D102 - as above
+    @property
+    def id(self) -> str: ...  # noqa: D102 - as above
+    @property
+    def tie(self) -> str: ...  # noqa: D102 - as above
 
 
 def point_line(pair: Pair, measurement: str, unit: str) -> bytes:
@@ -61,7 +67,9 @@ def point_line(pair: Pair, measurement: str, unit: str) -> bytes:
     is that of the pair's ``phenomenonTime``; the line's time is in whole nanoseconds, rounded down. Raises
     `UnrepresentableError`.
     """
-    time_ns, half = _time(bytes(pair.phenomenonTime), unit)
+    time = pair.phenomenonTime
+    # bytes() of an int would be as many zeros.
+    time_ns, half = _time(b"%d" % time if isinstance(time, int) else bytes(time), unit)
     line = (
         f"{measurement}{',half=1' if half else ''},quantity={tag_text(pair.quantity, 'quantity')}"
         f",thing={tag_text(pair.thing, 'thing')}{',tie=' + tag_text(pair.tie, 'tie') if pair.tie else ''}"

@@ -316,8 +316,10 @@ class Service:
 
 
 def _consumer_config(settings: DbConnectorSettings) -> dict[str, Any]:
-    return settings.kafka.client_config(
-        group_id=settings.db_connector.group,
+    own = settings.db_connector
+    config = settings.kafka.client_config(
+        group_id=own.group,
+        session_timeout_ms=own.session_timeout // 1_000_000,
         client_id=SOURCE,
         isolation_level="read_committed",
         enable_auto_commit=False,
@@ -327,3 +329,4 @@ def _consumer_config(settings: DbConnectorSettings) -> dict[str, Any]:
         partition_assignment_strategy="cooperative-sticky",
         queued_max_messages_kbytes=PREFETCH_KB,
     )
+    return {**config, "group.instance.id": own.instance} if own.instance else config

@@ -39,6 +39,15 @@ class ConnectorSettings(Section):
     share the partitions; another group writes everything again. Default: the service's name, which tools
     show."""
 
+    instance: str = Field(default="", pattern=r"^[a-zA-Z0-9._-]{0,200}$")
+    """Name of this process in the group, its own for each (``group.instance.id``): one that was killed and
+    comes back under its name takes its partitions up at once. Default: none, and a new process waits for the
+    ``session_timeout`` of a killed one; a process that ends properly hands its partitions over at once."""
+
+    session_timeout: Annotated[Duration, duration_between("6s", "30min")] = parse_duration("10s")
+    """After how long without a sign of life Kafka gives a process's partitions to others, 6 s to 30 min
+    (Kafka's own bounds). A named process that is down longer loses them until it is back."""
+
     measurement: str = Field(default="joined", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$")
     """The measurement of all points: letters, digits, ``_.-`` only, so that no query must quote twice."""
 

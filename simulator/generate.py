@@ -139,9 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--out", type=Path, default=Path("events.json"), help="the file (default events.json)"
-    )
+    parser.add_argument("--out", type=Path, default=Path("events.json"), help="the file (default events.json)")
     for each in fields(Plan):
         text = f"{each.metadata['help']} (default {each.default})"
         parser.add_argument(

@@ -19,9 +19,7 @@ BAR_WIDTH = 30
 class Progress:
     """Shows how many of `total` messages are through; `total` None means without end."""
 
-    def __init__(
-        self, stream: TextIO, total: int | None, clock_ns: Callable[[], int] = time.monotonic_ns
-    ) -> None:
+    def __init__(self, stream: TextIO, total: int | None, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._stream = stream
         self._total = total
         self._clock_ns = clock_ns

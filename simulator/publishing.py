@@ -66,6 +66,10 @@ class _SessionForgottenError(Exception):
     """The broker answered CONNECT without the session that was expected."""
 
 
+class _ForeignSessionError(Exception):
+    """The broker knows a session of an earlier process: its message ids would swallow some of this one's."""
+
+
 @dataclass(slots=True)
 class Tally:
     """What became of the messages.
@@ -102,6 +106,7 @@ class Publisher:
         self._payload_bytes_max = PAYLOAD_BYTES_MAX
         self._connected = False
         self._was_connected = False
+        self._greeted = False
         self._dropped = False
         self._told_ns = 0
         self._problem = ""
@@ -175,6 +180,9 @@ class Publisher:
             self._misc(now_ns)
         except _SessionForgottenError:
             self._start_anew()
+        except _ForeignSessionError:
+            self._say_goodbye()
+            self._start_anew()
         if self._client.socket() is None:
             self._schedule_retry()
         while self._again and self._connected and len(self._in_flight) < self._limit:
@@ -183,14 +191,7 @@ class Publisher:
     def close(self) -> None:
         """Say good-bye, so that the broker drops the session. What is unacknowledged is given up."""
         if self._connected:
-            properties = None
-            if self._link.version == "5":
-                properties = _session_properties(PacketTypes.DISCONNECT, 0)
-            self._client.disconnect(properties=properties)
-            until_ns = self._clock_ns() + FAREWELL_NS
-            while self._client.socket() is not None and self._clock_ns() < until_ns:
-                self._client.loop_write()
-                self._client.loop_read()
+            self._say_goodbye()
         self._connected = False
 
     def _publish(self, payload: bytes) -> None:
@@ -219,7 +220,15 @@ class Publisher:
             self._misc_ns = now_ns
             self._client.loop_misc()
 
-    # ---- connecting
+    # ---- connecting and leaving
+
+    def _say_goodbye(self) -> None:
+        v5 = self._link.version == "5"
+        self._client.disconnect(properties=_session_properties(PacketTypes.DISCONNECT, 0) if v5 else None)
+        until_ns = self._clock_ns() + FAREWELL_NS
+        while self._client.socket() is not None and self._clock_ns() < until_ns:
+            self._client.loop_write()
+            self._client.loop_read()
 
     def _new_client(self) -> Client:
         link = self._link
@@ -252,10 +261,14 @@ class Publisher:
             if not first:
                 self._client.reconnect()
                 return
-            properties = None
+            host, port = self._link.host, self._link.port
             if self._link.version == "5":
+                # Not a clean start, even the first time: mosquitto 2.0.11 does not write sessions that began
+                # with one to its disk, and forgets them when it restarts.
                 properties = _session_properties(PacketTypes.CONNECT, SESSION_EXPIRY_S)
-            self._client.connect(self._link.host, self._link.port, KEEPALIVE_S, properties=properties)
+                self._client.connect(host, port, KEEPALIVE_S, clean_start=False, properties=properties)
+            else:
+                self._client.connect(host, port, KEEPALIVE_S)
         except (OSError, ValueError) as error:
             self._problem = f"{type(error).__name__}: {error}"
             self._schedule_retry()
@@ -323,6 +336,10 @@ class Publisher:
             return
         if self._was_connected and not flags.session_present:
             raise _SessionForgottenError
+        if not self._greeted and flags.session_present:
+            self._greeted = True
+            raise _ForeignSessionError
+        self._greeted = True
         self._limit = self._link.in_flight_max
         if self._link.qos:
             self._limit = min(self._limit, getattr(properties, "ReceiveMaximum", self._limit))

@@ -184,9 +184,7 @@ class Message:
     odd: bool
 
 
-def replay_messages(
-    recording: Recording, *, rounds: int | None, shift_ms: int, round_ms: int
-) -> Iterator[Message]:
+def replay_messages(recording: Recording, *, rounds: int | None, shift_ms: int, round_ms: int) -> Iterator[Message]:
     """All messages of a replay.
 
     `rounds` None means without end. All times are moved by `shift_ms`, and by `round_ms` more in every round;

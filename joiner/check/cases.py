@@ -22,8 +22,8 @@ Entry = Rec | Mark
 class Case:
     """Two streams in log order and the options of the join.
 
-    ``pairs`` is how many pairs are certain once both have been read, and how many after both have ended, where
-    somebody worked it out by hand; the oracle is asked in any case.
+    ``pairs`` is how many pairs are certain once both have been read, and how many after both have ended,
+    where somebody worked it out by hand; the oracle is asked in any case.
     """
 
     name: str
@@ -74,8 +74,9 @@ def _ancestor_cases() -> list[Case]:
         Case("nothing at all", [], [], pairs=(0, 0)),
         Case("one side alone", records(1, 2, 3), [], pairs=(0, 0)),
         Case("100 alternating records", alternating_left, alternating_right, pairs=(99, 99)),
-        # Each of the three seams between blocks gives 5 next + 5 prev - 1 common = 9 pairs. At the last one the
-        # left record 14 is prev of 15..19, which stays open until the left stream passes them: 4 pairs wait.
+        # Each of the three seams between blocks gives 5 next + 5 prev - 1 common = 9 pairs. At the last one
+        # the left record 14 is prev of 15..19, which stays open until the left stream passes them; only with
+        # 15 it is a pair already, for 15 is next of 14: 4 pairs wait.
         Case("blocks of 5, 20 records", block_left, block_right, pairs=(23, 27)),
         Case("blocks of 1,000, 3,000 records", *blocks(1000, 3000), pairs=(2999, 3998)),
     ]
@@ -95,7 +96,9 @@ def _tie_cases() -> list[Case]:
 def _option_cases() -> list[Case]:
     return [
         Case("tolerance 2", records(0, 10, 20), records(1, 13, 18), tolerance_ns=2, pairs=(2, 2)),
-        Case("tolerance 0: equal times only", records(1, 2, 4), records(2, 3, 4), tolerance_ns=0, pairs=(2, 2)),
+        Case(
+            "tolerance 0: equal times only", records(1, 2, 4), records(2, 3, 4), tolerance_ns=0, pairs=(2, 2)
+        ),
         Case("lateness 3 holds back", records(0, 4, 2, 8), records(1, 3, 6, 4), lateness_ns=(3, 3)),
         Case("lateness of one side", records(0, 4, 2, 8), records(1, 3, 6, 9), lateness_ns=(5, 0)),
         Case("lateness and tolerance", records(0, 9, 4, 20), records(8, 5, 6, 30), 3, (5, 3)),
@@ -138,7 +141,9 @@ def _late_cases() -> list[Case]:
 
 
 def random_case(seed: int) -> Case:
-    """A small case drawn from ``seed``: few keys, few times (hence ties), disorder, lateness, tolerance, marks."""
+    """A small case drawn from ``seed``: few keys, few times (hence ties), disorder, lateness, tolerance,
+    marks.
+    """
     rng = random.Random(seed)  # noqa: S311 - seeded test data, no secret
     keys, span = rng.randint(1, 4), rng.choice((3, 8, 30))
     disorder, mark_share = rng.choice((0, 0, 2, 6)), rng.choice((0.0, 0.0, 0.15))
@@ -173,5 +178,5 @@ def large_case(seed: int, records_count: int) -> Case:
     """A case of ``records_count`` records a side over many keys, too large for the nested loops."""
     rng = random.Random(seed)  # noqa: S311 - seeded test data, no secret
     keys = max(records_count // 50, 1)
-    sides = (_random_stream(rng, records_count, keys, records_count // 2, 40, 0.001) for _ in range(2))
-    return Case(f"{records_count:,} records a side", *sides, tolerance_ns=5_000, lateness_ns=(60, 20))
+    left, right = (_random_stream(rng, records_count, keys, records_count // 2, 40, 0.001) for _ in range(2))
+    return Case(f"{records_count:,} records a side", left, right, tolerance_ns=5_000, lateness_ns=(60, 20))

@@ -124,7 +124,9 @@ def compare_results(
         seen[name].setdefault(at, message.place)
         wrong = [fault] if found is None else altered_fields(want, at, found, message, time_unit)
         if wrong:
-            findings.differ("altered", RESULTS, name, f"pair {identity} at {message.place}: {'; '.join(wrong)}")
+            findings.differ(
+                "altered", RESULTS, name, f"pair {identity} at {message.place}: {'; '.join(wrong)}"
+            )
     for name, want in wanted.items():
         _count_results(want, seen[name], judgement, findings)
 
@@ -222,7 +224,9 @@ def compare_rejected(
     tally = findings.tally(REJECTED)
     for identity, want in judgement.rejected.items():
         found = outputs.rejected.pop(identity, [])
-        place = f"rejected record {want.topic} partition {want.partition} offset {want.offset} ({want.reason})"
+        place = (
+            f"rejected record {want.topic} partition {want.partition} offset {want.offset} ({want.reason})"
+        )
         is_due = want.offset < due[want.topic]
         _count(tally, REJECTED, "", place, [message.place for message, _ in found], findings, is_due=is_due)
         for message, letter in found:
@@ -237,7 +241,9 @@ def compare_rejected(
 
 
 def compare_failed(want: ExpectedPairs, unit: int, outputs: Outputs, findings: Findings) -> None:
-    """Compare the pairs whose joining function fails with the dead letters, and take them out of ``outputs``."""
+    """Compare the pairs whose joining function fails with the dead letters, and take them out of
+    ``outputs``.
+    """
     name = want.join.name
     tally = findings.tally(FAILED, name)
     for at in want.failed.nonzero()[0].tolist():
@@ -254,11 +260,13 @@ def compare_rest(outputs: Outputs, findings: Findings) -> None:
         findings.differ("unexpected", LATE, identity.partition(":")[0], text, len(late))
     for identity, letters in outputs.rejected.items():
         message, letter = letters[0]
-        text = f"{identity} at {message.place}: nothing was to be rejected there (its reason: {letter.reason})"
+        text = (
+            f"{identity} at {message.place}: nothing was to be rejected there (its reason: {letter.reason})"
+        )
         findings.differ("unexpected", REJECTED, "", text, len(letters))
 
 
-def _count(  # noqa: PLR0913 - one count of one output, with all that its example needs
+def _count(
     tally: Tally,
     what: str,
     join: str,

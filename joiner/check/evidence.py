@@ -1,8 +1,8 @@
 """What a verdict rests on: progress records, input logs, output logs. Plain data, wherever it comes from.
 
 `joiner.check.kafka_log` reads it from Kafka; tests make a `RecordedEvidence` by hand. The order of asking
-matters while the joiner runs: the vector C before any output, C once more (C') after the outputs. Whatever was
-found must then hold all of E(C) and nothing outside E(C'), and with a joiner at rest C' = C.
+matters while the joiner runs: the vector C before any output, C once more (C') after the outputs. Whatever
+was found must then hold all of E(C) and nothing outside E(C'), and with a joiner at rest C' = C.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Evidence(Protocol):
     """What `joiner.check.verify` asks for, in this order: progress, late and rejected, then unit by unit."""
 
     def progress(self, unit: int) -> Progress | None:
-        """The newest committed progress record before any output was read: C. None: the unit has not begun."""
+        """The newest committed progress record before any output was read: C. None: the unit has not
+        begun.
+        """
         ...
 
     def late(self) -> Iterable[Message]:
@@ -81,7 +83,6 @@ class RecordedEvidence:
 
     progress_by_unit: dict[int, Progress]
     messages: list[Message]
-    data_topics: frozenset[str]
     out_topic: str
     late_topic: str
     rejected_topic: str

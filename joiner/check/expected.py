@@ -119,7 +119,9 @@ class Stream:
 
 
 class Pairs(NamedTuple):
-    """n pairs in the order (left seq, right seq): seqs, times, and each record's ordinal among equal times."""
+    """n pairs in the order (left seq, right seq): seqs, times, and each record's ordinal among equal
+    times.
+    """
 
     left_seq: Ints
     right_seq: Ints
@@ -152,7 +154,9 @@ def certain_pairs(left: Stream, right: Stream, tolerance_ns: int | None, *, clos
 
 
 def _places(left: Stream, right: Stream) -> tuple[Ints, Ints]:
-    """One number for (key, time), the same on both sides, that sorts as they do: ranks, for ns would overflow."""
+    """One number for (key, time), the same on both sides, that sorts as they do: ranks, for ns would
+    overflow.
+    """
     times, rank = np.unique(np.concatenate([left.ts, right.ts]), return_inverse=True)
     keys, key_rank = np.unique(np.concatenate([left.key, right.key]), return_inverse=True)
     del keys
@@ -180,7 +184,9 @@ def _neighbours(mine: Stream, place: Ints, other: Stream, others: Ints, *, close
 
 
 def _distance(left_ts: Ints, right_ts: Ints) -> NDArray[np.uint64]:
-    """How far two times are apart; as unsigned numbers, for the ends of the range are further than int64 goes."""
+    """How far two times are apart; as unsigned numbers, for the ends of the range are further than int64
+    goes.
+    """
     return np.maximum(left_ts, right_ts).view(np.uint64) - np.minimum(left_ts, right_ts).view(np.uint64)
 
 

@@ -3,13 +3,13 @@
 The rules, in their order, for a record of input topic t, partition u (= the unit):
 
 1. What is neither a record nor a mark is rejected.
-2. A mark is rejected by rule 4 as a record is, and else raises the frontier of every side of a join that reads
-   t and that it covers: a mark without a quantity covers all, one with a quantity the sides of that quantity.
-   A mark that covers no side is not selected.
-3. A record that no side of any join selects is not selected, and not looked at any further.
-4. Rejected: an event time more than ``ahead_max`` after the broker's append time, and a thing that belongs into
-   another partition.
-5. For each side that selects it, a record is late, or else a duplicate, or else accepted.
+2. A record that no side of any join selects, and a mark that covers none, is not selected, and not looked at
+   any further. A mark without a quantity covers all sides that read t, one with a quantity those of that
+   quantity (a side that takes the whole topic is not covered by a promise about a part of it).
+3. Rejected: an event time more than ``ahead_max`` after the broker's append time, and a thing that belongs
+   into another partition.
+4. A mark raises the frontier of every side that it covers. For each side that selects it, a record is late,
+   or else a duplicate, or else accepted.
 """
 
 from __future__ import annotations
@@ -95,23 +95,22 @@ class UnitJudgement:
                 by_quantity[entry.quantity] = selecting
             if not selecting:
                 self.not_selected += 1
-            elif reason_text := self._fault(message, entry.thing, ts):
-                self._reject(message, reason_text)
+            elif fault := self._fault(message, entry.thing, ts):
+                self._reject(message, fault)
             else:
                 self._judge(message, entry, ts, selecting)
 
     def _read_mark(self, message: Message, mark: Mark, ts: int, sides: list[SideJudgement]) -> None:
-        fault = self._fault(message, mark.thing, ts)
         covered = [side for side in sides if mark.quantity is None or mark.quantity == side.quantity]
-        if fault:
+        if not covered:
+            self.not_selected += 1
+        elif fault := self._fault(message, mark.thing, ts):
             self._reject(message, fault)
-        elif covered:
+        else:
             self.marks += 1
             key = ALL_KEYS if mark.thing is None else self._key(mark.thing)
             for side in covered:
                 side.judge.mark(key, ts)
-        else:
-            self.not_selected += 1
 
     def _judge(self, message: Message, record: Record, ts: int, selecting: list[SideJudgement]) -> None:
         offset, key = message.offset, self._key(record.thing)

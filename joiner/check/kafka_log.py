@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -59,7 +59,7 @@ class KafkaEvidence:
         self._progress: dict[int, Progress | None] = {}
         self._ends: dict[tuple[str, int], int] = {}
 
-    def __enter__(self) -> KafkaEvidence:
+    def __enter__(self) -> Self:
         """Check the topics, read C of every unit, then fix the ends of the outputs."""
         try:
             self._open()
@@ -89,7 +89,13 @@ class KafkaEvidence:
 
     def _topic_facts(self) -> dict[str, TopicFacts]:
         topics, partitions = self._settings.topics, self._settings.topics.partitions
-        names = [topics.out, topics.late, topics.rejected, self._settings.state_topic, *self._settings.input_topics]
+        names = [
+            topics.out,
+            topics.late,
+            topics.rejected,
+            self._settings.state_topic,
+            *self._settings.input_topics,
+        ]
         admin = AdminClient(self._settings.kafka.client_config(), logger=_log)
         try:
             facts = topic_facts(admin, names)
@@ -133,8 +139,8 @@ class KafkaEvidence:
         low, high = self._range(topic, unit)
         if low > start and stop > start:
             message = (
-                f"{topic} partition {unit} begins at offset {low}, and the application began at {start}: what it "
-                "read first is gone (retention), so the check cannot be made any more"
+                f"{topic} partition {unit} begins at offset {low}, and the application began at {start}: "
+                "what it read first is gone (retention), so the check cannot be made any more"
             )
             raise EvidenceError(message)
         if high < stop:
@@ -197,9 +203,9 @@ class KafkaEvidence:
 
     def _stalled(self, topic: str, partition: int, position: int, stop: int) -> str:
         return (
-            f"{topic} partition {partition} gave nothing for {self._stall_s:g} s at offset {position} of {stop}: an "
-            "open transaction hides what follows (of a joiner that died?); try again when its timeout has passed, "
-            "or with a longer --timeout"
+            f"{topic} partition {partition} gave nothing for {self._stall_s:g} s at offset {position} of "
+            f"{stop}: an open transaction hides what follows (of a joiner that died?); try again when its "
+            "timeout has passed, or with a longer --timeout"
         )
 
     def _newest_progress(self, unit: int) -> Progress | None:
@@ -227,8 +233,8 @@ def _message(message: KafkaMessage, topic: str, partition: int, offset: int) -> 
         partition,
         offset,
         message.timestamp()[1],
-        key if key is None or isinstance(key, bytes) else key.encode(),
-        value if value is None or isinstance(value, bytes) else value.encode(),
+        key,
+        value,
     )
 
 
@@ -239,7 +245,10 @@ def _progress(message: Message) -> Progress:
         text = f"{message.place} is no progress record: {error}"
         raise EvidenceError(text) from error
     if progress.format > FORMAT_VERSION:
-        text = f"{message.place} has format {progress.format}; this program knows {FORMAT_VERSION}: use a newer one"
+        text = (
+            f"{message.place} has format {progress.format}, and this program knows {FORMAT_VERSION}: "
+            "use the version that the joiner has"
+        )
         raise EvidenceError(text)
     return progress
 
@@ -248,10 +257,14 @@ def _check_topics(progress: Progress, facts: dict[str, TopicFacts], partitions: 
     for topic, topic_id in progress.topics.items():
         if topic in facts and facts[topic].topic_id != topic_id:
             message = (
-                f"topic {topic} was deleted and made anew since unit {progress.unit} of {progress.application!r} "
-                "read it: what it has read is gone, so the check cannot be made any more"
+                f"topic {topic} was deleted and made anew since unit {progress.unit} of "
+                f"{progress.application!r} read it: what it has read is gone, so the check cannot "
+                "be made any more"
             )
             raise EvidenceError(message)
     if progress.partitions != partitions:
-        message = f"the application ran with {progress.partitions} partitions, and topics.partitions is {partitions}"
+        message = (
+            f"the application ran with {progress.partitions} partitions, "
+            f"and topics.partitions is {partitions} here"
+        )
         raise EvidenceError(message)

@@ -1,10 +1,10 @@
 """The neighbour join as a newcomer would write it down: nested loops over two lists, nothing clever.
 
 This is the executable form of the definition (docs/semantics.md). It answers one question: which pairs must
-have been emitted, neither less nor more, once exactly these entries of the two streams have been read? It knows
-no batches, no interleaving, no buffer and no clock, because the answer depends on none of them. It is slow (the
-square of its input) on purpose: `joiner.check.expected` computes the same quickly, the engine does it while the
-records arrive, and both are held against this file.
+have been emitted, neither less nor more, once exactly these entries of the two streams have been read? It
+knows no batches, no interleaving, no buffer and no clock, because the answer depends on none of them. It is
+slow (the square of its input) on purpose: `joiner.check.expected` computes the same quickly, the engine does
+it while the records arrive, and both are held against this file.
 
 All times are int nanoseconds. It imports nothing, so that nothing can be wrong but what stands here.
 """
@@ -44,7 +44,9 @@ class Mark(NamedTuple):
 
 
 class Stream:
-    """One stream, read entry by entry: what was accepted, what was late, what was a duplicate, its frontiers."""
+    """One stream, read entry by entry: what was accepted, what was late, what was a duplicate, its
+    frontiers.
+    """
 
     def __init__(self, entries: Sequence[Rec | Mark], lateness_ns: int) -> None:
         """Read ``entries``, which are in the order of the log: their ``seq`` rises."""
@@ -75,7 +77,9 @@ class Stream:
 
 
 class Answer(NamedTuple):
-    """What must have been emitted: ``pairs`` of (left seq, right seq), and what became of each stream's records."""
+    """What must have been emitted: ``pairs`` of (left seq, right seq), and what became of each stream's
+    records.
+    """
 
     pairs: set[tuple[int, int]]
     left: Stream

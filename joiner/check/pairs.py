@@ -1,7 +1,8 @@
-"""The results that must have been written for the pairs of one join in one unit, and comparing what was found.
+"""The results that must have been written for the pairs of one join in one unit, and comparing what was
+found.
 
-A pair whose joining function raises or gives no finite number must be a dead letter instead. Built-in functions
-must agree to the last bit, others to a relative 1e-12.
+A pair whose joining function raises or gives no finite number must be a dead letter instead. Built-in
+functions must agree to the last bit, others to a relative 1e-12.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def expect_pairs(
     )
     values = _apply(left.join.function, _columns(lefts, pairs.left_ts), _columns(rights, pairs.right_ts))
     finite = np.isfinite(values)
-    failed = ~(finite if values.ndim == 1 else finite.all(axis=1))
+    failed: NDArray[np.bool_] = np.logical_not(finite if values.ndim == 1 else finite.all(axis=1))
     return ExpectedPairs(left.join, pairs, _is_due(pairs, due), lefts, rights, values, failed)
 
 
@@ -122,8 +123,12 @@ def _one(columns: Columns, at: int) -> Columns:
     return Columns(columns.result[here], columns.time_ns[here], columns.thing[here], columns.id[here])
 
 
-def altered_fields(want: ExpectedPairs, at: int, found: FoundJoined, message: Message, unit: str) -> list[str]:
-    """What is wrong with the result ``found`` of pair ``at``: ``field: found …, expected …``. Empty: nothing."""
+def altered_fields(
+    want: ExpectedPairs, at: int, found: FoundJoined, message: Message, unit: str
+) -> list[str]:
+    """What is wrong with the result ``found`` of pair ``at``: ``field: found …, expected …``. Empty:
+    nothing.
+    """
     pairs, left, right = want.pairs, want.left[at], want.right[at]
     mean = mean_text(int(pairs.left_ts[at]), int(pairs.right_ts[at]), unit)
     tie = f"{pairs.left_ordinal[at]}-{pairs.right_ordinal[at]}"
@@ -154,12 +159,18 @@ def altered_record(found: FoundRecord, record: Record, prefix: str) -> list[str]
         if getattr(found, name) != getattr(record, name)
     ]
     if not is_same_time(bytes(found.phenomenonTime), record.phenomenonTime):
-        wrong.append(f"{prefix}phenomenonTime: {bytes(found.phenomenonTime).decode()}, expected {record.phenomenonTime!r}")
+        shown, want = (
+            bytes(found.phenomenonTime).decode(),
+            msgspec.json.encode(record.phenomenonTime).decode(),
+        )
+        wrong.append(f"{prefix}phenomenonTime: {shown}, expected {want}")
     return wrong
 
 
 def is_same_time(found: bytes, given: int | str | msgspec.Raw) -> bool:
-    """Whether a time in an output is the one given: the same bytes, or the same text or number written otherwise."""
+    """Whether a time in an output is the one given: the same bytes, or the same text or number written
+    otherwise.
+    """
     want = msgspec.json.encode(given)
     return found == want or _exact(found) == _exact(want)
 

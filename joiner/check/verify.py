@@ -1,9 +1,11 @@
-"""The check of a pipeline: what the inputs up to the committed vector C demand, against what the outputs hold.
+"""The check of a pipeline: what the inputs up to the committed vector C demand, against what the outputs
+hold.
 
     1. C of every unit, from its newest committed progress record
     2. the late topic and the dead letters, sorted by id; where asked for, the points of the database
-    3. for each unit: the results of its partition; C once more (C'); its input logs from the start to C and on to
-       C', judged record by record; the pairs that are certain at C (must be there) and at C' (may be there)
+    3. for each unit: the results of its partition; C once more (C'); its input logs from the start to C and
+       on to C', judged record by record; the pairs that are certain at C (must be there) and at C' (may be
+       there)
     4. what is left over is unexpected
 
 A joiner at rest has C' = C, which makes the check as sharp as it can be. The set of what has been emitted
@@ -128,7 +130,7 @@ def _differences(ran: Any, given: Any, path: str) -> list[str]:
     return [] if ran == given else [f"{path} was {ran!r} and is {given!r} here"]
 
 
-def _verify_unit(  # noqa: PLR0913 - the unit, its evidence, and where findings go
+def _verify_unit(
     settings: JoinerSettings,
     evidence: Evidence,
     unit: int,
@@ -152,7 +154,9 @@ def _verify_unit(  # noqa: PLR0913 - the unit, its evidence, and where findings 
 
 
 def _span(settings: JoinerSettings, progress: Progress | None, later: Progress | None) -> Span:
-    """Where the unit began, C, C'. A unit that has not begun has consumed nothing; its outputs are unexpected."""
+    """Where the unit began, C, C'. A unit that has not begun has consumed nothing; its outputs are
+    unexpected.
+    """
     newest = later or progress
     if newest is None:
         nothing = dict.fromkeys(settings.input_topics, 0)
@@ -166,8 +170,8 @@ def _span(settings: JoinerSettings, progress: Progress | None, later: Progress |
             raise EvidenceError(message)
         if span.stop[topic] < span.due[topic]:
             message = (
-                f"unit {newest.unit} went back from offset {span.due[topic]} to {span.stop[topic]} of {topic} "
-                "while it was checked: the application was reset; check again"
+                f"unit {newest.unit} went back from offset {span.due[topic]} to {span.stop[topic]} of "
+                f"{topic} while it was checked: the application was reset; check again"
             )
             raise EvidenceError(message)
     return span
@@ -188,7 +192,8 @@ def _judge_unit(evidence: Evidence, span: Span, judgement: UnitJudgement) -> dic
         if span.stop[topic] > span.due[topic]:
             judgement.read(topic, evidence.inputs(judgement.unit, topic, span.due[topic], span.stop[topic]))
     return {
-        sides[0].join.name: expect_pairs(judgement, sides, at_c) for sides, at_c in zip(joins, due, strict=True)
+        sides[0].join.name: expect_pairs(judgement, sides, at_c)
+        for sides, at_c in zip(joins, due, strict=True)
     }
 
 

@@ -88,6 +88,7 @@ class LocalStreamBuffer:
     >>> step = buffer.push(left=speed, right=torque)
     >>> list(zip(step.left_seq.tolist(), step.right_seq.tolist()))
     [(0, 0), (1, 0)]
+
     """
 
     def __init__(
@@ -108,8 +109,7 @@ class LocalStreamBuffer:
             message = f"lateness_ns must be one value or (left, right), not {len(sides)} values"
             raise ArgumentError(message)
         self._frontier = [
-            Frontier(check_duration(f"lateness_ns ({name})", value))
-            for name, value in zip(_NAMES, sides, strict=True)
+            Frontier(check_duration(f"lateness_ns ({name})", value)) for name, value in zip(_NAMES, sides, strict=True)
         ]
         self._held = [Held.nothing(), Held.nothing()]
         # By key, the largest time that the side has released.
@@ -129,16 +129,19 @@ class LocalStreamBuffer:
         """Take the next records and marks of either side; returns what became certain by them.
 
         Args:
-            left, right: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,): join keys from 0 on, event times in
+            left: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,): join keys from 0 on, event times in
                 ns since the epoch, log positions. A fourth array of identities makes a record with the key, time
                 and identity of an earlier one of its side a duplicate, which is left out and reported.
-            left_marks, right_marks: ``(keys, ts_ns, seq)``: from its position on, the side promises to send
+            right: the same of the other side.
+            left_marks: ``(keys, ts_ns, seq)``: from its position on, the side promises to send
                 nothing below the mark's time for its key, or for all keys (`ALL_KEYS`).
+            right_marks: the same of the other side.
 
         Positions rise strictly on each side, over records and marks together.
 
         Raises:
             ArgumentError: naming the argument and the index; the buffer is then as it was before.
+
         """
         if self._closed:
             message = "push after close: both streams have ended"
@@ -146,8 +149,7 @@ class LocalStreamBuffer:
         records = [check_records("left", left), check_records("right", right)]
         marks = [check_marks("left_marks", left_marks), check_marks("right_marks", right_marks)]
         last_seq = [
-            check_rising(_NAMES[side], records[side], marks[side], self._last_seq[side])
-            for side in (_LEFT, _RIGHT)
+            check_rising(_NAMES[side], records[side], marks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)
         ]
         self._identified = self._check_identities(records)
         self._last_seq = last_seq
@@ -235,9 +237,8 @@ class LocalStreamBuffer:
         return known
 
     def _make_room(self, records: list[Records], marks: list[Marks]) -> None:
-        keys = [columns.key for columns in (*records, *marks) if len(columns.key)]
-        if keys:
-            self._grow(max(int(key.max()) for key in keys) + 1)
+        keys = [batch.key for batch in records] + [batch.key for batch in marks]
+        self._grow(max((int(key.max()) for key in keys if len(key)), default=-1) + 1)
 
     def _grow(self, keys: int) -> None:
         for frontier in self._frontier:
@@ -258,7 +259,12 @@ class LocalStreamBuffer:
             other, key = 1 - side, merged.key
             sides.append(
                 Side(
-                    key, merged.ts, old, before[other].at(key), self._frontier[other].at(key), self._gone[other][key]
+                    key,
+                    merged.ts,
+                    old,
+                    before[other].at(key),
+                    self._frontier[other].at(key),
+                    self._gone[other][key],
                 )
             )
         relations = relate(sides[_LEFT], sides[_RIGHT])
@@ -314,5 +320,3 @@ def _accepted(records: Records, late: NDArray[np.bool_]) -> Held:
     key, ts, seq = records.key[fine], records.ts[fine], records.seq[fine]
     identity = np.zeros(len(key), dtype=np.int64) if records.identity is None else records.identity[fine]
     return Held(key, ts, seq, identity, np.zeros(len(key), dtype=np.int64))
-
-

@@ -126,4 +126,5 @@ def _running_max(values: Ints, starts: NDArray[np.bool_]) -> Ints:
     rank = np.empty(n, dtype=np.int64)
     rank[by_value] = np.arange(n)
     base = np.cumsum(starts) * n
-    return values[by_value[np.maximum.accumulate(base + rank) - base]]
+    running: Ints = values[by_value[np.maximum.accumulate(base + rank) - base]]
+    return running

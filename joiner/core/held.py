@@ -81,7 +81,12 @@ def _repeats(merged: Held, starts: Bools) -> Bools:
 
 
 def find_released(
-    side: Side, own_now: Ints, relations: Relations, other: Side, of_other: Relations, tolerance_ns: int | None
+    side: Side,
+    own_now: Ints,
+    relations: Relations,
+    other: Side,
+    of_other: Relations,
+    tolerance_ns: int | None,
 ) -> Bools:
     """Which records of ``side`` nobody can have as a neighbour any more; shape (n,).
 
@@ -102,7 +107,8 @@ def find_released(
     key_starts = segment_starts(side.key)
     wanted = np.cumsum(needed)
     before_key = np.maximum.accumulate(np.where(key_starts, wanted - needed, 0))
-    return wanted == before_key
+    released: Bools = wanted == before_key
+    return released
 
 
 def _last_before(side: Side) -> Bools:

@@ -28,7 +28,7 @@ class Neighbours(NamedTuple):
     next: Ints
 
 
-def segment_starts(*columns: Ints) -> NDArray[np.bool_]:
+def segment_starts(*columns: NDArray[np.generic]) -> NDArray[np.bool_]:
     """True where any of the columns differs from the entry before; shape (n,), true at 0."""
     starts = np.empty(len(columns[0]), dtype=bool)
     starts[:1] = True
@@ -50,7 +50,7 @@ def find_neighbours(left: tuple[Ints, Ints], right: tuple[Ints, Ints]) -> tuple[
     ``left`` and ``right`` are (key, ts), each side in the order (key, ts, seq).
     """
     (left_key, left_ts), (right_key, right_ts) = left, right
-    n_left, n_right = len(left_key), len(right_key)
+    n_left = len(left_key)
     key, ts = np.concatenate([left_key, right_key]), np.concatenate([left_ts, right_ts])
     order = np.lexsort((ts, key))
     is_right = order >= n_left

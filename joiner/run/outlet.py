@@ -120,7 +120,9 @@ def _evaluate(
             return [np.nan], {0: f"{type(error).__name__}: {error}"}
         return _evaluate_singly(function, left, right)
     finite = np.isfinite(values) if values.ndim == 1 else np.isfinite(values).all(axis=1)
-    reasons = {at: f"the value is {values[at].tolist()}, not a finite number" for at in np.flatnonzero(~finite).tolist()}
+    reasons = {
+        at: f"the value is {values[at].tolist()}, not a finite number" for at in np.flatnonzero(~finite).tolist()
+    }
     return values.tolist(), reasons
 
 
@@ -131,13 +133,15 @@ def _evaluate_singly(
     reasons = {}
     for at in range(len(left.result)):
         one = slice(at, at + 1)
-        value, why = _evaluate(
-            function, Columns(*(column[one] for column in left)), Columns(*(column[one] for column in right))
-        )
+        value, why = _evaluate(function, _cut(left, one), _cut(right, one))
         values.append(value[0])
         if why:
             reasons[at] = why[0]
     return values, reasons  # type: ignore[return-value] # numbers or pairs of them, as the function gives
+
+
+def _cut(columns: Columns, part: slice) -> Columns:
+    return Columns(columns.result[part], columns.time_ns[part], columns.thing[part], columns.id[part])
 
 
 def _call(function: JoinFunction, left: Columns, right: Columns) -> NDArray[np.float64]:

@@ -60,7 +60,7 @@ class JoinSettings(Section):
     name: JoinName
     left: Stream
     right: Stream
-    function: str = Field("both", pattern=r"^([a-z_]+|[A-Za-z0-9_.]+:[A-Za-z0-9_]+)$")
+    function: str = Field(default="both", pattern=r"^([a-z_]+|[A-Za-z0-9_.]+:[A-Za-z0-9_]+)$")
     output: str = Field(min_length=1, max_length=256)
     tolerance: Duration | None = None
     lateness: Annotated[tuple[Duration, Duration], BeforeValidator(_as_pair)] = (0, 0)
@@ -75,11 +75,11 @@ class ApplicationSettings(Section):
     instance: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,100}$")] = Field(default_factory=socket.gethostname)
     start: Literal["earliest", "latest"] = "earliest"
     ahead_max: Duration = parse_duration("1d")
-    batch_records_max: int = Field(10_000, ge=1, le=1_000_000)
+    batch_records_max: int = Field(default=10_000, ge=1, le=1_000_000)
     commit_interval: Duration = parse_duration("20ms")
-    snapshot_records: int = Field(200_000, ge=1)
+    snapshot_records: int = Field(default=200_000, ge=1)
     snapshot_interval: Duration = parse_duration("60s")
-    buffer_records_max: int = Field(5_000_000, ge=1)
+    buffer_records_max: int = Field(default=5_000_000, ge=1)
     session_timeout: Duration = parse_duration("10s")
 
 
@@ -97,12 +97,16 @@ class JoinerSettings(ServiceSettings):
         mistakes = []
         for what in ("name", "output"):
             values = [getattr(join, what) for join in self.join]
-            mistakes += [f"two joins have the {what} {value!r}" for value in sorted(set(values)) if values.count(value) > 1]
+            mistakes += [
+                f"two joins have the {what} {value!r}" for value in sorted(set(values)) if values.count(value) > 1
+            ]
         for join in self.join:
             left, right = self.stream(join.left), self.stream(join.right)
             overlap = left["quantity"] is None or right["quantity"] is None or left["quantity"] == right["quantity"]
             if left["topic"] == right["topic"] and overlap:
-                mistakes.append(f"join {join.name!r}: a record may be on both sides; give them other topics or quantities")
+                mistakes.append(
+                    f"join {join.name!r}: a record may be on both sides; give them other topics or quantities"
+                )
         if mistakes:
             raise ValueError("; ".join(mistakes))
         return self

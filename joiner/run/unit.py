@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 SNAPSHOT_VERSION: Final = 1
-_SIDE_NAMES: Final[tuple[Literal["left"], Literal["right"]]] = ("left", "right")
+_SideName = Literal["left", "right"]
+_SIDE_NAMES: Final[tuple[_SideName, _SideName]] = ("left", "right")
 
 
 class UnitStopped(Exception):
@@ -150,7 +151,9 @@ class Unit:
             message = f"the snapshot of unit {unit} cannot be read: {error}; `joiner reset` starts the application anew"
             raise UnitStopped(message) from error
         if saved.version > SNAPSHOT_VERSION:
-            message = f"the snapshot of unit {unit} was written by a newer release (format {saved.version}); run that one"
+            message = (
+                f"the snapshot of unit {unit} was written by a newer release (format {saved.version}); run that one"
+            )
             raise UnitStopped(message)
         restored = cls(settings, unit, saved.offsets)
         restored.counts = Counter(saved.counts)
@@ -180,9 +183,7 @@ class Unit:
             )
             raise UnitStopped(message)
 
-    def _join(
-        self, join: int, inputs: Mapping[tuple[int, int], SideInput], effects: Effects, *, silent: bool
-    ) -> None:
+    def _join(self, join: int, inputs: Mapping[tuple[int, int], SideInput], effects: Effects, *, silent: bool) -> None:
         left, right = (inputs.get((join, side), SideInput()) for side in (LEFT, RIGHT))
         for payloads, side in zip(self._payloads[join], (left, right), strict=True):
             payloads.update(zip(side.seq, map(HeldRecord, side.ts_ns, side.records), strict=True))
@@ -254,8 +255,8 @@ class Unit:
             most = ", ".join(f"{things[keys[at]]} ({counts[at]})" for at in np.argsort(-counts)[:5].tolist())
             message = (
                 f"unit {self.number}: join {join.name!r} holds {len(buffer)} records, more than "
-                f"application.buffer_records_max = {limit}; the keys that hold most are {most}. One of their streams is "
-                "silent: raise the limit, write a mark for it, or set a tolerance together with marks. "
+                f"application.buffer_records_max = {limit}; the keys that hold most are {most}. One of their streams "
+                "is silent: raise the limit, write a mark for it, or set a tolerance together with marks. "
                 "Nothing is lost, the unit goes on from its last commit."
             )
             raise UnitStopped(message)

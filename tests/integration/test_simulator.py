@@ -47,7 +47,8 @@ class Subscriber:
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call] # paho has no types for it
         properties.SessionExpiryInterval = 3600
         properties.ReceiveMaximum = 1000
-        self._client.connect("127.0.0.1", port, properties=properties)
+        # Not a clean start: mosquitto 2.0.11 writes no other sessions to its disk.
+        self._client.connect("127.0.0.1", port, clean_start=False, properties=properties)
         self._client.loop_start()
         wait_until(lambda: self._ready, "the subscription")
 
@@ -60,7 +61,7 @@ class Subscriber:
         self._ready = True
 
     def _on_message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
-        self.payloads.append(message.payload)
+        self.payloads.append(bytes(message.payload))
 
 
 class Mosquitto:
@@ -136,15 +137,39 @@ def events(tmp_path: Path) -> Path:
     return path
 
 
-def simulate(port: int, events: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "simulator/simulator.py", "--host", "127.0.0.1", "--port", str(port), *arguments],
-        cwd=ROOT,
-        env={**os.environ, "EVENT_FILE": str(events)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+Simulate = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def simulate() -> Iterator[Simulate]:
+    """Start the simulator with a port, an events file and flags; what still runs at the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(port: int, events: Path, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "simulator/simulator.py",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(port),
+                *arguments,
+            ],
+            cwd=ROOT,
+            env={**os.environ, "EVENT_FILE": str(events)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 def finish(process: subprocess.Popen[str]) -> str:
@@ -166,7 +191,7 @@ def in_time_order(path: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_every_line_arrives_once_in_order_and_byte_for_byte(
-    mosquitto: Mosquitto, events: Path, qos: int
+    mosquitto: Mosquitto, events: Path, qos: int, simulate: Simulate
 ) -> None:
     subscriber = Subscriber(mosquitto.port, qos)
     said = finish(simulate(mosquitto.port, events, "--rate", "max", "--qos", str(qos)))
@@ -178,7 +203,7 @@ def test_every_line_arrives_once_in_order_and_byte_for_byte(
     assert f"{len(expected):,} sent, {len(expected):,} acknowledged" in said
 
 
-def test_as_recorded_keeps_the_order_of_the_file(mosquitto: Mosquitto, events: Path) -> None:
+def test_as_recorded_keeps_the_order_of_the_file(mosquitto: Mosquitto, events: Path, simulate: Simulate) -> None:
     subscriber = Subscriber(mosquitto.port, 2)
     finish(simulate(mosquitto.port, events, "--rate", "max", "--as-recorded"))
     expected = events.read_bytes().split(b"\n")[:-1]
@@ -188,13 +213,14 @@ def test_as_recorded_keeps_the_order_of_the_file(mosquitto: Mosquitto, events: P
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_restart_of_the_broker_loses_nothing(mosquitto: Mosquitto, events: Path, qos: int) -> None:
+def test_a_restart_of_the_broker_loses_nothing(
+    mosquitto: Mosquitto, events: Path, qos: int, simulate: Simulate
+) -> None:
     subscriber = Subscriber(mosquitto.port, qos)
     process = simulate(mosquitto.port, events, "--rate", "2500", "--qos", str(qos))
-    for share in (1_000, 2_500):
-        wait_until(lambda least=share: len(subscriber.payloads) >= least, "messages")  # type: ignore[misc] # mypy cannot infer a lambda with a default
-        mosquitto.stop()
-        mosquitto.start()
+    wait_until(lambda: len(subscriber.payloads) >= 1_000, "messages")
+    mosquitto.stop()
+    mosquitto.start()
     said = finish(process)
     expected = in_time_order(events)
     distinct = len(set(expected))
@@ -213,7 +239,7 @@ def test_a_restart_of_the_broker_loses_nothing(mosquitto: Mosquitto, events: Pat
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_an_endless_replay_and_tells_how_far_it_came(
-    mosquitto: Mosquitto, events: Path, number: signal.Signals
+    mosquitto: Mosquitto, events: Path, number: signal.Signals, simulate: Simulate
 ) -> None:
     subscriber = Subscriber(mosquitto.port, 2)
     process = simulate(mosquitto.port, events, "--rate", "2000", "--loop", "--rebase", "now")
@@ -230,12 +256,10 @@ def test_a_signal_ends_an_endless_replay_and_tells_how_far_it_came(
 
 
 def test_rounds_arrive_with_new_ids_and_times_that_never_jump_back(
-    mosquitto: Mosquitto, tmp_path: Path
+    mosquitto: Mosquitto, tmp_path: Path, simulate: Simulate
 ) -> None:
     path = tmp_path / "small.json"
-    path.write_bytes(
-        b"".join(line + b"\n" for line in generate(Plan(200, seed=2, disorder=0.1, repeats=0.0)))
-    )
+    path.write_bytes(b"".join(line + b"\n" for line in generate(Plan(200, seed=2, disorder=0.1, repeats=0.0))))
     subscriber = Subscriber(mosquitto.port, 2)
     before_ms = time.time_ns() // 1_000_000
     finish(simulate(mosquitto.port, path, "--rate", "max", "--loop", "3", "--rebase", "now"))
@@ -248,7 +272,7 @@ def test_rounds_arrive_with_new_ids_and_times_that_never_jump_back(
     assert len({event["id"] for event in received}) == 600
 
 
-def test_the_journal_has_a_line_for_each_message(mosquitto: Mosquitto, tmp_path: Path) -> None:
+def test_the_journal_has_a_line_for_each_message(mosquitto: Mosquitto, tmp_path: Path, simulate: Simulate) -> None:
     path, journal = tmp_path / "small.json", tmp_path / "journal"
     lines = list(generate(Plan(300, seed=2, disorder=0, repeats=0)))
     path.write_bytes(b"".join(line + b"\n" for line in lines))
@@ -261,7 +285,7 @@ def test_the_journal_has_a_line_for_each_message(mosquitto: Mosquitto, tmp_path:
     assert moments == sorted(moments)
 
 
-def test_without_a_broker_it_ends_with_1_and_says_what_to_check(events: Path) -> None:
+def test_without_a_broker_it_ends_with_1_and_says_what_to_check(events: Path, simulate: Simulate) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     process = simulate(port, events, "--connect-timeout", "0.5")

@@ -36,7 +36,7 @@ def options() -> st.SearchStrategy[Options]:
 
 
 @st.composite
-def streams(draw: st.DrawFn, identified: bool) -> list[Rec | Mark]:
+def streams(draw: st.DrawFn, *, identified: bool) -> list[Rec | Mark]:
     """A stream of up to 24 entries over few keys and times; seq rises with gaps."""
     keys = draw(st.integers(1, 3))
     entries: list[Rec | Mark] = []
@@ -57,7 +57,7 @@ def streams(draw: st.DrawFn, identified: bool) -> list[Rec | Mark]:
 def feeds(draw: st.DrawFn) -> Feed:
     """Two streams with a random interleaving, random batch cuts, and restores at random points."""
     identified = draw(st.booleans())
-    left, right = draw(streams(identified)), draw(streams(identified))
+    left, right = draw(streams(identified=identified)), draw(streams(identified=identified))
     cuts, at = [], (0, 0)
     while at != (len(left), len(right)):
         step = draw(st.tuples(st.integers(0, 6), st.integers(0, 6)))

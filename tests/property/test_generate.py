@@ -140,9 +140,7 @@ def test_speed_and_torque_mostly_come_in_different_events_and_sometimes_in_one()
 def test_gaps_make_a_quantity_silent_while_others_go_on() -> None:
     plan = replace(CLEAN, machines=1, gaps=0.002, gap_ms=60_000)
     seen = [event["Timestamp"] for event in generate_events(plan) if "actSpeed_C11" in event]
-    usual = [
-        event["Timestamp"] for event in generate_events(replace(plan, gaps=0.0)) if "actSpeed_C11" in event
-    ]
+    usual = [event["Timestamp"] for event in generate_events(replace(plan, gaps=0.0)) if "actSpeed_C11" in event]
     assert max(b - a for a, b in pairwise(usual)) < 15_000 < max(b - a for a, b in pairwise(seen))
 
 
@@ -180,9 +178,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_command_reports_wrong_settings_with_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_reports_wrong_settings_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--out", str(tmp_path / "e"), "--disorder", "2", "--machines", "0"])
     assert ended.value.code == 2

@@ -1,8 +1,10 @@
 """What the connector relies on from the database, and an in-memory stand-in that is held to it.
 
-`DatabaseContract` runs here over `FakeInflux` and in tests/integration over the real server. The stand-in reads
-line protocol as InfluxDB's own parser does: a character is escaped where the one before it is a backslash.
+`DatabaseContract` runs here over `FakeInflux` and in tests/integration over the real server. The stand-in
+reads line protocol as InfluxDB's own parser does: what follows a backslash is escaped.
 """
+
+# ruff: noqa: D101, D102 - as with functions: the name of a test, or of a stand-in's part, is its sentence
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ from db_connector.points import point_line
 
 Fields = dict[str, float | str]
 NASTY_NAMES = [
-    "plain", "two words", " leading", "trailing ", "a,b", "a=b", 'a"b', '"', "a\\b", "C:\\temp\\x", "a\\,b", "a\\=b",
-    "a\\\\ b", "=", ",", "a\tb", "a\rb", "\x00", "#a", "a#!", "é😀", "\u2028", "a\\nb", "a'b", "  ", "a\\\"b",
+    "plain", "two words", " leading", "trailing ", "a,b", "a=b", 'a"b', '"', "a\\b", "C:\\temp\\x", "a\\,b",
+    "a\\=b", "a\\\\ b", "=", ",", "a\tb", "a\rb", "\x00", "#a", "a#!", "é😀", "\u2028", "a\\nb",
+    "a'b", "  ", 'a\\"b',
 ]  # fmt: skip
 
 
@@ -89,7 +92,15 @@ class DatabaseContract:
 
     def test_every_name_that_has_a_line_comes_back_as_it_was(self, stand: Stand) -> None:
         pairs = [
-            (joined(thing=thing, quantity=NASTY_NAMES[at - 3], twice_ns=2_000_000 * at, identity=f'"{thing}\n\\'), at)
+            (
+                joined(
+                    thing=thing,
+                    quantity=NASTY_NAMES[at - 3],
+                    twice_ns=2_000_000 * at,
+                    identity=f'"{thing}\n\\',
+                ),
+                at,
+            )
             for at, thing in enumerate(NASTY_NAMES)
         ]
         stand.database.write(b"\n".join(point_line(pair, stand.measurement, "ms") for pair, _at in pairs))
@@ -97,7 +108,9 @@ class DatabaseContract:
 
     @pytest.mark.parametrize("value", [0.0, -1.5, 1e16, 1e300, 5e-324, 1.7976931348623157e308, 5, 0.1])
     def test_a_number_comes_back_as_the_same_double(self, stand: Stand, value: float) -> None:
-        stand.database.write(point_line(joined(result={"left": value, "right": -value}), stand.measurement, "ms"))
+        stand.database.write(
+            point_line(joined(result={"left": value, "right": -value}), stand.measurement, "ms")
+        )
         (fields,) = stand.points().values()
         assert (fields["left"], fields["right"]) == (value, -value)
 
@@ -130,7 +143,7 @@ class DatabaseContract:
 
 
 class FakeInflux:
-    """InfluxDB in memory: parses, types of fields, retention, partial writes, and troubles that a test scripts."""
+    """InfluxDB in memory: parsing, types of fields, retention, partial writes, and troubles as scripted."""
 
     def __init__(self, oldest_ns: int | None = None) -> None:
         self.stored: dict[Point, Fields] = {}

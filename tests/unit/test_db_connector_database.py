@@ -1,5 +1,7 @@
 """What each answer of a server means, over a real socket."""
 
+# ruff: noqa: D101, D102 - as with functions: the name of a test, or of a stand-in's part, is its sentence
+
 from __future__ import annotations
 
 import threading
@@ -31,7 +33,7 @@ class Server(HTTPServer):
 class Handler(BaseHTTPRequestHandler):
     server: Server
 
-    def do_POST(self) -> None:  # noqa: N802 - the library's name
+    def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.paths.append(self.path)
         self.server.seen.append(({name.lower(): value for name, value in self.headers.items()}, body))
@@ -97,7 +99,12 @@ def test_gzip_is_sent_where_it_is_set(server: Server) -> None:
     [
         (400, b'{"error":"partial write: bad dropped=3"}', RefusedError, "partial write: bad dropped=3"),
         (422, b'{"code":"unprocessable entity","message":"partial write"}', RefusedError, "partial write"),
-        (400, b"<html>The plain HTTP request was sent to HTTPS port</html>", MisconfiguredError, "influxdb.url"),
+        (
+            400,
+            b"<html>The plain HTTP request was sent to HTTPS port</html>",
+            MisconfiguredError,
+            "influxdb.url",
+        ),
         (400, b'["not InfluxDB"]', MisconfiguredError, "influxdb.url"),
         (401, b'{"error":"authorization failed"}', MisconfiguredError, "influxdb.token"),
         (403, b'{"error":"not authorized"}', MisconfiguredError, "grant"),
@@ -125,7 +132,9 @@ def test_the_number_of_dropped_points_is_read(server: Server) -> None:
     assert error.dropped == 17
 
 
-@pytest.mark.parametrize(("given", "seconds"), [("7", 7.0), ("soon", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None)])
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("7", 7.0), ("soon", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None)]
+)
 def test_retry_after_is_read_in_seconds(server: Server, given: str, seconds: float | None) -> None:
     error = answer(server, 429, b"{}", Retry_After=given)
     assert isinstance(error, UnavailableError)

@@ -1,5 +1,7 @@
 """A batch is written until every point is acknowledged or refused, whatever the database answers."""
 
+# ruff: noqa: D101, D102 - as with functions: the name of a test, or of a stand-in's part, is its sentence
+
 from __future__ import annotations
 
 import logging
@@ -166,7 +168,11 @@ def test_the_back_off_begins_anew_after_a_success() -> None:
 
 def test_the_database_may_ask_for_a_longer_wait() -> None:
     database, time = FakeInflux(), Time()
-    database.troubles = [UnavailableError("429", 30.0), UnavailableError("429", 0.0), UnavailableError("429", 1e9)]
+    database.troubles = [
+        UnavailableError("429", 30.0),
+        UnavailableError("429", 0.0),
+        UnavailableError("429", 1e9),
+    ]
     writer_to(database, time).write(lines(1))
     assert time.waits == [30.0, 0.4, 300.0]
 
@@ -253,7 +259,7 @@ def test_the_thread_marks_what_was_given_up() -> None:
 def test_a_fault_in_the_thread_reaches_its_owner() -> None:
     class Broken(FakeInflux):
         def write(self, body: bytes) -> None:
-            raise ZeroDivisionError
+            raise ZeroDivisionError(body)
 
     thread: WriterThread[Batch] = WriterThread(writer_to(Broken(), Time()))
     thread.submit(Batch(lines(1)))

@@ -126,9 +126,7 @@ def broker(*scripts: Script) -> Iterator[tuple[int, list[Line]]]:
         assert not thread.is_alive()
 
 
-def publisher_to(
-    port: int, qos: int, notices: list[str] | None = None, in_flight_max: int = 100
-) -> Publisher:
+def publisher_to(port: int, qos: int, notices: list[str] | None = None, in_flight_max: int = 100) -> Publisher:
     link = LinkSettings("127.0.0.1", port, "test", "machine/states", qos, "5", in_flight_max)
     return Publisher(link, (notices if notices is not None else []).append)
 
@@ -264,6 +262,22 @@ def test_what_a_forgetful_broker_has_not_completed_is_sent_again_in_order(qos: i
     assert publisher.tally.acknowledged == publisher.tally.sent == 4
     assert publisher.tally.resent == 3
     assert any("forgotten" in notice for notice in notices)
+
+
+def test_a_session_left_by_an_earlier_process_is_ended_first() -> None:
+    def stale(line: Line) -> None:
+        line.greet(session=True)
+        line.serve()
+
+    with broker(stale, served) as (port, lines):
+        publisher = publisher_to(port, 2)
+        publisher.connect(5)
+        publisher.send(b"a")
+        turn_until(publisher, lambda: not publisher.unacknowledged)
+        publisher.close()
+    assert [packet.kind for packet in lines[0].seen] == [CONNECT, DISCONNECT]
+    assert lines[0].seen[1].body.endswith(b"\x11\x00\x00\x00\x00")  # Session Expiry Interval 0
+    assert lines[1].published() == [b"a"]
 
 
 def test_a_refusal_is_reported_at_once_with_its_reason() -> None:

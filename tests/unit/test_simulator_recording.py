@@ -74,9 +74,7 @@ def test_lines_are_sent_byte_for_byte(events: Path, kind: type[SortedRecording |
 
 
 @pytest.mark.parametrize("kind", [StreamedRecording, SortedRecording])
-def test_a_last_line_without_a_newline_is_a_line(
-    events: Path, kind: type[SortedRecording | StreamedRecording]
-) -> None:
+def test_a_last_line_without_a_newline_is_a_line(events: Path, kind: type[SortedRecording | StreamedRecording]) -> None:
     events.write_bytes(line(1) + b"\n" + line(2))
     assert sent(kind(events, Selection())) == [line(1), line(2)]
 
@@ -185,10 +183,7 @@ def test_rounds_in_recorded_order_do_not_overlap_in_time(events: Path) -> None:
 def test_a_recording_of_one_time_still_moves_on(events: Path) -> None:
     save(events, line(10), line(10))
     recording = SortedRecording(events, Selection())
-    times = [
-        json.loads(each)["Timestamp"]
-        for each in sent(recording, rounds=2, round_ms=recording.survey().round_ms)
-    ]
+    times = [json.loads(each)["Timestamp"] for each in sent(recording, rounds=2, round_ms=recording.survey().round_ms)]
     assert times[1] < times[2]
 
 
@@ -200,9 +195,7 @@ def test_an_endless_replay_goes_on(events: Path) -> None:
 
 
 def test_both_orders_send_the_same_lines(events: Path) -> None:
-    lines = (
-        SAMPLE.read_bytes().splitlines() if SAMPLE.is_file() else list(generate(Plan(3_000, disorder=0.2)))
-    )
+    lines = SAMPLE.read_bytes().splitlines() if SAMPLE.is_file() else list(generate(Plan(3_000, disorder=0.2)))
     save(events, *lines)
     in_order = sent(SortedRecording(events, Selection()))
     assert sent(StreamedRecording(events, Selection())) == lines

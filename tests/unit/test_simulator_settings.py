@@ -177,9 +177,7 @@ def test_help_shows_examples_and_every_variable(capsys: pytest.CaptureFixture[st
         assert name in said
 
 
-@pytest.mark.parametrize(
-    "command", [["simulator/simulator.py"], ["-m", "simulator"], ["-m", "simulator.generate"]]
-)
+@pytest.mark.parametrize("command", [["simulator/simulator.py"], ["-m", "simulator"], ["-m", "simulator.generate"]])
 def test_every_way_to_start_it_works(command: list[str]) -> None:
     ended = subprocess.run(
         [sys.executable, *command, "--help"],

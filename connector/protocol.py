@@ -1,4 +1,4 @@
-"""The packets of MQTT 5 that a subscriber at QoS 1 sends and receives, to and from bytes.
+"""The packets of MQTT 5 and 3.1.1 that a subscriber at QoS 1 sends and receives, to and from bytes.
 
 Pure: no socket, no clock, no state but the unfinished packet. It is the part of MQTT that this service needs
 and not a client: it publishes nothing, knows no QoS 2, and reads no property of a message.
@@ -7,7 +7,8 @@ Why not paho-mqtt: at 10,000 messages a second its reading alone (three system c
 several locks a message) takes more than one core; this reader takes whole blocks and needs a few microseconds
 a message.
 
-Source of the layout: OASIS MQTT Version 5.0, the section numbers beside the functions.
+Source of the layout: OASIS MQTT Version 5.0, the section numbers beside the functions. MQTT 3.1.1 is the same
+without properties; some brokers speak nothing newer.
 """
 
 from __future__ import annotations
@@ -41,8 +42,15 @@ _VARINT_PROPERTY: Final = 0x0B
 SESSION_EXPIRY: Final = 0x11
 KEEP_ALIVE: Final = 0x13
 REASON_STRING: Final = 0x1F
+_RECEIVE_MAX: Final = 0x21
+_PACKET_BYTES_MAX: Final = 0x27
 
 _REMAINING_BYTES_MAX: Final = 4
+
+
+VERSION_5: Final = 5
+VERSION_3: Final = 4
+"""The protocol levels of MQTT 5 and 3.1.1 (3.1.2.2)."""
 
 
 class ProtocolError(Exception):
@@ -91,8 +99,9 @@ class PacketReader:
     send it.
     """
 
-    def __init__(self, packet_bytes_max: int) -> None:
+    def __init__(self, packet_bytes_max: int, version: int = VERSION_5) -> None:
         self._bytes_max = packet_bytes_max
+        self._has_properties = version == VERSION_5
         self._rest = bytearray()
 
     def feed(self, block: bytes) -> list[Packet]:
@@ -110,7 +119,7 @@ class PacketReader:
             if bounds is None or bounds[1] > end:
                 break
             start, stop = bounds
-            packets.append(_decode(block[at], block, start, stop))
+            packets.append(_decode(block[at], block, start, stop, has_properties=self._has_properties))
             at = stop
         if at < end:
             self._rest += block[at:]
@@ -141,11 +150,11 @@ class PacketReader:
         return None
 
 
-def _decode(head: int, data: bytes, start: int, stop: int) -> Packet:
+def _decode(head: int, data: bytes, start: int, stop: int, *, has_properties: bool) -> Packet:
     kind = head >> 4
     try:
         if kind == PUBLISH:
-            return _message(head, data, start, stop)
+            return _message(head, data, start, stop, has_properties=has_properties)
         if kind == CONNACK:
             properties = _properties(data[start + 2 : stop])
             return Connected(bool(data[start] & 1), data[start + 1], properties)
@@ -162,7 +171,7 @@ def _decode(head: int, data: bytes, start: int, stop: int) -> Packet:
     raise ProtocolError(message)
 
 
-def _message(head: int, data: bytes, start: int, stop: int) -> Message:
+def _message(head: int, data: bytes, start: int, stop: int, *, has_properties: bool) -> Message:
     """A PUBLISH packet (3.3): topic, packet id unless QoS 0, properties, payload."""
     at = start + 2 + (data[start] << 8 | data[start + 1])
     topic = data[start + 2 : at]
@@ -173,10 +182,8 @@ def _message(head: int, data: bytes, start: int, stop: int) -> Message:
             raise ProtocolError("a message at QoS 2, where QoS 1 was subscribed")
         packet_id = data[at] << 8 | data[at + 1]
         at += 2
-    length = data[at]
-    at += 1
-    if length:
-        length, at = _varint(data, at - 1)
+    if has_properties:
+        length, at = _varint(data, at)
         at += length
     if at > stop:
         raise ProtocolError("a message ends within its properties")
@@ -229,27 +236,34 @@ def connect_packet(
     packet_bytes_max: int,
     username: str | None,
     password: str | None,
+    version: int = VERSION_5,
 ) -> bytes:
     """A CONNECT packet (3.1) that continues the session of ``client_id`` where there is one (clean start
     off).
     """
     flags = (0x80 if username is not None else 0) | (0x40 if password is not None else 0)
-    properties = (
-        struct.pack("!BI", SESSION_EXPIRY, session_expiry_s)
-        + struct.pack("!BH", 0x21, receive_max)
-        + struct.pack("!BI", 0x27, packet_bytes_max)
-    )
-    content = _text("MQTT") + struct.pack("!BBH", 5, flags, keep_alive_s)
-    content += _length(len(properties)) + properties + _text(client_id)
+    content = _text("MQTT") + struct.pack("!BBH", version, flags, keep_alive_s)
+    if version == VERSION_5:
+        properties = (
+            struct.pack("!BI", SESSION_EXPIRY, session_expiry_s)
+            + struct.pack("!BH", _RECEIVE_MAX, receive_max)
+            + struct.pack("!BI", _PACKET_BYTES_MAX, packet_bytes_max)
+        )
+        content += _length(len(properties)) + properties
+    content += _text(client_id)
     for text in (username, password):
         if text is not None:
             content += _text(text)
     return b"\x10" + _length(len(content)) + content
 
 
-def subscribe_packet(topic_filter: str, packet_id: int) -> bytes:
-    """A SUBSCRIBE packet (3.8) at QoS 1; retained messages come only with a new subscription."""
-    content = struct.pack("!H", packet_id) + b"\x00" + _text(topic_filter) + b"\x11"
+def subscribe_packet(topic_filter: str, packet_id: int, version: int = VERSION_5) -> bytes:
+    """A SUBSCRIBE packet (3.8) at QoS 1; in MQTT 5 retained messages come only with a new subscription."""
+    content = struct.pack("!H", packet_id)
+    if version == VERSION_5:
+        content += b"\x00" + _text(topic_filter) + b"\x11"
+    else:
+        content += _text(topic_filter) + b"\x01"
     return b"\x82" + _length(len(content)) + content
 
 

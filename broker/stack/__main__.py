@@ -1,0 +1,183 @@
+"""The command line of the local stack: ``python -m broker.stack`` or ``lsb-stack``."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from broker.stack.errors import StackError
+from broker.stack.local import DEFAULT_FOLDER, LocalStack, shown
+from broker.stack.servers import Server
+
+_EXAMPLES: Final = """\
+examples:
+  python -m broker.stack up                 start Kafka, the MQTT broker and InfluxDB
+  python -m broker.stack up kafka           only Kafka
+  python -m broker.stack up --fresh         with empty data
+  python -m broker.stack status             what runs where
+  eval "$(python -m broker.stack env)"      point the programs of this shell at it
+  python -m broker.stack logs kafka -n 50   the end of a log
+  python -m broker.stack down               stop; the data stays
+
+environment:
+  LSB_CACHE         folder for fetched programs (default: parts in --dir)
+  LSB_MQTT_BROKER   mosquitto or nats (default: mosquitto where installed)
+  LSB_INFLUXD       an influxd 1.8 to use (default: one on the path, else built with Go)
+  JAVA_HOME         the Java to run Kafka with (default: java on the path)
+
+exit status: 0 fine, 1 failed (status: something is not running), 2 wrong usage
+"""
+
+_NAMES: Final = ("kafka", "mqtt", "influxdb")
+_LOG_LINES: Final = 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status."""
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    # Not by argparse's choices, which refuse an empty list.
+    wrong = [name for name in asked.servers if name not in _NAMES]
+    if wrong:
+        parser.error(f"no such server: {', '.join(wrong)} (there are: {', '.join(_NAMES)})")
+    if asked.command == "keep":
+        return _keep(asked.dir)
+    _turn_signals_into_interrupts()
+    stack = LocalStack(asked.dir, say=lambda line: print(line, flush=True))
+    chosen = [server for server in stack.servers if server.name in asked.servers]
+    try:
+        return _COMMANDS[asked.command](stack, chosen, asked)
+    except StackError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped before everything was up; what had been started is stopped again", file=sys.stderr)
+        return 1
+
+
+def _up(stack: LocalStack, chosen: Sequence[Server], asked: argparse.Namespace) -> int:
+    if asked.fresh:
+        stack.down()
+        stack.wipe()
+    stack.up(chosen)
+    print(f"settings  {shown(stack.environment_file)}")
+    return 0
+
+
+def _down(stack: LocalStack, chosen: Sequence[Server], asked: argparse.Namespace) -> int:
+    del asked
+    stack.down(chosen)
+    return 0
+
+
+def _status(stack: LocalStack, chosen: Sequence[Server], asked: argparse.Namespace) -> int:
+    del asked
+    fine = True
+    for server in chosen or stack.servers:
+        pid = server.pid
+        if pid is None:
+            state, fine = "stopped", False
+        elif server.paused:
+            state, fine = f"paused (process {pid})", False
+        elif server.is_ready():
+            state = f"running at {server.address} (process {pid})"
+        else:
+            state, fine = f"does not answer at {server.address} (process {pid})", False
+        print(f"{server.name:9} {state}  log {shown(server.log)}")
+    return 0 if fine else 1
+
+
+def _env(stack: LocalStack, chosen: Sequence[Server], asked: argparse.Namespace) -> int:
+    del chosen, asked
+    variables = stack.environment()
+    if not variables:
+        raise StackError("nothing is running; start it: python -m broker.stack up")
+    for name, value in variables.items():
+        print(f"export {name}='{value}'")
+    return 0
+
+
+def _logs(stack: LocalStack, chosen: Sequence[Server], asked: argparse.Namespace) -> int:
+    for server in chosen or stack.servers:
+        print(f"== {shown(server.log)}")
+        if server.log.exists():
+            print("\n".join(server.log.read_text(errors="replace").splitlines()[-asked.lines :]))
+        else:
+            print("(never started)")
+    return 0
+
+
+_COMMANDS: Final[dict[str, Callable[[LocalStack, Sequence[Server], argparse.Namespace], int]]] = {
+    "up": _up,
+    "down": _down,
+    "status": _status,
+    "env": _env,
+    "logs": _logs,
+}
+
+
+def _keep(folder: Path) -> int:
+    """Wait for the end of the input, which comes when the owner of a temporary stack ends, then clear up."""
+    sys.stdin.buffer.read()
+    if folder.is_dir():
+        LocalStack(folder).down()
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m broker.stack",
+        description="Kafka, an MQTT broker and InfluxDB on this machine, on the loopback only.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--dir",
+        type=Path,
+        default=DEFAULT_FOLDER,
+        metavar="FOLDER",
+        help="data, logs and programs (default: .lsb)",
+    )
+    chosen = argparse.ArgumentParser(add_help=False)
+    chosen.add_argument("servers", nargs="*", metavar="server", help=f"{', '.join(_NAMES)} (default: all)")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    up = commands.add_parser(
+        "up", parents=[common, chosen], help="start what is not running, and wait until it works"
+    )
+    up.add_argument("--fresh", action="store_true", help="stop everything and remove its data first")
+    commands.add_parser("down", parents=[common, chosen], help="stop; the data stays")
+    commands.add_parser("status", parents=[common, chosen], help="what runs where")
+    env = commands.add_parser("env", parents=[common], help="settings of the running servers, for a shell")
+    env.set_defaults(servers=[])
+    logs = commands.add_parser("logs", parents=[common, chosen], help="the end of each log")
+    logs.add_argument(
+        "-n", "--lines", type=int, default=_LOG_LINES, help=f"lines to show (default: {_LOG_LINES})"
+    )
+    keep = commands.add_parser(
+        "keep", parents=[common], help="(used by tests) stop everything when the input ends"
+    )
+    keep.set_defaults(servers=[])
+    return parser
+
+
+def _turn_signals_into_interrupts() -> None:
+    """SIGTERM and a closed terminal end a start as Ctrl-C does: nothing is left running."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGHUP, interrupt)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

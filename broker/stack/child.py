@@ -1,0 +1,188 @@
+"""One long-running child process, found again by its pid file.
+
+The pid file names the process by its id and by the moment it started, so a process that got the same id later
+is never taken for ours and never killed. The child has a session of its own: a Ctrl-C in the terminal reaches
+the launcher alone, which then stops its children in order.
+
+Not here: what the process is, and when it is ready to work; see ``servers``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+POLL_S: Final = 0.02
+"""Pause between two looks at a condition: short beside any start, and idle enough on two cores."""
+
+_LOG_BYTES_MAX: Final = 20 * 1024 * 1024
+"""A log beyond this is put aside at the next start; one older log is kept."""
+
+_KILL_DEADLINE_S: Final = 10.0
+
+
+class _Mark(NamedTuple):
+    """A process as the pid file names it."""
+
+    pid: int
+    started: str
+
+
+def wait_until(condition: Callable[[], bool], deadline_s: float) -> bool:
+    """Wait until ``condition()`` is true, for at most ``deadline_s`` seconds; whether it became true."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+class Child:
+    """A process that is started at most once at a time, and known by ``pid_file``."""
+
+    def __init__(self, pid_file: Path, log: Path) -> None:
+        self._pid_file = pid_file
+        self.log = log
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the living process, else None."""
+        mark = self._read_mark()
+        return mark.pid if mark is not None and self._lives(mark) else None
+
+    @property
+    def paused(self) -> bool:
+        """True where the process lives but was stopped by ``pause``."""
+        pid = self.pid
+        return pid is not None and _state(pid) == "T"
+
+    def start(self, command: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> None:
+        """Start ``command``; its output goes to the end of the log. ``OSError`` where it cannot be run."""
+        if self.pid is not None:
+            raise RuntimeError(f"{self._pid_file}: already running as process {self.pid}")
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        if self.log.exists() and self.log.stat().st_size > _LOG_BYTES_MAX:
+            self.log.replace(self.log.with_name(self.log.name + ".1"))
+        with self.log.open("ab") as out:
+            popen = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            self._write_mark(_Mark(popen.pid, _start_moment(popen.pid)))
+        except BaseException:
+            popen.kill()
+            popen.wait()
+            raise
+        self._popen = popen
+
+    def stop(self, deadline_s: float) -> bool:
+        """SIGTERM, and SIGKILL after the deadline; whether the process ended by itself (or was not there)."""
+        if self.pid is None:
+            self._forget()
+            return True
+        self._signal(signal.SIGCONT)
+        self._signal(signal.SIGTERM)
+        ended = wait_until(lambda: self.pid is None, deadline_s)
+        if not ended:
+            self.kill()
+        self._forget()
+        return ended
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until the process is gone."""
+        self._signal(signal.SIGKILL)
+        if not wait_until(lambda: self.pid is None, _KILL_DEADLINE_S):
+            raise TimeoutError(f"process {self.pid} of {self._pid_file} outlived SIGKILL")
+        self._forget()
+
+    def pause(self) -> None:
+        """SIGSTOP: the process keeps its connections and does nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT, after ``pause``."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        pid = self.pid
+        if pid is None:
+            return
+        # It may end between the look and the signal.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+    def _lives(self, mark: _Mark) -> bool:
+        if self._popen is not None and self._popen.pid == mark.pid:
+            # Our own child stays a zombie until it is asked for.
+            return self._popen.poll() is None
+        return _state(mark.pid) not in ("", "Z", "X") and _start_moment(mark.pid) == mark.started
+
+    def _read_mark(self) -> _Mark | None:
+        try:
+            fields = json.loads(self._pid_file.read_text())
+            return _Mark(int(fields["pid"]), str(fields["started"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            # No file, or one that was cut short by a crash: there is nothing that could be named safely.
+            return None
+
+    def _write_mark(self, mark: _Mark) -> None:
+        draft = self._pid_file.with_name(self._pid_file.name + ".new")
+        draft.write_text(json.dumps(mark._asdict()))
+        draft.replace(self._pid_file)
+
+    def _forget(self) -> None:
+        if self._popen is not None:
+            self._popen.wait()
+            self._popen = None
+        self._pid_file.unlink(missing_ok=True)
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat that follow the name, which may itself hold spaces and brackets."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _state(pid: int) -> str:
+    """One letter as ``ps`` has it (Z: ended, not asked for; T: stopped), empty where there is no process."""
+    if not Path("/proc/self/stat").exists():
+        return _ask_ps(pid, "state")[:1]
+    fields = _stat_fields(pid)
+    return fields[0] if fields else ""
+
+
+def _start_moment(pid: int) -> str:
+    """When the process started, as text to compare: clock ticks since the boot, and which boot."""
+    fields = _stat_fields(pid)
+    if not fields:
+        return _ask_ps(pid, "lstart")
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}:{fields[19]}"
+
+
+def _ask_ps(pid: int, column: str) -> str:
+    """What systems without /proc tell of a process."""
+    answer = subprocess.run(
+        ["ps", "-o", f"{column}=", "-p", str(pid)],  # noqa: S607 - ps lies in different places
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return answer.stdout.strip()

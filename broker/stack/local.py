@@ -1,0 +1,202 @@
+"""The local stack as a whole: several servers in one folder, started and stopped together.
+
+    <folder>/stack.env             what points clients at the servers, one KEY=VALUE a line
+    <folder>/stack/<server>/log    its words
+    <folder>/stack/<server>/data   its data, kept over stops (data-<kind> for the MQTT broker)
+    <folder>/parts/                fetched programs, unless $LSB_CACHE names another folder
+
+It is a library for tests as much as the thing behind the command line: see ``ephemeral_stack``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from broker.stack.errors import MissingPartsError, StackError
+from broker.stack.parts import Parts, Say, parts_folder
+from broker.stack.servers import Influxdb, Kafka, Mqtt, Server
+
+DEFAULT_FOLDER: Final = Path(".lsb")
+
+
+def _say_nothing(line: str) -> None:
+    del line
+
+
+class LocalStack:
+    """Kafka, an MQTT broker and InfluxDB in ``folder``.
+
+    ``usual_ports``: take 9092, 1883 and 8086 where they are free; otherwise always others.
+    ``parts``: where fetched programs are kept. ``say`` gets one line for each step.
+    As a context manager it starts everything and stops it at the end.
+    """
+
+    def __init__(
+        self,
+        folder: Path = DEFAULT_FOLDER,
+        *,
+        parts: Path | None = None,
+        usual_ports: bool = True,
+        say: Say = _say_nothing,
+    ) -> None:
+        self.folder = folder.absolute()
+        self._say = say
+        self._parts = Parts(parts or parts_folder(self.folder), say)
+        place = self.folder / "stack"
+        self.kafka = Kafka(place / "kafka", self._parts, usual_ports=usual_ports)
+        self.mqtt = Mqtt(place / "mqtt", self._parts, usual_ports=usual_ports)
+        self.influxdb = Influxdb(place / "influxdb", self._parts, usual_ports=usual_ports)
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        """All servers, in the order in which data passes them."""
+        return (self.mqtt, self.kafka, self.influxdb)
+
+    @property
+    def environment_file(self) -> Path:
+        """Where ``up`` writes what points clients at the servers."""
+        return self.folder / "stack.env"
+
+    def up(self, servers: Sequence[Server] = ()) -> None:
+        """Start the given servers (default: all) at the same time and wait until they work.
+
+        ``MissingPartsError`` names everything that is missing, before anything starts. Where one server
+        fails, or at a KeyboardInterrupt, those that this call started are stopped again.
+        """
+        chosen = tuple(servers) or self.servers
+        asked = [server for server in chosen if server.pid is None]
+        problems = [problem for server in asked if (problem := server.problem()) is not None]
+        if problems:
+            raise MissingPartsError(problems)
+        self._parts.cancel.clear()
+        with ThreadPoolExecutor(max_workers=len(chosen)) as pool:
+            works = [pool.submit(self._start, server) for server in chosen]
+            try:
+                _wait_for_all(works)
+            except BaseException:
+                self._parts.cancel.set()
+                wait(works)
+                for server in asked:
+                    server.stop()
+                self._parts.cancel.clear()
+                raise
+        self.write_environment()
+
+    def down(self, servers: Sequence[Server] = ()) -> None:
+        """Stop the given servers (default: all); their data stays."""
+        chosen = tuple(servers) or self.servers
+        with ThreadPoolExecutor(max_workers=len(chosen)) as pool:
+            for work in [pool.submit(self._stop, server) for server in chosen]:
+                work.result()
+        self.write_environment()
+
+    def wipe(self) -> None:
+        """Remove the data of all servers, which must be stopped."""
+        for server in self.servers:
+            server.wipe()
+
+    def environment(self) -> dict[str, str]:
+        """The variables that point clients at the running servers."""
+        running = [server for server in self.servers if server.pid is not None]
+        return {name: value for server in running for name, value in server.settings.items()}
+
+    def write_environment(self) -> None:
+        """Bring ``stack.env`` in line with what is running; no file where nothing is."""
+        lines = [f"{name}={value}\n" for name, value in self.environment().items()]
+        if not lines:
+            self.environment_file.unlink(missing_ok=True)
+            return
+        draft = self.environment_file.with_name("stack.env.new")
+        draft.write_text("".join(lines))
+        draft.replace(self.environment_file)
+
+    def __enter__(self) -> Self:
+        self.up()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+    def _start(self, server: Server) -> None:
+        if server.pid is not None and not server.paused:
+            server.wait_ready()
+            self._say(f"{server.name:9} already running  {server.address}  log {shown(server.log)}")
+            return
+        server.fetch()
+        begin = time.monotonic()
+        server.start()
+        server.resume()
+        server.wait_ready()
+        took_s = time.monotonic() - begin
+        self._say(f"{server.name:9} ready in {took_s:.1f} s  {server.address}  log {shown(server.log)}")
+
+    def _stop(self, server: Server) -> None:
+        if server.pid is None:
+            self._say(f"{server.name:9} was not running")
+            return
+        begin = time.monotonic()
+        how = "stopped" if server.stop() else "did not stop and was killed"
+        self._say(f"{server.name:9} {how} after {time.monotonic() - begin:.1f} s")
+
+
+@contextlib.contextmanager
+def ephemeral_stack(*, parts: Path | None = None, say: Say = _say_nothing) -> Iterator[LocalStack]:
+    """A stack in a temporary folder on free ports, nothing started yet; all gone at the end.
+
+    Programs come from the same place as those of the lasting stack. A keeper process stops the servers
+    even if this process is killed.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="lsb-"))
+    stack = LocalStack(folder, parts=parts or parts_folder(DEFAULT_FOLDER), usual_ports=False, say=say)
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "broker.stack", "keep", "--dir", str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield stack
+    finally:
+        stack.down()
+        shutil.rmtree(folder, ignore_errors=True)
+        # The end of its input tells the keeper that there is nothing to keep any more.
+        keeper.communicate()
+
+
+def read_environment(file: Path) -> dict[str, str]:
+    """The variables in a ``stack.env``; empty where there is no file."""
+    try:
+        lines = file.read_text().splitlines()
+    except FileNotFoundError:
+        return {}
+    pairs = [line.partition("=") for line in lines if "=" in line and not line.startswith("#")]
+    return {name: value for name, _, value in pairs}
+
+
+def _wait_for_all(works: Sequence[Future[None]]) -> None:
+    """Wait for all, or for the first failure, which is raised."""
+    done, _ = wait(works, return_when=FIRST_EXCEPTION)
+    errors = [error for work in done if (error := work.exception()) is not None]
+    if errors:
+        raise next((error for error in errors if isinstance(error, StackError)), errors[0])
+
+
+def shown(path: Path) -> str:
+    """A path as short as it can be typed from here."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,285 @@
+"""The programs of the local stack: found on this machine, or fetched once and kept.
+
+Fetched parts lie in one folder (``$LSB_CACHE``, else ``.lsb/parts``), each complete or not there at all: it
+is made beside its place and moved there in one step. After the first time nothing here needs a network.
+
+- Kafka: jars, by the Ivy that comes with pyspark, so no Maven is needed. Checked against the hashes in
+  templates/, because a jar from a registry is code that runs here.
+- InfluxDB 1.8 and the NATS server (the MQTT broker where mosquitto is not installed): built by ``go
+  install``, which checks its own sums.
+
+Not here: starting anything; see ``servers``. Nor package sources: each tool uses the ones it is set up for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from broker.stack.child import POLL_S
+from broker.stack.errors import CancelledError, StackError
+
+KAFKA_VERSION: Final = "4.3.1"
+INFLUXDB_VERSION: Final = "1.8.10"
+NATS_VERSION: Final = "2.11.10"
+
+_JAVA_MIN: Final = 17
+"""Kafka 4 asks for it."""
+
+_FETCH_DEADLINE_S: Final = 900.0
+"""A slow line needs minutes; one that hangs is not waited for."""
+
+Say = Callable[[str], None]
+
+
+class Parts:
+    """Where the programs are. The methods ``problem_*`` look only; the others fetch what is not there yet."""
+
+    def __init__(self, folder: Path, say: Say) -> None:
+        self.folder = folder
+        self._say = say
+        self.cancel = threading.Event()
+        """Set it to end every running fetch."""
+
+    def java(self) -> str | None:
+        """The java command: of ``$JAVA_HOME``, else on the path."""
+        home = os.environ.get("JAVA_HOME")
+        if home and os.access(Path(home) / "bin" / "java", os.X_OK):
+            return str(Path(home) / "bin" / "java")
+        return shutil.which("java")
+
+    def problem_kafka(self) -> str | None:
+        """What keeps Kafka from starting here, with the way out."""
+        java = self.java()
+        way_out = "on Debian and Ubuntu: apt-get install openjdk-17-jre-headless; or set JAVA_HOME"
+        if java is None:
+            return f"java is missing (Kafka needs {_JAVA_MIN} or newer); {way_out}"
+        version = _java_version(java)
+        if version is not None and version < _JAVA_MIN:
+            return f"{java} is Java {version}, Kafka needs {_JAVA_MIN} or newer; {way_out}"
+        if not self._kafka_folder.is_dir() and _find_ivy() is None:
+            return "pyspark is missing, whose Ivy fetches Kafka; run: make setup"
+        return None
+
+    def problem_mqtt(self, kind: str) -> str | None:
+        """What keeps the MQTT broker ``kind`` (mosquitto, nats) from starting here, with the way out."""
+        if kind == "mosquitto":
+            if find_mosquitto() is not None:
+                return None
+            return "mosquitto is missing; on Debian and Ubuntu: apt-get install mosquitto"
+        return self._problem_go("nats-server", "mosquitto (on Debian and Ubuntu: apt-get install mosquitto)")
+
+    def problem_influxdb(self) -> str | None:
+        """What keeps InfluxDB from starting here, with the way out."""
+        named = os.environ.get("LSB_INFLUXD")
+        if named and not os.access(named, os.X_OK):
+            return f"LSB_INFLUXD={named} is no program; name an influxd {INFLUXDB_VERSION}, or leave it unset"
+        if named or _find_influxd() is not None:
+            return None
+        return self._problem_go("influxd", f"an influxd {INFLUXDB_VERSION}, named by LSB_INFLUXD")
+
+    def kafka(self) -> Path:
+        """The folder of Kafka's jars."""
+        with self._once(self._kafka_folder) as draft:
+            if draft is not None:
+                self._say(f"kafka     fetching Apache Kafka {KAFKA_VERSION} (41 MB, under a minute)")
+                self._fetch_kafka(draft)
+        return self._kafka_folder
+
+    def influxd(self) -> Path:
+        """The InfluxDB server: of ``$LSB_INFLUXD``, on the path where it is a 1.8, else built."""
+        named = os.environ.get("LSB_INFLUXD")
+        if named:
+            return Path(named)
+        found = _find_influxd()
+        return found or self._build("influxdb", "influxd", _INFLUXDB_MODULE, "one to two minutes")
+
+    def nats(self) -> Path:
+        """The NATS server, built where it is not there yet."""
+        return self._build("mqtt", "nats-server", _NATS_MODULE, "about a minute")
+
+    @property
+    def _kafka_folder(self) -> Path:
+        return self.folder / f"kafka-{KAFKA_VERSION}"
+
+    def _built_folder(self, program: str) -> Path:
+        return self.folder / _BUILT_FOLDERS[program]
+
+    def _problem_go(self, program: str, other: str) -> str | None:
+        if self._built_folder(program).is_dir() or shutil.which("go") is not None:
+            return None
+        return f"{program} is missing, and Go to build it; install Go 1.24 or newer, or {other}"
+
+    def _fetch_kafka(self, draft: Path) -> None:
+        ivy, java = _find_ivy(), self.java()
+        if ivy is None or java is None:
+            raise StackError("kafka: pyspark or java is missing; run: make setup")
+        jars = draft / "jars"
+        command = [
+            *(java, "-jar", str(ivy), "-cache", str(draft / "ivy")),
+            *("-dependency", "org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+            *("-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]"),
+            # zstd-jni and others are of type bundle.
+            *("-confs", "default", "-types", "jar", "bundle"),
+        ]
+        self.run("kafka", command)
+        _check_hashes(jars, Path(__file__).with_name("templates") / f"kafka-{KAFKA_VERSION}.sha256")
+        shutil.rmtree(draft / "ivy", ignore_errors=True)
+
+    def _build(self, server: str, program: str, module: str, length: str) -> Path:
+        place = self._built_folder(program)
+        with self._once(place) as draft:
+            if draft is not None:
+                self._say(
+                    f"{server:9} building {module.rpartition('/')[2]} with Go ({length} the first time)"
+                )
+                environment = {**os.environ, "GOBIN": str(draft), "GOFLAGS": "-mod=mod -buildvcs=false"}
+                if not environment.get("HOME") and not environment.get("GOPATH"):
+                    # Without a home folder Go does not know where to keep what it fetches.
+                    environment["GOPATH"] = str(self.folder / "go")
+                    environment["GOCACHE"] = str(self.folder / "go-build")
+                self.run(server, ["go", "install", module], environment)
+        return place / program
+
+    @contextlib.contextmanager
+    def _once(self, place: Path) -> Iterator[Path | None]:
+        """Give a draft folder to fill where ``place`` is not there yet, and move it there when it is full.
+
+        Processes that want the same part at the same time wait for each other.
+        """
+        if place.is_dir():
+            yield None
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / f".{place.name}.lock").open("w") as lock:
+            self._take(lock.fileno(), place)
+            if place.is_dir():
+                yield None
+                return
+            draft = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=self.folder))
+            try:
+                yield draft
+                draft.chmod(0o755)
+                draft.rename(place)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
+
+    def _take(self, lock: int, place: Path) -> None:
+        told = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not told:
+                    self._say(f"{place.name}: another process is fetching it, waiting")
+                told = True
+                if self.cancel.wait(POLL_S):
+                    raise CancelledError(f"{place.name}: stopped while waiting") from None
+            else:
+                return
+
+    def run(self, server: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Run a tool to its end; its words are shown only where it fails."""
+        with tempfile.TemporaryFile() as out:
+            tool = subprocess.Popen(
+                command,
+                env=dict(os.environ if environment is None else environment),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                self._wait(server, tool)
+            finally:
+                if tool.poll() is None:
+                    os.killpg(tool.pid, signal.SIGKILL)
+                    tool.wait()
+            if tool.returncode != 0:
+                out.seek(0)
+                words = out.read().decode(errors="replace").strip().splitlines()[-15:]
+                raise StackError(
+                    f"{server}: '{' '.join(command[:3])} …' failed with status {tool.returncode}. Is there a "
+                    "network, and is the tool set up for your registry? It said:\n    " + "\n    ".join(words)
+                )
+
+    def _wait(self, server: str, tool: subprocess.Popen[bytes]) -> None:
+        end = time.monotonic() + _FETCH_DEADLINE_S
+        while tool.poll() is None:
+            if self.cancel.wait(POLL_S):
+                raise CancelledError(f"{server}: stopped while fetching")
+            if time.monotonic() > end:
+                raise StackError(
+                    f"{server}: fetching took more than {_FETCH_DEADLINE_S:.0f} s; is the line slow?"
+                )
+
+
+_INFLUXDB_MODULE: Final = f"github.com/influxdata/influxdb/cmd/influxd@v{INFLUXDB_VERSION}"
+_NATS_MODULE: Final = f"github.com/nats-io/nats-server/v2@v{NATS_VERSION}"
+_BUILT_FOLDERS: Final = {
+    "influxd": f"influxdb-{INFLUXDB_VERSION}",
+    "nats-server": f"nats-server-{NATS_VERSION}",
+}
+
+
+def parts_folder(base: Path) -> Path:
+    """Where fetched parts are kept: ``$LSB_CACHE``, else ``parts`` in ``base``."""
+    named = os.environ.get("LSB_CACHE")
+    return (Path(named) if named else base / "parts").absolute()
+
+
+def find_mosquitto() -> Path | None:
+    """The mosquitto on the path, or where Debian keeps servers, which is not on everybody's path."""
+    found = shutil.which("mosquitto") or shutil.which(
+        "mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin"
+    )
+    return Path(found) if found else None
+
+
+def _find_influxd() -> Path | None:
+    """An influxd 1.8 on the path. Older ones lack the write call of version 2, newer ones need a set-up."""
+    found = shutil.which("influxd")
+    if found is None:
+        return None
+    answer = subprocess.run([found, "version"], capture_output=True, text=True, check=False, timeout=20)
+    return Path(found) if re.search(r"\bv?1\.8\.\d", answer.stdout) else None
+
+
+def _find_ivy() -> Path | None:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        return None
+    return next(iter(sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))), None)
+
+
+def _java_version(java: str) -> int | None:
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=20)
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    return int(match.group(1)) if match else None
+
+
+def _check_hashes(folder: Path, sums: Path) -> None:
+    """Compare every file with ``sums`` (lines as sha256sum writes them); neither more nor fewer files."""
+    expected = {name: digest for digest, name in (line.split() for line in sums.read_text().splitlines())}
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    if found != expected:
+        wrong = sorted(
+            name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
+        )
+        raise StackError(
+            f"kafka: what was fetched is not what {sums.name} names: {', '.join(wrong)}. Nothing was kept; "
+            "look at what your registry serves."
+        )

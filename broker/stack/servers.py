@@ -1,0 +1,354 @@
+"""The servers of the local stack: Kafka, an MQTT broker, InfluxDB.
+
+A server has a folder (configuration, data, log, pid file, ports), a configuration made from a template, a
+command, and a condition that says when it works. Stopping, killing, pausing and starting again keep the ports
+and the data. All of them listen on the loopback only.
+
+Not here: fetching programs (``parts``), life and death of a process (``child``), several servers (``local``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import logging
+import os
+import shutil
+import socket
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+from typing import ClassVar, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from broker.stack.child import Child, wait_until
+from broker.stack.errors import CancelledError, StackError
+from broker.stack.parts import Parts, find_mosquitto
+from broker.stack.ports import LOOPBACK, choose_port, is_free
+
+READY_DEADLINE_S: Final = 90.0
+"""The slowest start seen, Kafka's first on two busy cores, took 15 s."""
+
+STOP_DEADLINE_S: Final = 30.0
+"""Kafka writes its logs out in a clean stop: 1-3 s here."""
+
+_PROBE_TIMEOUT_S: Final = 2.0
+_LOG_LINES_SHOWN: Final = 15
+_TEMPLATES: Final = Path(__file__).with_name("templates")
+
+_quiet = logging.getLogger(__name__ + ".probe")
+_quiet.addHandler(logging.NullHandler())
+_quiet.propagate = False
+
+
+class Server(ABC):
+    """One server in its folder. Made by ``LocalStack``; every method may be called at any time."""
+
+    name: ClassVar[str]
+    usual_ports: ClassVar[Mapping[str, int | None]]
+    """Port by name, with the number where users expect it; None: any free one."""
+
+    def __init__(self, folder: Path, parts: Parts, *, usual_ports: bool) -> None:
+        self.folder = folder
+        self._parts = parts
+        self._usual = usual_ports
+        self._child = Child(folder / "pid", folder / "log")
+
+    @property
+    def log(self) -> Path:
+        """Where the server's own words are."""
+        return self._child.log
+
+    @property
+    def data(self) -> Path:
+        """What ``wipe`` removes."""
+        return self.folder / "data"
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the living process, else None."""
+        return self._child.pid
+
+    @property
+    def paused(self) -> bool:
+        """True after ``pause``, until ``resume``."""
+        return self._child.paused
+
+    @property
+    def port(self) -> int:
+        """The port that clients use; known from the first start on."""
+        return self._ports()["port"]
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for clients."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, str]:
+        """The environment variables that point clients here."""
+
+    @abstractmethod
+    def problem(self) -> str | None:
+        """What keeps this server from starting on this machine, with the way out; None where nothing does."""
+
+    @abstractmethod
+    def fetch(self) -> None:
+        """Get the program where it is not there yet."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """True where the server answers clients now."""
+
+    @abstractmethod
+    def _prepare(self, ports: Mapping[str, int]) -> list[str]:
+        """Write the configuration and give the command."""
+
+    def start(self) -> None:
+        """Start the process, where it is not running; ``wait_ready`` follows."""
+        if self.pid is not None:
+            return
+        self.fetch()
+        self.data.mkdir(parents=True, exist_ok=True)
+        command = self._prepare(self._choose_ports())
+        self._child.start(command, folder=self.folder, environment=self._environment())
+
+    def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
+        """Wait until the server answers; ``StackError`` with the end of its log where it fails."""
+
+        def settled() -> bool:
+            return self._parts.cancel.is_set() or self.pid is None or self.is_ready()
+
+        in_time = wait_until(settled, deadline_s)
+        if self._parts.cancel.is_set():
+            raise CancelledError(f"{self.name}: stopped while starting")
+        if self.pid is None:
+            raise StackError(f"{self.name} ended at its start. {self._last_words()}")
+        if not in_time:
+            raise StackError(
+                f"{self.name} does not answer at {self.address} after {deadline_s:.0f} s. "
+                f"{self._last_words()}"
+            )
+
+    def stop(self, deadline_s: float = STOP_DEADLINE_S) -> bool:
+        """SIGTERM, SIGKILL after the deadline; whether it ended by itself."""
+        return self._child.stop(deadline_s)
+
+    def kill(self) -> None:
+        """SIGKILL: the crash of a process."""
+        self._child.kill()
+
+    def pause(self) -> None:
+        """SIGSTOP: a server that hangs."""
+        self._child.pause()
+
+    def resume(self) -> None:
+        """SIGCONT, after ``pause``."""
+        self._child.resume()
+
+    def wipe(self) -> None:
+        """Remove the data of a stopped server."""
+        if self.pid is not None:
+            raise StackError(
+                f"{self.name} is running as process {self.pid}; stop it before its data is removed"
+            )
+        shutil.rmtree(self.data, ignore_errors=True)
+
+    def _environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    def _ports(self) -> dict[str, int]:
+        try:
+            ports = json.loads((self.folder / "ports.json").read_text())
+        except FileNotFoundError:
+            raise StackError(f"{self.name} was never started in {self.folder}; start it first") from None
+        return {str(name): int(port) for name, port in ports.items()}
+
+    def _choose_ports(self) -> dict[str, int]:
+        """The ports of the last start where they are still free, else new ones, written down."""
+        with contextlib.suppress(StackError):
+            ports = self._ports()
+            if all(is_free(port) for port in ports.values()):
+                return ports
+        ports = {
+            name: choose_port(usual if self._usual else None) for name, usual in self.usual_ports.items()
+        }
+        (self.folder / "ports.json").write_text(json.dumps(ports))
+        return ports
+
+    def _write(self, template: str, values: Mapping[str, object]) -> Path:
+        text = Template((_TEMPLATES / template).read_text()).substitute(values)
+        place = self.folder / template
+        place.write_text(text)
+        return place
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+        return f"The end of {self.log}:\n    " + "\n    ".join(lines)
+
+
+class Kafka(Server):
+    """Apache Kafka, KRaft, broker and controller in one process."""
+
+    name = "kafka"
+    usual_ports: ClassVar[Mapping[str, int | None]] = {"port": 9092, "controller_port": None}
+
+    _HEAP: Final = ("-Xms256m", "-Xmx768m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+    """Small beside Kafka's default of 1 GB; the log itself lives in the system's page cache."""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {"LSB_KAFKA__BOOTSTRAP_SERVERS": self.address}
+
+    def problem(self) -> str | None:
+        return self._parts.problem_kafka()
+
+    def fetch(self) -> None:
+        self._parts.kafka()
+
+    def is_ready(self) -> bool:
+        if is_free(self.port):
+            return False
+        client = AdminClient({"bootstrap.servers": self.address}, logger=_quiet)
+        try:
+            return len(client.list_topics(timeout=_PROBE_TIMEOUT_S).brokers) == 1
+        except KafkaException:
+            return False
+
+    def _prepare(self, ports: Mapping[str, int]) -> list[str]:
+        config = self._write("kafka.properties", {**ports, "data": self.data})
+        log_config = self._write("kafka-log4j2.properties", {})
+        jars = self._parts.kafka() / "jars"
+        java = self._parts.java()
+        if java is None:
+            raise StackError("kafka: java is missing")
+        run = [java, *self._HEAP, f"-Dlog4j2.configurationFile={log_config}", "-cp", f"{jars}/*"]
+        if not (self.data / "meta.properties").exists():
+            identity = uuid.uuid4().hex[:22]
+            self._parts.run(
+                "kafka", [*run, "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(config)]
+            )
+        return [*run, "kafka.Kafka", str(config)]
+
+
+class Mqtt(Server):
+    """An MQTT broker with persistent sessions: mosquitto where installed, else the NATS server.
+
+    ``$LSB_MQTT_BROKER`` (mosquitto or nats) forces one. NATS speaks MQTT 3.1.1 only.
+    """
+
+    name = "mqtt"
+    usual_ports: ClassVar[Mapping[str, int | None]] = {"port": 1883, "nats_port": None}
+
+    _CONNECT: Final = b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x0a\x00\x00"
+    """CONNECT of MQTT 3.1.1: a clean session, keep-alive 10 s, no client id."""
+
+    _CONNACK: Final = b"\x20\x02\x00\x00"
+
+    @property
+    def kind(self) -> str:
+        """``mosquitto`` or ``nats``."""
+        forced = os.environ.get("LSB_MQTT_BROKER")
+        if forced is not None and forced not in ("mosquitto", "nats"):
+            raise StackError(f"LSB_MQTT_BROKER={forced}: choose mosquitto or nats, or leave it unset")
+        return forced or ("mosquitto" if find_mosquitto() is not None else "nats")
+
+    @property
+    def data(self) -> Path:
+        return self.folder / f"data-{self.kind}"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {
+            "LSB_MQTT__HOST": LOOPBACK,
+            "LSB_MQTT__PORT": str(self.port),
+            # The same for the simulator, which takes its settings without a prefix.
+            "BROKER_HOST": LOOPBACK,
+            "BROKER_PORT": str(self.port),
+            "MQTT_VERSION": "3.1.1" if self.kind == "nats" else "5",
+        }
+
+    def problem(self) -> str | None:
+        return self._parts.problem_mqtt(self.kind)
+
+    def fetch(self) -> None:
+        if self.kind == "nats":
+            self._parts.nats()
+
+    def is_ready(self) -> bool:
+        try:
+            with socket.create_connection((LOOPBACK, self.port), timeout=_PROBE_TIMEOUT_S) as link:
+                link.sendall(self._CONNECT)
+                return link.recv(len(self._CONNACK)) == self._CONNACK
+        except OSError:
+            return False
+
+    def _prepare(self, ports: Mapping[str, int]) -> list[str]:
+        if self.kind == "nats":
+            config = self._write("nats.conf", {**ports, "data": self.data})
+            return [str(self._parts.nats()), "-c", str(config)]
+        program = find_mosquitto()
+        if program is None:
+            raise StackError("mqtt: mosquitto is missing")
+        config = self._write("mosquitto.conf", {**ports, "data": self.data, "user": getpass.getuser()})
+        return [str(program), "-c", str(config)]
+
+
+class Influxdb(Server):
+    """InfluxDB 1.8 with Flux and the write call of version 2."""
+
+    name = "influxdb"
+    usual_ports: ClassVar[Mapping[str, int | None]] = {"port": 8086, "rpc_port": None}
+
+    DATABASE: Final = "lsb"
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it."""
+        return f"http://{self.address}"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {
+            "LSB_INFLUXDB__URL": self.url,
+            "LSB_INFLUXDB__ORG": "-",
+            "LSB_INFLUXDB__BUCKET": f"{self.DATABASE}/autogen",
+            # No user, no password: nobody is asked for them on the loopback.
+            "LSB_INFLUXDB__TOKEN": ":",
+        }
+
+    def problem(self) -> str | None:
+        return self._parts.problem_influxdb()
+
+    def fetch(self) -> None:
+        self._parts.influxd()
+
+    def is_ready(self) -> bool:
+        try:
+            self.create_database(self.DATABASE)
+        except (OSError, urllib.error.URLError):
+            return False
+        return True
+
+    def create_database(self, name: str) -> None:
+        """Make a database, where it is not there yet; its bucket is ``<name>/autogen``."""
+        query = urllib.parse.urlencode({"q": f'CREATE DATABASE "{name}"'}).encode()
+        with urllib.request.urlopen(f"{self.url}/query", query, timeout=_PROBE_TIMEOUT_S) as answer:
+            answer.read()
+
+    def _prepare(self, ports: Mapping[str, int]) -> list[str]:
+        config = self._write("influxdb.conf", {**ports, "data": self.data})
+        return [str(self._parts.influxd()), "run", "-config", str(config)]
+
+    def _environment(self) -> dict[str, str]:
+        # A variable of the user's own would go before the file.
+        return {name: value for name, value in os.environ.items() if not name.startswith("INFLUXDB_")}

@@ -1,0 +1,53 @@
+"""librdkafka clients as the joiner needs them: no auto-commit, committed data only, errors to the log."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from broker.settings import KafkaSettings
+
+TIMEOUT_S: Final = 30.0
+"""For one request to Kafka: a broker that restarts is back by then."""
+
+EOF_CODE: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the public name of the constant
+
+_log = logging.getLogger("joiner.kafka")
+
+
+def make_consumer(kafka: KafkaSettings, group: str, **more: str | float | bool) -> Consumer:
+    """A consumer of committed data that never commits by itself and never jumps to another offset."""
+    settings: dict[str, str | float | bool] = {
+        "group_id": group,
+        "enable_auto_commit": False,
+        "enable_auto_offset_store": False,
+        "auto_offset_reset": "error",
+        "isolation_level": "read_committed",
+        "check_crcs": True,
+    }
+    return Consumer(kafka.client_config(**(settings | more)), logger=_log)
+
+
+def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+    """The first offset of a partition and the one after its last stable record. Raises KafkaException."""
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
+    return int(low), int(high)
+
+
+def raise_for(message: Message) -> None:
+    """Raise the error of a message, if it is one."""
+    error = message.error()
+    if error is not None:
+        raise KafkaException(error)
+
+
+def is_fenced(error: KafkaException) -> bool:
+    """Whether somebody else has taken the transactional id."""
+    fault: Any = error.args[0]
+    return fault.code() in {
+        KafkaError._FENCED,  # noqa: SLF001 - the public name of the constant
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.PRODUCER_FENCED,
+    }

@@ -1,0 +1,354 @@
+"""The plain process: consume, join, commit, for the units that the group gives it.
+
+One data consumer reads all units at explicit offsets; each unit has its own transactions, so that one in trouble
+does not hold up the others. Everything a unit has not committed can be thrown away at any moment: its state is
+built anew from its last commit.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from broker.topics import TopicFacts, data_topic_specs, ensure_topics, state_topic_spec
+from joiner.run.clients import TIMEOUT_S, log_range, make_consumer
+from joiner.run.intake import Message
+from joiner.run.membership import Membership
+from joiner.run.metrics import Metrics
+from joiner.run.progress import FORMAT_VERSION, Progress
+from joiner.run.recovery import Claimant, Recovered, claim, recover
+from joiner.run.settings import JoinerSettings
+from joiner.run.state_log import read_progress
+from joiner.run.transaction import Aborted, Fenced, UnitTransactions, unsubscribed_consumer
+from joiner.run.unit import Effects, UnitStopped
+
+_CLAIM_ATTEMPTS: Final = 5
+_FENCED_WAIT_S: Final = 1.0
+"""How long a fenced owner waits before it looks who has the unit: a claim takes well below it."""
+_RETRY_WAIT_S: Final = 1.0
+_LAST_COMMIT_S: Final = 3.0
+"""For the last snapshots when units are given back: ending must take seconds, whatever Kafka does."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Owned:
+    """A unit that this process runs."""
+
+    recovered: Recovered
+    transactions: UnitTransactions
+    snapshot_at_s: float
+    records: int = 0
+
+
+class JoinerProcess:
+    """Serves the units of an application until it is stopped."""
+
+    def __init__(self, settings: JoinerSettings, claimant: Claimant) -> None:
+        self._settings = settings
+        self._claimant = claimant
+        self._stop = threading.Event()
+        self._owned: dict[int, Owned] = {}
+        # Units to be taken (again) not before a time, with what happened before; and those that cannot go on.
+        self._waiting: dict[int, tuple[float, bool]] = {}
+        self._aside: dict[int, str] = {}
+        self._batches: dict[int, dict[str, list[Message]]] = {}
+        self._topics: dict[str, TopicFacts] = {}
+        self._metrics = Metrics()
+
+    def stop(self) -> None:
+        """Ask the process to end; safe to call from a signal handler."""
+        self._stop.set()
+
+    def run(self) -> int:
+        """Serve until stopped; returns the exit status: 1 if a unit could not go on.
+
+        Raises KafkaException, `broker.topics.TopicError` or `membership.InstanceTaken` where nothing can be served.
+        """
+        application = self._settings.application
+        admin = AdminClient(self._settings.kafka.client_config())
+        specs = [
+            *data_topic_specs(self._settings.topics),
+            state_topic_spec(application.name, self._settings.topics),
+        ]
+        self._topics = ensure_topics(admin, specs)
+        self._lender = unsubscribed_consumer(self._settings)
+        self._data = make_consumer(
+            self._settings.kafka,
+            application.name,
+            fetch_queue_backoff_ms=2,
+            fetch_wait_max_ms=max(1, application.commit_interval // 1_000_000),
+            queued_max_messages_kbytes=64 * 1024,
+        )
+        self._pool = ThreadPoolExecutor(self._settings.topics.partitions, "unit")
+        membership = Membership(self._settings, self._give_back)
+        _log.info(
+            "joiner %s (%s): waiting for units of %r",
+            application.instance,
+            self._claimant.run,
+            application.name,
+        )
+        # What lives now lives to the end: the collector need not look at it for every batch.
+        gc.freeze()
+        try:
+            while not self._stop.is_set() and not self._all_aside(membership):
+                membership.poll()
+                self._take_units(membership)
+                self._cycle()
+                self._metrics.report(self._owned_units())
+        finally:
+            self._finish_all()
+            membership.close()
+            self._data.close()
+            self._lender.close()
+            self._pool.shutdown(wait=False)
+            self._metrics.report(self._owned_units(), last=True)
+        return 1 if self._aside else 0
+
+    def _owned_units(self) -> dict[int, int]:
+        return {number: owned.recovered.unit.held() for number, owned in self._owned.items()}
+
+    def _all_aside(self, membership: Membership) -> bool:
+        return bool(self._aside) and membership.units <= self._aside.keys()
+
+    # Taking units
+
+    def _take_units(self, membership: Membership) -> None:
+        now = time.monotonic()
+        known = self._owned.keys() | self._waiting.keys() | self._aside.keys()
+        for number in membership.units - known:
+            self._waiting[number] = (now, False)
+        due = sorted(number for number, (not_before, _) in self._waiting.items() if not_before <= now)
+        for number, taken in zip(due, self._pool.map(self._take, due), strict=True):
+            if taken is None:
+                continue
+            del self._waiting[number]
+            self._owned[number] = taken
+            offsets = taken.recovered.unit.offsets
+            self._data.incremental_assign([TopicPartition(topic, number, at) for topic, at in offsets.items()])
+
+    def _take(self, number: int) -> Owned | None:
+        """Claim and recover a unit; None: not now, it stays waiting or has been set aside."""
+        was_fenced = self._waiting[number][1]
+        try:
+            if was_fenced and not self._still_ours(number):
+                return None
+            transactions, progress = self._claim(number)
+            recovered = recover(self._settings, number, progress)
+            _log.info("unit %s: taken", number)
+            return Owned(recovered, transactions, time.monotonic())
+        except UnitStopped as stopped:
+            self._set_aside(number, str(stopped))
+        except Fenced:
+            self._set_aside(
+                number,
+                f"unit {number}: claimed by others {_CLAIM_ATTEMPTS} times; another runner wants it too",
+            )
+        except (Aborted, KafkaException) as error:
+            _log.warning("unit %s: cannot be taken now, trying again: %s", number, _text(error))
+            self._waiting[number] = (time.monotonic() + _RETRY_WAIT_S, was_fenced)
+        return None
+
+    def _claim(self, number: int) -> tuple[UnitTransactions, Progress]:
+        for attempt in range(_CLAIM_ATTEMPTS):
+            transactions = UnitTransactions(self._settings, number, self._lender)
+            try:
+                return transactions, claim(self._settings, number, self._topics, transactions, self._claimant)
+            except Fenced:
+                _log.info("unit %s: fenced before the claim was written (attempt %s)", number, attempt + 1)
+                self._stop.wait(_RETRY_WAIT_S * attempt / 2)
+        raise Fenced
+
+    def _still_ours(self, number: int) -> bool:
+        """After being fenced: whether the progress record still names this run. If not, the unit is lost."""
+        progress = read_progress(
+            self._settings.kafka, self._settings.application.name, self._settings.state_topic, number
+        )
+        if progress is not None and progress.run == self._claimant.run:
+            _log.info("unit %s: the one that fenced us never claimed it; taking it back", number)
+            return True
+        owner = "nobody" if progress is None else f"{progress.placement} {progress.instance} (run {progress.run})"
+        self._set_aside(number, f"unit {number}: now owned by {owner}; given up")
+        return False
+
+    def _set_aside(self, number: int, why: str) -> None:
+        _log.error("%s", why)
+        self._aside[number] = why
+        self._waiting.pop(number, None)
+
+    # Working
+
+    def _cycle(self) -> None:
+        application = self._settings.application
+        messages = self._data.consume(application.batch_records_max, application.commit_interval / 1e9)
+        self._batches = {}
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                self._read_error(error, message.partition(), message.topic())
+                continue
+            number, topic = int(message.partition() or 0), str(message.topic())
+            batch = self._batches.setdefault(number, {}).setdefault(topic, [])
+            batch.append(Message(int(message.offset() or 0), message.timestamp()[1], message.value()))
+        commits: dict[int, Future[None]] = {}
+        for number, owned in list(self._owned.items()):
+            batches = self._batches.pop(number, {})
+            if not batches and not self._snapshot_due(owned):
+                continue
+            try:
+                effects, count = self._apply(number, owned, batches)
+            except UnitStopped as stopped:
+                self._drop(number)
+                self._set_aside(number, str(stopped))
+                continue
+            commits[number] = self._pool.submit(self._commit, owned, effects, with_snapshot=self._snapshot_due(owned))
+            self._metrics.count(count, len(effects.joined))
+        for number, commit in commits.items():
+            self._finish_commit(number, commit)
+
+    def _apply(self, number: int, owned: Owned, batches: dict[str, list[Message]]) -> tuple[Effects, int]:
+        unit = owned.recovered.unit
+        ends = {}
+        for topic, batch in batches.items():
+            if batch[0].offset > unit.offsets[topic]:
+                self._check_gap(topic, number, unit.offsets[topic], batch[0].offset)
+            ends[topic] = batch[-1].offset + 1
+        count = sum(map(len, batches.values()))
+        owned.records += count
+        return unit.apply(batches, ends), count
+
+    def _check_gap(self, topic: str, number: int, expected: int, found: int) -> None:
+        """Offsets may be missing where a producer of the input uses transactions; a second reader must see the same."""
+        consumer = make_consumer(self._settings.kafka, self._settings.application.name)
+        try:
+            low, _ = log_range(consumer, topic, number)
+            consumer.assign([TopicPartition(topic, number, expected)])
+            first = consumer.poll(TIMEOUT_S)
+        finally:
+            consumer.close()
+        if low > expected or first is None or first.error() is not None or first.offset() != found:
+            raise UnitStopped(
+                f"unit {number}: after {topic}@{expected - 1} the offset {expected} should follow and {found} came: "
+                "records were removed from the log before they were read (retention?); what is missing cannot be joined: raise "
+                " topics.retention and start anew with `joiner reset`"
+            )
+
+    def _snapshot_due(self, owned: Owned) -> bool:
+        if not _is_changed(owned):
+            return False
+        application = self._settings.application
+        late = time.monotonic() - owned.snapshot_at_s >= application.snapshot_interval / 1e9
+        return late or owned.records >= application.snapshot_records
+
+    def _commit(self, owned: Owned, effects: Effects, *, with_snapshot: bool) -> None:
+        recovered = owned.recovered
+        unit = recovered.unit
+        progress = self._progress(recovered)
+        snapshot = (unit.snapshot(), recovered.place) if with_snapshot else None
+        place = owned.transactions.commit(effects.messages(self._settings.topics), progress, snapshot)
+        recovered.progress = progress
+        if place is not None:
+            recovered.place = place
+            recovered.snapshot_offsets = progress.offsets
+            owned.snapshot_at_s, owned.records = time.monotonic(), 0
+
+    def _progress(self, recovered: Recovered) -> Progress:
+        unit, last = recovered.unit, recovered.progress
+        return Progress(
+            format=FORMAT_VERSION,
+            application=last.application,
+            unit=last.unit,
+            run=self._claimant.run,
+            instance=self._claimant.instance,
+            placement=self._claimant.placement,
+            offsets=dict(unit.offsets),
+            start=last.start,
+            topics=last.topics,
+            partitions=last.partitions,
+            fingerprint=last.fingerprint,
+            semantics=last.semantics,
+            counts=dict(unit.counts),
+            joins=unit.progress(),
+        )
+
+    def _finish_commit(self, number: int, commit: Future[None]) -> None:
+        try:
+            commit.result()
+        except Fenced:
+            _log.warning("unit %s: somebody else has initialised it; looking who", number)
+            self._drop(number)
+            self._waiting[number] = (time.monotonic() + _FENCED_WAIT_S, True)
+        except Aborted as aborted:
+            _log.warning("unit %s: transaction rolled back, rebuilding from the last commit: %s", number, aborted)
+            self._drop(number)
+            self._waiting[number] = (time.monotonic(), False)
+
+    def _read_error(self, error: KafkaError, partition: int | None, topic: str | None) -> None:
+        if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}:  # noqa: SLF001
+            number = int(partition or 0)
+            if number in self._owned:
+                self._drop(number)
+                self._set_aside(
+                    number,
+                    f"unit {number}: {topic} can no longer be read where the join stands ({error.str()}): the topic "
+                    "was deleted, or retention removed records before they were read; start anew with `joiner reset`",
+                )
+            return
+        _log.warning("reading %s [%s]: %s", topic, partition, error.str())
+
+    def _drop(self, number: int) -> None:
+        """Forget a unit without committing anything."""
+        owned = self._owned.pop(number, None)
+        if owned is not None:
+            self._data.incremental_unassign([TopicPartition(topic, number) for topic in owned.recovered.unit.offsets])
+            # What the current batch still holds of it was read for a state that is gone.
+            self._batches.pop(number, None)
+
+    # Giving units back
+
+    def _give_back(self, units: list[int], lost: bool) -> None:  # noqa: FBT001 - a callback's signature
+        for number in units:
+            self._waiting.pop(number, None)
+            self._aside.pop(number, None)
+        mine = [number for number in units if number in self._owned]
+        if not lost:
+            self._write_snapshots(mine)
+        for number in mine:
+            self._drop(number)
+        if mine:
+            _log.info("units %s: %s", mine, "lost to the group" if lost else "given back")
+
+    def _finish_all(self) -> None:
+        self._write_snapshots(list(self._owned))
+        for number in list(self._owned):
+            self._drop(number)
+
+    def _write_snapshots(self, units: list[int]) -> None:
+        changed = [self._owned[number] for number in units if _is_changed(self._owned[number])]
+        commits = [self._pool.submit(self._commit, owned, Effects(), with_snapshot=True) for owned in changed]
+        wait(commits, timeout=_LAST_COMMIT_S)
+        for commit in commits:
+            try:
+                commit.result(timeout=0)
+            except (Fenced, Aborted, TimeoutError, KafkaException) as error:
+                # Not needed for correctness: whoever comes next replays from the snapshot before.
+                _log.warning("the last snapshot was not written: %s", _text(error))
+
+
+def _is_changed(owned: Owned) -> bool:
+    return owned.recovered.unit.offsets != owned.recovered.snapshot_offsets
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, KafkaException):
+        return str(error.args[0].str())
+    return str(error) or type(error).__name__

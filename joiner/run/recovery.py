@@ -1,0 +1,246 @@
+"""Taking a unit over and building its state at C: the same for a start, a crash, a rebalance, and another runner.
+
+Claim:    1. initialise the transactional id (fences whoever had the unit)
+          2. read the progress record
+          3. check that it is ours to continue: placement, fingerprint, topics, partitions, the log's range
+          4. a transaction that writes it back with our run id
+Recover:  5. read the newest snapshot, at C0 <= C
+          6. replay silently from C0 to C
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import TopicPartition
+
+from broker.topics import TopicFacts
+from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_consumer, raise_for
+from joiner.run.intake import Message
+from joiner.run.progress import FORMAT_VERSION, Progress
+from joiner.run.settings import JoinerSettings
+from joiner.run.state_log import StateLog, read_progress, read_state
+from joiner.run.transaction import SnapshotPlace, UnitTransactions, offsets_as_text
+from joiner.run.unit import Unit, UnitStopped
+
+PLACEMENT: Final = "process"
+_REPLAY_BATCH: Final = 10_000
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Claimant:
+    """Who claims: a run of a process. ``run`` is new for every start of a process."""
+
+    run: str
+    instance: str
+    placement: str = PLACEMENT
+    take: bool = False
+
+
+@dataclass
+class Recovered:
+    """A unit that is ours, with its state at C; ``snapshot_offsets`` is the vector C0 it was built from."""
+
+    unit: Unit
+    progress: Progress
+    place: SnapshotPlace
+    snapshot_offsets: dict[str, int]
+
+
+def claim(
+    settings: JoinerSettings,
+    unit: int,
+    topics: dict[str, TopicFacts],
+    transactions: UnitTransactions,
+    claimant: Claimant,
+) -> Progress:
+    """Steps 1-4; returns the progress record that we wrote. Raises `Fenced`, `Aborted` or `UnitStopped`."""
+    transactions.init()
+    found = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
+    if found is None:
+        progress = _first_progress(settings, unit, topics, claimant)
+    else:
+        check_continues(settings, found, topics, claimant)
+        progress = _owned(found, claimant)
+    _check_log_range(settings, unit, progress.offsets)
+    transactions.commit([], progress)
+    return progress
+
+
+def recover(settings: JoinerSettings, unit: int, progress: Progress) -> Recovered:
+    """Steps 5-6. Raises `UnitStopped` where the state cannot be built."""
+    state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
+    restored = _from_snapshot(settings, unit, state, progress)
+    began_at = dict(restored.offsets)
+    _check_log_range(settings, unit, restored.offsets)
+    started = time.monotonic()
+    replayed = _replay(settings, restored, progress.offsets)
+    _log.info(
+        "unit %s: recovered at %s (%s records replayed from %s in %.1f s, %s held)",
+        unit,
+        offsets_as_text(progress.offsets),
+        replayed,
+        offsets_as_text(began_at),
+        time.monotonic() - started,
+        restored.held(),
+    )
+    return Recovered(restored, progress, SnapshotPlace.after(state), began_at)
+
+
+def check_continues(
+    settings: JoinerSettings, found: Progress, topics: dict[str, TopicFacts], claimant: Claimant
+) -> None:
+    """Whether the settings and topics of today continue what ``found`` says was done. Raises `UnitStopped`."""
+    unit, name = found.unit, settings.application.name
+    if found.placement != claimant.placement and not claimant.take:
+        raise UnitStopped(
+            f"unit {unit} of {name!r} is owned by a {found.placement} ({found.instance}): "
+            "move it, or take it by force with --take once that has stopped"
+        )
+    if found.fingerprint != settings.fingerprint():
+        changed = ", ".join(_differences(found.semantics, settings.semantics())) or "the semantics"
+        raise UnitStopped(
+            f"unit {unit} of {name!r} was begun with other settings that change its results ({changed}): "
+            "give the application a new name, set them back, or start anew with `joiner reset`"
+        )
+    if found.partitions != settings.topics.partitions:
+        raise UnitStopped(
+            f"unit {unit} of {name!r} was begun with {found.partitions} partitions, now there are "
+            f"{settings.topics.partitions}: keys would change their unit; give the application a new name"
+        )
+    anew = [topic for topic, topic_id in found.topics.items() if topics[topic].topic_id != topic_id]
+    if anew:
+        raise UnitStopped(
+            f"unit {unit} of {name!r}: {', '.join(anew)} was deleted and made anew, so that the offsets "
+            f"{offsets_as_text(found.offsets)} mean other records: start anew with `joiner reset`"
+        )
+
+
+def _first_progress(settings: JoinerSettings, unit: int, topics: dict[str, TopicFacts], claimant: Claimant) -> Progress:
+    at_end = settings.application.start == "latest"
+    consumer = make_consumer(settings.kafka, settings.application.name)
+    try:
+        start = {topic: log_range(consumer, topic, unit)[at_end] for topic in settings.input_topics}
+    finally:
+        consumer.close()
+    return Progress(
+        format=FORMAT_VERSION,
+        application=settings.application.name,
+        unit=unit,
+        run=claimant.run,
+        instance=claimant.instance,
+        placement=claimant.placement,
+        offsets=start,
+        start=start,
+        topics={topic: topics[topic].topic_id for topic in settings.input_topics},
+        partitions=settings.topics.partitions,
+        fingerprint=settings.fingerprint(),
+        semantics=settings.semantics(),
+        counts={},
+        joins={},
+    )
+
+
+def _owned(found: Progress, claimant: Claimant) -> Progress:
+    return Progress(
+        **{
+            **{name: getattr(found, name) for name in found.__struct_fields__},
+            "run": claimant.run,
+            "instance": claimant.instance,
+            "placement": claimant.placement,
+        }
+    )
+
+
+def _differences(then: object, now: object, path: str = "") -> list[str]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        return [
+            difference
+            for name in sorted(then.keys() | now.keys())
+            for difference in _differences(then.get(name), now.get(name), f"{path}.{name}" if path else name)
+        ]
+    return [] if then == now else [f"{path}: {then} then, {now} now"]
+
+
+def _check_log_range(settings: JoinerSettings, unit: int, offsets: dict[str, int]) -> None:
+    consumer = make_consumer(settings.kafka, settings.application.name)
+    try:
+        for topic, at in offsets.items():
+            low, high = log_range(consumer, topic, unit)
+            if low > at:
+                raise UnitStopped(
+                    f"unit {unit}: the log of {topic} begins at {low} and recovery needs it from {at}: retention has "
+                    "removed what was not consumed or not yet in a snapshot; raise topics.retention, and start anew "
+                    "with `joiner reset` (what was removed cannot be joined)"
+                )
+            if high < at:
+                raise UnitStopped(
+                    f"unit {unit}: the log of {topic} ends at {high} and {at} was consumed already: Kafka has lost "
+                    "records that it had acknowledged, or this is another cluster; check bootstrap_servers, or start "
+                    "anew with `joiner reset`"
+                )
+    finally:
+        consumer.close()
+
+
+def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, progress: Progress) -> Unit:
+    manifests = state.manifests()
+    if not manifests:
+        return Unit(settings, unit, progress.start)
+    manifest = manifests[0]
+    if manifest.fingerprint != progress.fingerprint:
+        raise UnitStopped(
+            f"unit {unit}: its snapshot was taken under other settings than its progress: "
+            "start anew with `joiner reset`"
+        )
+    if any(at > progress.offsets.get(topic, -1) for topic, at in manifest.offsets.items()):
+        raise UnitStopped(
+            f"unit {unit}: its snapshot is at {offsets_as_text(manifest.offsets)} and its progress only at "
+            f"{offsets_as_text(progress.offsets)}: the state topic has lost records it had acknowledged"
+        )
+    return Unit.restore(settings, unit, state.snapshot(manifest))
+
+
+def _replay(settings: JoinerSettings, unit: Unit, until: dict[str, int]) -> int:
+    """Feed the unit silently up to the vector ``until``; returns how many records that were."""
+    behind = {topic: at for topic, at in unit.offsets.items() if at < until[topic]}
+    if not behind:
+        return 0
+    consumer = make_consumer(settings.kafka, settings.application.name, enable_partition_eof=True)
+    replayed = 0
+    try:
+        consumer.assign([TopicPartition(topic, unit.number, at) for topic, at in behind.items()])
+        deadline = time.monotonic() + TIMEOUT_S
+        while behind:
+            batches: dict[str, list[Message]] = {topic: [] for topic in behind}
+            reached: set[str] = set()
+            for message in consumer.consume(_REPLAY_BATCH, 0.1):
+                topic, offset = str(message.topic()), int(message.offset() or 0)
+                error = message.error()
+                if error is not None and error.code() == EOF_CODE:
+                    reached |= {topic} if offset >= until[topic] else set()
+                    continue
+                raise_for(message)
+                deadline = time.monotonic() + TIMEOUT_S
+                if offset >= until[topic] - 1:
+                    reached.add(topic)
+                if topic in behind and offset < until[topic]:
+                    batches[topic].append(Message(offset, message.timestamp()[1], message.value()))
+            ends = {topic: batch[-1].offset + 1 for topic, batch in batches.items() if batch}
+            ends |= {topic: until[topic] for topic in reached if topic in behind}
+            unit.apply({topic: batch for topic, batch in batches.items() if batch}, ends, silent=True)
+            replayed += sum(map(len, batches.values()))
+            behind = {topic: at for topic, at in behind.items() if topic not in reached}
+            if time.monotonic() > deadline:
+                message_text = (
+                    f"unit {unit.number}: the replay to {offsets_as_text(until)} got no records for {TIMEOUT_S:.0f} s"
+                )
+                raise UnitStopped(message_text)
+    finally:
+        consumer.close()
+    return replayed

@@ -1,0 +1,126 @@
+"""Reading the state topic: the newest progress record of a unit, and its newest complete snapshot."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import msgspec
+from confluent_kafka import Consumer, TopicPartition
+
+from broker.settings import KafkaSettings
+from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_consumer, raise_for
+from joiner.run.progress import (
+    FORMAT_VERSION,
+    SLOTS,
+    Manifest,
+    Progress,
+    chunk_key,
+    decode_manifest,
+    decode_progress,
+    manifest_key,
+    progress_key,
+)
+from joiner.run.unit import UnitStopped
+
+_TAIL: Final = 64
+"""Records at the end of a state partition that are looked at first: every transaction ends with its progress."""
+
+
+@dataclass(frozen=True)
+class StateLog:
+    """What a unit's partition of the state topic holds: the last value of each key."""
+
+    unit: int
+    values: dict[str, bytes] = field(default_factory=dict)
+
+    def progress(self) -> Progress | None:
+        """The newest progress record; None where the unit was never begun."""
+        value = self.values.get(progress_key(self.unit))
+        return None if value is None else _decoded(self.unit, decode_progress, value)
+
+    def manifests(self) -> list[Manifest]:
+        """The manifests of both slots, the newest first."""
+        values = (self.values.get(manifest_key(self.unit, slot)) for slot in range(SLOTS))
+        found = [_decoded(self.unit, decode_manifest, value) for value in values if value is not None]
+        return sorted(found, key=lambda manifest: -manifest.serial)
+
+    def chunks_in(self, slot: int) -> int:
+        """How many chunks lie in a slot, also those that no manifest counts."""
+        prefix = f"{self.unit}/{slot}/"
+        return sum(key.startswith(prefix) and not key.endswith("/manifest") for key in self.values)
+
+    def snapshot(self, manifest: Manifest) -> bytes:
+        """The bytes of a snapshot. Raises `UnitStopped` where a chunk is missing or altered."""
+        keys = [chunk_key(self.unit, manifest.slot, index) for index in range(manifest.chunks)]
+        missing = [key for key in keys if key not in self.values]
+        whole = b"".join(self.values.get(key, b"") for key in keys)
+        if missing or hashlib.sha256(whole).hexdigest() != manifest.sha256:
+            fault = f"lacks {', '.join(missing)}" if missing else "does not match its checksum"
+            message = (
+                f"unit {self.unit}: snapshot {manifest.serial} in the state topic {fault}: "
+                "restore the topic, or start anew with `joiner reset`"
+            )
+            raise UnitStopped(message)
+        return whole
+
+
+def read_state(kafka: KafkaSettings, group: str, topic: str, unit: int) -> StateLog:
+    """Everything in the unit's partition, read to its stable end."""
+    return _read(kafka, group, topic, unit, last=None)
+
+
+def read_progress(kafka: KafkaSettings, group: str, topic: str, unit: int) -> Progress | None:
+    """The newest progress record alone, found at the end of the partition in most cases."""
+    newest = _read(kafka, group, topic, unit, last=_TAIL).progress()
+    return newest if newest is not None else read_state(kafka, group, topic, unit).progress()
+
+
+def _read(kafka: KafkaSettings, group: str, topic: str, unit: int, last: int | None) -> StateLog:
+    consumer = make_consumer(kafka, group, enable_partition_eof=True)
+    try:
+        low, high = log_range(consumer, topic, unit)
+        start = low if last is None else max(low, high - last)
+        consumer.assign([TopicPartition(topic, unit, start)])
+        return StateLog(unit, _last_values(consumer, topic, unit, high))
+    finally:
+        consumer.close()
+
+
+def _last_values(consumer: Consumer, topic: str, unit: int, end: int) -> dict[str, bytes]:
+    values: dict[str, bytes] = {}
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        for message in consumer.consume(1000, 0.1):
+            error = message.error()
+            if error is not None and error.code() == EOF_CODE:
+                if (message.offset() or 0) >= end:
+                    return values
+                continue
+            raise_for(message)
+            deadline = time.monotonic() + TIMEOUT_S
+            key, value = (message.key() or b"").decode(), message.value()
+            if value is None:
+                values.pop(key, None)
+            else:
+                values[key] = value
+    message_text = f"unit {unit}: the state topic {topic} could not be read to its end within {TIMEOUT_S:.0f} s"
+    raise UnitStopped(message_text)
+
+
+_Versioned = TypeVar("_Versioned", Progress, Manifest)
+
+
+def _decoded(unit: int, decode: Callable[[bytes], _Versioned], value: bytes) -> _Versioned:
+    try:
+        record = decode(value)
+    except msgspec.DecodeError as error:
+        message = f"unit {unit}: a record of the state topic cannot be read: {error}; is it written by another program?"
+        raise UnitStopped(message) from error
+    if record.format > FORMAT_VERSION:
+        message = f"unit {unit}: the state topic was written by a newer release (format {record.format}); run that one"
+        raise UnitStopped(message)
+    return record

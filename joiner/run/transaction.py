@@ -1,0 +1,223 @@
+"""The transactions of one unit: everything a batch brought forth becomes visible at once, or not at all.
+
+Steps of a commit, in this order:
+
+ 1. begin
+ 2. the joined, late and rejected records
+ 3. now and then a snapshot: chunks, tombstones of surplus ones, manifest
+ 4. the progress record, last in the unit's partition of the state topic
+ 5. the input offsets, for the consumer group (for tools to see; the progress record is what counts)
+ 6. commit
+
+The ``transactional.id`` is ``<application>-<unit>`` in every runner: whoever initialised it last owns the unit, and
+the commit of everyone else fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from joiner.run.clients import TIMEOUT_S, is_fenced, make_consumer
+from joiner.run.progress import (
+    CHUNK_BYTES_MAX,
+    FORMAT_VERSION,
+    SLOTS,
+    Manifest,
+    Progress,
+    chunk_key,
+    encode,
+    manifest_key,
+    progress_key,
+)
+from joiner.run.settings import JoinerSettings
+from joiner.run.state_log import StateLog
+
+TRANSACTION_TIMEOUT_MS: Final = 60_000
+"""After this the broker aborts a transaction whose process hangs; until then readers wait behind it."""
+
+_log = logging.getLogger(__name__)
+_kafka_log = logging.getLogger("joiner.kafka")
+
+
+class Fenced(Exception):
+    """Somebody else has taken the unit."""
+
+
+class Aborted(Exception):
+    """The transaction was rolled back; the unit's state must be built anew from its last commit."""
+
+
+@dataclass
+class SnapshotPlace:
+    """Where the next snapshot goes: its serial number, and how many chunks lie in each slot."""
+
+    serial: int
+    chunks: list[int]
+
+    @classmethod
+    def after(cls, state: StateLog) -> SnapshotPlace:
+        """The place that follows what the state topic holds."""
+        newest = state.manifests()[:1]
+        return cls(newest[0].serial if newest else -1, [state.chunks_in(slot) for slot in range(SLOTS)])
+
+
+class UnitTransactions:
+    """The transactional producer of one unit."""
+
+    def __init__(self, settings: JoinerSettings, unit: int, offsets_of: Consumer) -> None:
+        """``offsets_of``: a consumer of the group without membership, whose metadata offsets are sent with."""
+        self._settings = settings
+        self._unit = unit
+        self._offsets_of = offsets_of
+        self._producer = Producer(
+            settings.kafka.producer_config(
+                transactional_id=f"{settings.application.name}-{unit}",
+                transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+                # With idempotence the send queue must not hold back; a commit that follows a commit at once is told
+                # to wait and try again, by default for 100 ms.
+                queue_buffering_backpressure_threshold=1,
+                retry_backoff_ms=2,
+                linger_ms=5,
+                compression_type="lz4",
+            ),
+            logger=_kafka_log,
+        )
+
+    def init(self) -> None:
+        """Take the transactional id: from now on everyone else's transactions of this unit fail."""
+        try:
+            self._producer.init_transactions(TIMEOUT_S)
+        except KafkaException as error:
+            if is_fenced(error):
+                raise Fenced from error
+            raise
+
+    def commit(
+        self,
+        messages: Sequence[tuple[str, bytes | None, bytes]],
+        progress: Progress,
+        snapshot: tuple[bytes, SnapshotPlace] | None = None,
+    ) -> SnapshotPlace | None:
+        """Write one transaction (steps 1-6); returns the place of the snapshot that was written.
+
+        Raises `Fenced` or `Aborted`; the transaction is then not visible and never will be.
+        """
+        written = None
+        try:
+            self._producer.begin_transaction()
+            self._produce_all(messages)
+            if snapshot is not None:
+                written = self._produce_snapshot(*snapshot, progress)
+            self._produce(self._settings.state_topic, progress_key(self._unit), encode(progress))
+            offsets = [TopicPartition(topic, self._unit, at) for topic, at in progress.offsets.items()]
+            metadata = self._offsets_of.consumer_group_metadata()
+            self._producer.send_offsets_to_transaction(offsets, metadata, TIMEOUT_S)
+            self._commit()
+        except KafkaException as error:
+            self._give_up(error)
+        return written
+
+    def forget(self, state: StateLog) -> None:
+        """Tombstone everything that the state topic holds of this unit, in one transaction."""
+        try:
+            self._producer.begin_transaction()
+            for key in state.values:
+                self._produce(self._settings.state_topic, key, None)
+            self._commit()
+        except KafkaException as error:
+            self._give_up(error)
+
+    def _produce_all(self, messages: Sequence[tuple[str, bytes | None, bytes]]) -> None:
+        by_topic: dict[str, list[dict[str, bytes | None]]] = {}
+        for topic, key, value in messages:
+            by_topic.setdefault(topic, []).append({"key": key, "value": value})
+        for topic, batch in by_topic.items():
+            waiting = batch
+            while waiting:
+                self._producer.produce_batch(topic, waiting, partition=self._unit)
+                # It does not raise: what the full queue refused carries an error and is offered again.
+                refused = [message for message in waiting if "_error" in message]
+                for message in refused:
+                    fault = message.pop("_error")
+                    if fault.code() != KafkaError._QUEUE_FULL:  # type: ignore[union-attr] # noqa: SLF001
+                        raise KafkaException(fault)
+                waiting = refused
+                self._producer.poll(0.05 if refused else 0)
+
+    def _produce(self, topic: str, key: str, value: bytes | None) -> None:
+        while True:
+            try:
+                self._producer.produce(topic, value, key.encode(), self._unit)
+            except BufferError:
+                self._producer.poll(0.05)
+            else:
+                return
+
+    def _produce_snapshot(self, data: bytes, place: SnapshotPlace, progress: Progress) -> SnapshotPlace:
+        serial = place.serial + 1
+        slot = serial % SLOTS
+        parts = [data[at : at + CHUNK_BYTES_MAX] for at in range(0, len(data), CHUNK_BYTES_MAX)]
+        topic = self._settings.state_topic
+        for index, part in enumerate(parts):
+            self._produce(topic, chunk_key(self._unit, slot, index), part)
+        for surplus in range(len(parts), place.chunks[slot]):
+            self._produce(topic, chunk_key(self._unit, slot, surplus), None)
+        digest = hashlib.sha256(data).hexdigest()
+        manifest = Manifest(
+            FORMAT_VERSION,
+            serial,
+            slot,
+            len(parts),
+            len(data),
+            digest,
+            progress.offsets,
+            progress.fingerprint,
+        )
+        self._produce(topic, manifest_key(self._unit, slot), encode(manifest))
+        chunks = list(place.chunks)
+        chunks[slot] = len(parts)
+        return SnapshotPlace(serial, chunks)
+
+    def _commit(self) -> None:
+        """A commit whose answer was lost is asked for again; it is safe to ask twice."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                self._producer.commit_transaction(TIMEOUT_S)
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+                _log.info("unit %s: commit is tried again: %s", self._unit, error.args[0].str())
+            else:
+                return
+
+    def _give_up(self, error: KafkaException) -> None:
+        """Roll back where that is possible, and say what the failure means."""
+        if is_fenced(error):
+            raise Fenced from error
+        if error.args[0].txn_requires_abort():
+            try:
+                self._producer.abort_transaction(TIMEOUT_S)
+            except KafkaException as failed:
+                if is_fenced(failed):
+                    raise Fenced from failed
+        raise Aborted(error.args[0].str()) from error
+
+
+def unsubscribed_consumer(settings: JoinerSettings) -> Consumer:
+    """A consumer that only lends its group's metadata: offsets are committed in it without being a member."""
+    consumer = make_consumer(settings.kafka, settings.application.name)
+    consumer.assign([])
+    return consumer
+
+
+def offsets_as_text(offsets: Mapping[str, int]) -> str:
+    """``topic@offset`` of each topic, for messages."""
+    return ", ".join(f"{topic}@{at}" for topic, at in sorted(offsets.items()))

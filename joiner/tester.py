@@ -1,0 +1,20 @@
+"""Checks the correctness of the join: ``python joiner/tester.py``, see ``--help``.
+
+A thin script: the checks are in `joiner.check`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# Started as a script, Python puts joiner/ first on the path, where `import joiner` would find nothing and
+# standard names could find our files.
+_HERE = str(Path(__file__).resolve().parent)
+if __name__ == "__main__" and _HERE in sys.path:
+    sys.path[sys.path.index(_HERE)] = str(Path(__file__).resolve().parents[1])
+
+from joiner.check.command import main  # noqa: E402 - the path comes first
+
+if __name__ == "__main__":
+    sys.exit(main())

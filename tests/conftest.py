@@ -1,0 +1,15 @@
+"""What all tests share: reproducible Hypothesis profiles."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# Two busy cores make single examples slow without anything being wrong: no deadline for an example.
+settings.register_profile("local", deadline=None, print_blob=True)
+# The same examples in every run, so that a change is judged by itself and not by its luck.
+settings.register_profile(
+    "ci", parent=settings.get_profile("local"), derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("ci" if os.environ.get("CI") else "local")

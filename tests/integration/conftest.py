@@ -1,0 +1,71 @@
+"""One real stack for the integration tests of a run, in a temporary folder and on free ports.
+
+Each server starts when the first test asks for it. A server that cannot be had fails the tests that need it,
+with the reason; nothing is skipped.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from broker.stack import LocalStack, ephemeral_stack
+
+
+class MqttAddress(NamedTuple):
+    """Where the MQTT broker listens."""
+
+    host: str
+    port: int
+
+
+class InfluxdbAccess(NamedTuple):
+    """How to reach a database; ``bucket`` is ``<database>/autogen``."""
+
+    url: str
+    token: str
+    org: str
+    bucket: str
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[LocalStack]:
+    """The stack itself, for tests that stop, kill or pause servers; they bring back what they stopped."""
+    with ephemeral_stack(say=print) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def kafka(stack: LocalStack) -> str:
+    """The bootstrap string of a running Kafka. Take topic names of your own: it is shared."""
+    stack.up([stack.kafka])
+    return stack.kafka.address
+
+
+@pytest.fixture(scope="session")
+def mqtt(stack: LocalStack) -> MqttAddress:
+    """The address of a running MQTT broker. Take topic names of your own: it is shared."""
+    stack.up([stack.mqtt])
+    return MqttAddress("127.0.0.1", stack.mqtt.port)
+
+
+@pytest.fixture(scope="session")
+def new_database(stack: LocalStack) -> Callable[[], InfluxdbAccess]:
+    """Makes a fresh, empty database at each call, for tests that need several."""
+    stack.up([stack.influxdb])
+
+    def make() -> InfluxdbAccess:
+        name = f"test_{uuid.uuid4().hex[:12]}"
+        stack.influxdb.create_database(name)
+        return InfluxdbAccess(stack.influxdb.url, ":", "-", f"{name}/autogen")
+
+    return make
+
+
+@pytest.fixture
+def influxdb(new_database: Callable[[], InfluxdbAccess]) -> InfluxdbAccess:
+    """A fresh, empty database of a running InfluxDB, for this test alone."""
+    return new_database()

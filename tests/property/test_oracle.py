@@ -1,0 +1,90 @@
+"""Is the quick computation of what must have been emitted the oracle's, and does the oracle keep its own laws?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joiner.check import expected, oracle
+from joiner.check.expected import Judge, certain_pairs
+from joiner.check.oracle import ALL_KEYS, Mark, Rec
+
+INT64_MIN, INT64_MAX = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+TIMES = st.one_of(st.integers(0, 12), st.integers(0, 12), st.integers(-(9 * 10**18), 9 * 10**18))
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[Rec | Mark]:
+    """One stream in log order: few keys and times, hence ties; disorder, marks, repeated event ids."""
+    entries: list[Rec | Mark] = []
+    seq = draw(st.integers(0, 5))
+    for _ in range(draw(st.integers(0, 14))):
+        ts, key = draw(TIMES), draw(st.integers(0, 2))
+        if draw(st.integers(0, 7)) == 0:
+            entries.append(Mark(draw(st.sampled_from((ALL_KEYS, key))), ts, seq))
+        else:
+            entries.append(Rec(key, ts, seq, draw(st.sampled_from((None, "a", "b")))))
+        seq += draw(st.integers(1, 3))
+    return entries
+
+
+LATENESS = st.one_of(st.integers(0, 8), st.integers(0, 2**62))
+OPTIONS = st.fixed_dictionaries(
+    {
+        "tolerance_ns": st.one_of(st.none(), st.integers(0, 6), st.integers(0, 2**63 - 1)),
+        "lateness_ns": st.one_of(LATENESS, st.tuples(LATENESS, LATENESS)),
+    }
+)
+
+
+@given(left=streams(), right=streams(), options=OPTIONS, closed=st.booleans())
+def test_the_quick_computation_equals_the_nested_loops(
+    left: list[Rec | Mark], right: list[Rec | Mark], options: dict[str, Any], closed: bool
+) -> None:
+    slow = oracle.join(left, right, **options, closed=closed)
+    quick = expected.join(left, right, **options, closed=closed)
+    assert quick.pairs == slow.pairs
+    assert quick.left_late == {record.seq for record in slow.left.late}
+    assert quick.right_late == {record.seq for record in slow.right.late}
+
+
+@given(left=streams(), right=streams(), options=OPTIONS, data=st.data())
+def test_what_must_have_been_emitted_only_grows(
+    left: list[Rec | Mark], right: list[Rec | Mark], options: dict[str, Any], data: st.DataObject
+) -> None:
+    stops = data.draw(st.tuples(st.integers(0, len(left)), st.integers(0, len(right))))
+    earlier = oracle.join(left[: stops[0]], right[: stops[1]], **options)
+    later = oracle.join(left, right, **options)
+    assert earlier.pairs <= later.pairs <= oracle.join(left, right, **options, closed=True).pairs
+    assert [r.seq for r in earlier.left.late] == [r.seq for r in later.left.late if r in left[: stops[0]]]
+
+
+@given(left=streams(), right=streams(), options=OPTIONS, closed=st.booleans())
+def test_the_join_is_symmetric(
+    left: list[Rec | Mark], right: list[Rec | Mark], options: dict[str, Any], closed: bool
+) -> None:
+    lateness = options["lateness_ns"]
+    mirrored = lateness if isinstance(lateness, int) else lateness[::-1]
+    tolerance = options["tolerance_ns"]
+    there = oracle.join(left, right, **options, closed=closed)
+    back = oracle.join(right, left, tolerance_ns=tolerance, lateness_ns=mirrored, closed=closed)
+    assert there.pairs == {(left_seq, right_seq) for right_seq, left_seq in back.pairs}
+
+
+@given(left=streams(), right=streams())
+def test_the_ordinals_among_equal_times_are_the_same(left: list[Rec | Mark], right: list[Rec | Mark]) -> None:
+    judges = Judge(3), Judge(0)
+    for judge, entries in zip(judges, (left, right), strict=True):
+        for entry in entries:
+            if isinstance(entry, Mark):
+                judge.mark(entry.key, entry.ts)
+            else:
+                judge.judge(*entry)
+    pairs = certain_pairs(judges[0].stream(), judges[1].stream(), None, closed=True)
+    answer = oracle.join(left, right, lateness_ns=(3, 0), closed=True)
+    lefts, rights = oracle.ordinals(answer.left.accepted), oracle.ordinals(answer.right.accepted)
+    assert pairs.left_ordinal.tolist() == [lefts[seq] for seq in pairs.left_seq.tolist()]
+    assert pairs.right_ordinal.tolist() == [rights[seq] for seq in pairs.right_seq.tolist()]

@@ -1,0 +1,289 @@
+"""A pretended pipeline for the tests of the tester: inputs of every kind, and the outputs a right joiner
+gives.
+
+The outputs come from the nested-loop oracle, record by record and without any of the tester's own code, so
+that the tester and this agree only if both are right.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+
+from broker import wire
+from broker.partitioner import partition_of
+from broker.times import mean_text
+from joiner.check import oracle
+from joiner.check.evidence import Message, RecordedEvidence
+from joiner.run.progress import FORMAT_VERSION, Progress
+from joiner.run.settings import JoinerSettings
+
+BASE_MS = 1_554_096_460_000
+PARTITIONS = 3
+APPLICATION = "shop"
+JOINS = (
+    {
+        "name": "power",
+        "left": "speed",
+        "right": "torque",
+        "function": "joiner.functions:spindle_power",
+        "output": "mechPower",
+    },
+    {
+        "name": "gap",
+        "left": "command",
+        "right": "speed",
+        "function": "product",
+        "output": "speedGap",
+        "tolerance": "3s",
+        "lateness": "1s",
+    },
+    {
+        "name": "keep",
+        "left": "torque",
+        "right": "command",
+        "function": "both",
+        "output": "kept",
+        "lateness": ["2s", "0s"],
+    },
+)
+
+
+def make_settings(**more: Any) -> JoinerSettings:
+    """The settings of the pretended application."""
+    given = {
+        "topics": {"partitions": PARTITIONS},
+        "application": {"name": APPLICATION},
+        "join": list(JOINS),
+        **more,
+    }
+    return JoinerSettings.model_validate(given)
+
+
+@dataclass
+class Pipeline:
+    """The logs of a run: inputs, then outputs once `run` has been called; the events file; the points."""
+
+    settings: JoinerSettings
+    inputs: list[Message] = field(default_factory=list)
+    outputs: list[Message] = field(default_factory=list)
+    rows: list[bytes] = field(default_factory=list)
+    points: dict[tuple[str, str, str, str, int], dict[str, float | str]] = field(default_factory=dict)
+    ends: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def write(self, topic: str, partition: int, key: str | None, value: bytes, time_ms: int = BASE_MS) -> Message:
+        """Append a record to a log, sometimes behind a gap as transactions leave it."""
+        offset = self.ends[topic, partition]
+        self.ends[topic, partition] += 2 if offset % 7 == 3 else 1
+        key_bytes = None if key is None else key.encode()
+        return Message(topic, partition, offset, time_ms, key_bytes, value)
+
+    def put_in(self, value: bytes, partition: int, key: str | None = None) -> None:
+        """Append to the data topic."""
+        self.inputs.append(self.write(self.settings.topics.data, partition, key, value, BASE_MS + 60_000))
+
+    def put_event(self, event: dict[str, Any], *, lose: str = "") -> None:
+        """Append a row to the events file and, as the connector would, its quantities to the data topic."""
+        self.rows.append(json.dumps(event).encode())
+        for quantity, result in event.items():
+            if quantity not in {"Thing", "Timestamp", "id", lose}:
+                record = wire.Record(event["Thing"], quantity, event["Timestamp"], float(result), event["id"])
+                unit = partition_of(record.thing.encode(), PARTITIONS)
+                self.put_in(wire.encode(record), unit, record.thing)
+
+    def put_out(self, topic: str, partition: int, key: str, message: Any) -> None:
+        """Append to an output topic."""
+        self.outputs.append(self.write(topic, partition, key, wire.encode(message)))
+
+    def run(self) -> None:
+        """Write all outputs that a right joiner would have written by now, and the points of the pairs."""
+        self.outputs.clear()
+        for unit in range(PARTITIONS):
+            _run_unit(self, unit)
+
+    def evidence(self) -> RecordedEvidence:
+        """What the tester may see of it."""
+        topics = self.settings.topics
+        progress = {unit: make_progress(self, unit) for unit in range(PARTITIONS)}
+        return RecordedEvidence(progress, [*self.inputs, *self.outputs], topics.out, topics.late, topics.rejected)
+
+
+def make_progress(pipeline: Pipeline, unit: int, stop: int | None = None) -> Progress:
+    """The progress record of a unit that has consumed everything, or everything before ``stop``."""
+    settings = pipeline.settings
+    topic = settings.topics.data
+    end = pipeline.ends[topic, unit] if stop is None else stop
+    return Progress(
+        format=FORMAT_VERSION,
+        application=settings.application.name,
+        unit=unit,
+        run="run",
+        instance="here",
+        placement="process",
+        offsets={topic: end},
+        start={topic: 0},
+        topics={},
+        partitions=PARTITIONS,
+        fingerprint=settings.fingerprint(),
+        semantics=settings.semantics(),
+        counts={},
+        joins={},
+    )
+
+
+def _run_unit(pipeline: Pipeline, unit: int) -> None:
+    settings, topic = pipeline.settings, pipeline.settings.topics.data
+    wanted = {side.quantity for join in settings.join for side in (join.left, join.right)}
+    usable: list[tuple[int, int, wire.Record | wire.Mark]] = []
+    for message in pipeline.inputs:
+        if message.partition != unit:
+            continue
+        reason = ""
+        try:
+            entry, ts = wire.decode_data(message.value, settings.events.time_unit)
+        except wire.Unreadable as error:
+            reason = str(error)
+        else:
+            if entry.quantity not in wanted | ({None} if isinstance(entry, wire.Mark) else set()):
+                continue
+            if ts > message.time_ms * 10**6 + settings.application.ahead_max:
+                reason = "from the future"
+            elif entry.thing is not None and partition_of(entry.thing.encode(), PARTITIONS) != unit:
+                reason = "wrong partition"
+        if reason:
+            letter = wire.reject(
+                message.value, reason, source=APPLICATION, topic=topic, partition=unit, offset=message.offset
+            )
+            pipeline.put_out(settings.topics.rejected, unit, "", letter)
+        else:
+            usable.append((message.offset, ts, entry))
+    for join in settings.join:
+        _run_join(pipeline, unit, join, usable)
+
+
+def _run_join(pipeline: Pipeline, unit: int, join: Any, usable: list[tuple[int, int, Any]]) -> None:
+    settings = pipeline.settings
+    records = {offset: entry for offset, _, entry in usable}
+    things = sorted({entry.thing for _, _, entry in usable if entry.thing is not None})
+    streams: list[list[oracle.Rec | oracle.Mark]] = []
+    for side in (join.left, join.right):
+        stream: list[oracle.Rec | oracle.Mark] = []
+        for offset, ts, entry in usable:
+            key = oracle.ALL_KEYS if entry.thing is None else things.index(entry.thing)
+            if isinstance(entry, wire.Mark) and entry.quantity in {None, side.quantity}:
+                stream.append(oracle.Mark(key, ts, offset))
+            elif isinstance(entry, wire.Record) and entry.quantity == side.quantity:
+                stream.append(oracle.Rec(key, ts, offset, entry.id))
+        streams.append(stream)
+    answer = oracle.join(*streams, tolerance_ns=join.tolerance, lateness_ns=join.lateness)
+    for name, side in (("left", answer.left), ("right", answer.right)):
+        for late in side.late:
+            record = records[late.seq]
+            message = wire.Late(
+                f"{join.name}:{unit}:{name}:{late.seq}",
+                APPLICATION,
+                join.name,
+                name,  # type: ignore[arg-type] # one of the two literals
+                settings.topics.data,
+                unit,
+                late.seq,
+                record,
+            )
+            pipeline.put_out(settings.topics.late, unit, record.thing, message)
+    times = [{rec.seq: rec.ts for rec in side.accepted} for side in (answer.left, answer.right)]
+    ordinals = [oracle.ordinals(side.accepted) for side in (answer.left, answer.right)]
+    for left_seq, right_seq in sorted(answer.pairs):
+        _put_pair(pipeline, unit, join, (left_seq, right_seq), records, times, ordinals)
+
+
+def _put_pair(
+    pipeline: Pipeline,
+    unit: int,
+    join: Any,
+    seqs: tuple[int, int],
+    records: dict[int, Any],
+    times: list[dict[int, int]],
+    ordinals: list[dict[int, int]],
+) -> None:
+    settings, (left, right) = pipeline.settings, (records[seqs[0]], records[seqs[1]])
+    identity = f"{join.name}:{unit}:{seqs[0]}:{seqs[1]}"
+    first, second = times[0][seqs[0]], times[1][seqs[1]]
+    tie = f"{ordinals[0][seqs[0]]}-{ordinals[1][seqs[1]]}"
+    result: float | dict[str, float]
+    if join.function == "both":
+        result = {"left": left.result, "right": right.result}
+    elif join.function == "product":
+        result = left.result * right.result
+    else:
+        result = left.result * right.result * (3.141592653589793 / 30)
+    if result == float("inf"):
+        letter = wire.reject(b"", "not finite", source=APPLICATION, topic="", identity=identity)
+        pipeline.put_out(settings.topics.rejected, unit, left.thing, letter)
+        return
+    message = wire.Joined(
+        left.thing,
+        join.output,
+        msgspec.Raw(mean_text(first, second, "ms").encode()),
+        result,
+        identity,
+        wire.Side(left.quantity, left.phenomenonTime, left.result, left.id),
+        wire.Side(right.quantity, right.phenomenonTime, right.result, right.id),
+        "" if tie == "0-0" else tie,
+    )
+    pipeline.put_out(settings.topics.out, unit, left.thing, message)
+    half = "1" if (first + second) % 2 else ""
+    key = (left.thing, join.output, half, message.tie, (first + second) // 2)
+    fields: dict[str, float | str] = {"id": identity}
+    fields.update(result if isinstance(result, dict) else {"result": result})
+    pipeline.points[key] = fields
+
+
+def make_pipeline(seed: int, rows: int = 120) -> Pipeline:
+    """A run over events of every kind: in and out of order, redelivered, equal in time, late, marks,
+    garbage.
+    """
+    rng, pipeline = random.Random(seed), Pipeline(make_settings())
+    clock = dict.fromkeys((f"R{number}" for number in range(5)), 0)
+    sent: list[dict[str, Any]] = []
+    for number in range(rows):
+        thing = rng.choice(list(clock))
+        clock[thing] += rng.choice((0, 1, 500, 1000, 2500))
+        event: dict[str, Any] = {"Thing": thing, "Timestamp": BASE_MS + clock[thing], "id": f"e{number}"}
+        if rng.random() < 0.1:
+            event["Timestamp"] -= 1500
+        for quantity in rng.sample(("speed", "torque", "command", "load"), rng.randint(1, 3)):
+            event[quantity] = round(rng.uniform(-300, 300), 3)
+        pipeline.put_event(event)
+        sent.append(event)
+        if rng.random() < 0.08:
+            pipeline.put_event(rng.choice(sent[-3:]))
+            pipeline.rows.pop()
+    _put_oddities(pipeline, clock)
+    pipeline.run()
+    return pipeline
+
+
+def _put_oddities(pipeline: Pipeline, clock: dict[str, int]) -> None:
+    """What is rejected, not selected, a mark, or fails in a joining function."""
+    here = partition_of(b"R0", PARTITIONS)
+    last_ms = BASE_MS + clock["R0"]
+    huge = {"Thing": "R0", "Timestamp": last_ms + 4000, "id": "huge", "speed": 1e200, "command": 1e200}
+    pipeline.put_event(huge)
+    pipeline.put_event({"Thing": "R0", "Timestamp": BASE_MS + 10**10, "id": "future", "speed": 1.0})
+    for value in (b"{", b"", b'{"thing":"R0","quantity":"speed","phenomenonTime":1,"result":null,"id":"x"}'):
+        pipeline.put_in(value, here)
+    wrong = wire.Record("R0", "speed", BASE_MS + 10**6, 1.0, "elsewhere")
+    pipeline.put_in(wire.encode(wrong), (here + 1) % PARTITIONS, "R0")
+    pipeline.put_in(wire.encode(wire.Mark(last_ms + 4001, "speed", "R0")), here, "R0")
+    pipeline.put_in(wire.encode(wire.Mark(BASE_MS + 10**10, "speed")), here)
+    pipeline.put_in(wire.encode(wire.Mark(BASE_MS, "load")), here)
+    pipeline.put_in(wire.encode(wire.Mark(BASE_MS + min(clock.values()))), here)
+    iso = wire.Record("R0", "torque", "2019-04-01T08:27:40.5+02:00", 2.0, "iso")
+    pipeline.put_in(wire.encode(iso), here, "R0")
+    exact = wire.Record("R0", "torque", cast("int", msgspec.Raw(f"{last_ms + 9000}.000001".encode())), 2.5, "dec")
+    pipeline.put_in(wire.encode(exact), here, "R0")
