@@ -176,6 +176,8 @@ def _unknown_sections(path: Path) -> list[str]:
 
 def _mistake(found: Any, path: Path) -> str:
     place = ".".join(str(part) for part in found["loc"])
+    if not place:
+        return f"{path}: {found['msg'].removeprefix('Value error, ')}"
     variable = "LSB_" + "__".join(str(part) for part in found["loc"]).upper()
     given = "" if found["type"] == "missing" else f" (given: {str(found['input'])[:80]!r})"
     return f"{path}: {place}: {found['msg']}{given}; set it there or in {variable}"

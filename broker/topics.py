@@ -49,12 +49,15 @@ class TopicFacts:
     partitions: int
 
 
-def data_topic_specs(settings: TopicSettings) -> list[TopicSpec]:
-    """The topics that carry records: input, results, late, rejected, unmatched."""
+def data_topic_specs(settings: TopicSettings, inputs: Sequence[str] = ()) -> list[TopicSpec]:
+    """The topics that carry records: input, results, late, rejected, unmatched, and other ``inputs``."""
     required = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
     initial = {"retention.ms": str(settings.retention // 1_000_000)}
-    names = (settings.data, settings.out, settings.late, settings.rejected, settings.unmatched)
-    return [TopicSpec(name, settings.partitions, settings.replication_factor, required, initial) for name in names]
+    names = (settings.data, settings.out, settings.late, settings.rejected, settings.unmatched, *inputs)
+    return [
+        TopicSpec(name, settings.partitions, settings.replication_factor, required, initial)
+        for name in dict.fromkeys(names)
+    ]
 
 
 def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:

@@ -25,6 +25,10 @@ NAME_LENGTH_MAX: Final = 256
 RECORD_BYTES_MAX: Final = 64 * 1024
 """Bytes of one data record: far above any honest one, and two of them fit into one result."""
 
+BRACKETS_MAX: Final = 256
+"""Brackets in a data record, which has two. How deep a parser can follow nested ones depends on the process that
+runs it; a limit of our own makes every reader come to the same verdict."""
+
 REJECTED_BYTES_MAX: Final = 64 * 1024
 """Bytes of a rejected input that are kept; its length and hash tell the rest."""
 
@@ -161,9 +165,12 @@ def decode_data(value: bytes | None, unit: str) -> tuple[Record | Mark, int]:
     if len(value) > RECORD_BYTES_MAX:
         message = f"the value has {len(value)} bytes, more than {RECORD_BYTES_MAX}"
         raise Unreadable(message)
+    if len(value) > BRACKETS_MAX and value.count(b"[") + value.count(b"{") > BRACKETS_MAX:
+        message = f"the value has more than {BRACKETS_MAX} brackets"
+        raise Unreadable(message)
     try:
         record = _records.decode(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return _decode_rare(value, unit, error)
     return record, _time_ns(record.phenomenonTime, unit)
 
@@ -193,7 +200,7 @@ def _decode_rare(value: bytes, unit: str, error: Exception) -> tuple[Record | Ma
             mark = _marks.decode(value)
             return mark, _time_ns(mark.mark, unit)
         raw = _raw_times.decode(value)
-    except msgspec.DecodeError as wrong:
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
         raise Unreadable(str(wrong)) from error
     return _with_exact_time(raw), _time_ns(bytes(raw.phenomenonTime), unit)
 

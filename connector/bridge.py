@@ -229,9 +229,7 @@ class _MarkWriter:
         own = settings.connector
         idle_after_ns = own.idle_after or 0
         self._unit_ns = UNIT_NS[settings.events.time_unit]
-        self._watch = SilenceWatch(
-            idle_after_ns=idle_after_ns, ahead_max_ns=own.ahead_max, unit_ns=self._unit_ns
-        )
+        self._watch = SilenceWatch(idle_after_ns=idle_after_ns, ahead_max_ns=own.ahead_max, unit_ns=self._unit_ns)
         self._look_every_ns = idle_after_ns // _MARK_LOOKS
         self._listened_ns = 0
         self._next_look_ns = self._look_every_ns

@@ -44,9 +44,7 @@ class Outgoing(NamedTuple):
 class RecordProducer:
     """Sends records; ``confirm`` is called with the ticket of each one that Kafka has, from within `poll`."""
 
-    def __init__(
-        self, kafka: KafkaSettings, connector: ConnectorSettings, confirm: Callable[[Ticket], None]
-    ) -> None:
+    def __init__(self, kafka: KafkaSettings, connector: ConnectorSettings, confirm: Callable[[Ticket], None]) -> None:
         self._confirm = confirm
         self._fault: str | None = None
         config = kafka.producer_config(
@@ -66,8 +64,7 @@ class RecordProducer:
         """Queue the records in their order. Blocks only where the queue is full. Raises `DeliveryError`."""
         delivered = self._delivered
         batch: list[dict[str, Any]] = [
-            {"key": key, "value": value, "callback": partial(delivered, ticket)}
-            for key, value, ticket in records
+            {"key": key, "value": value, "callback": partial(delivered, ticket)} for key, value, ticket in records
         ]
         while batch and self._producer.produce_batch(topic, batch) < len(batch):
             batch = [message for message in batch if "_error" in message]

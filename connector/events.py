@@ -89,9 +89,7 @@ class Parser:
     def parse(self, payload: bytes) -> Parsed:
         """The records of ``payload`` and what of it is refused; never raises."""
         if len(payload) > self._bytes_max:
-            reason = (
-                f"the payload has {len(payload)} bytes, more than events.event_bytes_max = {self._bytes_max}"
-            )
+            reason = f"the payload has {len(payload)} bytes, more than events.event_bytes_max = {self._bytes_max}"
             return Parsed("", 0, [], [Refusal(payload, reason)])
         return self._parse_plain(payload) or self._parse_closely(payload)
 
@@ -169,9 +167,7 @@ class Parser:
 
 def dead_letter(refusal: Refusal, mqtt_topic: str) -> Rejected:
     """The dead letter of a refusal."""
-    return reject(
-        refusal.value, refusal.reason, source="connector", topic=mqtt_topic, identity=refusal.identity
-    )
+    return reject(refusal.value, refusal.reason, source="connector", topic=mqtt_topic, identity=refusal.identity)
 
 
 def _members(payload: bytes) -> dict[str, bytes]:

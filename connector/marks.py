@@ -54,9 +54,7 @@ class SilenceWatch:
     every later one late.
     """
 
-    def __init__(
-        self, *, idle_after_ns: int, ahead_max_ns: int, unit_ns: int, scopes_max: int = SCOPES_MAX
-    ) -> None:
+    def __init__(self, *, idle_after_ns: int, ahead_max_ns: int, unit_ns: int, scopes_max: int = SCOPES_MAX) -> None:
         self._idle_after_ns = idle_after_ns
         self._unit_ns = unit_ns
         self._ahead_max_ns = ahead_max_ns

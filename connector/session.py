@@ -76,6 +76,7 @@ class MqttSession:
 
     def __init__(self, mqtt: MqttSettings, connector: ConnectorSettings) -> None:
         self._mqtt = mqtt
+        self._client_id = connector.client_id
         self._packet_bytes_max = connector.packet_bytes_max
         self._keep_alive_s = connector.keep_alive // 10**9
         self._connect_packets = {
@@ -219,9 +220,7 @@ class MqttSession:
             logger.warning("the MQTT broker speaks no MQTT 5: its own limits and session expiry apply")
             self._lose("trying MQTT 3.1.1")
         if greeting.reason_code:
-            self._give_up(
-                "the connection", greeting.reason_code, greeting.properties.get(protocol.REASON_STRING)
-            )
+            self._give_up("the connection", greeting.reason_code, greeting.properties.get(protocol.REASON_STRING))
         keep_alive = greeting.properties.get(protocol.KEEP_ALIVE)
         if keep_alive is not None:
             self._keep_alive_s = max(1, int.from_bytes(keep_alive))
@@ -245,7 +244,8 @@ class MqttSession:
         except OSError as error:
             self._lose(str(error))
         if not block:
-            self._lose("the broker closed the connection")
+            # Some brokers (mosquitto 2.0) take a session over to its new client without a word to the old one.
+            self._lose(f"the broker closed it (if again and again: is there another {self._client_id!r}?)")
         self._heard_s = time.monotonic()
         return block
 

@@ -73,9 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings file (default: lsb.toml if it exists)"
-    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings file (default: lsb.toml if it exists)")
     parser.add_argument(
         "--journal",
         type=Path,
@@ -127,9 +125,7 @@ def _topics_ready(settings: DbConnectorSettings, stop: threading.Event) -> bool:
     ready = threading.Event()
 
     def ask() -> None:
-        admin = AdminClient(
-            settings.kafka.client_config(), logger=logging.getLogger("db_connector.librdkafka")
-        )
+        admin = AdminClient(settings.kafka.client_config(), logger=logging.getLogger("db_connector.librdkafka"))
         while not ready.is_set() and not stop.is_set():
             try:
                 ensure_topics(admin, specs)

@@ -127,9 +127,7 @@ def _meaning(error: ApiException, bucket: str, url: str) -> WriteError:
         return TooLargeError(reason)
     if status in _PASSING or status >= _SERVER_ERRORS:
         return UnavailableError(f"HTTP {status}: {reason}", _retry_after_s(error))
-    way_out = _WAYS_OUT.get(
-        status, "is influxdb.url the address of InfluxDB, and its scheme (http, https) right?"
-    )
+    way_out = _WAYS_OUT.get(status, "is influxdb.url the address of InfluxDB, and its scheme (http, https) right?")
     return MisconfiguredError(f"HTTP {status} from {url}, bucket {bucket}: {reason}; {way_out}")
 
 

@@ -115,9 +115,7 @@ def _field_text(value: str) -> str:
 def _time(text: bytes, unit: str) -> tuple[int, bool]:
     if len(text) > _TIME_LENGTH_MAX or b"e" in text or b"E" in text:
         # An exponent may ask for a number of a billion digits; no writer of this pipeline uses one.
-        message = (
-            f"time {text[:_TIME_LENGTH_MAX]!r} is no plain number of at most {_TIME_LENGTH_MAX} characters"
-        )
+        message = f"time {text[:_TIME_LENGTH_MAX]!r} is no plain number of at most {_TIME_LENGTH_MAX} characters"
         raise UnrepresentableError(message)
     try:
         time_ns, half = (int(text) * UNIT_NS[unit], False) if text.isdigit() else point_time(text, unit)

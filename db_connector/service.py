@@ -106,9 +106,7 @@ class Service:
 
     def run(self) -> None:
         """Consume until ``stop`` is set. Raises KafkaFailureError for what needs an operator."""
-        self._consumer.subscribe(
-            [self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost
-        )
+        self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
         try:
             while not self._stop.is_set():
                 self._step()
@@ -271,9 +269,7 @@ class Service:
         consumer.incremental_assign(known)
         if self._paused:
             consumer.pause(known)
-        starts = ", ".join(
-            f"{p.partition} from {p.offset if p.offset >= 0 else 'the beginning'}" for p in known
-        )
+        starts = ", ".join(f"{p.partition} from {p.offset if p.offset >= 0 else 'the beginning'}" for p in known)
         log.info("%s: partitions %s", self._topic, starts or "none")
 
     def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -284,17 +280,13 @@ class Service:
                 state.pop(number, None)
         self._early = [message for message in self._early if message.partition() not in numbers]
         if numbers and not self._stop.is_set():
-            log.info(
-                "%s: partitions %s go to another member", self._topic, ", ".join(map(str, sorted(numbers)))
-            )
+            log.info("%s: partitions %s go to another member", self._topic, ", ".join(map(str, sorted(numbers))))
 
     def _lag(self) -> int:
         """Records that the database has not acknowledged, as far as the client knows the logs' ends."""
         lag = 0
         for partition, offset in self._acknowledged.items():
-            _low, high = self._consumer.get_watermark_offsets(
-                TopicPartition(self._topic, partition), cached=True
-            )
+            _low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
             lag += max(0, high - offset)
         return lag
 

@@ -206,6 +206,4 @@ class WriterThread(Generic[Batch]):
             except BaseException as error:  # noqa: BLE001 - handed to the main thread, which ends by it
                 self._outcomes.put(error)
             else:
-                self._outcomes.put(
-                    Outcome(batch, written=True, refusals=refusals, acknowledged_ns=time.time_ns())
-                )
+                self._outcomes.put(Outcome(batch, written=True, refusals=refusals, acknowledged_ns=time.time_ns()))

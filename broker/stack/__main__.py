@@ -149,21 +149,15 @@ def _parser() -> argparse.ArgumentParser:
     chosen = argparse.ArgumentParser(add_help=False)
     chosen.add_argument("servers", nargs="*", metavar="server", help=f"{', '.join(_NAMES)} (default: all)")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    up = commands.add_parser(
-        "up", parents=[common, chosen], help="start what is not running, and wait until it works"
-    )
+    up = commands.add_parser("up", parents=[common, chosen], help="start what is not running, and wait until it works")
     up.add_argument("--fresh", action="store_true", help="stop everything and remove its data first")
     commands.add_parser("down", parents=[common, chosen], help="stop; the data stays")
     commands.add_parser("status", parents=[common, chosen], help="what runs where")
     env = commands.add_parser("env", parents=[common], help="settings of the running servers, for a shell")
     env.set_defaults(servers=[])
     logs = commands.add_parser("logs", parents=[common, chosen], help="the end of each log")
-    logs.add_argument(
-        "-n", "--lines", type=int, default=_LOG_LINES, help=f"lines to show (default: {_LOG_LINES})"
-    )
-    keep = commands.add_parser(
-        "keep", parents=[common], help="(used by tests) stop everything when the input ends"
-    )
+    logs.add_argument("-n", "--lines", type=int, default=_LOG_LINES, help=f"lines to show (default: {_LOG_LINES})")
+    keep = commands.add_parser("keep", parents=[common], help="(used by tests) stop everything when the input ends")
     keep.set_defaults(servers=[])
     return parser
 

@@ -136,16 +136,14 @@ class Parts:
             *("-confs", "default", "-types", "jar", "bundle"),
         ]
         self.run("kafka", command)
-        _check_hashes(jars, Path(__file__).with_name("templates") / f"kafka-{KAFKA_VERSION}.sha256")
+        check_hashes(jars, Path(__file__).with_name("templates") / f"kafka-{KAFKA_VERSION}.sha256")
         shutil.rmtree(draft / "ivy", ignore_errors=True)
 
     def _build(self, server: str, program: str, module: str, length: str) -> Path:
         place = self._built_folder(program)
         with self._once(place) as draft:
             if draft is not None:
-                self._say(
-                    f"{server:9} building {module.rpartition('/')[2]} with Go ({length} the first time)"
-                )
+                self._say(f"{server:9} building {module.rpartition('/')[2]} with Go ({length} the first time)")
                 environment = {**os.environ, "GOBIN": str(draft), "GOFLAGS": "-mod=mod -buildvcs=false"}
                 if not environment.get("HOME") and not environment.get("GOPATH"):
                     # Without a home folder Go does not know where to keep what it fetches.
@@ -222,9 +220,7 @@ class Parts:
             if self.cancel.wait(POLL_S):
                 raise CancelledError(f"{server}: stopped while fetching")
             if time.monotonic() > end:
-                raise StackError(
-                    f"{server}: fetching took more than {_FETCH_DEADLINE_S:.0f} s; is the line slow?"
-                )
+                raise StackError(f"{server}: fetching took more than {_FETCH_DEADLINE_S:.0f} s; is the line slow?")
 
 
 _INFLUXDB_MODULE: Final = f"github.com/influxdata/influxdb/cmd/influxd@v{INFLUXDB_VERSION}"
@@ -243,9 +239,7 @@ def parts_folder(base: Path) -> Path:
 
 def find_mosquitto() -> Path | None:
     """The mosquitto on the path, or where Debian keeps servers, which is not on everybody's path."""
-    found = shutil.which("mosquitto") or shutil.which(
-        "mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin"
-    )
+    found = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin")
     return Path(found) if found else None
 
 
@@ -271,14 +265,12 @@ def _java_version(java: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def _check_hashes(folder: Path, sums: Path) -> None:
+def check_hashes(folder: Path, sums: Path) -> None:
     """Compare every file with ``sums`` (lines as sha256sum writes them); neither more nor fewer files."""
     expected = {name: digest for digest, name in (line.split() for line in sums.read_text().splitlines())}
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
     if found != expected:
-        wrong = sorted(
-            name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
-        )
+        wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
         raise StackError(
             f"kafka: what was fetched is not what {sums.name} names: {', '.join(wrong)}. Nothing was kept; "
             "look at what your registry serves."

@@ -135,8 +135,7 @@ class Server(ABC):
             raise StackError(f"{self.name} ended at its start. {self._last_words()}")
         if not in_time:
             raise StackError(
-                f"{self.name} does not answer at {self.address} after {deadline_s:.0f} s. "
-                f"{self._last_words()}"
+                f"{self.name} does not answer at {self.address} after {deadline_s:.0f} s. {self._last_words()}"
             )
 
     def stop(self, deadline_s: float = STOP_DEADLINE_S) -> bool:
@@ -158,9 +157,7 @@ class Server(ABC):
     def wipe(self) -> None:
         """Remove the data of a stopped server."""
         if self.pid is not None:
-            raise StackError(
-                f"{self.name} is running as process {self.pid}; stop it before its data is removed"
-            )
+            raise StackError(f"{self.name} is running as process {self.pid}; stop it before its data is removed")
         shutil.rmtree(self.data, ignore_errors=True)
 
     def _environment(self) -> dict[str, str]:
@@ -179,9 +176,7 @@ class Server(ABC):
             ports = self._ports()
             if all(is_free(port) for port in ports.values()):
                 return ports
-        ports = {
-            name: choose_port(usual if self._usual else None) for name, usual in self.usual_ports.items()
-        }
+        ports = {name: choose_port(usual if self._usual else None) for name, usual in self.usual_ports.items()}
         (self.folder / "ports.json").write_text(json.dumps(ports))
         return ports
 
@@ -234,9 +229,7 @@ class Kafka(Server):
         run = [java, *self._HEAP, f"-Dlog4j2.configurationFile={log_config}", "-cp", f"{jars}/*"]
         if not (self.data / "meta.properties").exists():
             identity = uuid.uuid4().hex[:22]
-            self._parts.run(
-                "kafka", [*run, "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(config)]
-            )
+            self._parts.run("kafka", [*run, "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(config)])
         return [*run, "kafka.Kafka", str(config)]
 
 

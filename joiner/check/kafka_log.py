@@ -12,8 +12,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from broker.topics import TopicFacts, topic_facts
 from joiner.check.evidence import EvidenceError, Message
@@ -52,10 +52,12 @@ class KafkaEvidence:
                 enable_partition_eof=True,
                 auto_offset_reset="error",
                 fetch_queue_backoff_ms=2,
+                fetch_wait_max_ms=10,
                 allow_auto_create_topics=False,
             ),
             logger=_log,
         )
+        self._admin = AdminClient(settings.kafka.client_config(), logger=_log)
         self._progress: dict[int, Progress | None] = {}
         self._ends: dict[tuple[str, int], int] = {}
 
@@ -96,9 +98,8 @@ class KafkaEvidence:
             self._settings.state_topic,
             *self._settings.input_topics,
         ]
-        admin = AdminClient(self._settings.kafka.client_config(), logger=_log)
         try:
-            facts = topic_facts(admin, names)
+            facts = topic_facts(self._admin, names)
         except KafkaException as error:
             servers = self._settings.kafka.bootstrap_servers
             message = f"Kafka at {servers} does not answer: {error.args[0].str()}; is it running?"
@@ -167,10 +168,18 @@ class KafkaEvidence:
         return self._read(topic, partition, self._range(topic, partition)[0], self._ends[topic, partition])
 
     def _range(self, topic: str, partition: int) -> tuple[int, int]:
-        """First offset and high watermark."""
+        """First offset and high watermark. A consumer of committed records would be told an earlier end."""
+        place = TopicPartition(topic, partition)
         try:
-            low, high = self._consumer.get_watermark_offsets(
-                TopicPartition(topic, partition), timeout=_REQUEST_TIMEOUT_S
+            low, high = (
+                self._admin.list_offsets(
+                    {place: wanted},
+                    isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                    request_timeout=_REQUEST_TIMEOUT_S,
+                )[place]
+                .result()
+                .offset
+                for wanted in (OffsetSpec.earliest(), OffsetSpec.latest())
             )
         except KafkaException as error:
             message = f"the offsets of {topic} partition {partition} cannot be read: {error.args[0].str()}"

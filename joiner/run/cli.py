@@ -52,6 +52,9 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     try:
         status = _dispatch(options, settings)
+    except SettingsError as error:  # a secret's file is read when a client is made
+        print(error, file=sys.stderr)
+        status = 2
     except (TopicError, InstanceTaken, UnitStopped) as error:
         print(f"joiner: {error}", file=sys.stderr)
         status = 1

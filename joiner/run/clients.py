@@ -6,6 +6,7 @@ import logging
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from broker.settings import KafkaSettings
 
@@ -28,6 +29,11 @@ def make_consumer(kafka: KafkaSettings, group: str, **more: str | float | bool) 
         "check_crcs": True,
     }
     return Consumer(kafka.client_config(**(settings | more)), logger=_log)
+
+
+def make_admin(kafka: KafkaSettings) -> AdminClient:
+    """A client for looking at topics and groups."""
+    return AdminClient(kafka.client_config(), logger=_log)
 
 
 def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from broker.topics import TopicFacts, data_topic_specs, ensure_topics, state_topic_spec
-from joiner.run.clients import TIMEOUT_S, log_range, make_consumer
+from joiner.run.clients import TIMEOUT_S, log_range, make_admin, make_consumer
 from joiner.run.intake import Message
 from joiner.run.membership import Membership
 from joiner.run.metrics import Metrics
@@ -75,7 +74,7 @@ class JoinerProcess:
         Raises KafkaException, `broker.topics.TopicError` or `membership.InstanceTaken` where nothing can be served.
         """
         application = self._settings.application
-        admin = AdminClient(self._settings.kafka.client_config())
+        admin = make_admin(self._settings.kafka)
         specs = [
             *data_topic_specs(self._settings.topics),
             state_topic_spec(application.name, self._settings.topics),
@@ -238,8 +237,8 @@ class JoinerProcess:
         if low > expected or first is None or first.error() is not None or first.offset() != found:
             raise UnitStopped(
                 f"unit {number}: after {topic}@{expected - 1} the offset {expected} should follow and {found} came: "
-                "records were removed from the log before they were read (retention?); what is missing cannot be joined: raise "
-                " topics.retention and start anew with `joiner reset`"
+                "records were removed from the log before they were read (retention?); what is missing cannot be joined: "
+                "raise topics.retention and start anew with `joiner reset`"
             )
 
     def _snapshot_due(self, owned: Owned) -> bool:

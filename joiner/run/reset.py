@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from confluent_kafka.admin import AdminClient
-
 from broker.topics import topic_facts
+from joiner.run.clients import make_admin
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_state
 from joiner.run.transaction import Aborted, Fenced, UnitTransactions, unsubscribed_consumer
@@ -13,7 +12,7 @@ from joiner.run.transaction import Aborted, Fenced, UnitTransactions, unsubscrib
 def reset(settings: JoinerSettings, *, confirmed: bool) -> int:
     """Tombstone all state of all units; a process that still runs is fenced. Returns the exit status."""
     application = settings.application.name
-    admin = AdminClient(settings.kafka.client_config())
+    admin = make_admin(settings.kafka)
     if settings.state_topic not in topic_facts(admin, [settings.state_topic]):
         print(f"application {application!r} has never run: nothing to forget")
         return 0
@@ -21,7 +20,8 @@ def reset(settings: JoinerSettings, *, confirmed: bool) -> int:
         print(
             f"This forgets the progress of {application!r} in all {settings.topics.partitions} units. Its next start "
             f"begins at application.start = {settings.application.start!r} and writes its results again: what "
-            f"{settings.topics.out} holds already stays there, under the same ids. Stop its processes first, then repeat with --yes."
+            f"{settings.topics.out} holds already stays there, under the same ids. "
+            "Stop its processes first, then repeat with --yes."
         )
         return 2
     lender = unsubscribed_consumer(settings)

@@ -107,6 +107,12 @@ class JoinerSettings(ServiceSettings):
                 mistakes.append(
                     f"join {join.name!r}: a record may be on both sides; give them other topics or quantities"
                 )
+        outputs = {self.topics.out, self.topics.late, self.topics.rejected, self.topics.unmatched, self.state_topic}
+        mistakes += [
+            f"the topic {topic!r} is both read and written: the joiner would take its own output for input"
+            for topic in self.input_topics
+            if topic in outputs
+        ]
         if mistakes:
             raise ValueError("; ".join(mistakes))
         return self

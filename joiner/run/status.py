@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from confluent_kafka.admin import AdminClient
-
 from broker.topics import topic_facts
-from joiner.run.clients import log_range, make_consumer
+from joiner.run.clients import log_range, make_admin, make_consumer
 from joiner.run.progress import Progress
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress
@@ -16,7 +14,7 @@ from joiner.run.state_log import read_progress
 def show_status(settings: JoinerSettings) -> int:
     """Print a table of the application's units; returns the exit status: 1 where it has never run."""
     application = settings.application.name
-    admin = AdminClient(settings.kafka.client_config())
+    admin = make_admin(settings.kafka)
     if settings.state_topic not in topic_facts(admin, [settings.state_topic]):
         print(f"application {application!r} has never run: there is no topic {settings.state_topic}")
         return 1

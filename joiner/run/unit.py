@@ -16,6 +16,7 @@ import numpy as np
 
 from broker.wire import Joined, Late, Rejected, decode_record, encode
 from joiner.core.engine import LocalStreamBuffer, Step
+from joiner.core.errors import SnapshotError
 from joiner.run.intake import LEFT, RIGHT, Keys, Message, SideInput, TopicReader
 from joiner.run.outlet import HeldRecord, Outlet, Pairs
 from joiner.run.progress import JoinProgress
@@ -147,7 +148,8 @@ class Unit:
         """The unit of a snapshot. Raises `UnitStopped` where it cannot be read."""
         try:
             saved = msgspec.msgpack.decode(data, type=_Saved)
-        except msgspec.DecodeError as error:
+            buffers = {name: LocalStreamBuffer.restore(buffer) for name, buffer in saved.buffers.items()}
+        except (msgspec.DecodeError, UnicodeDecodeError, SnapshotError) as error:
             message = f"the snapshot of unit {unit} cannot be read: {error}; `joiner reset` starts the application anew"
             raise UnitStopped(message) from error
         if saved.version > SNAPSHOT_VERSION:
@@ -159,7 +161,7 @@ class Unit:
         restored.counts = Counter(saved.counts)
         restored._keys = Keys(unit, settings.topics.partitions, saved.things)
         restored._make_readers()
-        restored._buffers = [LocalStreamBuffer.restore(saved.buffers[join.name]) for join in settings.join]
+        restored._buffers = [buffers[join.name] for join in settings.join]
         for join, payloads in zip(settings.join, restored._payloads, strict=True):
             for name, side in zip(_SIDE_NAMES, payloads, strict=True):
                 for record in saved.records[f"{join.name}.{name}"]:

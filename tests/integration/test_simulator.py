@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,15 +34,15 @@ ODD_LINES = [b"", b"no json", b'{"Timestamp": 1', b"\xff\x00\xfe", b'{"Timestamp
 class Subscriber:
     """Collects what arrives at a topic, in a session that survives a restart of the broker."""
 
-    def __init__(self, port: int, qos: int) -> None:
+    def __init__(self, port: int, qos: int, topic: str = "machine/states") -> None:
         self.payloads: list[bytes] = []
         self._ready = False
         self._qos = qos
         self._client = Client(
-            CallbackAPIVersion.VERSION2, client_id="test-subscriber", protocol=MQTTProtocolVersion.MQTTv5
+            CallbackAPIVersion.VERSION2, client_id=f"test-{uuid.uuid4().hex}", protocol=MQTTProtocolVersion.MQTTv5
         )
         self._client.on_message = self._on_message
-        self._client.on_connect = lambda client, *_: client.subscribe("machine/states", qos)
+        self._client.on_connect = lambda client, *_: client.subscribe(topic, qos)
         self._client.on_subscribe = self._on_subscribe
         self._client.reconnect_delay_set(1, 1)
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call] # paho has no types for it
@@ -191,10 +192,11 @@ def in_time_order(path: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_every_line_arrives_once_in_order_and_byte_for_byte(
-    mosquitto: Mosquitto, events: Path, qos: int, simulate: Simulate
+    mqtt: tuple[str, int], events: Path, qos: int, simulate: Simulate
 ) -> None:
-    subscriber = Subscriber(mosquitto.port, qos)
-    said = finish(simulate(mosquitto.port, events, "--rate", "max", "--qos", str(qos)))
+    topic = f"test/{uuid.uuid4().hex}"
+    subscriber = Subscriber(mqtt[1], qos, topic)
+    said = finish(simulate(mqtt[1], events, "--rate", "max", "--qos", str(qos), "--topic", topic))
     expected = in_time_order(events)
     wait_until(lambda: len(subscriber.payloads) >= len(expected), "the messages")
     subscriber.close()

@@ -52,9 +52,7 @@ def produce(bootstrap: str, topic: str, value: bytes) -> None:
 
 
 def consume(bootstrap: str, topic: str, count: int) -> list[bytes]:
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "reader", "auto.offset.reset": "earliest"}
-    )
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     values: list[bytes] = []
 
@@ -211,7 +209,7 @@ def test_a_server_that_cannot_start_fails_with_the_end_of_its_log() -> None:
         own.up([own.influxdb])
         own.influxdb.stop()
         (own.influxdb.data / "meta" / "meta.db").write_bytes(b"nonsense")
-        with pytest.raises(StackError, match=r"influxdb ended at its start(?s:.)*meta"):
+        with pytest.raises(StackError, match=r"influxdb ended at its start(?s:.)*create server"):
             own.up([own.influxdb])
 
 
@@ -227,9 +225,7 @@ def test_every_server_listens_on_the_loopback_only(stack: LocalStack, kafka: str
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_start_leaves_nothing_running(
-    tmp_path: Path, kafka: str, number: signal.Signals
-) -> None:
+def test_an_interrupted_start_leaves_nothing_running(tmp_path: Path, kafka: str, number: signal.Signals) -> None:
     assert kafka  # fetched by now, so this start really starts it
     parts = Path(os.environ.get("LSB_CACHE", ".lsb/parts")).absolute()
     launcher = subprocess.Popen(

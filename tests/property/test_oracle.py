@@ -42,7 +42,7 @@ OPTIONS = st.fixed_dictionaries(
 
 @given(left=streams(), right=streams(), options=OPTIONS, closed=st.booleans())
 def test_the_quick_computation_equals_the_nested_loops(
-    left: list[Rec | Mark], right: list[Rec | Mark], options: dict[str, Any], closed: bool
+    left: list[Rec | Mark], right: list[Rec | Mark], options: dict[str, Any], *, closed: bool
 ) -> None:
     slow = oracle.join(left, right, **options, closed=closed)
     quick = expected.join(left, right, **options, closed=closed)
@@ -64,7 +64,7 @@ def test_what_must_have_been_emitted_only_grows(
 
 @given(left=streams(), right=streams(), options=OPTIONS, closed=st.booleans())
 def test_the_join_is_symmetric(
-    left: list[Rec | Mark], right: list[Rec | Mark], options: dict[str, Any], closed: bool
+    left: list[Rec | Mark], right: list[Rec | Mark], options: dict[str, Any], *, closed: bool
 ) -> None:
     lateness = options["lateness_ns"]
     mirrored = lateness if isinstance(lateness, int) else lateness[::-1]

@@ -54,9 +54,7 @@ def test_lines_stay_apart_in_one_request(pairs: list[tuple[str, str]]) -> None:
 
 @everywhere
 @given(identities, identities)
-def test_different_pairs_are_different_points(
-    one: tuple[str, str, int, str], other: tuple[str, str, int, str]
-) -> None:
+def test_different_pairs_are_different_points(one: tuple[str, str, int, str], other: tuple[str, str, int, str]) -> None:
     assume(one != other)
 
     def point(identity: tuple[str, str, int, str]) -> Point:
@@ -68,9 +66,7 @@ def test_different_pairs_are_different_points(
 
 @everywhere
 @given(tags, halves_of_ns, ties, st.sampled_from([-1, 1]))
-def test_neighbouring_half_nanoseconds_are_different_points(
-    thing: str, twice_ns: int, tie: str, step: int
-) -> None:
+def test_neighbouring_half_nanoseconds_are_different_points(thing: str, twice_ns: int, tie: str, step: int) -> None:
     one = line_of(joined(thing, twice_ns=twice_ns, tie=tie))
     other = line_of(joined(thing, twice_ns=twice_ns + step, tie=tie))
     assert parse_line(one.decode())[0] != parse_line(other.decode())[0]

@@ -94,9 +94,7 @@ WHOLE = [
     pytest.param(event(pad="x" * BYTES_MAX), "more than events.event_bytes_max = 4096", id="too large"),
     pytest.param(raw("speed", '1,"speed":2'), "the member 'speed' occurs more than once", id="twice"),
     pytest.param(raw("speed", '1,"spe\\u0065d":2'), "'speed' occurs more than once", id="twice, escaped"),
-    pytest.param(
-        raw("Thing", '"A","Thing":"B"'), "the member 'Thing' occurs more than once", id="two Things"
-    ),
+    pytest.param(raw("Thing", '"A","Thing":"B"'), "the member 'Thing' occurs more than once", id="two Things"),
 ]
 
 
@@ -135,8 +133,7 @@ def test_a_bad_quantity_is_refused_alone_and_the_good_ones_go_on(text: str, reas
     assert reason in refusal.reason
     assert refusal.identity == f"mqtt:{hashlib.sha256(payload).hexdigest()[:32]}:bad"
     kept = {
-        name: bytes(value)
-        for name, value in msgspec.json.decode(refusal.value, type=dict[str, msgspec.Raw]).items()
+        name: bytes(value) for name, value in msgspec.json.decode(refusal.value, type=dict[str, msgspec.Raw]).items()
     }
     assert kept == {
         "Thing": b'"R0815"', "Timestamp": b"1554096460415", "id": b'"e1"', "bad": text.encode(),
@@ -216,9 +213,7 @@ def test_a_nested_repeat_is_no_repeat_of_the_event() -> None:
     assert "is an object" in parsed.refusals[0].reason
 
 
-@pytest.mark.parametrize(
-    ("unit", "time"), [("s", 1554096460), ("us", 1554096460415000), ("ns", 1554096460415000001)]
-)
+@pytest.mark.parametrize(("unit", "time"), [("s", 1554096460), ("us", 1554096460415000), ("ns", 1554096460415000001)])
 def test_a_bare_number_is_in_the_configured_unit(unit: str, time: int) -> None:
     parsed = Parser(unit, BYTES_MAX).parse(event(Timestamp=time))
     assert decode_data(encode(parsed.records[0]), unit)[1] == parsed.time_ns

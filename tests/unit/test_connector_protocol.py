@@ -122,10 +122,7 @@ def test_arbitrary_bytes_raise_nothing_but_a_protocol_error(blocks: list[bytes])
 
 
 def test_acknowledgements_keep_their_order() -> None:
-    assert (
-        protocol.acknowledgement_packets([1, 65535, 258])
-        == b"\x40\x02\x00\x01\x40\x02\xff\xff\x40\x02\x01\x02"
-    )
+    assert protocol.acknowledgement_packets([1, 65535, 258]) == b"\x40\x02\x00\x01\x40\x02\xff\xff\x40\x02\x01\x02"
 
 
 def test_connect_asks_for_the_old_session_and_names_its_limits() -> None:

@@ -108,9 +108,7 @@ class DatabaseContract:
 
     @pytest.mark.parametrize("value", [0.0, -1.5, 1e16, 1e300, 5e-324, 1.7976931348623157e308, 5, 0.1])
     def test_a_number_comes_back_as_the_same_double(self, stand: Stand, value: float) -> None:
-        stand.database.write(
-            point_line(joined(result={"left": value, "right": -value}), stand.measurement, "ms")
-        )
+        stand.database.write(point_line(joined(result={"left": value, "right": -value}), stand.measurement, "ms"))
         (fields,) = stand.points().values()
         assert (fields["left"], fields["right"]) == (value, -value)
 

@@ -132,9 +132,7 @@ def test_the_number_of_dropped_points_is_read(server: Server) -> None:
     assert error.dropped == 17
 
 
-@pytest.mark.parametrize(
-    ("given", "seconds"), [("7", 7.0), ("soon", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None)]
-)
+@pytest.mark.parametrize(("given", "seconds"), [("7", 7.0), ("soon", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None)])
 def test_retry_after_is_read_in_seconds(server: Server, given: str, seconds: float | None) -> None:
     error = answer(server, 429, b"{}", Retry_After=given)
     assert isinstance(error, UnavailableError)

@@ -33,9 +33,7 @@ def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
     assert "from 1ms to 10s" in str(error.value)
 
 
-def test_wrong_settings_end_the_command_with_status_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_settings_end_the_command_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "lsb.toml"
     file.write_text("[db_connector]\nbatch_records = 0\n")
     assert main(["--config", str(file)]) == 2

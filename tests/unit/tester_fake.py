@@ -243,11 +243,11 @@ def _put_pair(
     pipeline.points[key] = fields
 
 
-def make_pipeline(seed: int, rows: int = 120) -> Pipeline:
+def make_pipeline(seed: int, rows: int = 120, settings: JoinerSettings | None = None) -> Pipeline:
     """A run over events of every kind: in and out of order, redelivered, equal in time, late, marks,
     garbage.
     """
-    rng, pipeline = random.Random(seed), Pipeline(make_settings())
+    rng, pipeline = random.Random(seed), Pipeline(settings or make_settings())
     clock = dict.fromkeys((f"R{number}" for number in range(5)), 0)
     sent: list[dict[str, Any]] = []
     for number in range(rows):

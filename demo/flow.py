@@ -1,0 +1,123 @@
+"""Where the data is: how much has reached each station of the pipeline, read from Kafka alone."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from demo.services import Services
+from joiner.run.clients import log_range, make_consumer
+from joiner.run.settings import JoinerSettings
+from joiner.run.state_log import read_progress
+
+STALL_S: Final = 60.0
+"""No progress at any station for so long means that something is stuck."""
+
+_LOOK_S: Final = 0.25
+_NOT_QUANTITIES: Final = frozenset({"Thing", "Timestamp", "id"})
+
+_log = logging.getLogger(__name__)
+
+
+class Stalled(Exception):
+    """Nothing moves any more although not everything has arrived; the text says where it stands."""
+
+
+def parts_in(events: Path) -> tuple[int, int]:
+    """Lines of an events file, and the records that they must become in Kafka: quantities, or one dead letter."""
+    lines = parts = 0
+    with events.open("rb") as file:
+        for line in file:
+            if not line.strip():
+                continue
+            lines += 1
+            parts += _parts_of(line)
+    return lines, parts
+
+
+def _parts_of(line: bytes) -> int:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return 1
+    return max(1, len(event.keys() - _NOT_QUANTITIES)) if isinstance(event, dict) else 1
+
+
+class Flow:
+    """Looks at the stations of one pipeline."""
+
+    def __init__(self, settings: JoinerSettings, database_group: str) -> None:
+        self._settings = settings
+        self._units = range(settings.topics.partitions)
+        self._consumer: Consumer = make_consumer(settings.kafka, "demo")
+        self._database: Consumer = make_consumer(settings.kafka, database_group)
+
+    def close(self) -> None:
+        """Close the clients."""
+        self._consumer.close()
+        self._database.close()
+
+    def wait_in_kafka(self, parts: int, services: Services) -> None:
+        """Until all parts of the events have reached the data topic or the dead letters."""
+
+        def look() -> tuple[int, int]:
+            return self._length(self._settings.topics.data) + self._length(self._settings.topics.rejected), parts
+
+        self._wait("into Kafka", look, services)
+
+    def wait_joined(self, services: Services) -> None:
+        """Until every unit's progress record has reached the end of the data topic."""
+
+        def look() -> tuple[int, int]:
+            topic = self._settings.topics.data
+            ends = [log_range(self._consumer, topic, unit)[1] for unit in self._units]
+            return sum(self._joined(topic, unit) for unit in self._units), sum(ends)
+
+        self._wait("joined", look, services)
+
+    def wait_in_database(self, services: Services) -> None:
+        """Until the database connector has committed the end of the results."""
+
+        def look() -> tuple[int, int]:
+            topic = self._settings.topics.out
+            ends = [log_range(self._consumer, topic, unit)[1] for unit in self._units]
+            committed = self._database.committed([TopicPartition(topic, unit) for unit in self._units], 10)
+            return sum(max(at.offset, 0) for at in committed), sum(ends)
+
+        self._wait("into the database", look, services)
+
+    def _length(self, topic: str) -> int:
+        return sum(log_range(self._consumer, topic, unit)[1] for unit in self._units)
+
+    def _joined(self, topic: str, unit: int) -> int:
+        settings = self._settings
+        progress = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
+        return progress.offsets[topic] if progress is not None else 0
+
+    def _wait(self, what: str, look: Callable[[], tuple[int, int]], services: Services) -> None:
+        done, wanted, moved_s = -1, 0, time.monotonic()
+        for now_s in _looks():
+            services.check()
+            try:
+                before, (done, wanted) = done, look()
+            except KafkaException as error:
+                _log.info("waiting: %s", error)
+                continue
+            if done >= wanted:
+                return
+            if done != before:
+                moved_s = now_s
+            if now_s - moved_s > STALL_S:
+                raise Stalled(f"{what}: {done} of {wanted}, and nothing has moved for {STALL_S:.0f} s")
+
+
+def _looks() -> Iterator[float]:
+    while True:
+        yield time.monotonic()
+        time.sleep(_LOOK_S)

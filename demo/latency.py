@@ -1,0 +1,91 @@
+"""How long an event takes from its publishing over MQTT to the database's acknowledgement of its pairs.
+
+From two journals: the simulator's (id, time of publishing) and the database connector's (time of acknowledgement,
+partition, first and last offset of the results). A pair's latency is counted from the publishing of the later of
+its two events. It thus includes the wait for the data that makes the pair certain, which is the join's business
+and not the pipeline's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from confluent_kafka import TopicPartition
+
+from broker.wire import decode_joined
+from joiner.run.clients import EOF_CODE, log_range, make_consumer, raise_for
+from joiner.run.settings import JoinerSettings
+
+
+class Latency(NamedTuple):
+    """Percentiles in ms over ``pairs`` pairs."""
+
+    pairs: int
+    p50_ms: float
+    p99_ms: float
+
+
+def measure(settings: JoinerSettings, published: Path, acknowledged: Path) -> Latency | None:
+    """The latencies of all results; None where there are none."""
+    sent_ns = dict(_published(published))
+    acks = _acknowledged(acknowledged)
+    waits = sorted(
+        ack_ns - max(sent_ns[event] for event in events)
+        for unit, offset, events in _results(settings)
+        if (ack_ns := _acknowledged_at(acks.get(unit, []), offset)) and all(event in sent_ns for event in events)
+    )
+    if not waits:
+        return None
+    return Latency(len(waits), waits[len(waits) // 2] / 1e6, waits[int(len(waits) * 0.99)] / 1e6)
+
+
+def _published(journal: Path) -> Iterator[tuple[str, int]]:
+    with journal.open(encoding="utf-8") as lines:
+        for line in lines:
+            event, _, at_ns = line.rstrip("\n").rpartition("\t")
+            yield event, int(at_ns)
+
+
+def _acknowledged(journal: Path) -> dict[int, list[tuple[int, int]]]:
+    """By partition, (last offset, time in ns) in rising order; the first acknowledgement of an offset counts."""
+    acks: dict[int, list[tuple[int, int]]] = {}
+    with journal.open(encoding="utf-8") as lines:
+        for line in lines:
+            at_ns, partition, _, last = map(int, line.split("\t"))
+            done = acks.setdefault(partition, [])
+            if not done or last > done[-1][0]:
+                done.append((last, at_ns))
+    return acks
+
+
+def _acknowledged_at(acks: list[tuple[int, int]], offset: int) -> int | None:
+    at = bisect_left(acks, (offset, 0))
+    return acks[at][1] if at < len(acks) else None
+
+
+def _results(settings: JoinerSettings) -> Iterator[tuple[int, int, tuple[str, str]]]:
+    """Partition, offset and the two event ids of every committed result."""
+    topic, units = settings.topics.out, range(settings.topics.partitions)
+    consumer = make_consumer(settings.kafka, "demo", enable_partition_eof=True)
+    try:
+        consumer.assign([TopicPartition(topic, unit, log_range(consumer, topic, unit)[0]) for unit in units])
+        unread = set(units)
+        while unread:
+            for message in consumer.consume(10_000, 1.0):
+                unit = int(message.partition() or 0)
+                error = message.error()
+                if error is not None and error.code() == EOF_CODE:
+                    unread.discard(unit)
+                    continue
+                raise_for(message)
+                try:
+                    joined = decode_joined(message.value() or b"")
+                except msgspec.DecodeError:
+                    continue
+                yield unit, int(message.offset() or 0), (joined.left["id"], joined.right["id"])
+    finally:
+        consumer.close()

@@ -1,0 +1,66 @@
+"""The pipeline's own services as child processes: started, watched, stopped; their words go to log files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from broker.stack.child import Child, wait_until
+
+STOP_S: Final = 6.0
+"""Every service promises to end within 5 s of SIGTERM."""
+
+READY_S: Final = 60.0
+
+
+class ServiceFailed(Exception):
+    """A service that did not start, or ended by itself; the text names its log and shows the end of it."""
+
+
+class Services:
+    """The services of one demo in ``folder``; ``environment`` points them at the servers."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._environment = {**os.environ, **environment}
+        self._children: dict[str, Child] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def start(self, name: str, *arguments: str) -> None:
+        """Start ``python -m <arguments>`` under ``name``."""
+        child = Child(self._folder / f"{name}.pid", self._folder / f"{name}.log")
+        child.log.unlink(missing_ok=True)
+        child.start([sys.executable, "-m", *arguments], folder=Path.cwd(), environment=self._environment)
+        self._children[name] = child
+
+    def wait_for(self, name: str, words: str) -> None:
+        """Wait until the service has written ``words`` to its log. Raises `ServiceFailed`."""
+        child = self._children[name]
+        found = wait_until(lambda: words in _text(child.log) or child.pid is None, READY_S)
+        if not found or words not in _text(child.log):
+            raise ServiceFailed(f"{name} was not ready within {READY_S:.0f} s:\n{_end(child.log)}")
+
+    def check(self) -> None:
+        """Raises `ServiceFailed` if one has ended by itself."""
+        for name, child in self._children.items():
+            if child.pid is None:
+                raise ServiceFailed(f"{name} ended by itself:\n{_end(child.log)}")
+
+    def stop(self, names: Sequence[str] = ()) -> list[str]:
+        """Stop the named ones (default: all), in the order of their start; returns those that had to be killed."""
+        chosen = list(names or self._children)
+        return [name for name in chosen if not self._children.pop(name).stop(STOP_S)]
+
+
+def _text(log: Path) -> str:
+    try:
+        return log.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _end(log: Path, lines: int = 15) -> str:
+    return f"{log}:\n" + "\n".join(_text(log).splitlines()[-lines:])

@@ -1,0 +1,148 @@
+"""The launcher around the servers, without any server: ports, parts, settings files, command line."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from broker.stack import LocalStack, MissingPartsError, StackError, local, parts, read_environment
+from broker.stack.__main__ import main
+from broker.stack.parts import Parts
+from broker.stack.ports import choose_port, is_free
+
+TEMPLATES = Path(local.__file__).with_name("templates")
+
+
+@pytest.fixture
+def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without Java, Go, mosquitto and influxd."""
+    for name in ("JAVA_HOME", "LSB_INFLUXD", "LSB_MQTT_BROKER", "LSB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+
+
+def test_a_usual_port_in_use_is_replaced_by_a_free_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        assert not is_free(taken)
+        chosen = choose_port(taken)
+    assert chosen != taken
+    assert is_free(chosen)
+
+
+def test_a_port_is_never_given_twice() -> None:
+    ports = [choose_port() for _ in range(50)]
+    assert len(set(ports)) == len(ports)
+
+
+def test_ports_lie_below_those_of_outgoing_connections() -> None:
+    assert 20_000 <= choose_port() < 32_000
+
+
+@pytest.mark.usefixtures("bare_machine")
+def test_everything_missing_is_named_at_once_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(MissingPartsError) as caught:
+        LocalStack(tmp_path).up()
+    assert len(caught.value.problems) == 3
+    for word in ("java", "openjdk-17-jre-headless", "mosquitto", "Go 1.24", "LSB_INFLUXD"):
+        assert word in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("bare_machine")
+def test_parts_in_the_cache_need_no_go(tmp_path: Path) -> None:
+    found = Parts(tmp_path, print)
+    (tmp_path / f"influxdb-{parts.INFLUXDB_VERSION}").mkdir()
+    (tmp_path / f"nats-server-{parts.NATS_VERSION}").mkdir()
+    assert found.problem_influxdb() is None
+    assert found.problem_mqtt("nats") is None
+
+
+def test_a_named_influxd_that_is_no_program_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSB_INFLUXD", str(tmp_path / "nothing"))
+    assert "LSB_INFLUXD" in (Parts(tmp_path, print).problem_influxdb() or "")
+
+
+def test_an_unknown_mqtt_broker_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSB_MQTT_BROKER", "carrier-pigeon")
+    with pytest.raises(StackError, match="mosquitto or nats"):
+        LocalStack(tmp_path).up()
+
+
+def test_a_failed_fetch_leaves_no_part_and_shows_what_the_tool_said(tmp_path: Path) -> None:
+    fetched = Parts(tmp_path / "cache", print)
+    with pytest.raises(StackError, match=r"status 3(?s:.)*no line to the registry"):
+        fetched.run("kafka", ["sh", "-c", "echo no line to the registry; exit 3"])
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_fetch_ends_when_it_is_cancelled(tmp_path: Path) -> None:
+    fetched = Parts(tmp_path, print)
+    threading.Timer(0.1, fetched.cancel.set).start()
+    with pytest.raises(StackError, match="stopped while fetching"):
+        fetched.run("kafka", ["sleep", "60"])
+
+
+def test_an_altered_jar_is_refused(tmp_path: Path) -> None:
+    sums = tmp_path / "jars.sha256"
+    jars = tmp_path / "jars"
+    jars.mkdir()
+    (jars / "good.jar").write_bytes(b"")
+    (jars / "bad.jar").write_bytes(b"altered")
+    empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    sums.write_text(f"{empty}  good.jar\n{empty}  bad.jar\n{empty}  absent.jar\n")
+    with pytest.raises(StackError, match=r"absent\.jar, bad\.jar"):
+        parts.check_hashes(jars, sums)
+    (jars / "bad.jar").write_bytes(b"")
+    (jars / "absent.jar").write_bytes(b"")
+    parts.check_hashes(jars, sums)
+
+
+@pytest.mark.parametrize("template", ["kafka.properties", "mosquitto.conf", "nats.conf", "influxdb.conf"])
+def test_every_server_is_bound_to_the_loopback_and_every_setting_has_a_reason(template: str) -> None:
+    text = (TEMPLATES / template).read_text()
+    assert "127.0.0.1" in text
+    assert not re.search(r"\b0\.0\.0\.0\b", text)
+    assert re.search(r"^\s*#", text, re.MULTILINE)
+
+
+def test_the_environment_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    (tmp_path / "stack.env").write_text("# written by the launcher\nA=1\nB=x=y\n\n")
+    assert read_environment(tmp_path / "stack.env") == {"A": "1", "B": "x=y"}
+    assert read_environment(tmp_path / "absent") == {}
+
+
+def test_status_of_a_stack_that_never_ran_says_so_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--dir", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.count("stopped") == 3
+
+
+def test_down_without_anything_running_is_fine_twice(tmp_path: Path) -> None:
+    assert main(["down", "--dir", str(tmp_path)]) == 0
+    assert main(["down", "--dir", str(tmp_path)]) == 0
+
+
+def test_env_without_anything_running_says_how_to_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["env", "--dir", str(tmp_path)]) == 1
+    assert "broker.stack up" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["sideways"], ["up", "zookeeper"], ["logs", "-n", "many"]])
+def test_wrong_usage_is_refused_before_anything_starts(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    assert "examples:" in capsys.readouterr().out
