@@ -37,7 +37,7 @@ from connector.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-STOP_WITHIN_S: Final = 4.0
+STOP_WITHIN_S: Final = 3.5
 """For what was taken to reach Kafka at a stop; the service promises five seconds in all."""
 
 _PROGRESS_S: Final = 10.0
@@ -165,7 +165,6 @@ class Bridge:
             wait_s = _OWED_WAIT_S if len(self._ledger) else _IDLE_WAIT_S
             if self._session.wait(wait_s, reading=True):
                 self._take(self._session.receive())
-                self._back_off_s = _BACK_OFF_S[0]
             self._producer.poll(0)
         else:
             self._producer.poll(_IDLE_WAIT_S)
@@ -178,6 +177,8 @@ class Bridge:
             self._write_marks(self._marks, int((now_s - started_s) * 1e9) if reading else 0)
 
     def _take(self, messages: list[Message]) -> None:
+        if messages:
+            self._back_off_s = _BACK_OFF_S[0]
         data: list[Outgoing] = []
         dead: list[Outgoing] = []
         ledger, parse = self._ledger, self._parser.parse

@@ -97,7 +97,7 @@ class MqttSession:
         self._socket: socket.socket | None = None
         self._reader = protocol.PacketReader(connector.packet_bytes_max)
         self._outgoing = bytearray()
-        self._arrived: list[protocol.Message] = []
+        self._arrived: list[protocol.Packet] = []
         self._sent_s = self._heard_s = 0.0
         self._was_connected = False
 
@@ -147,18 +147,20 @@ class MqttSession:
 
     def receive(self) -> list[protocol.Message]:
         """The messages that have arrived, in order. Raises `SessionLostError` or `SessionRefusedError`."""
-        messages, self._arrived = self._arrived, []
+        arrived, self._arrived = self._arrived, []
         for _ in range(_TLS_BLOCKS_MAX):
             block = self._read_block()
             if not block:
                 break
-            for packet in self._cut(block):
-                if type(packet) is protocol.Message:
-                    messages.append(packet)
-                else:
-                    self._handle(packet)
+            arrived += self._cut(block)
             if self._tls is None:
                 break
+        messages = []
+        for packet in arrived:
+            if type(packet) is protocol.Message:
+                messages.append(packet)
+            else:
+                self._handle(packet)
         return messages
 
     def acknowledge(self, packet_ids: list[int]) -> None:
@@ -207,10 +209,9 @@ class MqttSession:
                 raise ConnectionError("the broker closed the connection before it answered")
             packets = self._reader.feed(block)
             if packets:
-                greeting, *others = packets
+                greeting, *self._arrived = packets
                 if not isinstance(greeting, protocol.Connected):
                     raise protocol.ProtocolError("the first packet is not CONNACK")
-                self._arrived = [packet for packet in others if isinstance(packet, protocol.Message)]
                 return greeting
         raise TimeoutError("the broker did not answer in time")
 

@@ -143,7 +143,7 @@ class Parts:
         place = self._built_folder(program)
         with self._once(place) as draft:
             if draft is not None:
-                self._say(f"{server:9} building {module.rpartition('/')[2]} with Go ({length} the first time)")
+                self._say(f"{server:9} building {place.name} with Go ({length} the first time)")
                 environment = {**os.environ, "GOBIN": str(draft), "GOFLAGS": "-mod=mod -buildvcs=false"}
                 if not environment.get("HOME") and not environment.get("GOPATH"):
                     # Without a home folder Go does not know where to keep what it fetches.

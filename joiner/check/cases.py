@@ -96,9 +96,7 @@ def _tie_cases() -> list[Case]:
 def _option_cases() -> list[Case]:
     return [
         Case("tolerance 2", records(0, 10, 20), records(1, 13, 18), tolerance_ns=2, pairs=(2, 2)),
-        Case(
-            "tolerance 0: equal times only", records(1, 2, 4), records(2, 3, 4), tolerance_ns=0, pairs=(2, 2)
-        ),
+        Case("tolerance 0: equal times only", records(1, 2, 4), records(2, 3, 4), tolerance_ns=0, pairs=(2, 2)),
         Case("lateness 3 holds back", records(0, 4, 2, 8), records(1, 3, 6, 4), lateness_ns=(3, 3)),
         Case("lateness of one side", records(0, 4, 2, 8), records(1, 3, 6, 9), lateness_ns=(5, 0)),
         Case("lateness and tolerance", records(0, 9, 4, 20), records(8, 5, 6, 30), 3, (5, 3)),
@@ -147,9 +145,7 @@ def random_case(seed: int) -> Case:
     rng = random.Random(seed)  # noqa: S311 - seeded test data, no secret
     keys, span = rng.randint(1, 4), rng.choice((3, 8, 30))
     disorder, mark_share = rng.choice((0, 0, 2, 6)), rng.choice((0.0, 0.0, 0.15))
-    left, right = (
-        _random_stream(rng, rng.randint(0, 14), keys, span, disorder, mark_share) for _ in range(2)
-    )
+    left, right = (_random_stream(rng, rng.randint(0, 14), keys, span, disorder, mark_share) for _ in range(2))
     return Case(
         f"random, seed {seed}",
         left,

@@ -124,9 +124,7 @@ def compare_results(
         seen[name].setdefault(at, message.place)
         wrong = [fault] if found is None else altered_fields(want, at, found, message, time_unit)
         if wrong:
-            findings.differ(
-                "altered", RESULTS, name, f"pair {identity} at {message.place}: {'; '.join(wrong)}"
-            )
+            findings.differ("altered", RESULTS, name, f"pair {identity} at {message.place}: {'; '.join(wrong)}")
     for name, want in wanted.items():
         _count_results(want, seen[name], judgement, findings)
 
@@ -149,9 +147,7 @@ def _decode_result(message: Message) -> tuple[str, FoundJoined | None, str]:
         return "", None, fault
 
 
-def _count_results(
-    want: ExpectedPairs, seen: dict[int, str], judgement: UnitJudgement, findings: Findings
-) -> None:
+def _count_results(want: ExpectedPairs, seen: dict[int, str], judgement: UnitJudgement, findings: Findings) -> None:
     tally = findings.tally(RESULTS, want.join.name)
     for at in range(len(want.left)):
         if want.failed[at]:
@@ -217,16 +213,12 @@ def _altered_late(message: Message, side: SideJudgement, judgement: UnitJudgemen
     return wrong + altered_record(found.record, record, "record.")
 
 
-def compare_rejected(
-    judgement: UnitJudgement, outputs: Outputs, due: dict[str, int], findings: Findings
-) -> None:
+def compare_rejected(judgement: UnitJudgement, outputs: Outputs, due: dict[str, int], findings: Findings) -> None:
     """Compare the unit's rejected records with the dead letters, and take them out of ``outputs``."""
     tally = findings.tally(REJECTED)
     for identity, want in judgement.rejected.items():
         found = outputs.rejected.pop(identity, [])
-        place = (
-            f"rejected record {want.topic} partition {want.partition} offset {want.offset} ({want.reason})"
-        )
+        place = f"rejected record {want.topic} partition {want.partition} offset {want.offset} ({want.reason})"
         is_due = want.offset < due[want.topic]
         _count(tally, REJECTED, "", place, [message.place for message, _ in found], findings, is_due=is_due)
         for message, letter in found:
@@ -260,9 +252,7 @@ def compare_rest(outputs: Outputs, findings: Findings) -> None:
         findings.differ("unexpected", LATE, identity.partition(":")[0], text, len(late))
     for identity, letters in outputs.rejected.items():
         message, letter = letters[0]
-        text = (
-            f"{identity} at {message.place}: nothing was to be rejected there (its reason: {letter.reason})"
-        )
+        text = f"{identity} at {message.place}: nothing was to be rejected there (its reason: {letter.reason})"
         findings.differ("unexpected", REJECTED, "", text, len(letters))
 
 

@@ -123,8 +123,7 @@ def _by_time(case: Case) -> Plan:
     plan: Plan = []
     while done != [len(case.left), len(case.right)]:
         heads = [
-            side[at].ts if at < len(side) else None
-            for side, at in zip((case.left, case.right), done, strict=True)
+            side[at].ts if at < len(side) else None for side, at in zip((case.left, case.right), done, strict=True)
         ]
         left, right = heads
         take = 0 if right is None or (left is not None and left <= right) else 1
@@ -209,9 +208,7 @@ def _compare(case: Case, stops: tuple[int, int], seen: _Seen, held: int | None, 
         {e.seq for e in entries[:stop] if isinstance(e, Rec)}
         for entries, stop in zip((case.left, case.right), stops, strict=True)
     ]
-    kept = sum(
-        len(all_ - late - gone) for all_, late, gone in zip(pushed, seen.late, seen.released, strict=True)
-    )
+    kept = sum(len(all_ - late - gone) for all_, late, gone in zip(pushed, seen.late, seen.released, strict=True))
     if held is not None and held != kept:
         differences.append(f"the buffer holds {held} records, and {kept} were neither late nor released")
     return differences

@@ -243,9 +243,7 @@ class EventsCheck:
             findings.example("not in the file", text)
         for name, account in self._accounts.items():
             if account.fates.total() != account.selected:
-                text = (
-                    f"{name}: the file has {account.selected}, and {account.fates.total()} are accounted for"
-                )
+                text = f"{name}: the file has {account.selected}, and {account.fates.total()} are accounted for"
                 findings.differ("altered", ACCOUNTS, "", text)
         findings.events = {
             "rows": self._rows,
@@ -284,8 +282,7 @@ class _Fates:
         self._topic = topic
         self._start, self._stop = result.span.start.get(topic, 0), result.span.stop.get(topic, 0)
         self._sides: dict[str, tuple[SideJudgement, set[int]]] = {
-            f"{side.join.name} {side.side}": (side, joined_offsets(result, side))
-            for side in self._judgement.sides
+            f"{side.join.name} {side.side}": (side, joined_offsets(result, side)) for side in self._judgement.sides
         }
 
     def of(self, offset: int, name: str) -> str:

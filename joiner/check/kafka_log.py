@@ -35,6 +35,9 @@ _REQUEST_TIMEOUT_S: Final = 20.0
 _TAIL_OFFSETS: Final = 2_000
 """Offsets at the end of the state topic that are searched first for the newest progress record."""
 
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # the library types it not
+_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call] # the library types it not
+
 _log = logging.getLogger(__name__)
 
 
@@ -179,7 +182,7 @@ class KafkaEvidence:
                 )[place]
                 .result()
                 .offset
-                for wanted in (OffsetSpec.earliest(), OffsetSpec.latest())
+                for wanted in (_EARLIEST, _LATEST)
             )
         except KafkaException as error:
             message = f"the offsets of {topic} partition {partition} cannot be read: {error.args[0].str()}"
@@ -273,7 +276,6 @@ def _check_topics(progress: Progress, facts: dict[str, TopicFacts], partitions: 
             raise EvidenceError(message)
     if progress.partitions != partitions:
         message = (
-            f"the application ran with {progress.partitions} partitions, "
-            f"and topics.partitions is {partitions} here"
+            f"the application ran with {progress.partitions} partitions, and topics.partitions is {partitions} here"
         )
         raise EvidenceError(message)

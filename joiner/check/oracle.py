@@ -99,9 +99,7 @@ def join(
     ``lateness_ns`` is one value for both streams or (left, right). ``closed``: both streams have ended, so
     nothing that could still come leaves a relation open.
     """
-    left_lateness_ns, right_lateness_ns = (
-        lateness_ns if isinstance(lateness_ns, tuple) else (lateness_ns, lateness_ns)
-    )
+    left_lateness_ns, right_lateness_ns = lateness_ns if isinstance(lateness_ns, tuple) else (lateness_ns, lateness_ns)
     r_stream, s_stream = Stream(left, left_lateness_ns), Stream(right, right_lateness_ns)
     related = [(r, s) for r, s in _certain_neighbours(r_stream.accepted, s_stream, closed=closed)]
     related += [(r, s) for s, r in _certain_neighbours(s_stream.accepted, r_stream, closed=closed)]
@@ -140,9 +138,7 @@ def ordinals(accepted: Sequence[Rec]) -> dict[int, int]:
     """By seq: how many accepted records of the same stream, key and time stand before this one."""
     return {
         record.seq: sum(
-            1
-            for other in accepted
-            if (other.key, other.ts) == (record.key, record.ts) and other.seq < record.seq
+            1 for other in accepted if (other.key, other.ts) == (record.key, record.ts) and other.seq < record.seq
         )
         for record in accepted
     }

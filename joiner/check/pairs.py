@@ -123,9 +123,7 @@ def _one(columns: Columns, at: int) -> Columns:
     return Columns(columns.result[here], columns.time_ns[here], columns.thing[here], columns.id[here])
 
 
-def altered_fields(
-    want: ExpectedPairs, at: int, found: FoundJoined, message: Message, unit: str
-) -> list[str]:
+def altered_fields(want: ExpectedPairs, at: int, found: FoundJoined, message: Message, unit: str) -> list[str]:
     """What is wrong with the result ``found`` of pair ``at``: ``field: found …, expected …``. Empty:
     nothing.
     """
@@ -153,6 +151,9 @@ def altered_fields(
 
 def altered_record(found: FoundRecord, record: Record, prefix: str) -> list[str]:
     """What is wrong with a copy of an input record."""
+    is_equal = (found.quantity, found.result, found.id) == (record.quantity, record.result, record.id)
+    if is_equal and is_same_time(bytes(found.phenomenonTime), record.phenomenonTime):
+        return []
     wrong = [
         f"{prefix}{name}: {getattr(found, name)!r}, expected {getattr(record, name)!r}"
         for name in ("quantity", "result", "id")

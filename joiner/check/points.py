@@ -203,6 +203,4 @@ def _altered(found: Fields, wanted: Fields, *, exact: bool) -> list[str]:
 def _shown(key: PointKey) -> str:
     tags = [f"{name}={value}" for name, value in (("half", key.half), ("tie", key.tie)) if value]
     moment = np.datetime64(key.time_ns, "ns")
-    return ", ".join(
-        [f"thing={key.thing}", f"quantity={key.quantity}", *tags, f"time {moment}Z ({key.time_ns} ns)"]
-    )
+    return ", ".join([f"thing={key.thing}", f"quantity={key.quantity}", *tags, f"time {moment}Z ({key.time_ns} ns)"])

@@ -62,8 +62,7 @@ def _events(findings: Findings) -> str:
     events = findings.events
     shown = [fate for fate in FATES if any(account[fate] for account in events["accounts"].values())]
     rows = [
-        [name, account["selected"], *(account[fate] for fate in shown)]
-        for name, account in events["accounts"].items()
+        [name, account["selected"], *(account[fate] for fate in shown)] for name, account in events["accounts"].items()
     ]
     return (
         f"Events file: {events['rows']:,} rows, {events['quantities']:,} quantities, "
@@ -83,9 +82,7 @@ def _verdict(findings: Findings) -> str:
 
 def render_outcomes(outcomes: Sequence[Outcome]) -> str:
     """The table of the built-in cases, their differences, and the verdict."""
-    rows = [
-        [o.name, o.records, o.certain, o.after_end, "differs" if o.differences else "equal"] for o in outcomes
-    ]
+    rows = [[o.name, o.records, o.certain, o.after_end, "differs" if o.differences else "equal"] for o in outcomes]
     parts = [render_table(("case", "records", "pairs certain", "after the end", "engine and oracle"), rows)]
     wrong = [outcome for outcome in outcomes if outcome.differences]
     parts += ["\n".join([f"{o.name}:", *(f"  {difference}" for difference in o.differences)]) for o in wrong]

@@ -191,10 +191,7 @@ def _judge_unit(evidence: Evidence, span: Span, judgement: UnitJudgement) -> dic
     for topic in topics:
         if span.stop[topic] > span.due[topic]:
             judgement.read(topic, evidence.inputs(judgement.unit, topic, span.due[topic], span.stop[topic]))
-    return {
-        sides[0].join.name: expect_pairs(judgement, sides, at_c)
-        for sides, at_c in zip(joins, due, strict=True)
-    }
+    return {sides[0].join.name: expect_pairs(judgement, sides, at_c) for sides, at_c in zip(joins, due, strict=True)}
 
 
 def _report_unit(evidence: Evidence, result: UnitResult, findings: Findings) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
 from broker.partitioner import partition_of
-from broker.stack import LocalStack
+from broker.stack import LocalStack, ephemeral_stack
 from broker.wire import REJECTED_BYTES_MAX, Mark, Record, Rejected, decode_data, decode_rejected
 
 ROOT = Path(__file__).parents[2]
@@ -57,35 +57,44 @@ class Door:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port: int = probe.getsockname()[1]
         self._connections: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
 
     def open(self) -> None:
         """Let connections through."""
         self._listener = socket.create_server(("127.0.0.1", self.port))
-        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+        self._start(self._accept, self._listener)
 
     def shut(self) -> None:
         """Break the connections and refuse new ones."""
-        if self._listener is not None:
-            self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-            self._listener = None
-        for connection in self._connections:
+        sockets = [*self._connections] + ([self._listener] if self._listener else [])
+        self._listener = None
+        for one in sockets:
             try:
-                connection.shutdown(socket.SHUT_RDWR)
+                one.shutdown(socket.SHUT_RDWR)
             except OSError:
-                continue  # already gone
+                continue  # the other side has gone already
+        for thread in self._threads:
+            thread.join()
+        for one in sockets + self._connections:
+            one.close()
         self._connections.clear()
+        self._threads.clear()
+
+    def _start(self, work: Callable[..., None], *sockets: socket.socket) -> None:
+        thread = threading.Thread(target=work, args=sockets, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
                 near, _ = listener.accept()
-                far = socket.create_connection(self._target)
             except OSError:
                 return
+            far = socket.create_connection(self._target)
             self._connections += [near, far]
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+            self._start(self._carry, near, far)
+            self._start(self._carry, far, near)
 
     @staticmethod
     def _carry(source: socket.socket, sink: socket.socket) -> None:
@@ -149,10 +158,9 @@ class Pipeline:
         """Wait until the connector has said this more than ``before`` times."""
         wait_until(lambda: self.told(words) > before, f"the connector says {words!r}")
 
-    def wait_for_flow(self) -> None:
-        """Wait until more records are in Kafka than now."""
-        before = len(self.values("data"))
-        wait_until(lambda: len(self.values("data")) > before, "data flows")
+    def wait_for_records(self, count: int) -> None:
+        """Wait until at least so many records are in Kafka."""
+        wait_until(lambda: len(self.values("data")) >= count, f"{count} records are in Kafka")
 
     def publish(self, payloads: list[bytes], pace: Callable[[int], None] = lambda _count: None) -> None:
         """Publish in order at QoS 1; all of them are with the broker at the end."""
@@ -235,6 +243,14 @@ def pipeline(kafka: str, mqtt: Any, tmp_path: Path) -> Iterator[Pipeline]:
     goodbye.loop_stop()
 
 
+@pytest.fixture
+def door(pipeline: Pipeline) -> Iterator[Door]:
+    """A door before the MQTT broker, shut at first."""
+    found = Door(pipeline.mqtt_host, pipeline.mqtt_port)
+    yield found
+    found.shut()
+
+
 def stop(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> int:
     process.send_signal(number)
     return process.wait(STOP_S)
@@ -251,7 +267,7 @@ def events(count: int) -> list[bytes]:
 def test_each_quantity_of_each_event_arrives_once_in_its_things_partition(pipeline: Pipeline) -> None:
     process = pipeline.start()
     pipeline.publish(events(2000))
-    wait_until(lambda: len(pipeline.values("data")) >= 4000, "all records arrive")
+    pipeline.wait_for_records(4000)
     assert stop(process) == 0
     assert sorted(pipeline.identities()) == sorted(expected(2000))
     for partition, key, value in pipeline.values("data"):
@@ -333,46 +349,44 @@ def _pace(count: int) -> None:
 
 def test_a_stop_in_the_middle_loses_nothing_and_doubles_nothing(pipeline: Pipeline) -> None:
     process = pipeline.start()
-    publisher = threading.Thread(target=pipeline.publish, args=(events(6_000), _pace))
-    publisher.start()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        pipeline.wait_for_flow()
+    for start, number in ((0, signal.SIGTERM), (3_000, signal.SIGINT)):
+        publisher = threading.Thread(target=pipeline.publish, args=(events(6_000)[start : start + 3_000], _pace))
+        publisher.start()
+        pipeline.wait_for_records(2 * start + 1)
         assert stop(process, number) == 0
         process = pipeline.start()
-    publisher.join()
+        publisher.join()
+        pipeline.wait_for_records(2 * (start + 3_000))
     wait_until(lambda: set(pipeline.identities()) >= expected(6_000), "all records arrive")
     assert stop(process) == 0
     assert sorted(pipeline.identities()) == sorted(expected(6_000))
 
 
-def test_a_lost_mqtt_connection_is_made_again_and_loses_nothing(pipeline: Pipeline) -> None:
-    door = Door(pipeline.mqtt_host, pipeline.mqtt_port)
+def test_a_lost_mqtt_connection_is_made_again_and_loses_nothing(pipeline: Pipeline, door: Door) -> None:
     door.open()
     process = pipeline.start(LSB_MQTT__HOST="127.0.0.1", LSB_MQTT__PORT=str(door.port))
-    publisher = threading.Thread(target=pipeline.publish, args=(events(6_000), _pace))
-    publisher.start()
-    for _ in range(2):
-        pipeline.wait_for_flow()
+    for start in (0, 3_000):
+        publisher = threading.Thread(target=pipeline.publish, args=(events(6_000)[start : start + 3_000], _pace))
+        publisher.start()
+        pipeline.wait_for_records(2 * start + 1)
         connections, losses = pipeline.told("connected to MQTT"), pipeline.told("no MQTT connection")
         door.shut()
         pipeline.wait_until_told("no MQTT connection", losses)
         door.open()
         pipeline.wait_until_told("connected to MQTT", connections)
-    publisher.join()
+        publisher.join()
+        pipeline.wait_for_records(2 * (start + 3_000))
     wait_until(lambda: set(pipeline.identities()) >= expected(6_000), "all records arrive")
     assert stop(process) == 0
-    door.shut()
     assert set(pipeline.identities()) == expected(6_000)
 
 
-def test_a_broker_that_is_away_at_the_start_is_waited_for(pipeline: Pipeline) -> None:
-    door = Door(pipeline.mqtt_host, pipeline.mqtt_port)
+def test_a_broker_that_is_away_at_the_start_is_waited_for(pipeline: Pipeline, door: Door) -> None:
     process = pipeline.start(connected=False, LSB_MQTT__HOST="127.0.0.1", LSB_MQTT__PORT=str(door.port))
     pipeline.wait_until_told("no MQTT connection")
     door.open()
     pipeline.wait_until_told("connected to MQTT")
     assert stop(process) == 0
-    door.shut()
     assert "Traceback" not in pipeline.log.read_text()
 
 
@@ -390,7 +404,7 @@ def test_a_stop_ends_a_connector_that_waits_for_kafka(pipeline: Pipeline) -> Non
 def test_kafka_stopped_and_started_again_loses_nothing(pipeline: Pipeline, stack: LocalStack) -> None:
     process = pipeline.start(LSB_CONNECTOR__IN_FLIGHT_MAX="500")
     pipeline.publish(events(1_000))
-    wait_until(lambda: len(pipeline.values("data")) >= 2_000, "data flows")
+    pipeline.wait_for_records(2_000)
     stack.kafka.stop()
     pipeline.publish(events(5_000)[1_000:])
     stack.up([stack.kafka])
@@ -410,6 +424,25 @@ def test_a_stop_while_kafka_is_away_keeps_what_is_unacknowledged(pipeline: Pipel
     process = pipeline.start()
     wait_until(lambda: set(pipeline.identities()) >= expected(1_000), "all records arrive")
     assert stop(process) == 0
+
+
+@pytest.mark.slow
+def test_a_broker_of_mqtt_3_loses_nothing_over_a_kill(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSB_MQTT_BROKER", "nats")
+    with ephemeral_stack() as own:
+        own.up([own.mqtt])
+        port = str(own.mqtt.port)
+        process = pipeline.start(LSB_MQTT__HOST="127.0.0.1", LSB_MQTT__PORT=port)
+        away = replace(pipeline, mqtt_host="127.0.0.1", mqtt_port=own.mqtt.port)
+        away.publish(events(1_000))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        away.publish(events(2_000)[1_000:])
+        process = pipeline.start(LSB_MQTT__HOST="127.0.0.1", LSB_MQTT__PORT=port)
+        wait_until(lambda: set(pipeline.identities()) >= expected(2_000), "all records arrive")
+        assert stop(process) == 0
+    assert set(pipeline.identities()) == expected(2_000)
+    assert "speaks no MQTT 5" in pipeline.log.read_text()
 
 
 def test_a_silent_quantity_gets_a_mark_in_its_things_partition(pipeline: Pipeline) -> None:

@@ -252,7 +252,8 @@ def write_points(pipeline: Pipeline, access: Any) -> None:
     with InfluxDBClient(url=access.url, token=access.token, org=access.org) as client:
         points = []
         for (thing, quantity, half, tie, time_ns), fields in pipeline.points.items():
-            point = Point("joined").tag("thing", thing).tag("quantity", quantity).time(time_ns)
+            made: Any = Point("joined")  # type: ignore[no-untyped-call] # the library types it not
+            point = made.tag("thing", thing).tag("quantity", quantity).time(time_ns)
             for name, value in (("half", half), ("tie", tie)):
                 if value:
                     point.tag(name, value)

@@ -56,21 +56,24 @@ def test_after_a_lost_connection_nothing_old_is_acknowledged() -> None:
 def test_the_ledger_is_full_at_its_number_of_messages_until_they_are_released() -> None:
     book = ledger(messages_max=2)
     first = book.take(1, 1, 1)
-    assert not book.is_full
+    states = [book.is_full]
     book.take(2, 1, 1)
-    assert book.is_full
+    states.append(book.is_full)
     book.confirm(first)
+    states.append(book.is_full)
     book.release()
-    assert not book.is_full
+    states.append(book.is_full)
+    assert states == [False, True, True, False]
 
 
 def test_the_ledger_is_full_at_its_number_of_bytes_until_they_are_released() -> None:
     book = ledger(bytes_max=100)
     ticket = book.take(1, 100, 1)
-    assert book.is_full
+    states = [book.is_full]
     book.confirm(ticket)
     book.release()
-    assert not book.is_full
+    states.append(book.is_full)
+    assert states == [True, False]
 
 
 def test_a_message_that_owes_nothing_is_refused() -> None:

@@ -25,6 +25,7 @@ class ScriptedBroker:
     """Answers each connection with the next bytes of its script and keeps what it was sent."""
 
     script: list[bytes]
+    sessions: list[MqttSession] = field(default_factory=list)
     listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
     received: list[bytes] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
@@ -46,13 +47,17 @@ class ScriptedBroker:
 def broker() -> Iterator[ScriptedBroker]:
     found = ScriptedBroker([])
     yield found
+    for session in found.sessions:
+        session.close()
     found.listener.close()
 
 
 def session_to(broker: ScriptedBroker, *script: bytes) -> MqttSession:
     broker.script = list(script)
     threading.Thread(target=broker.serve, daemon=True).start()
-    return MqttSession(MqttSettings(port=broker.listener.getsockname()[1]), ConnectorSettings())
+    session = MqttSession(MqttSettings(port=broker.listener.getsockname()[1]), ConnectorSettings())
+    broker.sessions.append(session)
+    return session
 
 
 def receive_all(session: MqttSession, count: int) -> list[Message]:
@@ -135,6 +140,7 @@ def test_a_broker_that_says_nothing_for_too_long_is_lost(broker: ScriptedBroker)
     session.tend(10**9 + 44, reading=True)
     with pytest.raises(SessionLostError, match="nothing was heard for 46 s"):
         session.tend(10**9 + 46, reading=True)
+    assert not session.is_connected
     assert broker.ended.wait(WAIT_S)
     assert PINGREQ_PACKET in broker.received[0]
 
