@@ -1,6 +1,5 @@
 """The connector: events from MQTT become records in Kafka, and nothing that MQTT acknowledged is lost.
 
-    protocol.py         bytes <-> MQTT packets            pure
     events.py           payload -> records or refusals    pure
     acknowledgement.py  what may be acknowledged, when    pure
     marks.py            which silent quantity gets a mark pure

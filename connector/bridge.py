@@ -31,8 +31,7 @@ from connector.acknowledgement import NO_PACKET, Ledger
 from connector.delivery import Outgoing, RecordProducer, client_logger
 from connector.events import Parser, dead_letter
 from connector.marks import SilenceWatch
-from connector.protocol import Message
-from connector.session import MqttSession, SessionLostError
+from connector.session import Message, MqttSession, SessionLostError
 from connector.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -172,7 +171,7 @@ class Bridge:
         if packet_ids:
             self._session.acknowledge(packet_ids)
         now_s = time.monotonic()
-        self._session.tend(now_s, reading=reading)
+        self._session.tend(reading=reading)
         if self._marks:
             self._write_marks(self._marks, int((now_s - started_s) * 1e9) if reading else 0)
 
@@ -191,7 +190,7 @@ class Bridge:
                 if self._marks:
                     self._marks.observe(parsed.thing, record.quantity, parsed.time_ns)
             for refusal in parsed.refusals:
-                letter = dead_letter(refusal, topic.decode(errors="replace"))
+                letter = dead_letter(refusal, topic)
                 dead.append(Outgoing(None, encode(letter), ticket))
         self._progress.count(len(messages), len(data), len(dead))
         self._producer.send(self._settings.topics.data, data)

@@ -36,16 +36,13 @@ class ConnectorSettings(Section):
     """The name of the MQTT session, 1 to 128 letters, digits, ``.``, ``_``, ``-``. It must stay the same over
     restarts (the session holds what was not acknowledged) and be used by one connector at a time."""
 
-    session_expiry: Annotated[Duration, _between(1, 4_294_967_294)] = 7 * 86_400 * _S
-    """How long the MQTT broker keeps the session while the connector is away: 1 s to 136 years, default 7 d,
-    as long as Kafka keeps data here. What is published after that is lost to the pipeline."""
-
     keep_alive: Annotated[Duration, _between(1, 65_535)] = 30 * _S
     """Whole seconds between signs of life on a quiet connection: 1 s to 18 h, default 30 s. A dead connection
     is noticed after one and a half times that."""
 
     in_flight_max: int = Field(default=5_000, ge=1, le=65_535)
-    """Messages taken and not yet acknowledged (MQTT's receive maximum): 1 to 65,535, default 5,000. It bounds
+    """Messages taken and not yet acknowledged, beyond which the connection is not read: 1 to
+    65,535, default 5,000. It bounds
     what comes twice after a crash; it has to cover rate times the time until Kafka confirms (10,000/s * 0.1 s
     = 1,000)."""
 
@@ -54,17 +51,12 @@ class ConnectorSettings(Section):
     more is read
     from the connection. It bounds the memory where messages are large."""
 
-    packet_bytes_max: int = Field(default=16 * 1024 * 1024, ge=64 * 1024, le=268_435_455)
-    """Bytes of one MQTT packet: 64 KiB to 256 MiB, default 16 MiB. The MQTT broker is told, and drops what is
-    larger; set its own limit (mosquitto: ``message_size_limit``) no higher, so that the publisher learns of
-    it instead."""
-
     linger: Annotated[Duration, _between(0, 10)] = 10_000_000
     """How long a record waits for others to share a batch to Kafka with: 0 to 10 s, default 10 ms. Longer
     means larger batches and a higher latency."""
 
     compression: Literal["none", "lz4", "zstd", "snappy", "gzip"] = "lz4"
-    """Compression of the batches, default lz4: JSON records shrink to a fifth, for next to no time."""
+    """Compression of the batches, default lz4: JSON records shrink well, for little time."""
 
     idle_after: Annotated[Duration, _between(0.1, 86_400 * 366)] | None = None
     """After how much silence a quantity whose thing goes on gets a mark, so that joins need not wait for it:
