@@ -103,10 +103,17 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    run = commands.add_parser("run", parents=[shared], help="join until stopped")
+
+    def add_command(name: str, what: str) -> argparse.ArgumentParser:
+        raw = argparse.RawDescriptionHelpFormatter
+        return commands.add_parser(
+            name, parents=[shared], help=what, description=what, epilog=_EXAMPLES, formatter_class=raw
+        )
+
+    run = add_command("run", "join until stopped")
     run.add_argument("--instance", help="name of this process, its own for each (default: the host's name)")
     run.add_argument("--take", action="store_true", help="take units that another kind of runner owns")
-    commands.add_parser("status", parents=[shared], help="show units, owners, offsets, lag, records held")
-    again = commands.add_parser("reset", parents=[shared], help="forget all progress of the application")
+    add_command("status", "show units, owners, offsets, lag, records held")
+    again = add_command("reset", "forget all progress of the application")
     again.add_argument("--yes", action="store_true", help="do it; without it, only what would happen is shown")
     return parser

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -18,8 +19,16 @@ EOF_CODE: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the public name of
 _log = logging.getLogger("joiner.kafka")
 
 
-def make_consumer(kafka: KafkaSettings, group: str, **more: str | float | bool) -> Consumer:
-    """A consumer of committed data that never commits by itself and never jumps to another offset."""
+def make_consumer(
+    kafka: KafkaSettings,
+    group: str,
+    on_error: Callable[[KafkaError], None] | None = None,
+    **more: str | float | bool,
+) -> Consumer:
+    """A consumer of committed data that never commits by itself and never jumps to another offset.
+
+    ``on_error`` is called with the errors of the client itself, which no message tells.
+    """
     settings: dict[str, str | float | bool] = {
         "group_id": group,
         "enable_auto_commit": False,
@@ -28,7 +37,15 @@ def make_consumer(kafka: KafkaSettings, group: str, **more: str | float | bool) 
         "isolation_level": "read_committed",
         "check_crcs": True,
     }
-    return Consumer(kafka.client_config(**(settings | more)), logger=_log)
+    config = kafka.client_config(**(settings | more))
+    if on_error is not None:
+        config["error_cb"] = on_error
+    return Consumer(config, logger=_log)
+
+
+def make_reader(kafka: KafkaSettings, group: str) -> Consumer:
+    """A consumer that reads a log to its end and says when it is there, without the broker's usual wait for more."""
+    return make_consumer(kafka, group, enable_partition_eof=True, fetch_wait_max_ms=10, fetch_queue_backoff_ms=2)
 
 
 def make_admin(kafka: KafkaSettings) -> AdminClient:
@@ -47,6 +64,17 @@ def raise_for(message: Message) -> None:
     error = message.error()
     if error is not None:
         raise KafkaException(error)
+
+
+def is_passing(error: KafkaException) -> bool:
+    """Whether Kafka was not reached, so that the same request may succeed later."""
+    fault: Any = error.args[0]
+    return fault.retriable() or fault.code() in {
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the public names of the constants
+        KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._TIMED_OUT,  # noqa: SLF001
+        KafkaError._TRANSPORT,  # noqa: SLF001
+    }
 
 
 def is_fenced(error: KafkaException) -> bool:

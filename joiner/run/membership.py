@@ -25,10 +25,13 @@ class Membership:
     def __init__(self, settings: JoinerSettings, give_back: Callable[[list[int], bool], None]) -> None:
         """``give_back(units, lost)`` is called before units go elsewhere; lost: they have gone already."""
         self.units: set[int] = set()
+        self._fatal: KafkaError | None = None
         self._give_back = give_back
         self._consumer = make_consumer(
             settings.kafka,
             settings.application.name,
+            # The only way in which the library tells that the instance name was taken.
+            self._on_error,
             group_instance_id=settings.application.instance,
             session_timeout_ms=settings.application.session_timeout // 1_000_000,
             partition_assignment_strategy="cooperative-sticky",
@@ -43,14 +46,17 @@ class Membership:
 
     def poll(self) -> None:
         """Keep the membership alive and learn of changes. Raises `InstanceTaken`."""
-        message = self._consumer.poll(0)
-        error = message.error() if message is not None else None
-        if error is not None and error.fatal():
-            self._raise(error)
+        self._consumer.poll(0)
+        if self._fatal is not None:
+            self._raise(self._fatal)
 
     def close(self) -> None:
         """Stop being a member."""
         self._consumer.close()
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._fatal = error
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for partition in partitions:

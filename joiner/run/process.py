@@ -15,10 +15,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from broker.topics import TopicFacts, data_topic_specs, ensure_topics, state_topic_spec
-from joiner.run.clients import TIMEOUT_S, log_range, make_admin, make_consumer
+from broker.topics import TopicFacts, TopicSpec, data_topic_specs, ensure_topics, state_topic_spec
+from joiner.run.clients import EOF_CODE, TIMEOUT_S, is_passing, log_range, make_admin, make_consumer
 from joiner.run.intake import Message
 from joiner.run.membership import Membership
 from joiner.run.metrics import Metrics
@@ -60,7 +61,10 @@ class JoinerProcess:
         # Units to be taken (again) not before a time, with what happened before; and those that cannot go on.
         self._waiting: dict[int, tuple[float, bool]] = {}
         self._aside: dict[int, str] = {}
+        # What was read last, by unit and topic: messages, and where a log's end was met.
         self._batches: dict[int, dict[str, list[Message]]] = {}
+        self._ends: dict[int, dict[str, int]] = {}
+        self._second: Consumer | None = None
         self._topics: dict[str, TopicFacts] = {}
         self._metrics = Metrics()
 
@@ -76,14 +80,17 @@ class JoinerProcess:
         application = self._settings.application
         admin = make_admin(self._settings.kafka)
         specs = [
-            *data_topic_specs(self._settings.topics),
+            *data_topic_specs(self._settings.topics, self._settings.input_topics),
             state_topic_spec(application.name, self._settings.topics),
         ]
-        self._topics = ensure_topics(admin, specs)
+        if not self._wait_for_topics(admin, specs):
+            return 0
         self._lender = unsubscribed_consumer(self._settings)
         self._data = make_consumer(
             self._settings.kafka,
             application.name,
+            # Tells positions behind control records and rolled back ones, which are never read as messages.
+            enable_partition_eof=True,
             fetch_queue_backoff_ms=2,
             fetch_wait_max_ms=max(1, application.commit_interval // 1_000_000),
             queued_max_messages_kbytes=64 * 1024,
@@ -104,14 +111,33 @@ class JoinerProcess:
                 self._take_units(membership)
                 self._cycle()
                 self._metrics.report(self._owned_units())
+            # Looked at here: leaving the group gives back what was set aside, too.
+            status = 1 if self._aside else 0
         finally:
             self._finish_all()
             membership.close()
             self._data.close()
+            if self._second is not None:
+                self._second.close()
             self._lender.close()
             self._pool.shutdown(wait=False)
             self._metrics.report(self._owned_units(), last=True)
-        return 1 if self._aside else 0
+        return status
+
+    def _wait_for_topics(self, admin: AdminClient, specs: list[TopicSpec]) -> bool:
+        """Whether the topics are there and right; False: stopped before Kafka answered."""
+        while not self._stop.is_set():
+            try:
+                self._topics = ensure_topics(admin, specs)
+            except KafkaException as error:
+                if not is_passing(error):
+                    raise
+                servers = self._settings.kafka.bootstrap_servers
+                _log.warning("Kafka at %s does not answer yet, waiting for it: %s", servers, _text(error))
+                self._stop.wait(_RETRY_WAIT_S)
+            else:
+                return True
+        return False
 
     def _owned_units(self) -> dict[int, int]:
         return {number: owned.recovered.unit.held() for number, owned in self._owned.items()}
@@ -189,22 +215,31 @@ class JoinerProcess:
     def _cycle(self) -> None:
         application = self._settings.application
         messages = self._data.consume(application.batch_records_max, application.commit_interval / 1e9)
-        self._batches = {}
+        self._batches, self._ends = {}, {}
         for message in messages:
             error = message.error()
+            number, topic = int(message.partition() or 0), str(message.topic())
+            if error is not None and error.code() == EOF_CODE:
+                self._ends.setdefault(number, {})[topic] = int(message.offset() or 0)
+                continue
             if error is not None:
                 self._read_error(error, message.partition(), message.topic())
                 continue
-            number, topic = int(message.partition() or 0), str(message.topic())
             batch = self._batches.setdefault(number, {}).setdefault(topic, [])
             batch.append(Message(int(message.offset() or 0), message.timestamp()[1], message.value()))
         commits: dict[int, Future[None]] = {}
         for number, owned in list(self._owned.items()):
             batches = self._batches.pop(number, {})
-            if not batches and not self._snapshot_due(owned):
+            ends = _ends(owned, batches, self._ends.pop(number, {}))
+            if not ends and not self._snapshot_due(owned):
                 continue
             try:
-                effects, count = self._apply(number, owned, batches)
+                effects, count = self._apply(number, owned, batches, ends)
+            except KafkaException as error:
+                _log.warning("unit %s: rebuilding from the last commit: %s", number, _text(error))
+                self._drop(number)
+                self._waiting[number] = (time.monotonic() + _RETRY_WAIT_S, False)
+                continue
             except UnitStopped as stopped:
                 self._drop(number)
                 self._set_aside(number, str(stopped))
@@ -214,31 +249,31 @@ class JoinerProcess:
         for number, commit in commits.items():
             self._finish_commit(number, commit)
 
-    def _apply(self, number: int, owned: Owned, batches: dict[str, list[Message]]) -> tuple[Effects, int]:
+    def _apply(
+        self, number: int, owned: Owned, batches: dict[str, list[Message]], ends: dict[str, int]
+    ) -> tuple[Effects, int]:
         unit = owned.recovered.unit
-        ends = {}
         for topic, batch in batches.items():
             if batch[0].offset > unit.offsets[topic]:
                 self._check_gap(topic, number, unit.offsets[topic], batch[0].offset)
-            ends[topic] = batch[-1].offset + 1
         count = sum(map(len, batches.values()))
         owned.records += count
         return unit.apply(batches, ends), count
 
     def _check_gap(self, topic: str, number: int, expected: int, found: int) -> None:
         """Offsets may be missing where a producer of the input uses transactions; a second reader must see the same."""
-        consumer = make_consumer(self._settings.kafka, self._settings.application.name)
-        try:
-            low, _ = log_range(consumer, topic, number)
-            consumer.assign([TopicPartition(topic, number, expected)])
-            first = consumer.poll(TIMEOUT_S)
-        finally:
-            consumer.close()
+        if self._second is None:
+            # Kept: a producer that commits often leaves a gap before every batch.
+            self._second = make_consumer(self._settings.kafka, self._settings.application.name)
+        low, _ = log_range(self._second, topic, number)
+        self._second.assign([TopicPartition(topic, number, expected)])
+        first = self._second.poll(TIMEOUT_S)
+        self._second.unassign()
         if low > expected or first is None or first.error() is not None or first.offset() != found:
             raise UnitStopped(
                 f"unit {number}: after {topic}@{expected - 1} the offset {expected} should follow and {found} came: "
-                "records were removed from the log before they were read (retention?); what is missing cannot be joined: "
-                "raise topics.retention and start anew with `joiner reset`"
+                "records were removed from the log before they were read (retention?); what is missing cannot be "
+                "joined: raise topics.retention and start anew with `joiner reset`"
             )
 
     def _snapshot_due(self, owned: Owned) -> bool:
@@ -311,6 +346,7 @@ class JoinerProcess:
             self._data.incremental_unassign([TopicPartition(topic, number) for topic in owned.recovered.unit.offsets])
             # What the current batch still holds of it was read for a state that is gone.
             self._batches.pop(number, None)
+            self._ends.pop(number, None)
 
     # Giving units back
 
@@ -341,6 +377,13 @@ class JoinerProcess:
             except (Fenced, Aborted, TimeoutError, KafkaException) as error:
                 # Not needed for correctness: whoever comes next replays from the snapshot before.
                 _log.warning("the last snapshot was not written: %s", _text(error))
+
+
+def _ends(owned: Owned, batches: dict[str, list[Message]], met: dict[str, int]) -> dict[str, int]:
+    """The vector after a batch: behind its last messages, or where the end of a log was met, if that is farther."""
+    ends = {topic: batch[-1].offset + 1 for topic, batch in batches.items()}
+    offsets = owned.recovered.unit.offsets
+    return ends | {topic: at for topic, at in met.items() if at > ends.get(topic, offsets[topic])}
 
 
 def _is_changed(owned: Owned) -> bool:

@@ -18,7 +18,7 @@ from typing import Final
 from confluent_kafka import TopicPartition
 
 from broker.topics import TopicFacts
-from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_consumer, raise_for
+from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_consumer, make_reader, raise_for
 from joiner.run.intake import Message
 from joiner.run.progress import FORMAT_VERSION, Progress
 from joiner.run.settings import JoinerSettings
@@ -211,7 +211,7 @@ def _replay(settings: JoinerSettings, unit: Unit, until: dict[str, int]) -> int:
     behind = {topic: at for topic, at in unit.offsets.items() if at < until[topic]}
     if not behind:
         return 0
-    consumer = make_consumer(settings.kafka, settings.application.name, enable_partition_eof=True)
+    consumer = make_reader(settings.kafka, settings.application.name)
     replayed = 0
     try:
         consumer.assign([TopicPartition(topic, unit.number, at) for topic, at in behind.items()])

@@ -12,7 +12,7 @@ import msgspec
 from confluent_kafka import Consumer, TopicPartition
 
 from broker.settings import KafkaSettings
-from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_consumer, raise_for
+from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_reader, raise_for
 from joiner.run.progress import (
     FORMAT_VERSION,
     SLOTS,
@@ -80,7 +80,7 @@ def read_progress(kafka: KafkaSettings, group: str, topic: str, unit: int) -> Pr
 
 
 def _read(kafka: KafkaSettings, group: str, topic: str, unit: int, last: int | None) -> StateLog:
-    consumer = make_consumer(kafka, group, enable_partition_eof=True)
+    consumer = make_reader(kafka, group)
     try:
         low, high = log_range(consumer, topic, unit)
         start = low if last is None else max(low, high - last)

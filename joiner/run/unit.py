@@ -105,7 +105,8 @@ class Unit:
             self._check_continuity(topic, messages, ends[topic])
             intake = self._readers[topic].read(messages)
             inputs |= intake.sides
-            effects.rejected += intake.rejected
+            if not silent:
+                effects.rejected += intake.rejected
             self.counts["records"] += len(messages)
             self.counts["not_selected"] += intake.not_selected
             self.counts["marks"] += intake.marks

@@ -1,0 +1,393 @@
+"""An application of the joiner on real Kafka, with topics of its own: settings, processes, data, verdict.
+
+Data is seeded: several things over all partitions, three quantities, disorder, equal times, repeated ids, marks.
+The verdict is the tester's, which knows nothing of the joiner's code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from broker.partitioner import partition_of
+from broker.settings import load_settings
+from broker.topics import data_topic_specs, ensure_topics
+from broker.wire import Rejected, decode_rejected
+from joiner.check.command import main as tester
+from joiner.run.progress import Progress
+from joiner.run.settings import JoinerSettings
+from joiner.run.state_log import read_progress
+
+ROOT = Path(__file__).parents[2]
+PARTITIONS = 3
+DEADLINE_S = 60.0
+STOP_S = 5.0
+BASE_MS = 1_554_096_460_000
+TOPICS = ("data", "out", "late", "rejected", "unmatched")
+QUANTITIES = ("speed", "torque", "command")
+
+SETTINGS = """\
+[kafka]
+bootstrap_servers = "{bootstrap}"
+
+[topics]
+{topics}
+partitions = {partitions}
+
+[application]
+name = "{name}"
+session_timeout = "6s"
+{application}
+
+[[join]]
+name = "power"
+left = "speed"
+right = "torque"
+function = "joiner.functions:spindle_power"
+output = "mechPower"
+{power}
+
+[[join]]
+name = "gap"
+left = "command"
+right = "speed"
+function = "difference"
+output = "speedGap"
+tolerance = "{tolerance}"
+lateness = ["1s", "500ms"]
+"""
+
+
+class Entry(NamedTuple):
+    """What is to be produced: the Kafka key, the value, and the partition where it is not the key's own."""
+
+    key: str
+    value: bytes | None
+    partition: int | None = None
+
+
+def wait_until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Wait for a condition; fails with ``what`` after the deadline."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {deadline_s} s"
+        time.sleep(0.05)
+
+
+def record(thing: str, quantity: str, time_ms: Any, result: Any, identity: str) -> Entry:
+    """A record of the data topic."""
+    content = {"thing": thing, "quantity": quantity, "phenomenonTime": time_ms, "result": result, "id": identity}
+    return Entry(thing, json.dumps(content).encode())
+
+
+def seeded_entries(seed: int, count: int, things: int = 7) -> list[Entry]:
+    """``count`` entries: times that rise with disorder and ties, a few late ones, redelivered ones, marks."""
+    draw = random.Random(seed)
+    names = things_over_all_units(things)
+    clock = [BASE_MS + draw.randrange(5000) for _ in range(things)]
+    sent: list[Entry] = []
+    for number in range(count):
+        which = draw.randrange(things)
+        thing = names[which]
+        chance = draw.random()
+        if chance < 0.03 and sent:
+            sent.append(draw.choice(sent[-40:]))
+            continue
+        if chance < 0.05:
+            mark: dict[str, Any] = {"mark": clock[which] - draw.randrange(3000), "quantity": draw.choice(QUANTITIES)}
+            sent.append(Entry(thing, json.dumps(mark | {"thing": thing}).encode()))
+            continue
+        clock[which] += draw.choice([0, 0, 1, 7, 130, 900])
+        back = draw.choice([0, 0, 0, 0, 300, 900, 2500]) if chance > 0.8 else 0
+        quantity = draw.choice([*QUANTITIES, *QUANTITIES, "temperature"])
+        sent.append(record(thing, quantity, clock[which] - back, round(draw.uniform(-50, 500), 3), f"e{number}"))
+    return sent
+
+
+def things_over_all_units(count: int) -> list[str]:
+    """Names of things whose units take turns."""
+    names: list[str] = []
+    for number in range(1000):
+        if len(names) < count and partition_of(f"R{number}".encode(), PARTITIONS) == len(names) % PARTITIONS:
+            names.append(f"R{number}")
+    return names
+
+
+@dataclass
+class Joiner:
+    """A process of the joiner, and what it logs."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def text(self) -> str:
+        """What it has logged so far."""
+        return self.log.read_text(errors="replace")
+
+    def wait_for(self, pattern: str, deadline_s: float = DEADLINE_S) -> re.Match[str]:
+        """Wait until a line of the log matches."""
+        end = time.monotonic() + deadline_s
+        while True:
+            ended = self.process.poll() is not None
+            found = re.search(pattern, self.text())
+            if found:
+                return found
+            assert not ended, f"the joiner ended before {pattern!r} was logged:\n{self.text()[-3000:]}"
+            assert time.monotonic() < end, f"{pattern!r} was not logged:\n{self.text()[-3000:]}"
+            time.sleep(0.05)
+
+    def wait_for_units(self, units: int = PARTITIONS) -> None:
+        """Wait until it has recovered as many units."""
+        self.wait_for(rf"(?s)(unit \d+: taken.*){{{units}}}")
+
+    def stop(self) -> int:
+        """Ask it to end; returns the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_S)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+    def ends(self, deadline_s: float = DEADLINE_S) -> int:
+        """Wait until it ends by itself; returns the exit status."""
+        return self.process.wait(deadline_s)
+
+
+@dataclass
+class Application:
+    """An application with topics of its own."""
+
+    bootstrap: str
+    folder: Path
+    tolerance: str = "3s"
+    application: str = 'snapshot_interval = "700ms"\nsnapshot_records = 400'
+    power: str = ""
+    partitions: int = PARTITIONS
+    name: str = field(default_factory=lambda: f"j{uuid.uuid4().hex[:10]}")
+    started: list[Joiner] = field(default_factory=list)
+    _admin: AdminClient | None = None
+
+    @property
+    def config(self) -> Path:
+        """The settings file, as the fields say now."""
+        topics = "\n".join(f'{kind} = "{self.topic(kind)}"' for kind in TOPICS)
+        text = SETTINGS.format(
+            bootstrap=self.bootstrap,
+            topics=topics,
+            partitions=self.partitions,
+            name=self.name,
+            application=self.application,
+            tolerance=self.tolerance,
+            power=self.power,
+        )
+        path = self.folder / "lsb.toml"
+        path.write_text(text)
+        return path
+
+    def topic(self, kind: str) -> str:
+        """The name of a topic here."""
+        return f"{self.name}.{kind}"
+
+    def settings(self) -> JoinerSettings:
+        """The settings as the joiner reads them."""
+        return load_settings(JoinerSettings, self.config)
+
+    def admin(self) -> AdminClient:
+        """For looking at and changing what is in Kafka."""
+        # Kept: the answers of a client that nobody holds any more never come.
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        return self._admin
+
+    def create_topics(self) -> None:
+        """Make the data topics before the joiner does."""
+        ensure_topics(self.admin(), data_topic_specs(self.settings().topics))
+
+    def start(
+        self, *arguments: str, instance: str = "one", program: Sequence[str] = ("-m", "joiner"), **environment: str
+    ) -> Joiner:
+        """Start ``joiner run``."""
+        log = self.folder / f"joiner-{len(self.started)}.log"
+        command = [sys.executable, *program, "run", "--config", str(self.config), "--instance", instance, *arguments]
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+            )
+        joiner = Joiner(process, log)
+        self.started.append(joiner)
+        return joiner
+
+    def command(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run another command of the joiner to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "joiner", *arguments, "--config", str(self.config)],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+
+    def produce(
+        self, entries: Iterable[Entry], pace: Callable[[int], None] = lambda _count: None, topic: str = "data"
+    ) -> None:
+        """Write to a topic; all are in Kafka at the end."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "message.max.bytes": 3_000_000})
+        failed: list[object] = []
+
+        def note(error: object, _message: object) -> None:
+            if error is not None:
+                failed.append(error)
+
+        for count, entry in enumerate(entries):
+            partition = self.unit_of(entry.key) if entry.partition is None else entry.partition
+            producer.produce(self.topic(topic), entry.value, entry.key.encode(), partition, on_delivery=note)
+            pace(count)
+            producer.poll(0)
+        assert producer.flush(DEADLINE_S) == 0
+        assert not failed, failed[:3]
+
+    def unit_of(self, thing: str) -> int:
+        """The unit of a thing."""
+        return partition_of(thing.encode(), self.partitions)
+
+    def progress(self) -> dict[int, Progress]:
+        """The newest progress record of each unit that has one."""
+        settings = self.settings()
+        try:
+            found = {
+                unit: read_progress(settings.kafka, f"{self.name}-watch", settings.state_topic, unit)
+                for unit in range(self.partitions)
+            }
+        except KafkaException:
+            return {}  # the state topic is just being made
+        return {unit: progress for unit, progress in found.items() if progress is not None}
+
+    def ends(self) -> dict[int, dict[str, int]]:
+        """The stable ends of the input topics, by unit."""
+        consumer = self._consumer()
+        try:
+            return {
+                unit: {topic: _end(consumer, topic, unit) for topic in self.settings().input_topics}
+                for unit in range(self.partitions)
+            }
+        finally:
+            consumer.close()
+
+    def wait_until_through(self) -> None:
+        """Wait until every unit has committed all of its input."""
+        ends = self.ends()
+
+        def is_through() -> bool:
+            running = [joiner for joiner in self.started if joiner.process.poll() is None]
+            assert running, f"no joiner is left:\n{self.started[-1].text()[-3000:]}"
+            return {unit: progress.offsets for unit, progress in self.progress().items()} == ends
+
+        wait_until(is_through, f"all input of {self.name} is consumed and committed")
+
+    def remove_records(self) -> None:
+        """Remove all input that is there, as retention would."""
+        ends = self.ends()
+        cut = [TopicPartition(topic, unit, end) for unit, at in ends.items() for topic, end in at.items()]
+        for future in self.admin().delete_records(cut, operation_timeout=DEADLINE_S).values():
+            future.result()
+
+    def values(self, kind: str) -> list[bytes]:
+        """The committed values of a topic."""
+        consumer = self._consumer()
+        found: list[bytes] = []
+        try:
+            ends = {unit: _end(consumer, self.topic(kind), unit) for unit in range(self.partitions)}
+            left = {unit for unit, end in ends.items() if end}
+            consumer.assign([TopicPartition(self.topic(kind), unit, 0) for unit in left])
+            end_s = time.monotonic() + DEADLINE_S
+            while left:
+                assert time.monotonic() < end_s
+                for message in consumer.consume(10_000, 0.2):
+                    if message.error() is None:
+                        found.append(message.value() or b"")
+                    elif (message.offset() or 0) >= ends[message.partition() or 0]:
+                        left.discard(message.partition() or 0)
+        finally:
+            consumer.close()
+        return found
+
+    def rejected(self) -> dict[tuple[int, int], Rejected]:
+        """The dead letters by partition and offset of what they are about."""
+        letters = [decode_rejected(value) for value in self.values("rejected")]
+        return {(letter.partition, letter.offset): letter for letter in letters}
+
+    def verify(self) -> dict[str, Any]:
+        """The tester's findings; fails where it finds a difference."""
+        report = self.folder / "report.json"
+        report.unlink(missing_ok=True)
+        status = tester(["verify", "--config", str(self.config), "--json", str(report)])
+        findings: dict[str, Any] = json.loads(report.read_text()) if report.exists() else {}
+        assert status == 0, findings
+        return findings
+
+    def close(self) -> None:
+        """Kill what runs, delete the topics."""
+        for joiner in self.started:
+            joiner.kill()
+        names = [*(self.topic(kind) for kind in TOPICS), f"{self.name}.state"]
+        for future in self.admin().delete_topics(names, operation_timeout=DEADLINE_S).values():
+            future.exception()  # what was never made cannot be deleted
+
+    def _consumer(self) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": f"{self.name}-watch",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+            }
+        )
+
+
+def _end(consumer: Consumer, topic: str, partition: int) -> int:
+    """The stable end of a partition; for a moment after a topic was made its leader is not known everywhere."""
+    end_s = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=DEADLINE_S)[1])
+        except KafkaException:
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(0.05)
+
+
+def paced(per_second: int) -> Callable[[int], None]:
+    """A pace for `Application.produce`, so that data flows while the test acts."""
+    began = time.monotonic()
+
+    def pace(count: int) -> None:
+        if count % 20 == 0:
+            time.sleep(max(0.0, began + count / per_second - time.monotonic()))
+
+    return pace
+
+
+def application(kafka: str, folder: Path, **options: Any) -> Iterator[Application]:
+    """An application that is removed again at the end; for fixtures."""
+    made = Application(kafka, folder, **options)
+    yield made
+    made.close()

@@ -1,0 +1,196 @@
+"""What the joiner makes of input that is no event, of transactional input, and of Kafka's absence."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from broker.stack import LocalStack
+from broker.wire import REJECTED_BYTES_MAX
+from tests.integration.joiner_application import (
+    BASE_MS,
+    DEADLINE_S,
+    Application,
+    Entry,
+    application,
+    record,
+    seeded_entries,
+    things_over_all_units,
+)
+
+THING = "R1"
+
+
+@pytest.fixture
+def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
+    yield from application(kafka, tmp_path)
+
+
+def with_result(text: str) -> bytes:
+    """A record whose result is this text."""
+    return b'{"thing":"R1","quantity":"speed","phenomenonTime":1554096460000,"id":"x","result":%s}' % text.encode()
+
+
+def with_time(time_text: str) -> bytes:
+    """A record whose time is this text."""
+    return b'{"thing":"R1","quantity":"speed","phenomenonTime":%s,"id":"x","result":1}' % time_text.encode()
+
+
+WHOLE = with_result("1.5")
+POISON: list[tuple[bytes | None, str]] = [
+    (WHOLE[:-7], "not a JSON object"),
+    (b"", "the value is empty"),
+    (None, "the value is null"),
+    (b"\x00\xff\xfe\x01", "not a JSON object"),
+    (b"[1, 2]", "not a JSON object"),
+    (with_result("NaN"), "not a JSON object"),
+    (with_result("Infinity"), "not a JSON object"),
+    (with_result("1e999"), "Number out of range"),
+    (with_result("null"), "Expected `float`, got `null`"),
+    (with_result('"1"'), "Expected `float`, got `str`"),
+    (with_result("true"), "Expected `float`, got `bool`"),
+    (WHOLE.replace(b'"id":"x",', b""), "missing required field `id`"),
+    (WHOLE.replace(b'"R1"', b'"\xff\xfe"'), "utf-8"),
+    (WHOLE.replace(b'"x"', b'"' + b"x" * 300 + b'"'), "length <= 256"),
+    (WHOLE.replace(b"1.5", b"1.5" + b',"deep":' + b"[" * 20_000 + b"]" * 20_000), "more than 256 brackets"),
+    (b'{"x":' + b"[" * 30_000, "more than 256 brackets"),
+    (with_time("-62135596800000"), "outside the years 1678-2261"),
+    (with_time("253402300799000"), "outside the years 1678-2261"),
+    (with_time('"0001-01-01T00:00:00Z"'), "outside the years 1678-2261"),
+    (with_time('"9999-12-31T23:59:59Z"'), "outside the years 1678-2261"),
+    (with_time("7258118400000"), "ahead_max"),
+    (with_time('"2200-01-01T00:00:00+02:00"'), "ahead_max"),
+    (with_time('"2019-04-01T05:26:20"'), "no offset from UTC"),
+    (with_time("1.00000000001"), "finer than a nanosecond"),
+    (b'{"mark": true}', "got `bool`"),
+    (b'{"mark": 1, "what": 2}', "unknown field `what`"),
+    (b'{"mark": 7258118400000}', "ahead_max"),
+    (WHOLE[:-1] + b',"pad":"' + b"p" * 70_000 + b'"}', "more than 65536"),
+    (b'{"pad":"' + b"p" * 2_000_000 + b'"}', "more than 65536"),
+]
+
+
+def test_each_unusable_input_is_in_the_dead_letters_and_nothing_stops(app: Application) -> None:
+    app.create_topics()
+    resource = ConfigResource(ResourceType.TOPIC, app.topic("data"))
+    larger = ConfigEntry("max.message.bytes", "3000000", incremental_operation=AlterConfigOpType.SET)
+    resource.add_incremental_config(larger)
+    for future in app.admin().incremental_alter_configs([resource]).values():
+        future.result()
+    home = app.unit_of(THING)
+    around = (home + 1) % app.partitions
+    entries = [Entry(THING, value) for value, _ in POISON]
+    app.produce(entries)
+    app.produce([Entry(THING, WHOLE, around), *seeded_entries(41, 300)])
+    joiner = app.start()
+    app.wait_until_through()
+    assert joiner.stop() == 0
+    letters = app.rejected()
+    for offset, (value, reason) in enumerate(POISON):
+        letter = letters.pop((home, offset))
+        assert reason in letter.reason, (value or b"")[:80]
+        assert letter.length == len(value or b"")
+        assert len(letter.value) <= REJECTED_BYTES_MAX * 4 // 3 + 4
+        assert (letter.source, letter.topic) == (app.name, app.topic("data"))
+    (wrong,) = letters.values()
+    assert f"belongs into partition {home}, this is {around}" in wrong.reason
+    app.verify()
+
+
+def test_a_joining_function_that_fails_costs_only_its_own_pairs(app: Application) -> None:
+    app.create_topics()
+    thing = things_over_all_units(1)[0]
+    # 1e308 times 1e308 is no finite number; the pairs beside it are fine.
+    values = [2.0, 1e308, 3.0]
+    speeds = [record(thing, "speed", BASE_MS + 10 * n, value, f"s{n}") for n, value in enumerate(values)]
+    torques = [record(thing, "torque", BASE_MS + 10 * n, value, f"t{n}") for n, value in enumerate(values)]
+    app.produce([*speeds, *torques])
+    joiner = app.start()
+    app.wait_until_through()
+    assert joiner.stop() == 0
+    (letter,) = app.rejected().values()
+    assert "spindle_power" in letter.reason
+    assert "not a finite number" in letter.reason
+    assert letter.id == f"power:{app.unit_of(thing)}:1:4"
+    assert {json.loads(value)["id"] for value in app.values("out")} >= {f"power:{app.unit_of(thing)}:0:3"}
+    app.verify()
+
+
+def test_input_of_transactions_is_read_without_what_was_rolled_back(app: Application) -> None:
+    app.create_topics()
+    joiner = app.start()
+    joiner.wait_for_units()
+    producer = Producer({"bootstrap.servers": app.bootstrap, "transactional.id": f"{app.name}-source"})
+    producer.init_transactions(DEADLINE_S)
+    entries = seeded_entries(42, 1200)
+    for part in range(0, len(entries), 40):
+        producer.begin_transaction()
+        for entry in entries[part : part + 40]:
+            producer.produce(app.topic("data"), entry.value, entry.key.encode(), app.unit_of(entry.key))
+        producer.flush(DEADLINE_S)
+        if part // 40 % 3 == 1:
+            producer.abort_transaction(DEADLINE_S)
+        else:
+            producer.commit_transaction(DEADLINE_S)
+    # The vector reaches the logs' ends, which are control records: retention may remove everything before them.
+    app.wait_until_through()
+    assert sum(progress.counts["records"] for progress in app.progress().values()) == 800
+    joiner.kill()
+    again = app.start()
+    again.wait_for_units()
+    assert again.stop() == 0
+    app.verify()
+
+
+def test_a_log_that_retention_emptied_up_to_the_vector_is_gone_on_with(app: Application) -> None:
+    app.create_topics()
+    producer = Producer({"bootstrap.servers": app.bootstrap, "transactional.id": f"{app.name}-source"})
+    producer.init_transactions(DEADLINE_S)
+    producer.begin_transaction()
+    for entry in seeded_entries(43, 300):
+        producer.produce(app.topic("data"), entry.value, entry.key.encode(), app.unit_of(entry.key))
+    producer.commit_transaction(DEADLINE_S)
+    joiner = app.start()
+    app.wait_until_through()
+    assert joiner.stop() == 0
+    app.remove_records()
+    again = app.start()
+    again.wait_for_units()
+    assert again.stop() == 0, again.text()
+
+
+def test_a_late_start_of_kafka_is_waited_for(tmp_path: Path) -> None:
+    app = Application("127.0.0.1:1", tmp_path)
+    joiner = app.start()
+    joiner.wait_for("does not answer yet, waiting for it")
+    began = time.monotonic()
+    assert joiner.stop() == 0
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGKILL])
+def test_a_restart_of_kafka_costs_nothing(app: Application, stack: LocalStack, kind: signal.Signals) -> None:
+    app.create_topics()
+    joiner = app.start()
+    app.produce(seeded_entries(44, 600))
+    joiner.wait_for_units()
+    if kind == signal.SIGKILL:
+        stack.kafka.kill()
+    else:
+        stack.down([stack.kafka])
+    joiner.wait_for("(?i)connect|transport|refused|resets|broken")
+    stack.up([stack.kafka])
+    app.produce(seeded_entries(45, 600))
+    app.wait_until_through()
+    assert joiner.process.poll() is None
+    assert joiner.stop() == 0
+    assert not re.search("Traceback", joiner.text())
+    app.verify()

@@ -1,0 +1,217 @@
+"""The joiner from Kafka to Kafka: start, stop, restart, takeover, status, reset."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.joiner_application import (
+    DEADLINE_S,
+    PARTITIONS,
+    ROOT,
+    STOP_S,
+    Application,
+    application,
+    record,
+    seeded_entries,
+    wait_until,
+)
+
+
+@pytest.fixture
+def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
+    yield from application(kafka, tmp_path)
+
+
+def test_what_comes_in_is_joined_once_and_a_restart_goes_on_without_replay(app: Application) -> None:
+    app.create_topics()
+    app.produce(seeded_entries(1, 3000))
+    first = app.start()
+    app.wait_until_through()
+    assert first.stop() == 0
+    before = app.progress()
+    findings = app.verify()
+    assert findings["total"]["found"] > 1000
+    app.produce(seeded_entries(2, 1500))
+    second = app.start()
+    app.wait_until_through()
+    assert second.stop() == 0
+    replayed = re.findall(r"recovered at \S+ \((\d+) records replayed", second.text())
+    assert replayed == ["0"] * PARTITIONS
+    assert app.verify()["total"]["found"] > findings["total"]["found"]
+    assert all(progress.run != before[unit].run for unit, progress in app.progress().items())
+
+
+def test_a_killed_joiner_replays_silently_and_goes_on(app: Application) -> None:
+    # Snapshots so rare that a replay has something to do.
+    app.application = 'snapshot_interval = "1h"\nsnapshot_records = 1000000'
+    app.create_topics()
+    first = app.start()
+    app.produce(seeded_entries(3, 2000))
+    app.wait_until_through()
+    first.kill()
+    second = app.start()
+    app.produce(seeded_entries(4, 1000))
+    app.wait_until_through()
+    replayed = re.findall(r"recovered at \S+ \((\d+) records replayed", second.text())
+    assert sum(map(int, replayed)) == 2000
+    assert second.stop() == 0
+    app.verify()
+
+
+def test_the_largest_of_signals_at_any_time_ends_it_within_seconds(app: Application) -> None:
+    starting = app.start()
+    starting.wait_for("waiting for units")
+    assert starting.stop() == 0
+    running = app.start()
+    running.wait_for_units()
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(STOP_S) == 0
+
+
+def test_two_processes_share_the_units_and_one_takes_over_from_the_other(app: Application) -> None:
+    app.create_topics()
+    one, two = app.start(instance="one"), app.start(instance="two")
+
+    def owners() -> set[str]:
+        return {progress.instance for progress in app.progress().values()}
+
+    wait_until(lambda: owners() == {"one", "two"} and len(app.progress()) == PARTITIONS, "both have units")
+    app.produce(seeded_entries(5, 1500))
+    app.wait_until_through()
+    assert one.stop() == 0
+    wait_until(lambda: owners() == {"two"}, "the other takes over")
+    app.produce(seeded_entries(6, 1500))
+    app.wait_until_through()
+    three = app.start(instance="three")
+    wait_until(lambda: owners() == {"two", "three"}, "a new one gets its share")
+    app.produce(seeded_entries(7, 1500))
+    two.kill()
+    wait_until(lambda: owners() == {"three"}, "the one that is left takes over from the killed one")
+    app.wait_until_through()
+    assert three.stop() == 0
+    app.verify()
+
+
+def test_a_second_process_under_the_same_name_is_told_so(app: Application) -> None:
+    first = app.start(instance="same")
+    first.wait_for_units()
+    second = app.start(instance="same")
+    wait_until(lambda: first.process.poll() is not None or second.process.poll() is not None, "one of them ends")
+    ended = first if first.process.poll() is not None else second
+    assert ended.process.returncode == 1
+    assert "another process runs as instance 'same'" in ended.text()
+    assert "--instance" in ended.text()
+    assert "Traceback" not in ended.text()
+    other = second if ended is first else first
+    app.produce(seeded_entries(8, 500))
+    app.wait_until_through()
+    assert other.stop() == 0
+    app.verify()
+
+
+def test_status_shows_each_unit_with_owner_offsets_lag_and_frontiers(app: Application) -> None:
+    never = app.command("status")
+    assert never.returncode == 1
+    assert "never run" in never.stdout
+    app.create_topics()
+    joiner = app.start(instance="north")
+    app.produce(seeded_entries(9, 600))
+    app.wait_until_through()
+    assert joiner.stop() == 0
+    app.produce([record("R1", "speed", 1_554_096_460_000, 1.0, "more")])
+    shown = app.command("status")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stderr == ""
+    lines = shown.stdout.splitlines()
+    rows = {int(line.split()[0]): line for line in lines if line[:1].isdigit()}
+    assert sorted(rows) == list(range(PARTITIONS))
+    for unit, progress in app.progress().items():
+        assert "process north" in rows[unit]
+        assert f"@{progress.offsets[app.topic('data')]}" in rows[unit]
+        assert f"{progress.counts['pairs']}" in rows[unit]
+        lag = int(re.split(r"\s{2,}", rows[unit])[3])
+        assert lag == (1 if unit == app.unit_of("R1") else 0)
+    assert "2019-04-01T05:" in shown.stdout
+
+
+def test_reset_asks_first_and_then_everything_begins_anew(app: Application) -> None:
+    assert "nothing to forget" in app.command("reset", "--yes").stdout
+    app.create_topics()
+    app.produce(seeded_entries(10, 800))
+    joiner = app.start()
+    app.wait_until_through()
+    joiner.stop()
+    before = app.progress()
+    asked = app.command("reset")
+    assert asked.returncode == 2
+    assert "--yes" in asked.stdout
+    assert app.progress() == before
+    done = app.command("reset", "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert app.progress() == {}
+    assert app.command("status").stdout.count("nobody yet") == PARTITIONS
+    pairs_before = app.values("out")
+    again = app.start()
+    app.wait_until_through()
+    assert again.stop() == 0
+    pairs_after = app.values("out")
+    assert sorted(pairs_after) == sorted(pairs_before * 2), "the same results under the same ids"
+
+
+def test_reset_beside_a_running_process_never_leaves_half_a_state(app: Application) -> None:
+    app.create_topics()
+    app.produce(seeded_entries(11, 500))
+    joiner = app.start()
+    app.wait_until_through()
+    done = app.command("reset", "--yes")
+    app.produce(seeded_entries(12, 500))
+    if done.returncode == 0:
+        assert joiner.ends() == 1
+        assert "now owned by nobody" in joiner.text()
+        assert app.progress() == {}
+    else:
+        assert "stop it and repeat" in done.stdout
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["status"], ["reset"]])
+def test_every_command_explains_itself(command: list[str]) -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "joiner", *command, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert shown.returncode == 0
+    assert "usage: joiner" in shown.stdout
+    assert "example" in shown.stdout.lower()
+
+
+def test_wrong_settings_are_told_all_together_before_anything_starts(app: Application, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text(
+        "[kafka]\nservers = 'x'\n[topics]\npartitions = 0\n[application]\nahead_max = 5\n[tiypo]\n"
+        "[[join]]\nname = 'a:b'\nleft = 'x'\nright = 'y'\noutput = 'z'\n"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-m", "joiner", "run", "--config", str(file)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env={**os.environ, "LSB_KAFKA__BOOTSTRAP_SERVERS": app.bootstrap},
+        check=False,
+    )
+    assert shown.returncode == 2
+    for what in ("kafka.servers", "topics.partitions", "application.ahead_max", "tiypo", "join.0.name"):
+        assert what in shown.stderr, shown.stderr
+    assert "Traceback" not in shown.stderr

@@ -1,0 +1,225 @@
+"""When does the joiner refuse to go on, what does it say, and what does it repair by itself?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from joiner.run.progress import Progress, encode, progress_key
+from tests.integration.joiner_application import (
+    DEADLINE_S,
+    PARTITIONS,
+    Application,
+    application,
+    seeded_entries,
+    wait_until,
+)
+
+
+@pytest.fixture
+def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
+    yield from application(kafka, tmp_path)
+
+
+def run_once(app: Application, seed: int, count: int = 600) -> None:
+    """Let the joiner consume some data and stop."""
+    app.create_topics()
+    app.produce(seeded_entries(seed, count))
+    joiner = app.start()
+    app.wait_until_through()
+    assert joiner.stop() == 0
+
+
+def refusal(app: Application, *arguments: str) -> str:
+    """Start a joiner that must end by itself with status 1; what it said."""
+    joiner = app.start(*arguments)
+    assert joiner.ends() == 1, joiner.text()
+    assert "Traceback" not in joiner.text()
+    return joiner.text()
+
+
+def outsider(app: Application, unit: int) -> Producer:
+    """Somebody else who takes a unit's transactional id."""
+    producer = Producer({"bootstrap.servers": app.bootstrap, "transactional.id": f"{app.name}-{unit}"})
+    producer.init_transactions(DEADLINE_S)
+    return producer
+
+
+def claim_as(app: Application, unit: int, **changes: str) -> None:
+    """Write the unit's progress record as another runner would."""
+    producer = outsider(app, unit)
+    found = app.progress()[unit]
+    changed = msgspec.structs.replace(found, **changes)
+    assert isinstance(changed, Progress)
+    producer.begin_transaction()
+    producer.produce(f"{app.name}.state", encode(changed), progress_key(unit).encode(), unit)
+    producer.commit_transaction(DEADLINE_S)
+
+
+def group_offsets(app: Application) -> dict[int, int]:
+    request = ConsumerGroupTopicPartitions(app.name)
+    listed = app.admin().list_consumer_group_offsets([request])[app.name].result()
+    return {int(at.partition): int(at.offset) for at in listed.topic_partitions or []}
+
+
+def test_group_offsets_that_were_reset_or_deleted_change_nothing_and_are_repaired(app: Application) -> None:
+    run_once(app, 21)
+    right = {unit: progress.offsets[app.topic("data")] for unit, progress in app.progress().items()}
+    assert group_offsets(app) == right
+    wrong = [TopicPartition(app.topic("data"), unit, unit) for unit in range(PARTITIONS)]
+
+    def reset_by_hand() -> bool:
+        request = ConsumerGroupTopicPartitions(app.name, wrong)
+        answer = app.admin().alter_consumer_group_offsets([request])[app.name]
+        return answer.exception() is None  # refused until the group has noticed that its member is gone
+
+    wait_until(reset_by_hand, "the group's offsets can be changed")
+    assert group_offsets(app) != right
+    joiner = app.start()
+    joiner.wait_for_units()
+    assert group_offsets(app) == right
+    assert joiner.stop() == 0
+
+    def delete() -> bool:
+        answer = app.admin().delete_consumer_groups([app.name])[app.name]
+        return answer.exception() is None
+
+    wait_until(delete, "the group can be deleted")
+    again = app.start()
+    app.produce(seeded_entries(22, 500))
+    app.wait_until_through()
+    assert again.stop() == 0
+    app.verify()
+
+
+def test_other_settings_that_change_the_results_are_refused_by_their_names(app: Application) -> None:
+    run_once(app, 23)
+    app.tolerance = "5s"
+    said = refusal(app)
+    assert "joins.gap.tolerance_ns" in said
+    assert "3000000000 then, 5000000000 now" in said
+    assert "joiner reset" in said
+    app.tolerance = "3s"
+    joiner = app.start()
+    joiner.wait_for_units()
+    assert joiner.stop() == 0
+
+
+def test_a_topic_that_was_made_anew_is_refused(app: Application) -> None:
+    run_once(app, 24)
+    for future in app.admin().delete_topics([app.topic("data")], operation_timeout=DEADLINE_S).values():
+        future.result()
+    wait_until(lambda: app.topic("data") not in app.admin().list_topics(timeout=10).topics, "the topic is gone")
+    app.create_topics()
+    said = refusal(app)
+    assert f"{app.topic('data')} was deleted and made anew" in said
+    assert "joiner reset" in said
+
+
+def test_a_log_that_begins_behind_what_recovery_needs_is_refused(app: Application) -> None:
+    run_once(app, 25)
+    app.produce(seeded_entries(26, 300))
+    app.remove_records()
+    said = refusal(app)
+    assert f"the log of {app.topic('data')} begins at" in said
+    assert "topics.retention" in said
+
+
+def test_topics_that_do_not_fit_are_refused_all_together(app: Application) -> None:
+    app.create_topics()
+    resource = ConfigResource(ResourceType.TOPIC, app.topic("data"))
+    for name, value in (("cleanup.policy", "compact"), ("message.timestamp.type", "CreateTime")):
+        resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
+    for future in app.admin().incremental_alter_configs([resource]).values():
+        future.result()
+    app.partitions = 4
+    said = refusal(app)
+    assert "has 3 partitions and the settings say 4" in said
+    assert "cleanup.policy=compact and needs delete" in said
+    assert "message.timestamp.type=CreateTime and needs LogAppendTime" in said
+
+
+def test_a_claimant_that_died_before_its_claim_does_not_keep_the_unit(app: Application) -> None:
+    app.create_topics()
+    joiner = app.start()
+    joiner.wait_for_units()
+    for unit in range(PARTITIONS):
+        outsider(app, unit)
+    app.produce(seeded_entries(27, 600))
+    app.wait_until_through()
+    assert joiner.text().count("taking it back") == PARTITIONS
+    assert joiner.stop() == 0
+    app.verify()
+
+
+def test_an_owner_whose_unit_was_claimed_gives_it_up_and_says_to_whom(app: Application) -> None:
+    app.create_topics()
+    joiner = app.start()
+    joiner.wait_for_units()
+    for unit in range(PARTITIONS):
+        claim_as(app, unit, run="abcdef", instance="elsewhere")
+    app.produce(seeded_entries(28, 600))
+    assert joiner.ends() == 1
+    assert joiner.text().count("now owned by process elsewhere (run abcdef); given up") == PARTITIONS
+    assert {progress.run for progress in app.progress().values()} == {"abcdef"}
+    again = app.start()
+    app.wait_until_through()
+    assert again.stop() == 0
+    app.verify()
+
+
+def test_a_unit_of_another_kind_of_runner_is_taken_only_when_told_to(app: Application) -> None:
+    run_once(app, 29)
+    for unit in range(PARTITIONS):
+        claim_as(app, unit, placement="spark", instance="driver-7")
+    before = app.progress()
+    said = refusal(app)
+    assert "is owned by a spark (driver-7)" in said
+    assert "--take" in said
+    assert app.progress() == before
+    app.produce(seeded_entries(30, 300))
+    joiner = app.start("--take")
+    app.wait_until_through()
+    assert joiner.stop() == 0
+    assert {progress.placement for progress in app.progress().values()} == {"process"}
+    app.verify()
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (b"\x00not ours", "a record of the state topic cannot be read"),
+        (None, "newer release"),
+    ],
+)
+def test_a_state_topic_that_cannot_be_understood_is_refused(app: Application, value: bytes | None, what: str) -> None:
+    run_once(app, 31, 200)
+    found = app.progress()[0]
+    newer = json.loads(encode(found)) | {"format": 99}
+    producer = outsider(app, 0)
+    producer.begin_transaction()
+    producer.produce(f"{app.name}.state", value or json.dumps(newer).encode(), progress_key(0).encode(), 0)
+    producer.commit_transaction(DEADLINE_S)
+    joiner = app.start()
+    joiner.wait_for(what)
+    joiner.wait_for_units(PARTITIONS - 1)
+    assert joiner.stop() == 1
+
+
+def test_a_damaged_snapshot_is_refused(app: Application) -> None:
+    run_once(app, 32)
+    producer = outsider(app, 1)
+    producer.begin_transaction()
+    for slot in (0, 1):
+        producer.produce(f"{app.name}.state", b"damaged", f"1/{slot}/0".encode(), 1)
+    producer.commit_transaction(DEADLINE_S)
+    joiner = app.start()
+    joiner.wait_for("unit 1: snapshot .* does not match its checksum")
+    joiner.wait_for_units(PARTITIONS - 1)
+    assert joiner.stop() == 1

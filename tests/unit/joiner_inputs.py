@@ -1,0 +1,40 @@
+"""Settings and messages for the tests of the joiner's parts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from broker.partitioner import partition_of
+from joiner.run.intake import Message
+from joiner.run.settings import JoinerSettings
+
+BASE_MS = 1_554_096_460_000
+DATA = "machine.data"
+POWER: dict[str, Any] = {"name": "power", "left": "speed", "right": "torque", "function": "product", "output": "p"}
+GAP: dict[str, Any] = {"name": "gap", "left": "command", "right": "speed", "function": "difference", "output": "g"}
+
+
+def make_settings(*joins: dict[str, Any], partitions: int = 1, **sections: Any) -> JoinerSettings:
+    """Settings with the given joins (default: power)."""
+    given = {"topics": {"partitions": partitions}, "join": list(joins or [POWER]), **sections}
+    return JoinerSettings.model_validate(given)
+
+
+def message(offset: int, content: Any, append_ms: int = BASE_MS) -> Message:
+    """A message of the data topic; ``content`` as JSON, or the bytes themselves."""
+    value = content if content is None or isinstance(content, bytes) else json.dumps(content).encode()
+    return Message(offset, append_ms, value)
+
+
+def record(
+    offset: int, quantity: str, time_ms: Any, result: Any = 1.0, thing: str = "a", identity: str | None = None
+) -> Message:
+    """A record as a message; its id is its offset unless given."""
+    content = {"thing": thing, "quantity": quantity, "phenomenonTime": time_ms, "result": result}
+    return message(offset, content | {"id": identity or f"e{offset}"})
+
+
+def thing_of(unit: int, partitions: int) -> str:
+    """Some thing whose records belong into the unit."""
+    return next(name for name in map(str, range(1000)) if partition_of(name.encode(), partitions) == unit)

@@ -1,0 +1,49 @@
+"""Joining functions as users might write them, bad ones too."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joiner.functions import Columns
+
+NO_FUNCTION = 3
+
+
+def fails_at_13(left: Columns, right: Columns) -> NDArray[np.float64]:
+    """Raises where a left value is 13."""
+    if (left.result == 13).any():
+        message = "unlucky"
+        raise RuntimeError(message)
+    return left.result + right.result
+
+
+def wrong_shape(left: Columns, _right: Columns) -> NDArray[np.float64]:
+    """Three columns where one or two may be."""
+    return np.zeros((len(left.result), 3))
+
+
+def a_scalar(_left: Columns, _right: Columns) -> float:
+    """One number for all pairs."""
+    return 1.0
+
+
+def words(left: Columns, _right: Columns) -> list[str]:
+    """No numbers at all."""
+    return ["x"] * len(left.result)
+
+
+def quotient(left: Columns, right: Columns) -> NDArray[np.float64]:
+    """NaN for 0/0, infinite for x/0."""
+    return left.result / right.result
+
+
+def two(left: Columns, right: Columns) -> NDArray[np.float64]:
+    """Two values, one of them not finite where the right one is 0."""
+    return np.column_stack([left.result, 1 / right.result])
+
+
+def seconds_apart(left: Columns, right: Columns) -> NDArray[np.float64]:
+    """Times and things are there too."""
+    assert list(left.thing) == list(right.thing)
+    return (right.time_ns - left.time_ns) / 1e9

@@ -1,0 +1,131 @@
+"""Are the records of the state topic read as they were written, and a broken state topic refused?"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+import pytest
+
+from broker.topics import TopicFacts
+from joiner.run.progress import (
+    FORMAT_VERSION,
+    JoinProgress,
+    Manifest,
+    Progress,
+    chunk_key,
+    decode_manifest,
+    decode_progress,
+    encode,
+    manifest_key,
+    progress_key,
+)
+from joiner.run.recovery import Claimant, check_continues
+from joiner.run.state_log import StateLog
+from joiner.run.unit import UnitStopped
+from tests.unit.joiner_inputs import DATA, POWER, make_settings
+
+
+def make_progress(**changes: Any) -> Progress:
+    settings = make_settings()
+    made = Progress(
+        format=FORMAT_VERSION,
+        application="lsb",
+        unit=0,
+        run="run",
+        instance="one",
+        placement="process",
+        offsets={DATA: 12},
+        start={DATA: 3},
+        topics={DATA: "id"},
+        partitions=1,
+        fingerprint=settings.fingerprint(),
+        semantics=settings.semantics(),
+        counts={"pairs": 5},
+        joins={"power": JoinProgress(1, 2, 3, (4, 5), None)},
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def make_manifest(serial: int, slot: int, data: bytes = b"abcdef", chunks: int = 2, **changes: Any) -> Manifest:
+    digest = hashlib.sha256(data).hexdigest()
+    made = Manifest(FORMAT_VERSION, serial, slot, chunks, len(data), digest, {DATA: serial}, "fingerprint")
+    return msgspec.structs.replace(made, **changes)
+
+
+def test_records_come_back_as_they_were_written() -> None:
+    assert decode_progress(encode(make_progress())) == make_progress()
+    assert decode_manifest(encode(make_manifest(1, 1))) == make_manifest(1, 1)
+
+
+def test_the_keys_are_those_of_the_format() -> None:
+    assert (progress_key(3), manifest_key(3, 1), chunk_key(3, 1, 7)) == ("3/progress", "3/1/manifest", "3/1/7")
+
+
+@pytest.mark.parametrize("value", [b"", b"null", b"{}", b"\x00", b'{"format": "1"}'])
+def test_what_is_no_progress_record_stops_the_unit(value: bytes) -> None:
+    with pytest.raises(UnitStopped, match="unit 0: a record of the state topic cannot be read"):
+        StateLog(0, {progress_key(0): value}).progress()
+
+
+def test_a_newer_format_is_refused() -> None:
+    newer = encode(make_progress(format=FORMAT_VERSION + 1))
+    with pytest.raises(UnitStopped, match="newer release"):
+        StateLog(0, {progress_key(0): newer}).progress()
+    assert StateLog(0).progress() is None
+
+
+@pytest.mark.parametrize("serials", [(4, 5), (6, 5)])
+def test_the_newest_snapshot_is_the_one_with_the_highest_serial(serials: tuple[int, int]) -> None:
+    values = {manifest_key(0, slot): encode(make_manifest(serial, slot)) for slot, serial in enumerate(serials)}
+    assert [manifest.serial for manifest in StateLog(0, values).manifests()] == sorted(serials, reverse=True)
+
+
+def test_a_snapshot_is_the_chunks_its_manifest_counts() -> None:
+    values = {"0/0/0": b"abc", "0/0/1": b"def", "0/0/2": b"surplus", "0/1/0": b"other", "0/0/manifest": b""}
+    assert StateLog(0, values).snapshot(make_manifest(2, 0)) == b"abcdef"
+    assert StateLog(0, values).chunks_in(0) == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"0/0/0": b"abc"}, "lacks 0/0/1"),
+        ({"0/0/1": b"def"}, "lacks 0/0/0"),
+        ({"0/0/0": b"abc", "0/0/1": b"deg"}, "does not match its checksum"),
+        ({"0/0/0": b"def", "0/0/1": b"abc"}, "does not match its checksum"),
+    ],
+)
+def test_a_snapshot_with_a_missing_or_altered_chunk_is_an_error(values: dict[str, bytes], fault: str) -> None:
+    with pytest.raises(UnitStopped, match=fault):
+        StateLog(0, values).snapshot(make_manifest(2, 0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "join", "said"),
+    [
+        ({"placement": "spark", "instance": "driver"}, POWER, "owned by a spark (driver)"),
+        ({}, {**POWER, "tolerance": "1s"}, "joins.power.tolerance_ns: None then, 1000000000 now"),
+        ({}, {**POWER, "name": "force"}, "joins.force"),
+        ({"partitions": 2}, POWER, "begun with 2 partitions, now there are 1"),
+        ({"topics": {DATA: "older"}}, POWER, f"{DATA} was deleted and made anew"),
+    ],
+)
+def test_what_does_not_continue_is_refused_with_what_changed(
+    changes: dict[str, Any], join: dict[str, Any], said: str
+) -> None:
+    facts = {DATA: TopicFacts("id", 1)}
+    with pytest.raises(UnitStopped) as refused:
+        check_continues(make_settings(join), make_progress(**changes), facts, Claimant("run2", "two"))
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("claimant", [Claimant("run2", "two"), Claimant("run2", "two", take=True)])
+def test_the_same_settings_and_topics_continue(claimant: Claimant) -> None:
+    check_continues(make_settings(), make_progress(), {DATA: TopicFacts("id", 1)}, claimant)
+
+
+def test_another_runner_is_taken_by_force_only() -> None:
+    spark = make_progress(placement="spark")
+    check_continues(make_settings(), spark, {DATA: TopicFacts("id", 1)}, Claimant("run2", "two", take=True))

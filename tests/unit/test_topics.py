@@ -1,0 +1,28 @@
+"""Which topics does an application need, and how must they be set up?"""
+
+from __future__ import annotations
+
+from broker.settings import TopicSettings
+from broker.topics import data_topic_specs, state_topic_spec
+
+
+def test_every_topic_that_carries_records_keeps_all_of_them_under_the_time_of_their_arrival() -> None:
+    specs = data_topic_specs(TopicSettings.model_validate({"retention": "2h", "partitions": 7}))
+    assert [spec.name for spec in specs] == [
+        f"machine.{kind}" for kind in ("data", "out", "late", "rejected", "unmatched")
+    ]
+    for spec in specs:
+        assert spec.required == {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
+        assert spec.initial == {"retention.ms": "7200000"}
+        assert spec.partitions == 7
+
+
+def test_the_inputs_of_joins_are_topics_like_the_others_and_named_once() -> None:
+    names = [spec.name for spec in data_topic_specs(TopicSettings(), ["elsewhere", "machine.data"])]
+    assert names == [*dict.fromkeys(names)]
+    assert names[-1] == "elsewhere"
+
+
+def test_the_state_topic_is_compacted() -> None:
+    spec = state_topic_spec("app", TopicSettings(partitions=3))
+    assert (spec.name, spec.partitions, spec.required) == ("app.state", 3, {"cleanup.policy": "compact"})

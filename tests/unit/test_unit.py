@@ -1,0 +1,169 @@
+"""Is a unit's state a function of the vector C, wherever it is cut, kept and rebuilt?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from joiner.run.intake import Message
+from joiner.run.settings import JoinerSettings
+from joiner.run.unit import Effects, Unit, UnitStopped
+from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, make_settings, message, record
+
+
+def both_joins(**application: Any) -> JoinerSettings:
+    gap = {**GAP, "tolerance": "2s", "lateness": ["1s", "300ms"]}
+    return make_settings(POWER, gap, application=application)
+
+
+def seeded_messages(seed: int, count: int = 60) -> list[Message]:
+    """A log with everything: ties, disorder, repeated ids, marks, poison, gaps between offsets."""
+    draw = random.Random(seed)
+    clock, offset, sent = BASE_MS, draw.randrange(3), list[Message]()
+    for _ in range(count):
+        chance = draw.random()
+        if chance < 0.05:
+            sent.append(message(offset, draw.choice([None, b"{", {"mark": BASE_MS * 10**6}])))
+        elif chance < 0.12:
+            mark = {"mark": clock - draw.randrange(1500), "quantity": draw.choice(["speed", "torque", "command"])}
+            sent.append(message(offset, mark))
+        elif chance < 0.2 and sent:
+            sent.append(draw.choice(sent[-5:])._replace(offset=offset))
+        else:
+            clock += draw.choice([0, 0, 10, 400])
+            back = draw.choice([0, 0, 0, 200, 2000])
+            quantity = draw.choice(["speed", "torque", "command", "other"])
+            result = draw.choice([1.0, 2.5, 1e308])
+            sent.append(record(offset, quantity, clock - back, result, draw.choice("ab")))
+        offset += draw.choice([1, 1, 1, 2])
+    return sent
+
+
+def apply(unit: Unit, messages: Sequence[Message], *, silent: bool = False) -> Effects:
+    if not messages:
+        return Effects()
+    return unit.apply({DATA: messages}, {DATA: messages[-1].offset + 1}, silent=silent)
+
+
+def lines(settings: JoinerSettings, *effects: Effects) -> list[tuple[str, bytes | None, bytes]]:
+    return sorted((line for one in effects for line in one.messages(settings.topics)), key=lambda line: line[2])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_restore_or_silent_replay_at_any_point_changes_nothing(seed: int) -> None:
+    settings, sent = both_joins(), seeded_messages(seed)
+    whole = Unit(settings, 0, {DATA: 0})
+    expected = lines(settings, apply(whole, sent))
+    assert len({topic for topic, _, _ in expected}) == 3, "results, late ones and dead letters are all there"
+    for cut in range(len(sent) + 1):
+        before = Unit(settings, 0, {DATA: 0})
+        first = apply(before, sent[:cut])
+        restored = Unit.restore(settings, 0, before.snapshot())
+        assert restored.offsets == before.offsets
+        assert restored.snapshot() == before.snapshot()
+        assert lines(settings, first, apply(restored, sent[cut:])) == expected
+        replayed = Unit(settings, 0, {DATA: 0})
+        assert apply(replayed, sent[:cut], silent=True) == Effects()
+        assert lines(settings, first, apply(replayed, sent[cut:])) == expected
+        assert replayed.counts == restored.counts == whole.counts
+        assert replayed.progress() == restored.progress() == whole.progress()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_batches_of_any_size_bring_forth_the_same(seed: int) -> None:
+    settings, sent = both_joins(), seeded_messages(100 + seed, 200)
+    expected = lines(settings, apply(Unit(settings, 0, {DATA: 0}), sent))
+    for size in (1, 3, 50):
+        unit = Unit(settings, 0, {DATA: 0})
+        parts = [apply(unit, sent[at : at + size]) for at in range(0, len(sent), size)]
+        assert lines(settings, *parts) == expected
+
+
+def test_an_event_that_is_delivered_twice_counts_once() -> None:
+    unit = Unit(make_settings(), 0, {DATA: 0})
+    sent = [record(n, "speed", BASE_MS, identity="same") for n in range(3)]
+    effects = apply(unit, [*sent, record(3, "torque", BASE_MS), record(4, "torque", BASE_MS, identity="e3")])
+    assert [one.id for one in effects.joined] == ["power:0:0:3"]
+    assert unit.counts["duplicates"] == 3
+
+
+def test_a_late_record_is_named_by_join_side_and_place() -> None:
+    unit = Unit(make_settings(POWER, GAP), 0, {DATA: 0})
+    effects = apply(unit, [record(0, "speed", BASE_MS), record(1, "speed", BASE_MS - 1)])
+    assert [(late.id, late.join, late.side, late.topic, late.partition, late.offset) for late in effects.late] == [
+        ("power:0:left:1", "power", "left", DATA, 0, 1),
+        ("gap:0:right:1", "gap", "right", DATA, 0, 1),
+    ]
+    assert all(late.record.id == "e1" for late in effects.late)
+    assert unit.counts["late"] == 2
+
+
+def test_two_joins_that_share_a_quantity_do_not_disturb_each_other() -> None:
+    sent = seeded_messages(7, 150)
+    power, gap = make_settings(POWER), make_settings(GAP)
+    apart = [line for one in (power, gap) for line in lines(one, apply(Unit(one, 0, {DATA: 0}), sent))]
+    shared = make_settings(POWER, GAP)
+    together = lines(shared, apply(Unit(shared, 0, {DATA: 0}), sent))
+    results = [line for line in together if line[0] == shared.topics.out]
+    assert results == sorted((line for line in apart if line[0] == shared.topics.out), key=lambda line: line[2])
+
+
+@pytest.mark.parametrize(
+    ("first", "end"),
+    [(4, 6), (5, 5), (5, 4)],
+    ids=["begins before C", "ends within itself", "ends before it"],
+)
+def test_messages_that_do_not_continue_the_state_stop_the_unit(first: int, end: int) -> None:
+    unit = Unit(make_settings(), 0, {DATA: 5})
+    with pytest.raises(UnitStopped, match="covers the offsets"):
+        unit.apply({DATA: [record(first, "speed", BASE_MS), record(5, "speed", BASE_MS)]}, {DATA: end})
+
+
+def test_a_position_behind_the_last_message_moves_the_vector() -> None:
+    unit = Unit(make_settings(), 0, {DATA: 0})
+    unit.apply({DATA: [record(0, "speed", BASE_MS)]}, {DATA: 9})
+    assert unit.offsets == {DATA: 9}
+    unit.apply({}, {DATA: 12})
+    assert unit.offsets == {DATA: 12}
+
+
+def test_a_full_buffer_names_the_keys_that_hold_most_and_the_ways_out() -> None:
+    unit = Unit(make_settings(application={"buffer_records_max": 5}), 0, {DATA: 0})
+    sent = [record(n, "speed", BASE_MS + n, thing="few" if n < 2 else "many") for n in range(6)]
+    with pytest.raises(UnitStopped, match=r"join 'power' holds 6 .* = 5; .* many \(4\), few \(2\)") as stopped:
+        apply(unit, sent)
+    assert all(way in str(stopped.value) for way in ("raise the limit", "mark", "tolerance"))
+    again = Unit(make_settings(application={"buffer_records_max": 5}), 0, {DATA: 0})
+    apply(again, sent, silent=True)
+    assert again.held() == 6, "a replay goes through: it builds what had been committed"
+
+
+def test_progress_tells_what_is_held_and_how_far_the_streams_are() -> None:
+    unit = Unit(make_settings(), 0, {DATA: 0})
+    assert unit.progress()["power"].frontier_left is None
+    apply(unit, [record(0, "speed", BASE_MS), record(1, "speed", BASE_MS + 5, thing="b")])
+    found = unit.progress()["power"]
+    assert (found.held_left, found.held_right, found.keys) == (2, 0, 2)
+    assert found.frontier_left == (BASE_MS * 10**6, (BASE_MS + 5) * 10**6)
+    assert found.frontier_right is None
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda _data: b"no snapshot", "cannot be read"),
+        (lambda data: data[: len(data) // 2], "cannot be read"),
+        (lambda data: data.replace(b"LSBJOIN", b"LSBJOYN"), "cannot be read"),
+        (lambda data: msgspec.msgpack.encode(msgspec.msgpack.decode(data) | {"version": 99}), "newer release"),
+    ],
+)
+def test_a_snapshot_that_cannot_be_used_is_refused_with_the_way_out(damage: Any, reason: str) -> None:
+    settings = make_settings()
+    unit = Unit(settings, 0, {DATA: 0})
+    apply(unit, [record(0, "speed", BASE_MS)])
+    with pytest.raises(UnitStopped, match=reason):
+        Unit.restore(settings, 0, damage(unit.snapshot()))
