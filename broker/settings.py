@@ -8,6 +8,7 @@ from the environment or from a file that is named here, never from a command lin
 from __future__ import annotations
 
 import tomllib
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -178,8 +179,12 @@ def _mistake(found: Any, path: Path) -> str:
     place = ".".join(str(part) for part in found["loc"])
     if not place:
         return f"{path}: {found['msg'].removeprefix('Value error, ')}"
-    variable = "LSB_" + "__".join(str(part) for part in found["loc"]).upper()
-    given = "" if found["type"] == "missing" else f" (given: {str(found['input'])[:80]!r})"
+    # An element of a list has no variable of its own, the whole list has.
+    named = list(takewhile(lambda part: isinstance(part, str), found["loc"]))
+    variable = "LSB_" + "__".join(named).upper()
+    # What stands under an unknown name may be a secret.
+    hidden = found["type"] in {"missing", "extra_forbidden"}
+    given = "" if hidden else f" (given: {str(found['input'])[:80]!r})"
     return f"{path}: {place}: {found['msg']}{given}; set it there or in {variable}"
 
 

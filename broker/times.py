@@ -133,7 +133,7 @@ def parse_duration(value: object) -> int:
 
     Raises ValueError for anything else: a number without a unit would leave the unit to be guessed.
     """
-    if value == 0 and not isinstance(value, bool):
+    if value in {0, "0"} and not isinstance(value, bool):
         return 0
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:

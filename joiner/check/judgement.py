@@ -114,7 +114,9 @@ class UnitJudgement:
         offset, key = message.offset, self._key(record.thing)
         self.records[message.topic][offset] = record
         for side in selecting:
-            verdict = side.judge.judge(key, ts, offset, record.id)
+            # A side of several quantities may get several records of one event.
+            identity = record.id if side.quantity is not None else f"{record.quantity}\0{record.id}"
+            verdict = side.judge.judge(key, ts, offset, identity)
             if verdict == ACCEPTED:
                 side.accepted.add(offset)
             elif verdict == LATE:

@@ -78,9 +78,14 @@ def is_passing(error: KafkaException) -> bool:
 
 
 def is_fenced(error: KafkaException) -> bool:
-    """Whether somebody else has taken the transactional id."""
+    """Whether somebody else has taken the transactional id, or may have.
+
+    Once a client knows that it is fenced, its further calls tell only that something fatal has happened. Whoever
+    is answered so looks who owns the unit, which is right after any fatal error.
+    """
     fault: Any = error.args[0]
-    return fault.code() in {
+    return fault.fatal() or fault.code() in {
+        KafkaError._FATAL,  # noqa: SLF001 - the public name of the constant
         KafkaError._FENCED,  # noqa: SLF001 - the public name of the constant
         KafkaError.INVALID_PRODUCER_EPOCH,
         KafkaError.PRODUCER_FENCED,

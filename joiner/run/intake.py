@@ -39,8 +39,12 @@ class Message(NamedTuple):
 
 @dataclass
 class SideInput:
-    """What a batch holds for one side of one join, in log order."""
+    """What a batch holds for one side of one join, in log order.
 
+    ``mixed``: the side takes several quantities, so that an event may give it several records of one id.
+    """
+
+    mixed: bool = False
     key: list[int] = field(default_factory=list)
     ts_ns: list[int] = field(default_factory=list)
     seq: list[int] = field(default_factory=list)
@@ -53,7 +57,10 @@ class SideInput:
         """Keys, times, offsets and identities for the engine; None where there are no records."""
         if not self.key:
             return None
-        identity = identities([record.id for record in self.records])
+        if self.mixed:
+            identity = identities([f"{record.quantity}\0{record.id}" for record in self.records])
+        else:
+            identity = identities([record.id for record in self.records])
         return _int64(self.key), _int64(self.ts_ns), _int64(self.seq), identity
 
     def marks(self) -> tuple[Ints, Ints, Ints] | None:
@@ -155,7 +162,7 @@ class TopicReader:
         key = self._checked_key(message, record.thing, ts_ns)
         intake.selected += 1
         for target in targets:
-            side = _side(intake, target)
+            side = self._side(intake, target)
             side.key.append(key)
             side.ts_ns.append(ts_ns)
             side.seq.append(message.offset)
@@ -173,7 +180,7 @@ class TopicReader:
         key = self._checked_key(message, mark.thing, ts_ns)
         intake.marks += 1
         for target in sorted(targets):
-            side = _side(intake, target)
+            side = self._side(intake, target)
             side.mark_key.append(key)
             side.mark_ts_ns.append(ts_ns)
             side.mark_seq.append(message.offset)
@@ -194,6 +201,12 @@ class TopicReader:
             )
             raise Unreadable(reason)
         return key
+
+    def _side(self, intake: Intake, target: tuple[int, int]) -> SideInput:
+        side = intake.sides.get(target)
+        if side is None:
+            side = intake.sides[target] = SideInput(mixed=target in self._whole)
+        return side
 
 
 def identities(ids: Sequence[str]) -> Ints:
@@ -219,13 +232,6 @@ def identities(ids: Sequence[str]) -> Ints:
 
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 _FINISH: Final = np.uint64(0xBF58476D1CE4E5B9)
-
-
-def _side(intake: Intake, target: tuple[int, int]) -> SideInput:
-    side = intake.sides.get(target)
-    if side is None:
-        side = intake.sides[target] = SideInput()
-    return side
 
 
 def _int64(values: list[int]) -> Ints:

@@ -18,13 +18,13 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from broker.topics import TopicFacts, TopicSpec, data_topic_specs, ensure_topics, state_topic_spec
+from broker.topics import TopicFacts, TopicSpec, ensure_topics
 from joiner.run.clients import EOF_CODE, TIMEOUT_S, is_passing, log_range, make_admin, make_consumer
 from joiner.run.intake import Message
 from joiner.run.membership import Membership
 from joiner.run.metrics import Metrics
 from joiner.run.progress import FORMAT_VERSION, Progress
-from joiner.run.recovery import Claimant, Recovered, claim, recover
+from joiner.run.recovery import Claimant, Recovered, application_topics, claim, recover
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress
 from joiner.run.transaction import Aborted, Fenced, UnitTransactions, unsubscribed_consumer
@@ -79,10 +79,7 @@ class JoinerProcess:
         """
         application = self._settings.application
         admin = make_admin(self._settings.kafka)
-        specs = [
-            *data_topic_specs(self._settings.topics, self._settings.input_topics),
-            state_topic_spec(application.name, self._settings.topics),
-        ]
+        specs = application_topics(self._settings)
         if not self._wait_for_topics(admin, specs):
             return 0
         self._lender = unsubscribed_consumer(self._settings)

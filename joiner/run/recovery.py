@@ -17,7 +17,7 @@ from typing import Final
 
 from confluent_kafka import TopicPartition
 
-from broker.topics import TopicFacts
+from broker.topics import TopicFacts, TopicSpec, data_topic_specs, state_topic_spec
 from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_consumer, make_reader, raise_for
 from joiner.run.intake import Message
 from joiner.run.progress import FORMAT_VERSION, Progress
@@ -52,6 +52,14 @@ class Recovered:
     snapshot_offsets: dict[str, int]
 
 
+def application_topics(settings: JoinerSettings) -> list[TopicSpec]:
+    """The topics that an application needs, its state topic among them."""
+    return [
+        *data_topic_specs(settings.topics, settings.input_topics),
+        state_topic_spec(settings.application.name, settings.topics),
+    ]
+
+
 def claim(
     settings: JoinerSettings,
     unit: int,
@@ -63,7 +71,8 @@ def claim(
     transactions.init()
     found = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
     if found is None:
-        progress = _first_progress(settings, unit, topics, claimant)
+        _check_never_begun(settings, unit)
+        progress = first_progress(settings, unit, topics, claimant)
     else:
         check_continues(settings, found, topics, claimant)
         progress = _owned(found, claimant)
@@ -121,7 +130,29 @@ def check_continues(
         )
 
 
-def _first_progress(settings: JoinerSettings, unit: int, topics: dict[str, TopicFacts], claimant: Claimant) -> Progress:
+def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
+    """What the consumer group has committed of a unit, by topic: for tools, and to notice that the state is gone."""
+    consumer = make_consumer(settings.kafka, settings.application.name)
+    try:
+        places = [TopicPartition(topic, unit) for topic in settings.input_topics]
+        return {place.topic: place.offset for place in consumer.committed(places, TIMEOUT_S) if place.offset >= 0}
+    finally:
+        consumer.close()
+
+
+def _check_never_begun(settings: JoinerSettings, unit: int) -> None:
+    """A group offset without a progress record means that the state was deleted, not that this is a first start."""
+    committed = group_offsets(settings, unit)
+    if committed:
+        raise UnitStopped(
+            f"unit {unit} of {settings.application.name!r}: the group has committed {offsets_as_text(committed)}, but "
+            f"{settings.state_topic} holds no progress: was the topic deleted? Restore it, or start anew with "
+            "`joiner reset` (results that were written already are then written again, under the same ids)"
+        )
+
+
+def first_progress(settings: JoinerSettings, unit: int, topics: dict[str, TopicFacts], claimant: Claimant) -> Progress:
+    """The progress record of a unit that begins, or begins anew: at ``application.start`` of today's logs."""
     at_end = settings.application.start == "latest"
     consumer = make_consumer(settings.kafka, settings.application.name)
     try:

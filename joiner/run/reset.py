@@ -1,19 +1,22 @@
-"""``joiner reset``: forget an application's progress, so that its next start begins anew."""
+"""``joiner reset``: write each unit's progress as if it had never begun, so that its next start begins anew."""
 
 from __future__ import annotations
 
-from broker.topics import topic_facts
+from broker.topics import ensure_topics, topic_facts
 from joiner.run.clients import make_admin
+from joiner.run.recovery import Claimant, application_topics, first_progress, group_offsets
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_state
 from joiner.run.transaction import Aborted, Fenced, UnitTransactions, unsubscribed_consumer
 
 
 def reset(settings: JoinerSettings, *, confirmed: bool) -> int:
-    """Tombstone all state of all units; a process that still runs is fenced. Returns the exit status."""
+    """Forget the state of all units; a process that still runs is fenced. Returns the exit status."""
     application = settings.application.name
     admin = make_admin(settings.kafka)
-    if settings.state_topic not in topic_facts(admin, [settings.state_topic]):
+    units = range(settings.topics.partitions)
+    known = settings.state_topic in topic_facts(admin, [settings.state_topic])
+    if not known and not any(group_offsets(settings, unit) for unit in units):
         print(f"application {application!r} has never run: nothing to forget")
         return 0
     if not confirmed:
@@ -24,17 +27,19 @@ def reset(settings: JoinerSettings, *, confirmed: bool) -> int:
             "Stop its processes first, then repeat with --yes."
         )
         return 2
+    topics = ensure_topics(admin, application_topics(settings))
+    claimant = Claimant("reset", settings.application.instance)
     lender = unsubscribed_consumer(settings)
     failed = False
-    for unit in range(settings.topics.partitions):
+    for unit in units:
         transactions = UnitTransactions(settings, unit, lender)
         try:
             transactions.init()
             state = read_state(settings.kafka, application, settings.state_topic, unit)
-            transactions.forget(state)
+            transactions.begin_anew(state, first_progress(settings, unit, topics, claimant))
         except (Fenced, Aborted) as error:
             failed = True
             print(f"unit {unit}: a running process took it back ({str(error) or 'fenced'}): stop it and repeat")
         else:
-            print(f"unit {unit}: {len(state.values)} records forgotten")
+            print(f"unit {unit}: begins anew, {len(state.values)} records of its state forgotten")
     return 1 if failed else 0

@@ -115,22 +115,18 @@ class UnitTransactions:
             self._produce_all(messages)
             if snapshot is not None:
                 written = self._produce_snapshot(*snapshot, progress)
-            self._produce(self._settings.state_topic, progress_key(self._unit), encode(progress))
-            offsets = [TopicPartition(topic, self._unit, at) for topic, at in progress.offsets.items()]
-            metadata = self._offsets_of.consumer_group_metadata()
-            self._producer.send_offsets_to_transaction(offsets, metadata, TIMEOUT_S)
-            self._commit()
+            self._finish(progress)
         except KafkaException as error:
             self._give_up(error)
         return written
 
-    def forget(self, state: StateLog) -> None:
-        """Tombstone everything that the state topic holds of this unit, in one transaction."""
+    def begin_anew(self, state: StateLog, progress: Progress) -> None:
+        """Tombstone all snapshots of this unit and write ``progress`` as its only record, in one transaction."""
         try:
             self._producer.begin_transaction()
             for key in state.values:
                 self._produce(self._settings.state_topic, key, None)
-            self._commit()
+            self._finish(progress)
         except KafkaException as error:
             self._give_up(error)
 
@@ -184,6 +180,14 @@ class UnitTransactions:
         chunks = list(place.chunks)
         chunks[slot] = len(parts)
         return SnapshotPlace(serial, chunks)
+
+    def _finish(self, progress: Progress) -> None:
+        """Steps 4-6."""
+        self._produce(self._settings.state_topic, progress_key(self._unit), encode(progress))
+        offsets = [TopicPartition(topic, self._unit, at) for topic, at in progress.offsets.items()]
+        metadata = self._offsets_of.consumer_group_metadata()
+        self._producer.send_offsets_to_transaction(offsets, metadata, TIMEOUT_S)
+        self._commit()
 
     def _commit(self) -> None:
         """A commit whose answer was lost is asked for again; it is safe to ask twice."""

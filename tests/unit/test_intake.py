@@ -144,6 +144,16 @@ def test_a_quantity_and_the_whole_topic_may_both_be_asked_for() -> None:
     assert intake.sides[1, LEFT].seq == [0]
 
 
+def test_quantities_of_one_event_are_no_duplicates_on_a_side_that_takes_all() -> None:
+    settings = make_settings(WHOLE)
+    intake = read(settings, *(record(at, name, BASE_MS, identity="e") for at, name in enumerate("abb")), topic="a")
+    columns = intake.sides[0, LEFT].columns()
+    assert columns is not None
+    first, second, again = columns[3].tolist()
+    assert first != second
+    assert second == again
+
+
 @pytest.mark.parametrize(
     ("text", "number"),
     [
