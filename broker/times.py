@@ -53,15 +53,18 @@ def _shown(value: int | str | bytes) -> str:
     return text if len(text) <= _NUMBER_LENGTH_MAX else text[:_NUMBER_LENGTH_MAX] + "..."
 
 
-def _exact_ratio(text: bytes) -> tuple[int, int]:
-    """The number of a JSON text as a fraction; refused before it could become a giant integer."""
+def _exact_ratio(text: bytes, otherwise: str) -> tuple[int, int]:
+    """The number of a JSON text as a fraction; refused before it could become a giant integer.
+
+    ``otherwise`` ends the sentence "time … is" about a text that is no number.
+    """
     if len(text) > _NUMBER_LENGTH_MAX:
         message = f"time {_shown(text)} has too many digits"
         raise ValueError(message)
     try:
         number = Decimal(text.decode("ascii"))
     except (InvalidOperation, UnicodeDecodeError) as error:
-        message = f"time {_shown(text)} is neither a number nor an ISO-8601 string"
+        message = f"time {_shown(text)} is {otherwise}"
         raise ValueError(message) from error
     if not number.is_finite() or abs(number.adjusted()) > _NUMBER_LENGTH_MAX:
         message = f"time {_shown(text)} is outside the years 1678-2261"
@@ -70,7 +73,7 @@ def _exact_ratio(text: bytes) -> tuple[int, int]:
 
 
 def _from_number_text(text: bytes, unit_ns: int) -> int:
-    numerator, denominator = _exact_ratio(text)
+    numerator, denominator = _exact_ratio(text, "neither a number nor an ISO-8601 string")
     time_ns, rest = divmod(numerator * unit_ns, denominator)
     if rest:
         message = f"time {_shown(text)} is finer than a nanosecond"
@@ -120,7 +123,7 @@ def point_time(text: bytes | str, unit: str) -> tuple[int, bool]:
     Inverse of `mean_text`. Raises ValueError where the text is no such time.
     """
     raw = text.encode() if isinstance(text, str) else text
-    numerator, denominator = _exact_ratio(raw)
+    numerator, denominator = _exact_ratio(raw, "not a number")
     twice_ns, rest = divmod(2 * numerator * UNIT_NS[unit], denominator)
     if rest:
         message = f"time {_shown(raw)} is finer than half a nanosecond"

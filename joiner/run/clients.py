@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -22,13 +21,9 @@ _log = logging.getLogger("joiner.kafka")
 def make_consumer(
     kafka: KafkaSettings,
     group: str,
-    on_error: Callable[[KafkaError], None] | None = None,
     **more: str | float | bool,
 ) -> Consumer:
-    """A consumer of committed data that never commits by itself and never jumps to another offset.
-
-    ``on_error`` is called with the errors of the client itself, which no message tells.
-    """
+    """A consumer of committed data that never commits by itself and never jumps to another offset."""
     settings: dict[str, str | float | bool] = {
         "group_id": group,
         "enable_auto_commit": False,
@@ -37,10 +32,7 @@ def make_consumer(
         "isolation_level": "read_committed",
         "check_crcs": True,
     }
-    config = kafka.client_config(**(settings | more))
-    if on_error is not None:
-        config["error_cb"] = on_error
-    return Consumer(config, logger=_log)
+    return Consumer(kafka.client_config(**(settings | more)), logger=_log)
 
 
 def make_reader(kafka: KafkaSettings, group: str) -> Consumer:

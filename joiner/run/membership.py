@@ -7,12 +7,21 @@ comes back within the session timeout gets its units again at once.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
+from typing import Final
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from joiner.run.clients import make_consumer
 from joiner.run.settings import JoinerSettings
+
+_FENCED_AGAIN_SESSIONS: Final = 3
+"""Fenced twice within so many session timeouts: then there is another process. Two of one name take the name from
+each other at every heartbeat, of which a session has several; the false alarm needs a whole session without Kafka."""
+
+_log = logging.getLogger(__name__)
 
 
 class InstanceTaken(Exception):
@@ -25,38 +34,60 @@ class Membership:
     def __init__(self, settings: JoinerSettings, give_back: Callable[[list[int], bool], None]) -> None:
         """``give_back(units, lost)`` is called before units go elsewhere; lost: they have gone already."""
         self.units: set[int] = set()
-        self._fatal: KafkaError | None = None
+        self._settings = settings
         self._give_back = give_back
-        self._consumer = make_consumer(
-            settings.kafka,
-            settings.application.name,
-            # The only way in which the library tells that the instance name was taken.
-            self._on_error,
-            group_instance_id=settings.application.instance,
-            session_timeout_ms=settings.application.session_timeout // 1_000_000,
-            partition_assignment_strategy="cooperative-sticky",
-        )
-        self._instance = settings.application.instance
-        self._consumer.subscribe(
-            settings.input_topics[:1],
-            on_assign=self._on_assign,
-            on_revoke=lambda consumer, partitions: self._on_revoke(consumer, partitions, lost=False),
-            on_lost=lambda consumer, partitions: self._on_revoke(consumer, partitions, lost=True),
-        )
+        self._fenced_s: float | None = None
+        self._consumer = self._join()
 
     def poll(self) -> None:
         """Keep the membership alive and learn of changes. Raises `InstanceTaken`."""
-        self._consumer.poll(0)
-        if self._fatal is not None:
-            self._raise(self._fatal)
+        message = self._consumer.poll(0)
+        error = message.error() if message is not None else None
+        # The library's wrapper of a fatal error; `fatal()` is not set on it.
+        if error is not None and error.code() == KafkaError._FATAL:  # noqa: SLF001 - the public name of the constant
+            self._join_again(error)
 
     def close(self) -> None:
         """Stop being a member."""
         self._consumer.close()
 
-    def _on_error(self, error: KafkaError) -> None:
-        if error.fatal():
-            self._fatal = error
+    def _join(self) -> Consumer:
+        application = self._settings.application
+        consumer = make_consumer(
+            self._settings.kafka,
+            application.name,
+            group_instance_id=application.instance,
+            session_timeout_ms=application.session_timeout // 1_000_000,
+            partition_assignment_strategy="cooperative-sticky",
+        )
+        consumer.subscribe(
+            self._settings.input_topics[:1],
+            on_assign=self._on_assign,
+            on_revoke=lambda consumer, partitions: self._on_revoke(consumer, partitions, lost=False),
+            on_lost=lambda consumer, partitions: self._on_revoke(consumer, partitions, lost=True),
+        )
+        return consumer
+
+    def _join_again(self, error: KafkaError) -> None:
+        """After the group has fenced this member: by another of its name, or by itself.
+
+        The library fences itself when it comes back after a session that ran out (Kafka was away): it joins anew
+        under the name and then still sends a heartbeat as the member it was.
+        """
+        application = self._settings.application
+        if "instance" not in error.str():
+            raise KafkaException(error)
+        now_s, before_s = time.monotonic(), self._fenced_s
+        window_s = _FENCED_AGAIN_SESSIONS * application.session_timeout / 1e9
+        if before_s is not None and now_s - before_s < window_s:
+            raise InstanceTaken(
+                f"another process runs as instance {application.instance!r}: give each process of the application a "
+                "name of its own with --instance or application.instance"
+            )
+        self._fenced_s = now_s
+        _log.warning("the group knows another member as instance %r; joining anew", application.instance)
+        self._consumer.close()
+        self._consumer = self._join()
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for partition in partitions:
@@ -70,11 +101,3 @@ class Membership:
         self.units -= set(units)
         self._give_back(units, lost)
         consumer.incremental_unassign(partitions)
-
-    def _raise(self, error: KafkaError) -> None:
-        if error.code() == KafkaError.FENCED_INSTANCE_ID or "instance" in error.str():
-            raise InstanceTaken(
-                f"another process runs as instance {self._instance!r}: give each process of the application a name of "
-                "its own with --instance or application.instance"
-            )
-        raise KafkaException(error)

@@ -198,7 +198,7 @@ class JoinerProcess:
         if progress is not None and progress.run == self._claimant.run:
             _log.info("unit %s: the one that fenced us never claimed it; taking it back", number)
             return True
-        owner = "nobody" if progress is None else f"{progress.placement} {progress.instance} (run {progress.run})"
+        owner = "nobody" if progress is None else f"{progress.owner} (run {progress.run})"
         self._set_aside(number, f"unit {number}: now owned by {owner}; given up")
         return False
 

@@ -25,6 +25,10 @@ CHUNK_BYTES_MAX: Final = 512 * 1024
 """Bytes of a snapshot chunk: well below Kafka's default limit of 1 MiB a message."""
 
 
+RESET_RUN: Final = "reset"
+"""The run that a reset writes: nobody runs the unit, and every owner there was has lost it."""
+
+
 class JoinProgress(msgspec.Struct, frozen=True):
     """What a join holds at the progress record's offsets: for people and ``joiner status``, not for recovery.
 
@@ -61,6 +65,11 @@ class Progress(msgspec.Struct, frozen=True):
     semantics: dict[str, Any]
     counts: dict[str, int]
     joins: dict[str, JoinProgress]
+
+    @property
+    def owner(self) -> str:
+        """Who runs the unit, for people."""
+        return "nobody since a reset" if self.run == RESET_RUN else f"{self.placement} {self.instance}"
 
 
 class Manifest(msgspec.Struct, frozen=True):

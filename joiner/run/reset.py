@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.topics import ensure_topics, topic_facts
 from joiner.run.clients import make_admin
+from joiner.run.progress import RESET_RUN
 from joiner.run.recovery import Claimant, application_topics, first_progress, group_offsets
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_state
@@ -28,7 +29,7 @@ def reset(settings: JoinerSettings, *, confirmed: bool) -> int:
         )
         return 2
     topics = ensure_topics(admin, application_topics(settings))
-    claimant = Claimant("reset", settings.application.instance)
+    claimant = Claimant(RESET_RUN, settings.application.instance)
     lender = unsubscribed_consumer(settings)
     failed = False
     for unit in units:

@@ -70,7 +70,7 @@ def _row(unit: int, progress: Progress | None, lag: int) -> tuple[str, ...]:
     counts = [str(progress.counts.get(name, 0)) for name in ("pairs", "late", "duplicates", "rejected")]
     return (
         str(unit),
-        f"{progress.placement} {progress.instance}",
+        progress.owner,
         offsets,
         str(lag),
         *counts,

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from tests.chaos.schedule import INSTANCES, Action, schedule, seeds
-from tests.integration.joiner_application import Application, Joiner, application, seeded_entries, wait_until
+from tests.integration.joiner_application import Application, Joiner, application, seeded_entries
+from tests.integration.services import wait_until
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Feeder:
     def wait_for(self, more: int) -> None:
         """Wait until ``more`` further records have been written."""
         goal = self.written + more
-        wait_until(lambda: self.written >= goal or self._failed, f"{more} more records are written")
+        wait_until(lambda: self.written >= goal or bool(self._failed), f"{more} more records are written")
 
     def close(self) -> None:
         """Stop; what was begun is written."""
@@ -92,7 +93,7 @@ class Play:
     def _die(self, action: Action) -> None:
         dying = self._app.start(
             instance=action.instance,
-            program=("-m", "tests.chaos.dying_joiner"),
+            module="tests.chaos.dying_joiner",
             LSB_CHAOS_DIE=f"{action.step}:{action.count}",
         )
         status = dying.ends()

@@ -10,17 +10,16 @@ import json
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from broker.partitioner import partition_of
@@ -31,11 +30,19 @@ from joiner.check.command import main as tester
 from joiner.run.progress import Progress
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress
+from tests.integration.services import (
+    DEADLINE_S,
+    ROOT,
+    ends_of,
+    kill,
+    read_topic,
+    start_service,
+    stop,
+    topic_reader,
+    wait_until,
+)
 
-ROOT = Path(__file__).parents[2]
 PARTITIONS = 3
-DEADLINE_S = 60.0
-STOP_S = 5.0
 BASE_MS = 1_554_096_460_000
 TOPICS = ("data", "out", "late", "rejected", "unmatched")
 QUANTITIES = ("speed", "torque", "command")
@@ -78,14 +85,6 @@ class Entry(NamedTuple):
     key: str
     value: bytes | None
     partition: int | None = None
-
-
-def wait_until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Wait for a condition; fails with ``what`` after the deadline."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, f"{what}: not within {deadline_s} s"
-        time.sleep(0.05)
 
 
 def record(thing: str, quantity: str, time_ms: Any, result: Any, identity: str) -> Entry:
@@ -140,15 +139,21 @@ class Joiner:
 
     def wait_for(self, pattern: str, deadline_s: float = DEADLINE_S) -> re.Match[str]:
         """Wait until a line of the log matches."""
-        end = time.monotonic() + deadline_s
-        while True:
+        found: re.Match[str] | None = None
+
+        def logged() -> bool:
+            nonlocal found
             ended = self.process.poll() is not None
             found = re.search(pattern, self.text())
-            if found:
-                return found
-            assert not ended, f"the joiner ended before {pattern!r} was logged:\n{self.text()[-3000:]}"
-            assert time.monotonic() < end, f"{pattern!r} was not logged:\n{self.text()[-3000:]}"
-            time.sleep(0.05)
+            assert found or not ended, f"the joiner ended before {pattern!r} was logged:\n{self.text()[-3000:]}"
+            return found is not None
+
+        try:
+            wait_until(logged, f"{pattern!r} is logged", deadline_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.text()[-3000:]}") from error
+        assert found is not None
+        return found
 
     def wait_for_units(self, units: int = PARTITIONS) -> None:
         """Wait until it has recovered as many units."""
@@ -156,13 +161,11 @@ class Joiner:
 
     def stop(self) -> int:
         """Ask it to end; returns the exit status."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(STOP_S)
+        return stop(self.process)
 
     def kill(self) -> None:
         """SIGKILL."""
-        self.process.kill()
-        self.process.wait()
+        kill(self.process)
 
     def ends(self, deadline_s: float = DEADLINE_S) -> int:
         """Wait until it ends by itself; returns the exit status."""
@@ -219,17 +222,11 @@ class Application:
         """Make the data topics before the joiner does."""
         ensure_topics(self.admin(), data_topic_specs(self.settings().topics))
 
-    def start(
-        self, *arguments: str, instance: str = "one", program: Sequence[str] = ("-m", "joiner"), **environment: str
-    ) -> Joiner:
-        """Start ``joiner run``."""
+    def start(self, *arguments: str, instance: str = "one", module: str = "joiner", **environment: str) -> Joiner:
+        """Start ``joiner run``, or another ``module`` that takes the same arguments."""
         log = self.folder / f"joiner-{len(self.started)}.log"
-        command = [sys.executable, *program, "run", "--config", str(self.config), "--instance", instance, *arguments]
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **environment}
-            )
-        joiner = Joiner(process, log)
+        command = ["run", "--config", str(self.config), "--instance", instance, *arguments]
+        joiner = Joiner(start_service(module, *command, environment=environment, log=log), log)
         self.started.append(joiner)
         return joiner
 
@@ -245,9 +242,7 @@ class Application:
             check=False,
         )
 
-    def produce(
-        self, entries: Iterable[Entry], pace: Callable[[int], None] = lambda _count: None, topic: str = "data"
-    ) -> None:
+    def produce(self, entries: Iterable[Entry], topic: str = "data") -> None:
         """Write to a topic; all are in Kafka at the end."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "message.max.bytes": 3_000_000})
         failed: list[object] = []
@@ -256,10 +251,9 @@ class Application:
             if error is not None:
                 failed.append(error)
 
-        for count, entry in enumerate(entries):
+        for entry in entries:
             partition = self.unit_of(entry.key) if entry.partition is None else entry.partition
             producer.produce(self.topic(topic), entry.value, entry.key.encode(), partition, on_delivery=note)
-            pace(count)
             producer.poll(0)
         assert producer.flush(DEADLINE_S) == 0
         assert not failed, failed[:3]
@@ -282,14 +276,10 @@ class Application:
 
     def ends(self) -> dict[int, dict[str, int]]:
         """The stable ends of the input topics, by unit."""
-        consumer = self._consumer()
-        try:
-            return {
-                unit: {topic: _end(consumer, topic, unit) for topic in self.settings().input_topics}
-                for unit in range(self.partitions)
-            }
-        finally:
-            consumer.close()
+        topics = self.settings().input_topics
+        with closing(topic_reader(self.bootstrap, f"{self.name}-watch")) as consumer:
+            found = {topic: ends_of(consumer, topic, self.partitions) for topic in topics}
+        return {unit: {topic: found[topic][unit] for topic in topics} for unit in range(self.partitions)}
 
     def wait_until_through(self) -> None:
         """Wait until every unit has committed all of its input."""
@@ -311,23 +301,7 @@ class Application:
 
     def values(self, kind: str) -> list[bytes]:
         """The committed values of a topic."""
-        consumer = self._consumer()
-        found: list[bytes] = []
-        try:
-            ends = {unit: _end(consumer, self.topic(kind), unit) for unit in range(self.partitions)}
-            left = {unit for unit, end in ends.items() if end}
-            consumer.assign([TopicPartition(self.topic(kind), unit, 0) for unit in left])
-            end_s = time.monotonic() + DEADLINE_S
-            while left:
-                assert time.monotonic() < end_s
-                for message in consumer.consume(10_000, 0.2):
-                    if message.error() is None:
-                        found.append(message.value() or b"")
-                    elif (message.offset() or 0) >= ends[message.partition() or 0]:
-                        left.discard(message.partition() or 0)
-        finally:
-            consumer.close()
-        return found
+        return [stored.value for stored in read_topic(self.bootstrap, self.topic(kind), self.partitions)]
 
     def rejected(self) -> dict[tuple[int, int], Rejected]:
         """The dead letters by partition and offset of what they are about."""
@@ -350,40 +324,6 @@ class Application:
         names = [*(self.topic(kind) for kind in TOPICS), f"{self.name}.state"]
         for future in self.admin().delete_topics(names, operation_timeout=DEADLINE_S).values():
             future.exception()  # what was never made cannot be deleted
-
-    def _consumer(self) -> Consumer:
-        return Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": f"{self.name}-watch",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-            }
-        )
-
-
-def _end(consumer: Consumer, topic: str, partition: int) -> int:
-    """The stable end of a partition; for a moment after a topic was made its leader is not known everywhere."""
-    end_s = time.monotonic() + DEADLINE_S
-    while True:
-        try:
-            return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=DEADLINE_S)[1])
-        except KafkaException:
-            if time.monotonic() > end_s:
-                raise
-            time.sleep(0.05)
-
-
-def paced(per_second: int) -> Callable[[int], None]:
-    """A pace for `Application.produce`, so that data flows while the test acts."""
-    began = time.monotonic()
-
-    def pace(count: int) -> None:
-        if count % 20 == 0:
-            time.sleep(max(0.0, began + count / per_second - time.monotonic()))
-
-    return pace
 
 
 def application(kafka: str, folder: Path, **options: Any) -> Iterator[Application]:

@@ -13,13 +13,12 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from joiner.run.progress import Progress, encode, progress_key
 from tests.integration.joiner_application import (
-    DEADLINE_S,
     PARTITIONS,
     Application,
     application,
     seeded_entries,
-    wait_until,
 )
+from tests.integration.services import DEADLINE_S, wait_until
 
 
 @pytest.fixture

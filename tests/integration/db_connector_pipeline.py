@@ -1,0 +1,245 @@
+"""Connectors between real Kafka and a real InfluxDB, with topics, a database and a measurement of their own.
+
+What the tests of the connector to the database act with: they produce pairs, start connectors, and read points
+and dead letters. No test is here; which point a pair must become is told by the contract of the database.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from broker.settings import InfluxdbSettings
+from broker.wire import Joined, Rejected, decode_rejected, encode
+from db_connector.database import InfluxDatabase
+from db_connector.settings import ConnectorSettings
+from tests.integration.services import ends_of, kill, read_topic, start_service, stop, topic_reader, wait_until
+from tests.integration.tcp_door import Door
+from tests.unit.test_db_connector_contract import Fields, Point, expected, joined
+
+if TYPE_CHECKING:
+    # pytest loads a conftest by itself; a second copy is not wanted.
+    from tests.integration.conftest import InfluxdbAccess
+
+PARTITIONS: Final = 5
+
+Points = dict[Point, Fields]
+
+
+def ask_influx(url: str, question: str, database: str = "") -> list[dict[str, Any]]:
+    """The series that InfluxDB answers to an InfluxQL statement."""
+    body = urllib.parse.urlencode({"q": question}).encode()
+    address = f"{url}/query?db={database}&epoch=ns"
+    with urllib.request.urlopen(address, body, timeout=60) as answer:
+        result: dict[str, Any] = json.load(answer)["results"][0]
+    assert "error" not in result, result
+    series: list[dict[str, Any]] = result.get("series", [])
+    return series
+
+
+def points_of(url: str, database: str, measurement: str) -> Points:
+    """Every point of a measurement."""
+    points: Points = {}
+    question = f'SELECT * FROM "{measurement}" GROUP BY *'  # noqa: S608 - the test's own name
+    for series in ask_influx(url, question, database):
+        tags = frozenset((name, value) for name, value in series["tags"].items() if value)
+        for row in series["values"]:
+            fields = dict(zip(series["columns"][1:], row[1:], strict=True))
+            points[Point(measurement, tags, row[0])] = {k: v for k, v in fields.items() if v is not None}
+    return points
+
+
+def database_of(influxdb: InfluxdbAccess) -> str:
+    """The name of the database in a bucket."""
+    return influxdb.bucket.partition("/")[0]
+
+
+def database_at(url: str, bucket: str) -> InfluxDatabase:
+    """A bucket as the connector writes to it."""
+    influxdb = InfluxdbSettings.model_validate({"url": url, "bucket": bucket})
+    return InfluxDatabase(influxdb, ConnectorSettings())
+
+
+@dataclass
+class Pipeline:
+    """Topics, a measurement and a door of one test, and the connectors it started."""
+
+    name: str
+    bootstrap: str
+    influx_url: str
+    database: str
+    door: Door
+    """Stands between the connectors and the database; the test itself reads points without it."""
+    folder: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def out(self) -> str:
+        """The topic of the pairs."""
+        return f"{self.name}.out"
+
+    @property
+    def rejected(self) -> str:
+        """The topic of the dead letters."""
+        return f"{self.name}.rejected"
+
+    @property
+    def journal(self) -> Path:
+        """What the database has acknowledged, as the connectors note it."""
+        return self.folder / "journal.tsv"
+
+    def start(self, **settings: str) -> subprocess.Popen[bytes]:
+        """Start a connector; ``settings`` are those of its own section."""
+        environment = {
+            "LSB_KAFKA__BOOTSTRAP_SERVERS": self.bootstrap,
+            "LSB_INFLUXDB__URL": f"http://127.0.0.1:{self.door.port}",
+            "LSB_INFLUXDB__BUCKET": f"{self.database}/autogen",
+            "LSB_TOPICS__OUT": self.out,
+            "LSB_TOPICS__REJECTED": self.rejected,
+            "LSB_TOPICS__PARTITIONS": str(PARTITIONS),
+            "LSB_DB_CONNECTOR__MEASUREMENT": self.name,
+            "LSB_DB_CONNECTOR__GROUP": self.name,
+            "LSB_DB_CONNECTOR__BATCH_RECORDS": "500",
+            "LSB_DB_CONNECTOR__BACKOFF_MAX": "500ms",
+            "LSB_DB_CONNECTOR__REQUEST_TIMEOUT": "3s",
+            **{f"LSB_DB_CONNECTOR__{name.upper()}": value for name, value in settings.items()},
+        }
+        process = start_service(
+            "db_connector", "--journal", str(self.journal), environment=environment, log=self._log_file
+        )
+        self.processes.append(process)
+        return process
+
+    def stop(self, process: subprocess.Popen[bytes]) -> None:
+        """End a connector by SIGTERM, in good order and in time."""
+        assert stop(process) == 0, self.log()
+
+    def log(self) -> str:
+        """What the connectors wrote."""
+        return self._log_file.read_text()
+
+    def wait_until_told(self, words: str) -> None:
+        """Wait until a connector has said this."""
+        wait_until(lambda: words in self.log(), f"a connector says {words!r}")
+
+    def produce(self, values: list[tuple[int, bytes]], *, abort: bool = False) -> None:
+        """Write values, each with its partition, in one transaction."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": self.name, "linger.ms": 5})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for partition, value in values:
+            producer.produce(self.out, value, key=b"k", partition=partition)
+        if abort:
+            producer.flush(30)
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+
+    def wait_until_drained(self) -> None:
+        """Wait until the group has committed everything up to the ends of the log."""
+        partitions = [TopicPartition(self.out, number) for number in range(PARTITIONS)]
+        with closing(topic_reader(self.bootstrap, self.name)) as consumer:
+
+            def drained() -> bool:
+                assert all(process.poll() in {None, 0, -9} for process in self.processes), self.log()
+                try:
+                    committed = consumer.committed(partitions, timeout=30)
+                except KafkaException:
+                    return False  # a young Kafka is still choosing a coordinator; the deadline holds
+                return [max(0, partition.offset) for partition in committed] == ends_of(consumer, self.out, PARTITIONS)
+
+            try:
+                wait_until(drained, "the group reaches the ends of the log")
+            except AssertionError as error:
+                raise AssertionError(f"{error}\n{self.log()}") from error
+
+    def journal_records(self, skip_lines: int = 0) -> int:
+        """How many records the journal's spans hold, without its first lines."""
+        lines = self.journal.read_text().splitlines()[skip_lines:]
+        spans = [[int(part) for part in line.split("\t")] for line in lines]
+        assert all(len(span) == 4 and span[0] > 1.6e18 for span in spans), lines
+        return sum(last - first + 1 for _ns, _partition, first, last in spans)
+
+    def wait_for_journal(self, more_bytes: int) -> None:
+        """Wait until the journal has grown: the connector is in the middle of its work."""
+        size = self.journal.stat().st_size if self.journal.exists() else 0
+        wait_until(
+            lambda: self.journal.exists() and self.journal.stat().st_size >= size + more_bytes,
+            f"{more_bytes} more bytes of acknowledgements",
+        )
+
+    def points(self) -> Points:
+        """All points in the database."""
+        return points_of(self.influx_url, self.database, self.name)
+
+    def points_for(self, pairs: list[tuple[Joined, int]]) -> Points:
+        """The points that the pairs must become."""
+        points = dict(expected(pair, self.name, twice_ns) for pair, twice_ns in pairs)
+        assert len(points) == len(pairs), "two of the pairs have one point"
+        return points
+
+    def letters(self) -> list[Rejected]:
+        """All dead letters."""
+        return [decode_rejected(stored.value) for stored in read_topic(self.bootstrap, self.rejected, PARTITIONS)]
+
+    def create_topics(self) -> None:
+        """Make the topics as the joiner would."""
+        topics = [
+            NewTopic(topic, PARTITIONS, 1, config={"message.timestamp.type": "LogAppendTime"})
+            for topic in (self.out, self.rejected)
+        ]
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for future in admin.create_topics(topics).values():
+            future.result(30)
+
+    def close(self) -> None:
+        """Kill what runs, break what is connected."""
+        for process in self.processes:
+            kill(process)
+        self.door.shut()
+
+    @property
+    def _log_file(self) -> Path:
+        return self.folder / "db_connector.log"
+
+
+def db_connector_pipeline(kafka: str, influxdb: InfluxdbAccess, folder: Path) -> Iterator[Pipeline]:
+    """A pipeline with its door open, that is ended after the test; for fixtures."""
+    address = urllib.parse.urlsplit(influxdb.url)
+    door = Door(address.hostname or "", address.port or 80)
+    name = f"dbc-{uuid.uuid4().hex[:12]}"
+    made = Pipeline(name, kafka, influxdb.url, database_of(influxdb), door, folder)
+    door.open()
+    made.create_topics()
+    yield made
+    made.close()
+
+
+def pairs_of(count: int, seed: int) -> list[tuple[Joined, int]]:
+    """Pairs and twice their mean times in ns: ties, halves of a nanosecond, both forms of a result."""
+    chance = random.Random(seed)
+    pairs = []
+    for number in range(count):
+        twice_ns = 2 * 1_554_096_460_422_000_000 + number // 2 * 1_000_000 + number // 2 % 2
+        result = {"left": chance.random(), "right": 1.0} if number % 10 == 0 else chance.gauss(0, 1e6)
+        tie = f"{number % 2}-0" if number % 2 else ""
+        identity = f"power:{number % PARTITIONS}:{number}:{number + 1}"
+        pairs.append((joined(f"thing {number % 7}", "power", twice_ns, result, identity, tie), twice_ns))
+    return pairs
+
+
+def values_of(pairs: list[tuple[Joined, int]]) -> list[tuple[int, bytes]]:
+    """The pairs as they go to Kafka, in turn over the partitions."""
+    return [(number % PARTITIONS, encode(pair)) for number, (pair, _twice_ns) in enumerate(pairs)]

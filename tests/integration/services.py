@@ -1,0 +1,119 @@
+"""What the tests of any service on real servers need: to start it, to wait, to stop it, and to read a topic.
+
+A service is a child process with a log of its own. It is no `broker.stack.child.Child`: that is for servers, of
+which one runs at a time, and it keeps no exit status; here several run at once and how they end is the question.
+
+Waiting is always for a condition and with a deadline. Nothing here knows one service from another.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from broker.stack import child
+
+ROOT: Final = Path(__file__).parents[2]
+
+DEADLINE_S: Final = 60.0
+"""How long a test waits for anything: far more than it takes on a busy machine."""
+
+STOP_S: Final = 5.0
+"""Within so many seconds after a signal every service promises to have ended."""
+
+
+class Stored(NamedTuple):
+    """What lies in a topic."""
+
+    partition: int
+    key: bytes | None
+    value: bytes
+
+
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Wait for a condition; fails with ``what`` after the deadline."""
+    assert child.wait_until(condition, deadline_s), f"{what}: not within {deadline_s} s"
+
+
+def start_service(module: str, *arguments: str, environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start ``python -m module`` with this beside the environment there is; it writes to the end of ``log``."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def stop(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> int:
+    """Ask a service to end; its exit status, or an error where it breaks the promise of `STOP_S`."""
+    process.send_signal(number)
+    return process.wait(STOP_S)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL, and wait until the process is gone; does nothing to one that has ended."""
+    process.kill()
+    process.wait(DEADLINE_S)
+
+
+def ends_of(consumer: Consumer, topic: str, partitions: int) -> list[int]:
+    """The ends of a topic now, by partition."""
+    return [_end_of(consumer, TopicPartition(topic, number)) for number in range(partitions)]
+
+
+def read_topic(bootstrap: str, topic: str, partitions: int) -> list[Stored]:
+    """Everything that lies in a topic now and is no part of an open or aborted transaction."""
+    found: list[Stored] = []
+    with closing(topic_reader(bootstrap, f"{topic}.reader")) as consumer:
+        ends = ends_of(consumer, topic, partitions)
+        unread = {number for number, end in enumerate(ends) if end}
+        consumer.assign([TopicPartition(topic, number, 0) for number in unread])
+        end_s = time.monotonic() + DEADLINE_S
+        while unread:
+            assert time.monotonic() < end_s, f"{topic}: partitions {unread} were not read within {DEADLINE_S} s"
+            for message in consumer.consume(10_000, 0.2):
+                error, partition = message.error(), message.partition() or 0
+                if error is None:
+                    found.append(Stored(partition, message.key(), message.value() or b""))
+                    continue
+                assert error.code() == KafkaError._PARTITION_EOF, error  # noqa: SLF001 - its only name
+                if (message.offset() or 0) >= ends[partition]:
+                    unread.discard(partition)
+    return found
+
+
+def topic_reader(bootstrap: str, group: str) -> Consumer:
+    """A consumer that commits nothing and tells where a partition ends."""
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+
+
+def _end_of(consumer: Consumer, partition: TopicPartition) -> int:
+    """The end of a partition; a topic just made, and a Kafka just started, have no leader for a moment."""
+    end_s = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(partition, timeout=10)[1])
+        except KafkaException:
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(child.POLL_S)

@@ -1,0 +1,83 @@
+"""A TCP door before a server: shut, it refuses new connections and breaks those there are.
+
+For a server that goes away and comes back, as seen by one client, while every other test goes on using it. It
+carries bytes and knows no protocol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+
+
+class Door:
+    """A door on a free port of the loopback, shut at first."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port: int = probe.getsockname()[1]
+        self._listener: socket.socket | None = None
+        self._accepting: threading.Thread | None = None
+        self._connections: list[socket.socket] = []
+        self._carrying: list[threading.Thread] = []
+
+    def open(self) -> None:
+        """Let connections through."""
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._accepting = _started(self._accept, self._listener)
+
+    def shut(self) -> None:
+        """Break the connections and refuse new ones."""
+        if self._listener is not None and self._accepting is not None:
+            _break(self._listener)
+            # First this thread, so that no connection is added behind our back.
+            self._accepting.join()
+            self._listener.close()
+        self._listener = self._accepting = None
+        for connection in self._connections:
+            _break(connection)
+        for thread in self._carrying:
+            thread.join()
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+        self._carrying.clear()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                near, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(self._target)
+            except OSError:
+                near.close()  # the server itself is away
+                continue
+            self._connections += [near, far]
+            self._carrying += [_started(_carry, near, far), _started(_carry, far, near)]
+
+
+def _started(work: Callable[..., None], *sockets: socket.socket) -> threading.Thread:
+    thread = threading.Thread(target=work, args=sockets, daemon=True)
+    thread.start()
+    return thread
+
+
+def _carry(source: socket.socket, sink: socket.socket) -> None:
+    """One direction of a connection, until its source ends; a break of either side breaks both."""
+    try:
+        while block := source.recv(65_536):
+            sink.sendall(block)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        _break(source)
+        _break(sink)
+
+
+def _break(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the other side was quicker
+        one.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,51 @@
+"""The contract of the database, over the real server: what the connector relies on is so.
+
+The same laws run in tests/unit over the stand-in that the connector's unit tests write to.
+"""
+
+# ruff: noqa: D102 - as with functions: the name of a test, or of a stand's part, is its sentence
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from db_connector.database import Database
+from tests.integration.db_connector_pipeline import Points, ask_influx, database_at, database_of, points_of
+from tests.unit.test_db_connector_contract import DatabaseContract
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import InfluxdbAccess
+
+
+class RealStand:
+    """The real server, as the contract needs it."""
+
+    def __init__(self, influxdb: InfluxdbAccess) -> None:
+        self._url, self._name = influxdb.url, database_of(influxdb)
+        ask_influx(self._url, f"CREATE RETENTION POLICY short ON {self._name} DURATION 1h REPLICATION 1")
+        self.measurement = "joined"
+        buckets = (influxdb.bucket, f"{self._name}/short", "missing/autogen")
+        self._databases = [database_at(self._url, bucket) for bucket in buckets]
+        self.database: Database = self._databases[0]
+        self.short_lived: Database = self._databases[1]
+        self.missing: Database = self._databases[2]
+
+    def points(self) -> Points:
+        return points_of(self._url, self._name, self.measurement)
+
+    def close(self) -> None:
+        for database in self._databases:
+            database.close()
+
+
+class TestTheRealDatabase(DatabaseContract):
+    """InfluxDB keeps the contract that the stand-in was written to."""
+
+    @pytest.fixture
+    def stand(self, influxdb: InfluxdbAccess) -> Iterator[RealStand]:
+        stand = RealStand(influxdb)
+        yield stand
+        stand.close()

@@ -1,0 +1,136 @@
+"""The connector to the database when something goes away, itself included: nothing is missing or doubled.
+
+Real servers. What it makes of what it is given is in `test_db_connector`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.integration.db_connector_pipeline import Pipeline, ask_influx, db_connector_pipeline, pairs_of, values_of
+from tests.integration.services import kill, wait_until
+from tests.unit.test_db_connector_contract import joined
+
+if TYPE_CHECKING:
+    from broker.stack import LocalStack
+    from tests.integration.conftest import InfluxdbAccess
+
+
+@pytest.fixture
+def pipeline(kafka: str, influxdb: InfluxdbAccess, tmp_path: Path) -> Iterator[Pipeline]:
+    yield from db_connector_pipeline(kafka, influxdb, tmp_path)
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+def test_kills_at_any_moment_lose_and_double_nothing(pipeline: Pipeline, seed: int) -> None:
+    chance = random.Random(seed)
+    pairs = pairs_of(12_000, seed)
+    conflicting = [number for number in range(12_000) if number % 3_001 == 1]
+    for number in conflicting:
+        pairs[number] = (joined("a\nb", identity=f"bad:{number}"), 0)
+    values = values_of(pairs)
+    for part in range(4):
+        pipeline.produce(values[part * 3_000 : (part + 1) * 3_000])
+        process = pipeline.start(batch_records="50", linger="5ms", instance="one")
+        pipeline.wait_for_journal(more_bytes=chance.randrange(1, 1_000))
+        kill(process)
+    last = pipeline.start(instance="one")
+    pipeline.wait_until_drained()
+    pipeline.stop(last)
+    kept = [pair for number, pair in enumerate(pairs) if number not in conflicting]
+    assert pipeline.points() == pipeline.points_for(kept)
+    assert {letter.id for letter in pipeline.letters()} == {f"bad:{number}" for number in conflicting}
+
+
+def test_nothing_is_missing_after_the_database_was_away(pipeline: Pipeline) -> None:
+    pairs = pairs_of(6_000, seed=7)
+    pipeline.produce(values_of(pairs[:2_000]))
+    process = pipeline.start()
+    wait_until(lambda: len(pipeline.points()) > 0, "the first points")
+    pipeline.door.shut()
+    pipeline.produce(values_of(pairs[2_000:]))
+    pipeline.wait_until_told("takes no points")
+    pipeline.door.open()
+    pipeline.wait_until_drained()
+    pipeline.stop(process)
+    assert "takes points again" in pipeline.log()
+    assert pipeline.points() == pipeline.points_for(pairs)
+
+
+def test_nothing_is_missing_after_the_database_was_killed(pipeline: Pipeline, stack: LocalStack) -> None:
+    pairs = pairs_of(6_000, seed=14)
+    pipeline.produce(values_of(pairs[:3_000]))
+    process = pipeline.start(batch_records="50", linger="5ms")
+    pipeline.wait_for_journal(more_bytes=100)
+    stack.influxdb.kill()
+    try:
+        pipeline.produce(values_of(pairs[3_000:]))
+        pipeline.wait_until_told("takes no points")
+    finally:
+        stack.up([stack.influxdb])
+    pipeline.wait_until_drained()
+    pipeline.stop(process)
+    assert pipeline.points() == pipeline.points_for(pairs)
+
+
+def test_a_missing_database_is_waited_for_and_dead_letters_nothing(pipeline: Pipeline) -> None:
+    pairs = pairs_of(100, seed=8)
+    pipeline.produce(values_of(pairs))
+    ask_influx(pipeline.influx_url, "DROP DATABASE lsb_later")
+    pipeline.database = "lsb_later"
+    process = pipeline.start()
+    pipeline.wait_until_told("create the database")
+    ask_influx(pipeline.influx_url, "CREATE DATABASE lsb_later")
+    pipeline.wait_until_drained()
+    pipeline.stop(process)
+    assert pipeline.points() == pipeline.points_for(pairs)
+    assert pipeline.letters() == []
+    ask_influx(pipeline.influx_url, "DROP DATABASE lsb_later")
+
+
+def test_sigterm_ends_within_five_seconds_while_the_database_is_away(pipeline: Pipeline) -> None:
+    pairs = pairs_of(3_000, seed=9)
+    pipeline.produce(values_of(pairs))
+    pipeline.door.shut()
+    process = pipeline.start()
+    pipeline.wait_until_told("takes no points")
+    pipeline.stop(process)
+    pipeline.door.open()
+    pipeline.start()
+    pipeline.wait_until_drained()
+    assert pipeline.points() == pipeline.points_for(pairs)
+
+
+def test_several_connectors_share_the_partitions(pipeline: Pipeline) -> None:
+    pairs = pairs_of(9_000, seed=10)
+    first = pipeline.start(batch_records="50")
+    pipeline.produce(values_of(pairs[:3_000]))
+    second = pipeline.start(batch_records="50")
+    pipeline.produce(values_of(pairs[3_000:6_000]))
+    pipeline.wait_until_told("go to another member")
+    pipeline.produce(values_of(pairs[6_000:]))
+    pipeline.stop(first)
+    pipeline.wait_until_drained()
+    pipeline.stop(second)
+    assert pipeline.points() == pipeline.points_for(pairs)
+    assert pipeline.letters() == []
+
+
+def test_a_committed_offset_that_left_the_log_is_an_error_with_the_way_out(pipeline: Pipeline) -> None:
+    pipeline.produce(values_of(pairs_of(100, seed=13)))
+    consumer = Consumer({"bootstrap.servers": pipeline.bootstrap, "group.id": pipeline.name})
+    consumer.commit(offsets=[TopicPartition(pipeline.out, 0, 5)], asynchronous=False)
+    consumer.close()
+    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
+    for future in admin.delete_records([TopicPartition(pipeline.out, 0, 10)]).values():
+        future.result(30)
+    process = pipeline.start()
+    assert process.wait(30) == 1
+    assert "--reset-offsets" in pipeline.log()
