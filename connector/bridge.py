@@ -28,7 +28,7 @@ from broker.times import UNIT_NS
 from broker.topics import data_topic_specs, ensure_topics
 from broker.wire import Mark, encode
 from connector.acknowledgement import NO_PACKET, Ledger
-from connector.delivery import Outgoing, RecordProducer, client_logger
+from connector.delivery import KAFKA_LOG, Outgoing, RecordProducer
 from connector.events import Parser, dead_letter
 from connector.marks import SilenceWatch
 from connector.session import Message, MqttSession, SessionLostError
@@ -119,7 +119,7 @@ class Bridge:
         return not self._is_stopping()
 
     def _try_topics(self) -> bool:
-        config: dict[str, Any] = {**self._settings.kafka.client_config(), "logger": client_logger()}
+        config: dict[str, Any] = {**self._settings.kafka.client_config(), "logger": KAFKA_LOG}
         admin = AdminClient(config)
         try:
             ensure_topics(admin, data_topic_specs(self._settings.topics))

@@ -7,26 +7,24 @@ waiting, so a single failure ends the service; the messages concerned are unackn
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from broker.client_log import client_logger
 from broker.settings import KafkaSettings
 from connector.acknowledgement import Ticket
 from connector.settings import ConnectorSettings
 
-logger = logging.getLogger(__name__)
+KAFKA_LOG: Final = client_logger("connector.librdkafka")
 
 _QUEUE_MESSAGES_MAX: Final = 2_000_000
 _QUEUE_KIB_MAX: Final = 1024 * 1024
 """Above what the ledger admits: one event may become thousands of records, and each has its own overhead."""
 
 _FULL_WAIT_S: Final = 0.05
-_QUIET_S: Final = 10.0
 
 
 class DeliveryError(Exception):
@@ -58,7 +56,7 @@ class RecordProducer:
             reconnect_backoff_max_ms=2_000,
             socket_nagle_disable=True,
         )
-        self._producer = Producer({**config, "error_cb": self._note_error, "logger": client_logger()})
+        self._producer = Producer({**config, "error_cb": self._note_error, "logger": KAFKA_LOG})
 
     def send(self, topic: str, records: list[Outgoing]) -> None:
         """Queue the records in their order. Blocks only where the queue is full. Raises `DeliveryError`."""
@@ -95,27 +93,3 @@ class RecordProducer:
         if error.fatal():
             self._fault = f"the Kafka producer failed for good: {error.str()}"
         # Everything else (a broker away) is retried, and the library logs it.
-
-
-def client_logger() -> logging.Logger:
-    """The logger for librdkafka's own lines, each kind at most every ten seconds."""
-    log = logging.getLogger("connector.librdkafka")
-    if not log.filters:
-        log.addFilter(_Sparing())
-    return log
-
-
-class _Sparing(logging.Filter):
-    """Passes a kind of line once in a while: a broker that is away is told of several times a second."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._passed_s: dict[object, float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        kind = record.args[0] if isinstance(record.args, tuple) and record.args else record.msg
-        now_s = time.monotonic()
-        if now_s - self._passed_s.get(kind, -_QUIET_S) < _QUIET_S:
-            return False
-        self._passed_s[kind] = now_s
-        return True

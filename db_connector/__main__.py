@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from broker.client_log import client_logger
 from broker.settings import SettingsError, load_settings
 from broker.topics import TopicError, data_topic_specs, ensure_topics
 from db_connector.database import InfluxDatabase
@@ -125,7 +126,7 @@ def _topics_ready(settings: DbConnectorSettings, stop: threading.Event) -> bool:
     ready = threading.Event()
 
     def ask() -> None:
-        admin = AdminClient(settings.kafka.client_config(), logger=logging.getLogger("db_connector.librdkafka"))
+        admin = AdminClient(settings.kafka.client_config(), logger=client_logger("db_connector.librdkafka"))
         while not ready.is_set() and not stop.is_set():
             try:
                 ensure_topics(admin, specs)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Producer
 
+from broker.client_log import client_logger
+from broker.settings import KafkaSettings
 from broker.wire import encode, reject
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
-
-    from broker.settings import KafkaSettings
 
 SOURCE: Final = "db_connector"
 
@@ -31,7 +31,7 @@ class DeadLetters:
         self._lost: KafkaError | None = None
         # No timeout for a letter: while Kafka is away nothing else goes on either.
         config = kafka.producer_config(linger_ms=5, message_timeout_ms=0, client_id=SOURCE)
-        self._producer = Producer(config, logger=logging.getLogger(f"{__name__}.librdkafka"))
+        self._producer = Producer(config, logger=client_logger("db_connector.librdkafka"))
 
     def send(self, message: Message, reason: str, identity: str | None) -> None:
         """Queue the letter of a record. ``identity`` is its pair's id, None where it could not be read."""

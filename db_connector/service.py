@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
+from broker.client_log import client_logger
 from broker.wire import decode_joined
 from db_connector.letters import SOURCE, DeadLetters, KafkaFailureError
 from db_connector.points import UnrepresentableError, point_line
@@ -93,7 +94,7 @@ class Service:
         self._topic = settings.topics.out
         self._writer, self._letters, self._stop, self._journal = writer, letters, stop, journal
         config = {**_consumer_config(settings), "on_commit": self._committed}
-        self._consumer = Consumer(config, logger=logging.getLogger(f"{__name__}.librdkafka"))
+        self._consumer = Consumer(config, logger=client_logger("db_connector.librdkafka"))
         self._epochs: dict[int, int] = {}
         self._epoch = 0
         self._acknowledged: dict[int, int] = {}

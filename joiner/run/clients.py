@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from broker.client_log import client_logger
 from broker.settings import KafkaSettings
 
 TIMEOUT_S: Final = 30.0
@@ -15,7 +15,7 @@ TIMEOUT_S: Final = 30.0
 
 EOF_CODE: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the public name of the constant
 
-_log = logging.getLogger("joiner.kafka")
+_log = client_logger("joiner.kafka")
 
 
 def make_consumer(

@@ -24,6 +24,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from broker.client_log import client_logger
 from joiner.run.clients import TIMEOUT_S, is_fenced, make_consumer
 from joiner.run.progress import (
     CHUNK_BYTES_MAX,
@@ -43,7 +44,7 @@ TRANSACTION_TIMEOUT_MS: Final = 60_000
 """After this the broker aborts a transaction whose process hangs; until then readers wait behind it."""
 
 _log = logging.getLogger(__name__)
-_kafka_log = logging.getLogger("joiner.kafka")
+_kafka_log = client_logger("joiner.kafka")
 
 
 class Fenced(Exception):
