@@ -3,23 +3,42 @@
 One TOML file (``lsb.toml``) holds all sections; an environment variable ``LSB_<SECTION>__<FIELD>`` goes before
 it. Each service validates the sections it uses, all mistakes together, before it starts anything. Secrets come
 from the environment or from a file that is named here, never from a command line.
+
+A section by itself is pure: what it refuses does not depend on the machine. Whether its files can be read is
+asked where settings are loaded for a service that is about to start.
 """
 
 from __future__ import annotations
 
+import re
+import ssl
 import tomllib
-from itertools import takewhile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
 
+from broker.mistakes import mistake_of, no_section, unknown_variables, way_out
 from broker.partitioner import PARTITIONER
 from broker.times import parse_duration
 
@@ -29,15 +48,148 @@ SECTIONS: Final = frozenset(
 )
 """Every section that any service reads; another one in the file is a misspelling."""
 
-Duration = Annotated[int, BeforeValidator(parse_duration)]
+TOPIC_BYTES_MAX: Final = 65_535
+"""The longest topic that MQTT can carry."""
+SECRET_BYTES_MAX: Final = 65_535
+"""The longest secret that is read; MQTT can carry no longer one."""
+_NAME_ANOTHER: Final = "name a text file that this user may read and whose first line is the secret"
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used; ``str`` lists every mistake on a line of its own."""
+
+
+def read_secret(file: Path) -> str:
+    """The first line of a file that holds a secret, without the white space around it.
+
+    Raises `SettingsError` where the file cannot be read, its first line is empty, longer than
+    `SECRET_BYTES_MAX`, or no UTF-8.
+    """
+    try:
+        _refuse_no_file(file)
+        with file.open("rb") as opened:
+            line = opened.readline(SECRET_BYTES_MAX + 1)
+        secret = line.decode().strip()
+    except OSError as error:
+        raise SettingsError(f"{_unreadable('secret file', file, error)}; {_NAME_ANOTHER}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"the secret file {file} is no UTF-8 text; {_NAME_ANOTHER}") from error
+    if not secret or len(line) > SECRET_BYTES_MAX:
+        fault = "empty" if not secret else f"longer than {SECRET_BYTES_MAX} bytes"
+        raise SettingsError(f"the first line of the secret file {file} is {fault}; {_NAME_ANOTHER}")
+    return secret
+
+
+def _read_token(file: Path) -> None:
+    if not _fits_a_header(read_secret(file)):
+        raise SettingsError(f"the first line of the secret file {file} {_NOT_SENT}")
+
+
+_NOT_SENT: Final = "holds characters that HTTP cannot send: give a token of printable Latin-1 characters"
+
+
+def _fits_a_header(secret: str) -> bool:
+    return re.fullmatch(r"[ -~\xa1-\xff]*", secret) is not None
+
+
+def _load_certificates(file: Path) -> None:
+    try:
+        _refuse_no_file(file)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except ssl.SSLError as error:
+        raise SettingsError(f"there are no usable certificates in {file}; name a PEM file") from error
+    except OSError as error:
+        raise SettingsError(f"{_unreadable('file', file, error)}; name a PEM file that this user may read") from error
+
+
+def _refuse_no_file(file: Path) -> None:
+    """Raise OSError for what is there and no file: to read from a pipe could take for ever."""
+    if "\0" in str(file) or (file.exists() and not file.is_file()):
+        raise OSError(0, "it is no regular file")
+
+
+def _unreadable(what: str, file: Path, error: OSError) -> str:
+    place = "" if file.is_absolute() else f" (looked for in {Path.cwd()})"
+    return f"the {what} {file}{place} cannot be read: {error.strerror}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Marks a file that has to be usable when a service starts; ``attempt`` raises `SettingsError`."""
+
+    attempt: Callable[[Path], object]
+
+
+SecretFile = Annotated[Path | None, _Read(read_secret)]
+"""A file whose first line is a secret."""
+
+TokenFile = Annotated[Path | None, _Read(_read_token)]
+"""A file whose first line is a secret that goes into a header of HTTP."""
+
+CertificateFile = Annotated[Path | None, _Read(_load_certificates)]
+"""A PEM file of the certificates to trust."""
+
+
+def _duration(given: object) -> int:
+    # What TOML can hold beside texts and numbers cannot be compared with a duration's text.
+    return parse_duration(given if isinstance(given, str | int | float) else str(given))
+
+
+Duration = Annotated[int, BeforeValidator(_duration)]
 """int64 nanoseconds, written with a unit: ``"250ms"``, ``"2s"``, ``"1d"``."""
+
+
+def duration_between(shortest: str, longest: str) -> AfterValidator:
+    """A validator of a duration in a closed range, both ends written with their units."""
+    low_ns, high_ns = parse_duration(shortest), parse_duration(longest)
+
+    def check(duration_ns: int) -> int:
+        if not low_ns <= duration_ns <= high_ns:
+            raise ValueError(f"must be from {shortest} to {longest}")
+        return duration_ns
+
+    return AfterValidator(check)
+
 
 TopicName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,200}$")]
 """What Kafka takes as the name of a topic, with room for a suffix."""
 
 
-class SettingsError(Exception):
-    """Settings that cannot be used; ``str`` lists every mistake on a line of its own."""
+def _token(secret: SecretStr) -> SecretStr:
+    if not _fits_a_header(secret.get_secret_value()):
+        raise ValueError(_NOT_SENT)
+    return secret
+
+
+def _topic_filter(text: str) -> str:
+    levels = text.split("/")
+    misplaced = any(len(level) > 1 and set("+#") & set(level) for level in levels) or "#" in levels[:-1]
+    # A variable may hold bytes that are no UTF-8; they come as lone surrogates.
+    no_text = not text or re.search("[\0\ud800-\udfff]", text)
+    if no_text or misplaced or len(text.encode()) > TOPIC_BYTES_MAX:
+        raise ValueError("must be an MQTT topic filter: not empty, + alone in a level, # alone in the last one")
+    return text
+
+
+def _http_url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or re.search(r"[\s\0?#]", text):
+        raise ValueError("must be http:// or https://, a host, and where needed a port and a path")
+    if "@" in parts.netloc:
+        raise ValueError("must hold no user and password, which are not sent; give them as influxdb.token")
+    return text
+
+
+def _plain_values(given: object) -> object:
+    if isinstance(given, dict):
+        wrong = [repr(name) for name, value in given.items() if not isinstance(value, str | int | float)]
+        if wrong:
+            raise ValueError(f"{', '.join(wrong)} must be a text, a number, true or false")
+    return given
 
 
 class Section(BaseModel):
@@ -49,9 +201,9 @@ class Section(BaseModel):
 class KafkaSettings(Section):
     """How to reach Kafka. ``client`` is passed to librdkafka as it is (SASL, TLS, …)."""
 
-    bootstrap_servers: str = "127.0.0.1:9092"
-    client: dict[str, str | int | float | bool] = Field(default_factory=dict)
-    sasl_password_file: Path | None = None
+    bootstrap_servers: str = Field(default="127.0.0.1:9092", min_length=1)
+    client: Annotated[dict[str, str | int | float | bool], BeforeValidator(_plain_values)] = Field(default_factory=dict)
+    sasl_password_file: SecretFile = None
 
     def client_config(self, **more: str | float | bool) -> dict[str, Any]:
         """The configuration of a librdkafka client; ``more`` uses ``_`` for ``.`` and goes before the rest."""
@@ -70,13 +222,13 @@ class KafkaSettings(Section):
 class MqttSettings(Section):
     """How to reach the MQTT broker, and the topic of the events."""
 
-    host: str = "127.0.0.1"
+    host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=1883, ge=1, le=65535)
-    topic: str = "machine/states"
+    topic: Annotated[str, AfterValidator(_topic_filter)] = "machine/states"
     username: str | None = None
     password: SecretStr | None = None
-    password_file: Path | None = None
-    tls_ca_file: Path | None = None
+    password_file: SecretFile = None
+    tls_ca_file: CertificateFile = None
 
     def secret(self) -> str | None:
         """The password, from the environment or its file."""
@@ -88,12 +240,12 @@ class MqttSettings(Section):
 class InfluxdbSettings(Section):
     """How to reach InfluxDB: 2.x, or 1.8 with ``org = "-"`` and ``bucket = "database/retention policy"``."""
 
-    url: str = "http://127.0.0.1:8086"
+    url: Annotated[str, AfterValidator(_http_url)] = "http://127.0.0.1:8086"
     org: str = "-"
     bucket: str = "lsb/autogen"
-    token: SecretStr | None = None
-    token_file: Path | None = None
-    tls_ca_file: Path | None = None
+    token: Annotated[SecretStr, AfterValidator(_token)] | None = None
+    token_file: TokenFile = None
+    tls_ca_file: CertificateFile = None
 
     def secret(self) -> str:
         """The token, from the environment or its file; ``:`` (no user, no password) where none is given."""
@@ -142,7 +294,7 @@ def load_settings(model: type[Service], file: Path | None = None) -> Service:
         message = f"the settings file {file} does not exist; give another with --config"
         raise SettingsError(message)
     path = file or DEFAULT_FILE
-    mistakes = _unknown_sections(path) if path.is_file() else []
+    mistakes = (_unknown_sections(path) if path.is_file() else []) + unknown_variables(SECTIONS)
 
     class FromFile(model):  # type: ignore[misc, valid-type] # the model is only known here
         @classmethod
@@ -150,19 +302,37 @@ def load_settings(model: type[Service], file: Path | None = None) -> Service:
             cls,
             settings_cls: type[BaseSettings],
             init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - its place is taken by _Environment
             **_others: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=path)
+            return init_settings, _Environment(settings_cls), TomlConfigSettingsSource(settings_cls, toml_file=path)
+
+        @model_validator(mode="before")
+        @classmethod
+        def _ask_for_files(cls, given: dict[str, Any]) -> dict[str, Any]:
+            # Here all sources are merged, and nothing has been refused yet.
+            mistakes.extend(_unusable_files(model, given, path))
+            return given
 
     settings = None
     try:
         settings = FromFile()
     except ValidationError as error:
-        mistakes += [_mistake(found, path) for found in error.errors()]
+        mistakes += [mistake_of(found, path) for found in error.errors()]
     if mistakes or settings is None:
         raise SettingsError("\n".join(mistakes))
     return model.model_construct(**{name: getattr(settings, name) for name in model.model_fields})
+
+
+class _Environment(EnvSettingsSource):
+    """The environment, where text that is no JSON stays text: validation tells it beside all other mistakes."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            decoded = super().decode_complex_value(field_name, field, value)
+        except (ValueError, RecursionError):
+            return value
+        return value if decoded is None else decoded
 
 
 def _unknown_sections(path: Path) -> list[str]:
@@ -171,27 +341,21 @@ def _unknown_sections(path: Path) -> list[str]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         message = f"{path}: cannot be read as TOML: {error}"
         raise SettingsError(message) from error
-    known = ", ".join(sorted(SECTIONS))
-    return [f"{path}: [{name}] is no section; there are {known}" for name in content if name not in SECTIONS]
+    return [f"{path}: {no_section(name, SECTIONS)}" for name in content if name not in SECTIONS]
 
 
-def _mistake(found: Any, path: Path) -> str:
-    place = ".".join(str(part) for part in found["loc"])
-    if not place:
-        return f"{path}: {found['msg'].removeprefix('Value error, ')}"
-    # An element of a list has no variable of its own, the whole list has.
-    named = list(takewhile(lambda part: isinstance(part, str), found["loc"]))
-    variable = "LSB_" + "__".join(named).upper()
-    # What stands under an unknown name may be a secret.
-    hidden = found["type"] in {"missing", "extra_forbidden"}
-    given = "" if hidden else f" (given: {str(found['input'])[:80]!r})"
-    return f"{path}: {place}: {found['msg']}{given}; set it there or in {variable}"
-
-
-def read_secret(file: Path) -> str:
-    """The first line of a file that holds a secret. Raises `SettingsError` where it cannot be read."""
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        message = f"the secret file {file} cannot be read: {error.strerror}"
-        raise SettingsError(message) from error
+def _unusable_files(model: type[ServiceSettings], given: dict[str, Any], path: Path) -> list[str]:
+    """Mistakes in the files that are named; what is no name is left to validation."""
+    mistakes = []
+    for section, section_field in model.model_fields.items():
+        values, kind = given.get(section), section_field.annotation
+        if not isinstance(values, dict) or not isinstance(kind, type) or not issubclass(kind, Section):
+            continue
+        for name, field in kind.model_fields.items():
+            for mark in field.metadata:
+                if isinstance(mark, _Read) and isinstance(values.get(name), str):
+                    try:
+                        mark.attempt(Path(values[name]))
+                    except SettingsError as error:
+                        mistakes.append(f"{path}: {section}.{name}: {error}; {way_out([section, name])}")
+    return mistakes

@@ -7,8 +7,11 @@ partitions is the number of units, the same for all.
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (
@@ -19,11 +22,16 @@ from confluent_kafka.admin import (
 )
 
 if TYPE_CHECKING:
+    import logging
     from collections.abc import Sequence
 
-    from broker.settings import TopicSettings
+    from broker.settings import KafkaSettings, TopicSettings
 
 _TIMEOUT_S: Final = 30.0
+_RETRY_S: Final = 1.0
+_LOOK_S: Final = 0.1
+_TELL_S: Final = (2.0, 10.0)
+"""When it is first told that Kafka is waited for, and how often from then on."""
 
 
 class TopicError(Exception):
@@ -76,15 +84,75 @@ def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec]) -> dict[str, T
 
     Raises `TopicError` with all faults together, KafkaException where Kafka cannot be reached.
     """
-    facts = topic_facts(admin, [spec.name for spec in specs])
-    missing = [spec for spec in specs if spec.name not in facts]
-    _create(admin, missing)
-    faults = _faults(admin, [spec for spec in specs if spec.name in facts], facts)
+    names = [spec.name for spec in specs]
+    facts = topic_facts(admin, names)
+    _create(admin, [spec for spec in specs if spec.name not in facts])
+    # What was just made, perhaps by another service with other settings, is not known to every broker at once.
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while len(facts) < len(set(names)) and time.monotonic() < deadline_s:
+        facts = topic_facts(admin, names)
+        time.sleep(0 if len(facts) == len(set(names)) else _LOOK_S)
+    absent = [name for name in names if name not in facts]
+    if absent:
+        raise TopicError(f"created and not seen since: {', '.join(absent)}; start again")
+    faults = _faults(admin, specs, facts)
     if faults:
         raise TopicError("\n".join(faults))
-    if missing:
-        facts = topic_facts(admin, [spec.name for spec in specs])
     return facts
+
+
+def wait_for_topics(
+    kafka: KafkaSettings,
+    specs: Sequence[TopicSpec],
+    is_stopping: Callable[[], bool],
+    log: logging.Logger,
+    client_log: logging.Logger,
+) -> dict[str, TopicFacts] | None:
+    """As `ensure_topics`, however long Kafka is away; None where a stop came first.
+
+    ``client_log`` is given the library's own lines. Raises `TopicError`, and KafkaException or
+    `broker.settings.SettingsError` for what waiting cannot mend.
+    """
+    found: list[dict[str, TopicFacts]] = []
+    failed: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            admin = AdminClient(kafka.client_config(), logger=client_log)
+            while not found and not is_stopping():
+                try:
+                    found.append(ensure_topics(admin, specs))
+                except KafkaException as error:
+                    if not is_passing(error):
+                        raise
+                    log.debug("topics cannot be checked yet: %s", error.args[0].str())
+                    time.sleep(_RETRY_S)
+        except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
+            failed.append(error)
+
+    # In a thread, because a question to an absent Kafka takes half a minute, and a stop must not wait for it.
+    asking = threading.Thread(target=ask, name="topics", daemon=True)
+    asking.start()
+    tell_s = time.monotonic() + _TELL_S[0]
+    while asking.is_alive() and not is_stopping():
+        asking.join(_LOOK_S)
+        if time.monotonic() >= tell_s:
+            log.warning("Kafka at %s does not answer yet, waiting for it", kafka.bootstrap_servers)
+            tell_s += _TELL_S[1]
+    if failed:
+        raise failed[0]
+    return found[0] if found else None
+
+
+def is_passing(error: KafkaException) -> bool:
+    """Whether Kafka was not reached, so that the same request may succeed later."""
+    fault: Any = error.args[0]
+    return fault.retriable() or fault.code() in {
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the public names of the constants
+        KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._TIMED_OUT,  # noqa: SLF001
+        KafkaError._TRANSPORT,  # noqa: SLF001
+    }
 
 
 def topic_facts(admin: AdminClient, names: Sequence[str]) -> dict[str, TopicFacts]:
@@ -117,6 +185,8 @@ def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
         try:
             future.result()
         except KafkaException as error:
+            if is_passing(error):
+                raise
             # Another service that starts at the same time may have been quicker.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 message = f"topic {name} cannot be created: {error.args[0].str()}"

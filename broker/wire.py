@@ -29,6 +29,9 @@ BRACKETS_MAX: Final = 256
 """Brackets in a data record, which has two. How deep a parser can follow nested ones depends on the process that
 runs it; a limit of our own makes every reader come to the same verdict."""
 
+REASON_LENGTH_MAX: Final = 1000
+"""Characters of a dead letter's reason; it may quote what it is about."""
+
 REJECTED_BYTES_MAX: Final = 64 * 1024
 """Bytes of a rejected input that are kept; its length and hash tell the rest."""
 
@@ -242,7 +245,11 @@ def reject(
     offset: int = -1,
     identity: str | None = None,
 ) -> Rejected:
-    """The dead letter of ``value``: its reason, its place, its first bytes, its length and hash."""
+    """The dead letter of ``value``: its reason, its place, its first bytes, its length and hash.
+
+    A reason may quote anything; what UTF-8 cannot hold is replaced, and it is cut at `REASON_LENGTH_MAX`.
+    """
+    reason = reason.encode("utf-8", "backslashreplace").decode("utf-8")[:REASON_LENGTH_MAX]
     whole = value or b""
     digest = hashlib.sha256(whole).hexdigest()
     head = whole[:REJECTED_BYTES_MAX]

@@ -4,7 +4,6 @@
     acknowledgement.py  what may be acknowledged, when    pure
     marks.py            which silent quantity gets a mark pure
     session.py          the connection to the MQTT broker
-    delivery.py         the producer towards Kafka
     bridge.py           the service: takes, sends, acknowledges
 
 The pure modules know no socket, clock, log or thread.

@@ -13,10 +13,10 @@ from types import FrameType
 
 from confluent_kafka import KafkaException
 
+from broker.producer import DeliveryError
 from broker.settings import SettingsError, load_settings
 from broker.topics import TopicError
 from connector.bridge import Bridge
-from connector.delivery import DeliveryError
 from connector.session import SessionRefusedError
 from connector.settings import Settings
 

@@ -16,25 +16,23 @@ What happens when something fails:
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
+from broker.client_log import client_logger
+from broker.producer import LastingProducer, Outgoing
 from broker.times import UNIT_NS
-from broker.topics import data_topic_specs, ensure_topics
+from broker.topics import data_topic_specs, wait_for_topics
 from broker.wire import Mark, encode
-from connector.acknowledgement import NO_PACKET, Ledger
-from connector.delivery import KAFKA_LOG, Outgoing, RecordProducer
+from connector.acknowledgement import NO_PACKET, Ledger, Ticket
 from connector.events import Parser, dead_letter
 from connector.marks import SilenceWatch
 from connector.session import Message, MqttSession, SessionLostError
 from connector.settings import Settings
 
 logger = logging.getLogger(__name__)
+_KAFKA_LOG = client_logger("connector.librdkafka")
 
 STOP_WITHIN_S: Final = 3.5
 """For what was taken to reach Kafka at a stop; the service promises five seconds in all."""
@@ -61,7 +59,14 @@ class Bridge:
         self._parser = Parser(settings.events.time_unit, settings.events.event_bytes_max)
         self._ledger = Ledger(messages_max=own.in_flight_max, bytes_max=own.in_flight_bytes_max)
         self._session = MqttSession(settings.mqtt, own)
-        self._producer = RecordProducer(settings.kafka, own, self._ledger.confirm)
+        self._producer = LastingProducer[Ticket](
+            settings.kafka,
+            _KAFKA_LOG,
+            self._ledger.confirm,
+            linger_ms=own.linger / 1e6,
+            compression_type=own.compression,
+            batch_size=1024 * 1024,
+        )
         self._marks = _MarkWriter(settings) if own.idle_after is not None else None
         self._progress = Progress()
         self._back_off_s = _BACK_OFF_S[0]
@@ -70,10 +75,12 @@ class Bridge:
     def run(self) -> None:
         """Serve until told to stop.
 
-        Raises `broker.topics.TopicError`, `connector.delivery.DeliveryError`,
+        Raises `broker.topics.TopicError`, `broker.producer.DeliveryError`,
         `connector.session.SessionRefusedError`, and KafkaException where Kafka refuses for good.
         """
-        if not self._prepare_topics():
+        settings = self._settings
+        specs = data_topic_specs(settings.topics)
+        if wait_for_topics(settings.kafka, specs, self._is_stopping, logger, _KAFKA_LOG) is None:
             return
         try:
             while not self._is_stopping():
@@ -87,50 +94,6 @@ class Bridge:
             self._session.close()
             self._producer.close()
             self._progress.report(len(self._ledger), "stopped")
-
-    def _prepare_topics(self) -> bool:
-        """Create and check the topics, waiting for Kafka as long as it takes; False where a stop came first.
-
-        In a thread of its own: the admin client blocks for up to half a minute, and a stop must not wait for
-        it.
-        """
-        kafka = self._settings.kafka
-        failures: list[Exception] = []
-        done = threading.Event()
-
-        def prepare() -> None:
-            try:
-                while not self._is_stopping() and not self._try_topics():
-                    time.sleep(1)
-            except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
-                failures.append(error)
-            done.set()
-
-        threading.Thread(target=prepare, name="topics", daemon=True).start()
-        told_s = time.monotonic() - _PROGRESS_S + 2
-        while not done.wait(_IDLE_WAIT_S):
-            if self._is_stopping():
-                return False
-            if time.monotonic() - told_s >= _PROGRESS_S:
-                logger.warning("Kafka at %s does not answer yet, waiting for it", kafka.bootstrap_servers)
-                told_s = time.monotonic()
-        if failures:
-            raise failures[0]
-        return not self._is_stopping()
-
-    def _try_topics(self) -> bool:
-        config: dict[str, Any] = {**self._settings.kafka.client_config(), "logger": KAFKA_LOG}
-        admin = AdminClient(config)
-        try:
-            ensure_topics(admin, data_topic_specs(self._settings.topics))
-        except KafkaException as error:
-            fault = error.args[0]
-            # Codes below 0 are the library's own: no answer, not connected, timed out.
-            if fault.code() >= 0 and not fault.retriable():
-                raise
-            logger.debug("topics cannot be checked yet: %s", fault.str())
-            return False
-        return True
 
     def _wait_for_mqtt(self) -> None:
         """Connect once everything taken before is in Kafka and the back-off has passed."""
@@ -178,8 +141,8 @@ class Bridge:
     def _take(self, messages: list[Message]) -> None:
         if messages:
             self._back_off_s = _BACK_OFF_S[0]
-        data: list[Outgoing] = []
-        dead: list[Outgoing] = []
+        data: list[Outgoing[Ticket]] = []
+        dead: list[Outgoing[Ticket]] = []
         ledger, parse = self._ledger, self._parser.parse
         for topic, payload, packet_id in messages:
             parsed = parse(payload)

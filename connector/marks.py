@@ -16,8 +16,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 SCOPES_MAX: Final = 100_000
-"""Pairs of thing and quantity that are watched (about 30 MB); names come from outside, so there is a limit.
-"""
+"""Pairs of thing and quantity that are watched, about 30 MB; names come from outside, so there is a limit."""
 
 
 class DueMark(NamedTuple):

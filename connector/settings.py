@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from broker.settings import (
     Duration,
@@ -14,19 +14,9 @@ from broker.settings import (
     Section,
     ServiceSettings,
     TopicSettings,
+    duration_between,
 )
-
-_S: Final = 10**9
-
-
-def _between(low_s: float, high_s: float) -> AfterValidator:
-    def check(duration_ns: int) -> int:
-        if not low_s * _S <= duration_ns <= high_s * _S:
-            message = f"the duration must lie between {low_s:g} s and {high_s:g} s"
-            raise ValueError(message)
-        return duration_ns
-
-    return AfterValidator(check)
+from broker.times import parse_duration
 
 
 class ConnectorSettings(Section):
@@ -36,34 +26,32 @@ class ConnectorSettings(Section):
     """The name of the MQTT session, 1 to 128 letters, digits, ``.``, ``_``, ``-``. It must stay the same over
     restarts (the session holds what was not acknowledged) and be used by one connector at a time."""
 
-    keep_alive: Annotated[Duration, _between(1, 65_535)] = 30 * _S
+    keep_alive: Annotated[Duration, duration_between("1s", "65535s")] = parse_duration("30s")
     """Whole seconds between signs of life on a quiet connection: 1 s to 18 h, default 30 s. A dead connection
     is noticed after one and a half times that."""
 
     in_flight_max: int = Field(default=5_000, ge=1, le=65_535)
-    """Messages taken and not yet acknowledged, beyond which the connection is not read: 1 to
-    65,535, default 5,000. It bounds
-    what comes twice after a crash; it has to cover rate times the time until Kafka confirms (10,000/s * 0.1 s
-    = 1,000)."""
+    """Messages taken and not yet acknowledged, beyond which the connection is not read: 1 to 65,535, default
+    5,000. It bounds what comes twice after a crash; it has to cover rate times the time until Kafka confirms
+    (10,000/s * 0.1 s = 1,000)."""
 
     in_flight_bytes_max: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024, le=4 * 1024**3)
-    """Bytes of messages taken and not yet acknowledged: 1 MiB to 4 GiB, default 64 MiB. Beyond it nothing
-    more is read
-    from the connection. It bounds the memory where messages are large."""
+    """Bytes of messages taken and not yet acknowledged: 1 MiB to 4 GiB, default 64 MiB. Beyond it nothing more
+    is read from the connection. It bounds the memory where messages are large."""
 
-    linger: Annotated[Duration, _between(0, 10)] = 10_000_000
+    linger: Annotated[Duration, duration_between("0s", "10s")] = parse_duration("10ms")
     """How long a record waits for others to share a batch to Kafka with: 0 to 10 s, default 10 ms. Longer
     means larger batches and a higher latency."""
 
     compression: Literal["none", "lz4", "zstd", "snappy", "gzip"] = "lz4"
     """Compression of the batches, default lz4: JSON records shrink well, for little time."""
 
-    idle_after: Annotated[Duration, _between(0.1, 86_400 * 366)] | None = None
+    idle_after: Annotated[Duration, duration_between("100ms", "366d")] | None = None
     """After how much silence a quantity whose thing goes on gets a mark, so that joins need not wait for it:
     0.1 s to 366 d, default none (no marks). It must exceed the longest honest pause and delay of a quantity:
     what comes later than its mark is late. One connector alone may write marks for a thing."""
 
-    ahead_max: Duration = 86_400 * _S
+    ahead_max: Duration = parse_duration("1d")
     """An event time further than this beyond the clock of the connector moves no mark, default 1 d (as the
     joiner's ``application.ahead_max``): one record of the year 2200 would make all later ones late."""
 

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 from broker.client_log import client_logger
+from broker.producer import DeliveryError
 from broker.settings import SettingsError, load_settings
-from broker.topics import TopicError, data_topic_specs, ensure_topics
+from broker.topics import TopicError, data_topic_specs, wait_for_topics
 from db_connector.database import InfluxDatabase
-from db_connector.letters import DeadLetters, KafkaFailureError
+from db_connector.letters import DeadLetters
 from db_connector.progress import Journal
-from db_connector.service import Service
+from db_connector.service import KafkaFailureError, Service
 from db_connector.settings import DbConnectorSettings
 from db_connector.writer import Writer, WriterThread
 
@@ -89,7 +89,10 @@ def _serve(settings: DbConnectorSettings, stop: threading.Event, journal: Journa
     own = settings.db_connector
     database = InfluxDatabase(settings.influxdb, own)
     try:
-        if not _topics_ready(settings, stop):
+        needed = {settings.topics.out, settings.topics.rejected}
+        specs = [spec for spec in data_topic_specs(settings.topics) if spec.name in needed]
+        client_log = client_logger("db_connector.librdkafka")
+        if wait_for_topics(settings.kafka, specs, stop.is_set, log, client_log) is None:
             return 0
         writer: WriterThread[Results] = WriterThread(
             Writer(
@@ -109,43 +112,13 @@ def _serve(settings: DbConnectorSettings, stop: threading.Event, journal: Journa
         # What lives now lives for good: not looking at it again is worth some percent.
         gc.freeze()
         service.run()
-    except (TopicError, KafkaFailureError) as error:
+    except (TopicError, DeliveryError, KafkaFailureError) as error:
         log.error("%s", error)  # noqa: TRY400 - the message says it all; a user needs no stack trace
         return 1
     except KafkaException as error:
         log.error("Kafka: %s", error.args[0].str())  # noqa: TRY400 - as above
         return 1
     return 0
-
-
-def _topics_ready(settings: DbConnectorSettings, stop: threading.Event) -> bool:
-    """Create or check the two topics, however long Kafka is away; False where told to end first."""
-    needed = {settings.topics.out, settings.topics.rejected}
-    specs = [spec for spec in data_topic_specs(settings.topics) if spec.name in needed]
-    faults: list[TopicError] = []
-    ready = threading.Event()
-
-    def ask() -> None:
-        admin = AdminClient(settings.kafka.client_config(), logger=client_logger("db_connector.librdkafka"))
-        while not ready.is_set() and not stop.is_set():
-            try:
-                ensure_topics(admin, specs)
-            except TopicError as error:
-                faults.append(error)
-            except KafkaException as error:
-                log.warning("Kafka at %s: %s", settings.kafka.bootstrap_servers, error.args[0].str())
-                stop.wait(1.0)
-                continue
-            ready.set()
-
-    # In a thread because a question to an absent Kafka takes half a minute, and a signal must end it at once.
-    threading.Thread(target=ask, name="topics", daemon=True).start()
-    while not ready.wait(0.1):
-        if stop.is_set():
-            return False
-    if faults:
-        raise faults[0]
-    return True
 
 
 if __name__ == "__main__":

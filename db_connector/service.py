@@ -26,7 +26,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from broker.client_log import client_logger
 from broker.wire import decode_joined
-from db_connector.letters import SOURCE, DeadLetters, KafkaFailureError
+from db_connector.letters import SOURCE, DeadLetters
 from db_connector.points import UnrepresentableError, point_line
 from db_connector.progress import Journal, Progress, Seldom
 
@@ -46,6 +46,7 @@ STOP_S: Final = 3.0
 """Seconds after a signal in which an acknowledgement is still waited for; an end takes 5 s at most."""
 
 _END_OF_PARTITION: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's own codes are named so
+_FATAL: Final = KafkaError._FATAL  # noqa: SLF001 - as above
 _OFFSET_NOT_THERE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - as above
 
 _CLOSE_S: Final = 1.0
@@ -53,6 +54,10 @@ _PATIENCE_S: Final = 0.5
 _ASK_KAFKA_S: Final = 10.0
 
 log = logging.getLogger(__name__)
+
+
+class KafkaFailureError(Exception):
+    """Something that Kafka will not do; ``str`` says what and what to do about it."""
 
 
 @dataclass
@@ -97,6 +102,7 @@ class Service:
         self._consumer = Consumer(config, logger=client_logger("db_connector.librdkafka"))
         self._epochs: dict[int, int] = {}
         self._epoch = 0
+        self._has_given_up = False
         self._acknowledged: dict[int, int] = {}
         self._sent: dict[int, int] = {}
         self._commits_open = 0
@@ -106,7 +112,7 @@ class Service:
         self.progress = Progress()
 
     def run(self) -> None:
-        """Consume until ``stop`` is set. Raises KafkaFailureError for what needs an operator."""
+        """Consume until ``stop`` is set. Raises `KafkaFailureError` and `DeliveryError` for what needs an operator."""
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
         try:
             while not self._stop.is_set():
@@ -179,14 +185,19 @@ class Service:
                 " made anew. To go on from what there is: kafka-consumer-groups --reset-offsets --to-earliest"
                 f" --execute --group {self._own.group} --topic {self._topic}"
             )
-        if error.fatal():
+        # An event of the consumer tells so by its code; `fatal()` is not set on it.
+        if error.fatal() or error.code() == _FATAL:
             raise KafkaFailureError(f"the Kafka client cannot go on: {error.str()}")
         if self._trouble.due():
             log.warning("Kafka: %s", error.str())
 
     def _settle(self, outcome: Outcome[Results], deadline: float | None = None) -> None:
-        """Steps 4 and 5 for a written batch; nothing for one that was given up, nor for lost partitions."""
-        if not outcome.written:
+        """Steps 4 and 5 for a written batch; nothing for one that was given up, nor for lost partitions.
+
+        Nor for any after one that was given up: a later offset would say that it is done, too.
+        """
+        self._has_given_up = self._has_given_up or not outcome.written
+        if self._has_given_up:
             return
         batch = outcome.batch
         if self._journal is not None and batch.lines:
@@ -200,11 +211,11 @@ class Service:
         ]:
             if self._holds(message.partition(), batch):
                 self._letters.send(message, reason, identity)
-                log.debug("dead letter: %s: %s", identity, reason)
                 letters += 1
         while letters and not self._letters.delivered(_PATIENCE_S):
             given_up = self._stop.is_set() if deadline is None else time.monotonic() >= deadline
             if given_up:
+                self._has_given_up = True
                 return
             self._keep_alive()
         for partition, span in batch.spans.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from broker.settings import (
     Duration,
@@ -14,21 +14,9 @@ from broker.settings import (
     Section,
     ServiceSettings,
     TopicSettings,
+    duration_between,
 )
 from broker.times import parse_duration
-
-
-def duration_between(shortest: str, longest: str) -> AfterValidator:
-    """A validator of a duration in a closed range, both ends written with their units."""
-    low_ns, high_ns = parse_duration(shortest), parse_duration(longest)
-
-    def check(duration_ns: int) -> int:
-        if not low_ns <= duration_ns <= high_ns:
-            message = f"must be from {shortest} to {longest}"
-            raise ValueError(message)
-        return duration_ns
-
-    return AfterValidator(check)
 
 
 class ConnectorSettings(Section):

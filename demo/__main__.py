@@ -6,7 +6,10 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+from confluent_kafka import KafkaException
 
 from broker.settings import SettingsError
 from broker.stack.errors import StackError
@@ -14,6 +17,7 @@ from broker.topics import TopicError
 from demo.flow import Stalled
 from demo.run import Demo
 from demo.services import ServiceFailed
+from demo.task import Wishes, read_task
 
 _EXAMPLES = """\
 examples:
@@ -22,21 +26,25 @@ examples:
   make demo EVENTS=events.json AS_RECORDED=1      in the order of the file, disorder and all
   python -m demo --events-count 100000 --rate max
 
-Exit status: 0 everything is there, once; 1 it is not, or something failed; 2 wrong usage.
+Exit status: 0 everything is there, once; 1 it is not, or something failed; 2 wrong usage or settings, nothing was
+started; 130 stopped by Ctrl-C or SIGTERM.
 """
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; returns the exit status."""
-    options = _parser().parse_args()
-    if options.events is not None and not options.events.is_file():
-        print(f"demo: there is no events file {options.events}", file=sys.stderr)
-        return 2
+    wishes = Wishes(**vars(_parser().parse_args(arguments)))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return 0 if Demo(options).run() else 1
-    except (StackError, ServiceFailed, Stalled, SettingsError, TopicError) as error:
+        return 0 if Demo(read_task(wishes)).run() else 1
+    except SettingsError as error:
+        print(f"demo: wrong usage or settings\n{error}", file=sys.stderr)
+        return 2
+    except (StackError, ServiceFailed, Stalled, TopicError, OSError) as error:
         print(f"\nFAILED: {error}", file=sys.stderr)
+        return 1
+    except KafkaException as error:
+        print(f"\nFAILED: Kafka: {error.args[0].str()}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nstopped: everything that ran is stopped again", file=sys.stderr)
@@ -55,12 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--events-count", type=int, default=20_000, help="how many to generate without one (20000)")
     parser.add_argument("--rate", default="2000", help="events per second, or max (2000)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the generated events (1)")
-    parser.add_argument(
-        "--as-recorded",
-        action="store_true",
-        default=os.environ.get("AS_RECORDED", "") not in {"", "0"},
-        help="replay in the order of the file (AS_RECORDED=1)",
-    )
+    # Without the flag the simulator reads the variable itself.
+    parser.add_argument("--as-recorded", action="store_true", help="replay in the order of the file (AS_RECORDED=1)")
     parser.add_argument("--folder", type=Path, default=Path(".lsb/demo"), help="data and logs (.lsb/demo)")
     return parser
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -11,16 +10,17 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from broker.settings import EventSettings
 from demo.services import Services
+from demo.task import Pipeline
+from joiner.check.events import parse_row
 from joiner.run.clients import log_range, make_consumer
-from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress
 
 STALL_S: Final = 60.0
 """No progress at any station for so long means that something is stuck."""
 
 _LOOK_S: Final = 0.25
-_NOT_QUANTITIES: Final = frozenset({"Thing", "Timestamp", "id"})
 
 _log = logging.getLogger(__name__)
 
@@ -29,34 +29,28 @@ class Stalled(Exception):
     """Nothing moves any more although not everything has arrived; the text says where it stands."""
 
 
-def parts_in(events: Path) -> tuple[int, int]:
-    """Lines of an events file, and the records that they must become in Kafka: quantities, or one dead letter."""
+def parts_in(events: Path, settings: EventSettings) -> tuple[int, int]:
+    """Lines of an events file, and what they must become in Kafka: records and dead letters together.
+
+    Every line is sent, a blank one too, and becomes at least one of the two.
+    """
     lines = parts = 0
     with events.open("rb") as file:
         for line in file:
-            if not line.strip():
-                continue
+            row = parse_row(line.removesuffix(b"\n"), settings.time_unit, settings.event_bytes_max)
             lines += 1
-            parts += _parts_of(line)
+            parts += len(row.quantities) + len(row.refused)
     return lines, parts
-
-
-def _parts_of(line: bytes) -> int:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return 1
-    return max(1, len(event.keys() - _NOT_QUANTITIES)) if isinstance(event, dict) else 1
 
 
 class Flow:
     """Looks at the stations of one pipeline."""
 
-    def __init__(self, settings: JoinerSettings, database_group: str) -> None:
-        self._settings = settings
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._settings = settings = pipeline.joiner
         self._units = range(settings.topics.partitions)
         self._consumer: Consumer = make_consumer(settings.kafka, "demo")
-        self._database: Consumer = make_consumer(settings.kafka, database_group)
+        self._database: Consumer = make_consumer(settings.kafka, pipeline.db_connector.db_connector.group)
 
     def close(self) -> None:
         """Close the clients."""

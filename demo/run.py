@@ -6,9 +6,7 @@ events file -> simulator -> MQTT -> connector -> Kafka -> joiner -> Kafka -> db_
 
 from __future__ import annotations
 
-import argparse
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -18,27 +16,24 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from broker.settings import load_settings
+from broker.client_log import client_logger
 from broker.stack import LocalStack
 from broker.stack.parts import parts_folder
 from broker.topics import data_topic_specs, ensure_topics, state_topic_spec
 from demo import latency
 from demo.flow import Flow, parts_in
 from demo.services import ServiceFailed, Services
+from demo.task import Pipeline, Task, load_pipeline
 from joiner.run.settings import JoinerSettings
-from simulator.generate import Plan, write
-
-_log = logging.getLogger(__name__)
-
-_DATABASE_GROUP = "db_connector"
+from simulator.generate import write
 
 
 class Demo:
     """One run of the pipeline."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._options = options
-        self._folder: Path = options.folder
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._folder = task.folder
         self._published = self._folder / "published.tsv"
         self._acknowledged = self._folder / "acknowledged.tsv"
         self._report = self._folder / "verified.json"
@@ -46,20 +41,20 @@ class Demo:
     def run(self) -> bool:
         """Whether everything that was expected is there, once."""
         began_s = time.monotonic()
-        self._folder.mkdir(parents=True, exist_ok=True)
         for file in (self._published, self._acknowledged, self._report):
             file.unlink(missing_ok=True)
+        lines, parts = self._prepare_events()
         _say("Servers (the first run fetches them, which takes some minutes)")
         stack = LocalStack(self._folder, parts=parts_folder(Path(".lsb")), say=lambda line: print(line, flush=True))
         stack.down()
         stack.wipe()
         try:
             stack.up()
-            # The simulator and load_settings read the same variables as the services.
+            # The simulator and load_pipeline read the same variables as the services.
             os.environ.update(stack.environment())
             services = Services(self._folder / "services", stack.environment())
             try:
-                right = self._replay_and_verify(services)
+                right = self._replay_and_verify(services, lines, parts)
             finally:
                 _say("Stop")
                 killed = services.stop()
@@ -75,23 +70,22 @@ class Demo:
         )
         return good
 
-    def _replay_and_verify(self, services: Services) -> bool:
-        settings = load_settings(JoinerSettings)
-        specs = [*data_topic_specs(settings.topics), state_topic_spec(settings.application.name, settings.topics)]
-        ensure_topics(AdminClient(settings.kafka.client_config(), logger=_log), specs)
-        events = self._events()
-        _say("Services")
-        services.start("connector", "connector")
-        services.start("joiner", "joiner", "run")
-        services.start("db_connector", "db_connector", "--journal", str(self._acknowledged))
-        services.wait_for("connector", "connected to MQTT")
-        services.wait_for("joiner", "taken")
-        print("connector, joiner, db_connector are up")
-        lines, parts = parts_in(events)
+    def _prepare_events(self) -> tuple[int, int]:
+        """Generate the events where there is no recording; the file's lines, and what they become in Kafka."""
+        events, plan = self._task.events, self._task.plan
+        if plan is not None:
+            _say(f"Events: {plan.events:,} generated with seed {plan.seed}")
+            write(plan, events)
+            print(events)
+        return parts_in(events, load_pipeline().connector.events)
+
+    def _replay_and_verify(self, services: Services, lines: int, parts: int) -> bool:
+        pipeline = load_pipeline()
+        self._start(services, pipeline)
         _say(f"Replay of {lines:,} events")
         began_s = time.monotonic()
-        self._replay(events)
-        flow = Flow(settings, _DATABASE_GROUP)
+        self._replay()
+        flow = Flow(pipeline)
         try:
             flow.wait_in_kafka(parts, services)
             flow.wait_joined(services)
@@ -101,32 +95,31 @@ class Demo:
         took_s = time.monotonic() - began_s
         print(f"all is through after {took_s:.1f} s")
         _say("Verify: recompute everything independently, compare Kafka and InfluxDB")
-        right = self._verify(events)
-        self._show(settings, lines, took_s)
+        right = self._verify()
+        self._show(pipeline.joiner, lines, took_s)
         return right
 
-    def _events(self) -> Path:
-        given: Path | None = self._options.events
-        if given is not None:
-            return given
-        path = self._folder / "events.json"
-        count, seed = self._options.events_count, self._options.seed
-        _say(f"Events: {count:,} generated with seed {seed}")
-        write(Plan(events=count, seed=seed, machines=7, disorder=0.02, repeats=0.005, equal=0.005), path)
-        print(path)
-        return path
+    def _start(self, services: Services, pipeline: Pipeline) -> None:
+        settings = pipeline.joiner
+        specs = [*data_topic_specs(settings.topics), state_topic_spec(settings.application.name, settings.topics)]
+        ensure_topics(AdminClient(settings.kafka.client_config(), logger=client_logger("demo.librdkafka")), specs)
+        _say("Services")
+        services.start("connector", "connector")
+        services.start("joiner", "joiner", "run")
+        services.start("db_connector", "db_connector", "--journal", str(self._acknowledged))
+        services.wait_for("connector", "connected to MQTT")
+        services.wait_for("joiner", ": taken")
+        services.wait_for("db_connector", f"{settings.topics.out}: partitions ")
+        print("connector, joiner, db_connector are up")
 
-    def _replay(self, events: Path) -> None:
-        command = [sys.executable, "-m", "simulator", "--events", str(events), "--rate", str(self._options.rate)]
-        command += ["--journal", str(self._published)]
-        if self._options.as_recorded:
-            command.append("--as-recorded")
+    def _replay(self) -> None:
+        command = [sys.executable, "-m", "simulator", *self._task.replay, f"--journal={self._published}"]
         if subprocess.run(command, check=False).returncode:
             raise ServiceFailed("the simulator did not get everything through; see above")
 
-    def _verify(self, events: Path) -> bool:
+    def _verify(self) -> bool:
         command = [sys.executable, "-m", "joiner.tester", "verify", "--influx"]
-        command += ["--events", str(events), "--json", str(self._report)]
+        command += [f"--events={self._task.events}", f"--json={self._report}"]
         return subprocess.run(command, check=False).returncode == 0
 
     def _show(self, settings: JoinerSettings, lines: int, took_s: float) -> None:
@@ -145,7 +138,7 @@ class Demo:
             ("missing", f"{found['total']['missing']:,}"),
             ("doubled", f"{found['total']['doubled']:,}"),
             ("points in InfluxDB", f"{_found(found, 'points'):,}"),
-            ("records/s, end to end", f"{records / took_s:,.0f}  (replay at {self._options.rate} events/s)"),
+            ("records/s, end to end", f"{records / took_s:,.0f}  (replay at {self._task.rate} events/s)"),
         ]
         if waits is not None:
             rows.append(

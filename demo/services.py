@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +32,8 @@ class Services:
     def start(self, name: str, *arguments: str) -> None:
         """Start ``python -m <arguments>`` under ``name``."""
         child = Child(self._folder / f"{name}.pid", self._folder / f"{name}.log")
+        # One of an earlier demo, where that was killed.
+        child.stop(STOP_S)
         child.log.unlink(missing_ok=True)
         child.start([sys.executable, "-m", *arguments], folder=Path.cwd(), environment=self._environment)
         self._children[name] = child
@@ -49,10 +51,9 @@ class Services:
             if child.pid is None:
                 raise ServiceFailed(f"{name} ended by itself:\n{_end(child.log)}")
 
-    def stop(self, names: Sequence[str] = ()) -> list[str]:
-        """Stop the named ones (default: all), in the order of their start; returns those that had to be killed."""
-        chosen = list(names or self._children)
-        return [name for name in chosen if not self._children.pop(name).stop(STOP_S)]
+    def stop(self) -> list[str]:
+        """Stop all, in the order of their start; returns those that had to be killed."""
+        return [name for name in list(self._children) if not self._children.pop(name).stop(STOP_S)]
 
 
 def _text(log: Path) -> str:

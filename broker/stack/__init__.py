@@ -8,7 +8,7 @@ Not here: topics and wire formats; those are the other modules of ``broker``.
 """
 
 from broker.stack.errors import MissingPartsError, StackError
-from broker.stack.local import DEFAULT_FOLDER, LocalStack, ephemeral_stack, read_environment
+from broker.stack.local import DEFAULT_FOLDER, LocalStack, ephemeral_stack
 from broker.stack.servers import Influxdb, Kafka, Mqtt, Server
 
 __all__ = [
@@ -21,5 +21,4 @@ __all__ = [
     "Server",
     "StackError",
     "ephemeral_stack",
-    "read_environment",
 ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from broker.stack.errors import StackError
+from broker.stack.errors import CancelledError, StackError
 from broker.stack.local import DEFAULT_FOLDER, LocalStack, shown
 from broker.stack.servers import Server
 
@@ -48,16 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no such server: {', '.join(wrong)} (there are: {', '.join(_NAMES)})")
     if asked.command == "keep":
         return _keep(asked.dir)
-    _turn_signals_into_interrupts()
     stack = LocalStack(asked.dir, say=lambda line: print(line, flush=True))
+    _cancel_on_signals(stack)
     chosen = [server for server in stack.servers if server.name in asked.servers]
     try:
         return _COMMANDS[asked.command](stack, chosen, asked)
-    except StackError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
+    except CancelledError:
         print("stopped before everything was up; what had been started is stopped again", file=sys.stderr)
+        return 1
+    except (StackError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
 
 
@@ -162,15 +162,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _turn_signals_into_interrupts() -> None:
-    """SIGTERM and a closed terminal end a start as Ctrl-C does: nothing is left running."""
+def _cancel_on_signals(stack: LocalStack) -> None:
+    """Ctrl-C, SIGTERM and a closed terminal end a start, and nothing is left running; a second one ends us at once.
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
+    A flag and no exception: one raised from a handler is lost where Python happens to be inside a callback.
+    """
 
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
+    def cancel(number: int, frame: FrameType | None) -> None:
+        del frame
+        signal.signal(number, signal.SIG_DFL)
+        stack.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, cancel)
 
 
 if __name__ == "__main__":

@@ -71,14 +71,13 @@ class LocalStack:
         """Start the given servers (default: all) at the same time and wait until they work.
 
         ``MissingPartsError`` names everything that is missing, before anything starts. Where one server
-        fails, or at a KeyboardInterrupt, those that this call started are stopped again.
+        fails, or at `cancel` or a KeyboardInterrupt, those that this call started are stopped again.
         """
         chosen = tuple(servers) or self.servers
         asked = [server for server in chosen if server.pid is None]
         problems = [problem for server in asked if (problem := server.problem()) is not None]
         if problems:
             raise MissingPartsError(problems)
-        self._parts.cancel.clear()
         with ThreadPoolExecutor(max_workers=len(chosen)) as pool:
             works = [pool.submit(self._start, server) for server in chosen]
             try:
@@ -91,6 +90,13 @@ class LocalStack:
                 self._parts.cancel.clear()
                 raise
         self.write_environment()
+
+    def cancel(self) -> None:
+        """End the start that is under way, or the next one: `up` then raises `CancelledError`.
+
+        To be called from another thread or from a signal handler.
+        """
+        self._parts.cancel.set()
 
     def down(self, servers: Sequence[Server] = ()) -> None:
         """Stop the given servers (default: all); their data stays."""
@@ -174,16 +180,6 @@ def ephemeral_stack(*, parts: Path | None = None, say: Say = _say_nothing) -> It
         shutil.rmtree(folder, ignore_errors=True)
         # The end of its input tells the keeper that there is nothing to keep any more.
         keeper.communicate()
-
-
-def read_environment(file: Path) -> dict[str, str]:
-    """The variables in a ``stack.env``; empty where there is no file."""
-    try:
-        lines = file.read_text().splitlines()
-    except FileNotFoundError:
-        return {}
-    pairs = [line.partition("=") for line in lines if "=" in line and not line.startswith("#")]
-    return {name: value for name, _, value in pairs}
 
 
 def _wait_for_all(works: Sequence[Future[None]]) -> None:

@@ -249,7 +249,9 @@ class Mqtt(Server):
 
     @property
     def kind(self) -> str:
-        """``mosquitto`` or ``nats``."""
+        """``mosquitto`` or ``nats``: what runs, else what would be started."""
+        if self.pid is not None:
+            return (self.folder / "kind").read_text()
         forced = os.environ.get("LSB_MQTT_BROKER")
         if forced is not None and forced not in ("mosquitto", "nats"):
             raise StackError(f"LSB_MQTT_BROKER={forced}: choose mosquitto or nats, or leave it unset")
@@ -285,7 +287,14 @@ class Mqtt(Server):
         except OSError:
             return False
 
+    def wipe(self) -> None:
+        super().wipe()
+        for data in self.folder.glob("data-*"):
+            shutil.rmtree(data, ignore_errors=True)
+
     def _prepare(self, ports: Mapping[str, int]) -> list[str]:
+        # Another shell may have other settings when it asks.
+        (self.folder / "kind").write_text(self.kind)
         if self.kind == "nats":
             config = self._write("nats.conf", {**ports, "data": self.data})
             return [str(self._parts.nats()), "-c", str(config)]

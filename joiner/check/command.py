@@ -6,12 +6,14 @@ import argparse
 import gc
 import json
 import logging
+import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pydantic import BaseModel
+from confluent_kafka import KafkaException
+from pydantic import BaseModel, Field
 
 from broker.settings import InfluxdbSettings, SettingsError, load_settings
 from joiner.check.cases import built_in_cases, large_case, random_case
@@ -22,7 +24,7 @@ from joiner.check.kafka_log import KafkaEvidence
 from joiner.check.points import PointsCheck, read_points
 from joiner.check.report import render_findings, render_outcomes
 from joiner.check.verify import FurtherCheck, WrongApplicationError, verify
-from joiner.functions import load_function
+from joiner.functions import load_functions
 from joiner.run.settings import JoinerSettings
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 RIGHT: Final = 0
 WRONG: Final = 1
 UNUSABLE: Final = 2
+
+_DAY_S: Final = 86_400
 
 _DESCRIPTION: Final = """Checks that the join is right.
 
@@ -62,7 +66,8 @@ examples:
 class _MeasurementSettings(BaseModel):
     """What is needed of the section of the database connector, which has more."""
 
-    measurement: str = "joined"
+    measurement: str = Field(default="joined", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$")
+    """As there; neither package imports the other, so a test holds them equal."""
 
 
 class VerifySettings(JoinerSettings):
@@ -83,6 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return UNUSABLE
     except EvidenceError as error:
         print(f"The check cannot be made: {error}", file=sys.stderr)
+        return WRONG
+    except KafkaException as error:
+        print(f"The check cannot be made: Kafka: {error.args[0].str()}", file=sys.stderr)
         return WRONG
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
@@ -120,7 +128,8 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         default=90.0,
         metavar="S",
-        help="give up when a server has given nothing for so many seconds (default 90)",
+        help="give up when a server has given nothing for so many seconds (default 90; Kafka must answer "
+        "the first time within 20)",
     )
     check.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
     check.add_argument("--examples", type=_count, default=5, metavar="N", help="shown of each kind (default 5)")
@@ -128,16 +137,24 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
     if number < 0:
-        raise ValueError
+        message = f"{text!r} is out of range: give a whole number, 0 or more"
+        raise argparse.ArgumentTypeError(message)
     return number
 
 
 def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number < 86_400:  # noqa: PLR2004 - a day
-        raise ValueError
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < _DAY_S:
+        message = f"{text!r} is out of range: give seconds, more than 0 and less than {_DAY_S}"
+        raise argparse.ArgumentTypeError(message)
     return number
 
 
@@ -157,12 +174,10 @@ def _run_cases(seed: int, random_count: int) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     settings = load_settings(VerifySettings, options.config)
-    for join in settings.join:
-        try:
-            load_function(join.function)
-        except ValueError as error:
-            message = f"join {join.name!r}: {error}"
-            raise SettingsError(message) from error
+    load_functions({join.name: join.function for join in settings.join})
+    _check_files(options)
+    if options.influx:
+        settings.influxdb.secret()
     with KafkaEvidence(settings, stall_s=options.timeout) as evidence, _no_cycle_search():
         further: list[FurtherCheck] = []
         if options.events is not None:
@@ -180,3 +195,29 @@ def _verify(options: argparse.Namespace) -> int:
             message = f"the report cannot be written to {options.json}: {error.strerror}"
             raise SettingsError(message) from error
     return RIGHT if findings.is_right else WRONG
+
+
+def _check_files(options: argparse.Namespace) -> None:
+    """Raise `SettingsError` for files that cannot be used, before a check is made that may take long.
+
+    They are not opened: a pipe (``<(zcat …)``) can be opened once only, and no empty report is left behind.
+    """
+    events: Path | None = options.events
+    report: Path | None = options.json
+    mistakes = []
+    if events is not None and (events.is_dir() or not os.access(events, os.R_OK)):
+        mistakes.append(f"--events: {_fault(events, 'cannot be read')}; give the file that was replayed")
+    if report is not None:
+        folder = report.absolute().parent
+        if not folder.is_dir():
+            mistakes.append(f"--json: there is no folder {folder}; make it, or give another file")
+        elif report.is_dir() or not os.access(report if report.exists() else folder, os.W_OK):
+            mistakes.append(f"--json: {report} cannot be written; give another file")
+    if mistakes:
+        raise SettingsError("\n".join(mistakes))
+
+
+def _fault(file: Path, otherwise: str) -> str:
+    if not file.exists():
+        return f"{file} does not exist"
+    return f"{file} is a folder" if file.is_dir() else f"{file} {otherwise}"

@@ -8,16 +8,18 @@ and becomes readable in a moment. An open transaction of a joiner that died is w
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING, Final, Self
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from broker.client_log import client_logger
+from broker.settings import SettingsError
 from broker.topics import TopicFacts, topic_facts
 from joiner.check.evidence import EvidenceError, Message
 from joiner.run.progress import FORMAT_VERSION, decode_progress, progress_key
+from joiner.run.reach import KafkaAway, reach_kafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,13 +34,15 @@ _POLL_S: Final = 0.05
 """Longest wait of one call: it is what the end of each partition costs."""
 
 _REQUEST_TIMEOUT_S: Final = 20.0
+"""For one question to Kafka; the first one waits no longer than ``stall_s`` either."""
+
 _TAIL_OFFSETS: Final = 2_000
 """Offsets at the end of the state topic that are searched first for the newest progress record."""
 
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # the library types it not
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call] # the library types it not
 
-_log = logging.getLogger(__name__)
+_log = client_logger(__name__)
 
 
 class KafkaEvidence:
@@ -47,6 +51,16 @@ class KafkaEvidence:
     def __init__(self, settings: JoinerSettings, *, stall_s: float = 90.0) -> None:
         self._settings = settings
         self._stall_s = stall_s
+        self._progress: dict[int, Progress | None] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+        try:
+            self._make_clients()
+        except KafkaException as error:
+            message = f"the Kafka client refuses its settings: {error.args[0].str().strip()}; correct kafka.client"
+            raise SettingsError(message) from error
+
+    def _make_clients(self) -> None:
+        settings = self._settings
         self._consumer = Consumer(
             settings.kafka.client_config(
                 group_id=f"{settings.application.name}-tester",
@@ -61,8 +75,6 @@ class KafkaEvidence:
             logger=_log,
         )
         self._admin = AdminClient(settings.kafka.client_config(), logger=_log)
-        self._progress: dict[int, Progress | None] = {}
-        self._ends: dict[tuple[str, int], int] = {}
 
     def __enter__(self) -> Self:
         """Check the topics, read C of every unit, then fix the ends of the outputs."""
@@ -94,6 +106,7 @@ class KafkaEvidence:
 
     def _topic_facts(self) -> dict[str, TopicFacts]:
         topics, partitions = self._settings.topics, self._settings.topics.partitions
+        servers = self._settings.kafka.bootstrap_servers
         names = [
             topics.out,
             topics.late,
@@ -102,10 +115,12 @@ class KafkaEvidence:
             *self._settings.input_topics,
         ]
         try:
+            reach_kafka(self._admin, servers, min(self._stall_s, _REQUEST_TIMEOUT_S))
             facts = topic_facts(self._admin, names)
+        except KafkaAway as error:
+            raise EvidenceError(str(error)) from error
         except KafkaException as error:
-            servers = self._settings.kafka.bootstrap_servers
-            message = f"Kafka at {servers} does not answer: {error.args[0].str()}; is it running?"
+            message = f"Kafka at {servers} does not tell of its topics: {error.args[0].str()}"
             raise EvidenceError(message) from error
         faults = [f"there is no topic {name}" for name in names if name not in facts]
         faults += [

@@ -8,20 +8,25 @@ import os
 import sys
 import uuid
 from pathlib import Path
+from typing import Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from broker.settings import SettingsError, load_settings
 from broker.topics import TopicError
-from joiner.functions import load_function
+from joiner.functions import load_functions
+from joiner.run.clients import make_admin
 from joiner.run.ending import end_on_signals, leave
 from joiner.run.membership import InstanceTaken
 from joiner.run.process import JoinerProcess
+from joiner.run.reach import KafkaAway, reach_kafka
 from joiner.run.recovery import Claimant
 from joiner.run.reset import reset
 from joiner.run.settings import JoinerSettings
 from joiner.run.status import show_status
 from joiner.run.unit import UnitStopped
+
+_REACH_S: Final = 10.0
 
 _EXAMPLES = """\
 examples:
@@ -31,7 +36,7 @@ examples:
   joiner reset --yes                      forget all progress: the next start begins anew
 
 An environment variable goes before the file:  LSB_KAFKA__BOOTSTRAP_SERVERS=kafka:9092 joiner run
-Exit status: 0 fine, 1 a unit could not go on, 2 wrong usage or settings.
+Exit status: 0 fine, 1 a unit could not go on or Kafka does not answer, 2 wrong usage or settings.
 """
 
 
@@ -43,8 +48,6 @@ def main(arguments: list[str] | None = None) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    if Path.cwd() not in map(Path, sys.path):
-        sys.path.append(str(Path.cwd()))  # where a joining function of one's own is likely to lie
     try:
         settings = _load(options)
     except SettingsError as error:
@@ -55,16 +58,30 @@ def main(arguments: list[str] | None = None) -> None:
     except SettingsError as error:  # a secret's file is read when a client is made
         print(error, file=sys.stderr)
         status = 2
-    except (TopicError, InstanceTaken, UnitStopped) as error:
+    except (KafkaAway, TopicError, InstanceTaken, UnitStopped) as error:
         print(f"joiner: {error}", file=sys.stderr)
         status = 1
     except KafkaException as error:
-        print(f"joiner: Kafka at {settings.kafka.bootstrap_servers}: {error.args[0].str()}", file=sys.stderr)
+        status = _show_kafka_error(error, settings)
+    except KeyboardInterrupt:  # `run` has its own way of ending
+        print("joiner: stopped", file=sys.stderr)
         status = 1
     leave(status)
 
 
+def _show_kafka_error(error: KafkaException, settings: JoinerSettings) -> int:
+    """Print what Kafka's library says; returns the exit status."""
+    reason = error.args[0].str().strip()
+    if error.args[0].code() == KafkaError._INVALID_ARG:  # noqa: SLF001 - the public name of the constant
+        print(f"joiner: the Kafka client refuses its settings: {reason}; correct kafka.client", file=sys.stderr)
+        return 2
+    print(f"joiner: Kafka at {settings.kafka.bootstrap_servers}: {reason}", file=sys.stderr)
+    return 1
+
+
 def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
+    if options.command != "run":
+        reach_kafka(make_admin(settings.kafka), settings.kafka.bootstrap_servers, _REACH_S)
     if options.command == "status":
         return show_status(settings)
     if options.command == "reset":
@@ -79,14 +96,7 @@ def _load(options: argparse.Namespace) -> JoinerSettings:
     if getattr(options, "instance", None):
         os.environ["LSB_APPLICATION__INSTANCE"] = options.instance
     settings = load_settings(JoinerSettings, options.config)
-    mistakes = []
-    for join in settings.join:
-        try:
-            load_function(join.function)
-        except ValueError as error:
-            mistakes.append(f"join {join.name!r}: {error}")
-    if mistakes:
-        raise SettingsError("\n".join(mistakes))
+    load_functions({join.name: join.function for join in settings.join})
     return settings
 
 

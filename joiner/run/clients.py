@@ -15,7 +15,7 @@ TIMEOUT_S: Final = 30.0
 
 EOF_CODE: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the public name of the constant
 
-_log = client_logger("joiner.kafka")
+KAFKA_LOG: Final = client_logger("joiner.kafka")
 
 
 def make_consumer(
@@ -32,7 +32,7 @@ def make_consumer(
         "isolation_level": "read_committed",
         "check_crcs": True,
     }
-    return Consumer(kafka.client_config(**(settings | more)), logger=_log)
+    return Consumer(kafka.client_config(**(settings | more)), logger=KAFKA_LOG)
 
 
 def make_reader(kafka: KafkaSettings, group: str) -> Consumer:
@@ -42,7 +42,7 @@ def make_reader(kafka: KafkaSettings, group: str) -> Consumer:
 
 def make_admin(kafka: KafkaSettings) -> AdminClient:
     """A client for looking at topics and groups."""
-    return AdminClient(kafka.client_config(), logger=_log)
+    return AdminClient(kafka.client_config(), logger=KAFKA_LOG)
 
 
 def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
@@ -58,15 +58,9 @@ def raise_for(message: Message) -> None:
         raise KafkaException(error)
 
 
-def is_passing(error: KafkaException) -> bool:
-    """Whether Kafka was not reached, so that the same request may succeed later."""
-    fault: Any = error.args[0]
-    return fault.retriable() or fault.code() in {
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the public names of the constants
-        KafkaError._RESOLVE,  # noqa: SLF001
-        KafkaError._TIMED_OUT,  # noqa: SLF001
-        KafkaError._TRANSPORT,  # noqa: SLF001
-    }
+def timed_out(what: str) -> KafkaException:
+    """The error of Kafka not answering, where the library itself sets no limit."""
+    return KafkaException(KafkaError(KafkaError._TIMED_OUT, what))  # noqa: SLF001 - the public name of the constant
 
 
 def is_fenced(error: KafkaException) -> bool:
@@ -76,8 +70,12 @@ def is_fenced(error: KafkaException) -> bool:
     is answered so looks who owns the unit, which is right after any fatal error.
     """
     fault: Any = error.args[0]
-    return fault.fatal() or fault.code() in {
-        KafkaError._FATAL,  # noqa: SLF001 - the public name of the constant
+    return fault.fatal() or fault.code() == KafkaError._FATAL or names_fencing(error)  # noqa: SLF001 - as above
+
+
+def names_fencing(error: KafkaException) -> bool:
+    """Whether the error says itself that somebody else has taken the transactional id."""
+    return error.args[0].code() in {
         KafkaError._FENCED,  # noqa: SLF001 - the public name of the constant
         KafkaError.INVALID_PRODUCER_EPOCH,
         KafkaError.PRODUCER_FENCED,

@@ -1,8 +1,8 @@
 """The plain process: consume, join, commit, for the units that the group gives it.
 
-One data consumer reads all units at explicit offsets; each unit has its own transactions, so that one in trouble
-does not hold up the others. Everything a unit has not committed can be thrown away at any moment: its state is
-built anew from its last commit.
+One data consumer reads all units at explicit offsets; each unit has its own transactions, so that the failure of one
+undoes nothing of the others. They are written at the same time, and the slowest is waited for. Everything a unit has
+not committed can be thrown away at any moment: its state is built anew from its last commit.
 """
 
 from __future__ import annotations
@@ -16,10 +16,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
-from broker.topics import TopicFacts, TopicSpec, ensure_topics
-from joiner.run.clients import EOF_CODE, TIMEOUT_S, is_passing, log_range, make_admin, make_consumer
+from broker.topics import wait_for_topics
+from joiner.run.clients import (
+    EOF_CODE,
+    KAFKA_LOG,
+    TIMEOUT_S,
+    log_range,
+    make_admin,
+    make_consumer,
+    raise_for,
+    timed_out,
+)
 from joiner.run.intake import Message
 from joiner.run.membership import Membership
 from joiner.run.metrics import Metrics
@@ -48,6 +56,9 @@ class Owned:
     transactions: UnitTransactions
     snapshot_at_s: float
     records: int = 0
+    is_ahead: bool = False
+    """Whether the state holds a batch that is not committed: then nothing but the commit of its results may be
+    written, or they would be lost."""
 
 
 class JoinerProcess:
@@ -65,7 +76,6 @@ class JoinerProcess:
         self._batches: dict[int, dict[str, list[Message]]] = {}
         self._ends: dict[int, dict[str, int]] = {}
         self._second: Consumer | None = None
-        self._topics: dict[str, TopicFacts] = {}
         self._metrics = Metrics()
 
     def stop(self) -> None:
@@ -78,10 +88,10 @@ class JoinerProcess:
         Raises KafkaException, `broker.topics.TopicError` or `membership.InstanceTaken` where nothing can be served.
         """
         application = self._settings.application
-        admin = make_admin(self._settings.kafka)
         specs = application_topics(self._settings)
-        if not self._wait_for_topics(admin, specs):
+        if wait_for_topics(self._settings.kafka, specs, self._stop.is_set, _log, KAFKA_LOG) is None:
             return 0
+        self._admin = make_admin(self._settings.kafka)
         self._lender = unsubscribed_consumer(self._settings)
         self._data = make_consumer(
             self._settings.kafka,
@@ -120,21 +130,6 @@ class JoinerProcess:
             self._pool.shutdown(wait=False)
             self._metrics.report(self._owned_units(), last=True)
         return status
-
-    def _wait_for_topics(self, admin: AdminClient, specs: list[TopicSpec]) -> bool:
-        """Whether the topics are there and right; False: stopped before Kafka answered."""
-        while not self._stop.is_set():
-            try:
-                self._topics = ensure_topics(admin, specs)
-            except KafkaException as error:
-                if not is_passing(error):
-                    raise
-                servers = self._settings.kafka.bootstrap_servers
-                _log.warning("Kafka at %s does not answer yet, waiting for it: %s", servers, _text(error))
-                self._stop.wait(_RETRY_WAIT_S)
-            else:
-                return True
-        return False
 
     def _owned_units(self) -> dict[int, int]:
         return {number: owned.recovered.unit.held() for number, owned in self._owned.items()}
@@ -184,7 +179,7 @@ class JoinerProcess:
         for attempt in range(_CLAIM_ATTEMPTS):
             transactions = UnitTransactions(self._settings, number, self._lender)
             try:
-                return transactions, claim(self._settings, number, self._topics, transactions, self._claimant)
+                return transactions, claim(self._settings, number, self._admin, transactions, self._claimant)
             except Fenced:
                 _log.info("unit %s: fenced before the claim was written (attempt %s)", number, attempt + 1)
                 self._stop.wait(_RETRY_WAIT_S * attempt / 2)
@@ -230,16 +225,11 @@ class JoinerProcess:
             ends = _ends(owned, batches, self._ends.pop(number, {}))
             if not ends and not self._snapshot_due(owned):
                 continue
+            owned.is_ahead = True
             try:
                 effects, count = self._apply(number, owned, batches, ends)
-            except KafkaException as error:
-                _log.warning("unit %s: rebuilding from the last commit: %s", number, _text(error))
-                self._drop(number)
-                self._waiting[number] = (time.monotonic() + _RETRY_WAIT_S, False)
-                continue
-            except UnitStopped as stopped:
-                self._drop(number)
-                self._set_aside(number, str(stopped))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
+                self._give_up(number, error)
                 continue
             commits[number] = self._pool.submit(self._commit, owned, effects, with_snapshot=self._snapshot_due(owned))
             self._metrics.count(count, len(effects.joined))
@@ -266,7 +256,11 @@ class JoinerProcess:
         self._second.assign([TopicPartition(topic, number, expected)])
         first = self._second.poll(TIMEOUT_S)
         self._second.unassign()
-        if low > expected or first is None or first.error() is not None or first.offset() != found:
+        if low <= expected:
+            if first is None:
+                raise timed_out(f"{topic}@{expected} could not be read again within {TIMEOUT_S:.0f} s")
+            raise_for(first)
+        if low > expected or first is None or first.offset() != found:
             raise UnitStopped(
                 f"unit {number}: after {topic}@{expected - 1} the offset {expected} should follow and {found} came: "
                 "records were removed from the log before they were read (retention?); what is missing cannot be "
@@ -287,6 +281,7 @@ class JoinerProcess:
         snapshot = (unit.snapshot(), recovered.place) if with_snapshot else None
         place = owned.transactions.commit(effects.messages(self._settings.topics), progress, snapshot)
         recovered.progress = progress
+        owned.is_ahead = False
         if place is not None:
             recovered.place = place
             recovered.snapshot_offsets = progress.offsets
@@ -318,10 +313,25 @@ class JoinerProcess:
             _log.warning("unit %s: somebody else has initialised it; looking who", number)
             self._drop(number)
             self._waiting[number] = (time.monotonic() + _FENCED_WAIT_S, True)
-        except Aborted as aborted:
-            _log.warning("unit %s: transaction rolled back, rebuilding from the last commit: %s", number, aborted)
-            self._drop(number)
-            self._waiting[number] = (time.monotonic(), False)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
+            self._give_up(number, error)
+
+    def _give_up(self, number: int, error: Exception) -> None:
+        """A batch failed: forget the unit, and begin it anew at its last commit where that may help."""
+        self._drop(number)
+        if isinstance(error, Aborted | KafkaException):
+            _log.warning("unit %s: going back to its last commit: %s", number, _text(error))
+            self._waiting[number] = (time.monotonic() + _RETRY_WAIT_S, False)
+        elif isinstance(error, UnitStopped):
+            self._set_aside(number, str(error))
+        else:
+            _log.debug("unit %s", number, exc_info=error)
+            self._set_aside(
+                number,
+                f"unit {number}: a batch failed with {type(error).__name__}: {_text(error)}; nothing of it was "
+                "written. Restart the joiner; if it happens again, this is a defect to report (--log-level debug "
+                "shows where)",
+            )
 
     def _read_error(self, error: KafkaError, partition: int | None, topic: str | None) -> None:
         if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}:  # noqa: SLF001
@@ -365,13 +375,14 @@ class JoinerProcess:
             self._drop(number)
 
     def _write_snapshots(self, units: list[int]) -> None:
-        changed = [self._owned[number] for number in units if _is_changed(self._owned[number])]
+        settled = [self._owned[number] for number in units if not self._owned[number].is_ahead]
+        changed = [owned for owned in settled if _is_changed(owned)]
         commits = [self._pool.submit(self._commit, owned, Effects(), with_snapshot=True) for owned in changed]
         wait(commits, timeout=_LAST_COMMIT_S)
         for commit in commits:
             try:
                 commit.result(timeout=0)
-            except (Fenced, Aborted, TimeoutError, KafkaException) as error:
+            except Exception as error:  # noqa: BLE001 - ending goes on, whatever it is
                 # Not needed for correctness: whoever comes next replays from the snapshot before.
                 _log.warning("the last snapshot was not written: %s", _text(error))
 

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from broker.topics import TopicFacts, TopicSpec, data_topic_specs, state_topic_spec
-from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_consumer, make_reader, raise_for
+from broker.topics import TopicFacts, TopicSpec, data_topic_specs, state_topic_spec, topic_facts
+from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_consumer, make_reader, raise_for, timed_out
 from joiner.run.intake import Message
 from joiner.run.progress import FORMAT_VERSION, Progress
 from joiner.run.settings import JoinerSettings
@@ -63,12 +64,23 @@ def application_topics(settings: JoinerSettings) -> list[TopicSpec]:
 def claim(
     settings: JoinerSettings,
     unit: int,
-    topics: dict[str, TopicFacts],
+    admin: AdminClient,
     transactions: UnitTransactions,
     claimant: Claimant,
 ) -> Progress:
-    """Steps 1-4; returns the progress record that we wrote. Raises `Fenced`, `Aborted` or `UnitStopped`."""
+    """Steps 1-4; returns the progress record that we wrote.
+
+    Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException where Kafka does not answer.
+    """
     transactions.init()
+    # Asked anew each time: a topic may have been made anew while this process runs.
+    topics = topic_facts(admin, settings.input_topics)
+    absent = [topic for topic in settings.input_topics if topic not in topics]
+    if absent:
+        raise UnitStopped(
+            f"unit {unit}: {', '.join(absent)} does not exist any more: restore it, or begin anew with `joiner reset` "
+            "and a restart, which creates it"
+        )
     found = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
     if found is None:
         _check_never_begun(settings, unit)
@@ -268,10 +280,7 @@ def _replay(settings: JoinerSettings, unit: Unit, until: dict[str, int]) -> int:
             replayed += sum(map(len, batches.values()))
             behind = {topic: at for topic, at in behind.items() if topic not in reached}
             if time.monotonic() > deadline:
-                message_text = (
-                    f"unit {unit.number}: the replay to {offsets_as_text(until)} got no records for {TIMEOUT_S:.0f} s"
-                )
-                raise UnitStopped(message_text)
+                raise timed_out(f"the replay to {offsets_as_text(until)} got no records for {TIMEOUT_S:.0f} s")
     finally:
         consumer.close()
     return replayed

@@ -79,7 +79,7 @@ class ApplicationSettings(Section):
     commit_interval: Duration = parse_duration("20ms")
     snapshot_records: int = Field(default=200_000, ge=1)
     snapshot_interval: Duration = parse_duration("60s")
-    buffer_records_max: int = Field(default=5_000_000, ge=1)
+    buffer_records_max: int = Field(default=1_000_000, ge=1)
     session_timeout: Duration = parse_duration("10s")
 
 

@@ -12,7 +12,7 @@ import msgspec
 from confluent_kafka import Consumer, TopicPartition
 
 from broker.settings import KafkaSettings
-from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_reader, raise_for
+from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_reader, raise_for, timed_out
 from joiner.run.progress import (
     FORMAT_VERSION,
     SLOTS,
@@ -107,8 +107,7 @@ def _last_values(consumer: Consumer, topic: str, unit: int, end: int) -> dict[st
                 values.pop(key, None)
             else:
                 values[key] = value
-    message_text = f"unit {unit}: the state topic {topic} could not be read to its end within {TIMEOUT_S:.0f} s"
-    raise UnitStopped(message_text)
+    raise timed_out(f"the state topic {topic} [{unit}] could not be read to its end within {TIMEOUT_S:.0f} s")
 
 
 _Versioned = TypeVar("_Versioned", Progress, Manifest)

@@ -24,8 +24,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from broker.client_log import client_logger
-from joiner.run.clients import TIMEOUT_S, is_fenced, make_consumer
+from joiner.run.clients import KAFKA_LOG, TIMEOUT_S, is_fenced, make_consumer, names_fencing
 from joiner.run.progress import (
     CHUNK_BYTES_MAX,
     FORMAT_VERSION,
@@ -43,8 +42,14 @@ from joiner.run.state_log import StateLog
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 """After this the broker aborts a transaction whose process hangs; until then readers wait behind it."""
 
+_COMMIT_S: Final = 30.0
+"""For a commit, large snapshots included. A client that is stuck (see `broker.producer`) is given up after it, and the
+unit goes on with a new one."""
+
+_LAST_STEP_S: Final = 1.0
+"""The last step of a commit is given so much, even where the steps before it took all the time."""
+
 _log = logging.getLogger(__name__)
-_kafka_log = client_logger("joiner.kafka")
 
 
 class Fenced(Exception):
@@ -52,7 +57,11 @@ class Fenced(Exception):
 
 
 class Aborted(Exception):
-    """The transaction was rolled back; the unit's state must be built anew from its last commit."""
+    """The transaction failed, or whether it was committed is unknown: the unit must be claimed anew.
+
+    The claim settles it: `init_transactions` rolls back what is open, and the progress record that is read
+    afterwards says what was committed.
+    """
 
 
 @dataclass
@@ -88,7 +97,7 @@ class UnitTransactions:
                 linger_ms=5,
                 compression_type="lz4",
             ),
-            logger=_kafka_log,
+            logger=KAFKA_LOG,
         )
 
     def init(self) -> None:
@@ -96,7 +105,8 @@ class UnitTransactions:
         try:
             self._producer.init_transactions(TIMEOUT_S)
         except KafkaException as error:
-            if is_fenced(error):
+            # Other fatal errors (no right to the id, say) are told as what they are.
+            if names_fencing(error):
                 raise Fenced from error
             raise
 
@@ -108,7 +118,7 @@ class UnitTransactions:
     ) -> SnapshotPlace | None:
         """Write one transaction (steps 1-6); returns the place of the snapshot that was written.
 
-        Raises `Fenced` or `Aborted`; the transaction is then not visible and never will be.
+        Raises `Fenced` or `Aborted`; this object is then not to be used again.
         """
         written = None
         try:
@@ -118,7 +128,7 @@ class UnitTransactions:
                 written = self._produce_snapshot(*snapshot, progress)
             self._finish(progress)
         except KafkaException as error:
-            self._give_up(error)
+            raise _failure(error) from error
         return written
 
     def begin_anew(self, state: StateLog, progress: Progress) -> None:
@@ -129,7 +139,7 @@ class UnitTransactions:
                 self._produce(self._settings.state_topic, key, None)
             self._finish(progress)
         except KafkaException as error:
-            self._give_up(error)
+            raise _failure(error) from error
 
     def _produce_all(self, messages: Sequence[tuple[str, bytes | None, bytes]]) -> None:
         by_topic: dict[str, list[dict[str, bytes | None]]] = {}
@@ -187,33 +197,26 @@ class UnitTransactions:
         self._produce(self._settings.state_topic, progress_key(self._unit), encode(progress))
         offsets = [TopicPartition(topic, self._unit, at) for topic, at in progress.offsets.items()]
         metadata = self._offsets_of.consumer_group_metadata()
-        self._producer.send_offsets_to_transaction(offsets, metadata, TIMEOUT_S)
-        self._commit()
+        deadline_s = time.monotonic() + _COMMIT_S
+        self._producer.send_offsets_to_transaction(offsets, metadata, _COMMIT_S)
+        self._commit(deadline_s)
 
-    def _commit(self) -> None:
+    def _commit(self, deadline_s: float) -> None:
         """A commit whose answer was lost is asked for again; it is safe to ask twice."""
-        deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:
-                self._producer.commit_transaction(TIMEOUT_S)
+                self._producer.commit_transaction(max(_LAST_STEP_S, deadline_s - time.monotonic()))
             except KafkaException as error:
-                if not error.args[0].retriable() or time.monotonic() > deadline:
+                if not error.args[0].retriable() or time.monotonic() > deadline_s:
                     raise
                 _log.info("unit %s: commit is tried again: %s", self._unit, error.args[0].str())
             else:
                 return
 
-    def _give_up(self, error: KafkaException) -> None:
-        """Roll back where that is possible, and say what the failure means."""
-        if is_fenced(error):
-            raise Fenced from error
-        if error.args[0].txn_requires_abort():
-            try:
-                self._producer.abort_transaction(TIMEOUT_S)
-            except KafkaException as failed:
-                if is_fenced(failed):
-                    raise Fenced from failed
-        raise Aborted(error.args[0].str()) from error
+
+def _failure(error: KafkaException) -> Fenced | Aborted:
+    """What a failed step means. Nothing is rolled back here: the next claim does, and need not wait for this client."""
+    return Fenced() if is_fenced(error) else Aborted(error.args[0].str())
 
 
 def unsubscribed_consumer(settings: JoinerSettings) -> Consumer:

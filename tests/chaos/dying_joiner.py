@@ -33,7 +33,7 @@ class _Death:
         self._left = count
         self._lock = threading.Lock()
 
-    def come(self, transactions: Any) -> None:
+    def come(self, transactions: Any, *_arguments: Any) -> None:
         """Count; at the last call let everything produced reach Kafka, then die without a word."""
         with self._lock:
             self._left -= 1

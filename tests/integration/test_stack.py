@@ -238,7 +238,7 @@ def test_an_interrupted_start_leaves_nothing_running(tmp_path: Path, kafka: str,
     wait_for(pid_file.exists)
     launcher.send_signal(number)
     _, words = launcher.communicate(timeout=DEADLINE_S)
-    assert launcher.returncode == 1
+    assert launcher.returncode == 1, words
     assert b"stopped before everything was up" in words
     assert [server.pid for server in LocalStack(tmp_path).servers] == [None, None, None]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.stack import LocalStack, MissingPartsError, StackError, local, parts, read_environment
+from broker.stack import LocalStack, MissingPartsError, StackError, local, parts
 from broker.stack.__main__ import main
 from broker.stack.parts import Parts
 from broker.stack.ports import choose_port, is_free
@@ -110,10 +110,16 @@ def test_every_server_is_bound_to_the_loopback_and_every_setting_has_a_reason(te
     assert re.search(r"^\s*#", text, re.MULTILINE)
 
 
-def test_the_environment_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    (tmp_path / "stack.env").write_text("# written by the launcher\nA=1\nB=x=y\n\n")
-    assert read_environment(tmp_path / "stack.env") == {"A": "1", "B": "x=y"}
-    assert read_environment(tmp_path / "absent") == {}
+def test_the_kind_of_the_mqtt_broker_is_that_of_the_one_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = LocalStack(tmp_path).mqtt
+    broker.folder.mkdir(parents=True)
+    (broker.folder / "kind").write_text("nats")
+    monkeypatch.setenv("LSB_MQTT_BROKER", "mosquitto")
+    assert broker.kind == "mosquitto", "nothing runs, so what would be started"
+    monkeypatch.setattr(type(broker), "pid", 4711)
+    assert broker.kind == "nats"
 
 
 def test_status_of_a_stack_that_never_ran_says_so_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

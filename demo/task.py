@@ -1,0 +1,127 @@
+"""What a demo is to do: its events and settings, read and checked as a whole before anything starts.
+
+Not here: doing it; see ``run``. The rules stand where they are used: the generator judges its plan, the simulator
+its command line, each service its settings. Here they are only asked early.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from broker.settings import Service, SettingsError, load_settings
+from connector.settings import Settings as ConnectorSettings
+from db_connector.settings import DbConnectorSettings
+from joiner.functions import load_functions
+from joiner.run.settings import JoinerSettings
+from simulator import settings as simulator_settings
+from simulator.generate import Plan
+
+
+class Pipeline(NamedTuple):
+    """The settings of the three services."""
+
+    connector: ConnectorSettings
+    joiner: JoinerSettings
+    db_connector: DbConnectorSettings
+
+
+class Wishes(NamedTuple):
+    """What the user asks for; ``events`` None means that events are generated."""
+
+    events: Path | None
+    events_count: int
+    rate: str
+    seed: int
+    as_recorded: bool
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to do; all of it is usable."""
+
+    folder: Path
+    events: Path
+    plan: Plan | None
+    """Of the events to be generated; None where ``events`` is a recording."""
+    rate: str
+    replay: tuple[str, ...]
+    """Arguments of the simulator, without the journal."""
+
+
+def read_task(wishes: Wishes) -> Task:
+    """Check the wishes and all settings, and make the folder. Raises `SettingsError` with every mistake."""
+    pipeline = load_pipeline()
+    mistakes: list[str] = []
+    plan = _plan(wishes, mistakes) if wishes.events is None else None
+    # The simulator refuses a file that is not there yet, so any other stands for the one to be generated.
+    mistakes += _replay_mistakes(_replay_arguments(wishes, pipeline, wishes.events or Path(__file__)))
+    if wishes.events is not None and wishes.events.is_file() and not wishes.events.stat().st_size:
+        mistakes.append(f"--events: {wishes.events} is empty: there is nothing to replay")
+    if not mistakes:
+        try:
+            wishes.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            mistakes.append(f"--folder: {wishes.folder} cannot be used: {error.strerror}")
+    if mistakes:
+        raise SettingsError("\n".join(mistakes))
+    events = wishes.events or wishes.folder / "events.json"
+    return Task(wishes.folder, events, plan, wishes.rate, _replay_arguments(wishes, pipeline, events))
+
+
+def load_pipeline() -> Pipeline:
+    """The settings that the services will read, from ``lsb.toml`` and the environment; joining functions are tried.
+
+    Raises `SettingsError` with the mistakes of all, each once.
+    """
+    mistakes: dict[str, None] = {}
+    connector, joiner, database = (
+        _load(ConnectorSettings, mistakes),
+        _load(JoinerSettings, mistakes),
+        _load(DbConnectorSettings, mistakes),
+    )
+    if connector is None or joiner is None or database is None:
+        raise SettingsError("\n".join(mistakes))
+    load_functions({join.name: join.function for join in joiner.join})
+    return Pipeline(connector, joiner, database)
+
+
+def _load(model: type[Service], mistakes: dict[str, None]) -> Service | None:
+    try:
+        return load_settings(model)
+    except SettingsError as error:
+        mistakes.update(dict.fromkeys(str(error).splitlines()))
+        return None
+
+
+def _plan(wishes: Wishes, mistakes: list[str]) -> Plan | None:
+    count = wishes.events_count
+    if count < 1:
+        mistakes.append(f"--events-count: must be a whole number from 1 up, not {count}")
+        return None
+    try:
+        return Plan(events=count, seed=wishes.seed, machines=7, disorder=0.02, repeats=0.005, equal=0.005)
+    except ValueError as error:
+        mistakes.append(f"--events-count: {error}")
+        return None
+
+
+def _replay_arguments(wishes: Wishes, pipeline: Pipeline, events: Path) -> tuple[str, ...]:
+    # The connector's topic: nothing else tells it to the simulator.
+    found = (f"--events={events}", f"--rate={wishes.rate}", f"--topic={pipeline.connector.mqtt.topic}")
+    return (*found, "--as-recorded") if wishes.as_recorded else found
+
+
+def _replay_mistakes(arguments: tuple[str, ...]) -> list[str]:
+    try:
+        found = simulator_settings.read_settings(arguments, os.environ)
+    except simulator_settings.SettingsError as error:
+        # The topic is the only one of these that nobody gave to the demo.
+        return [fault.replace("--topic:", "mqtt.topic, to which the demo also publishes,") for fault in error.faults]
+    if (found.read_first, found.skip_first, found.rounds, found.rebase) != (None, 0, 1, None):
+        names = "READ_FIRST_N, SKIP_FIRST_N, LOOP and REBASE"
+        return [f"the demo compares the whole file, as it is, with what arrives: unset {names} in the environment"]
+    return []

@@ -1,0 +1,190 @@
+"""What the demo refuses before anything starts, and how it tells what failed later."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from broker.settings import SettingsError
+from demo.__main__ import main
+from demo.flow import Flow
+from demo.services import Services
+from demo.task import Task, Wishes, load_pipeline, read_task
+from simulator.settings import read_settings
+
+GOOD = b'{"Thing": "R", "Timestamp": 1, "id": "e", "a": 1}\n'
+
+JOIN = '[[join]]\nname = "j"\nleft = "a"\nright = "b"\noutput = "c"\n'
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder with settings and events, a clean environment, and the signal handlers of before."""
+    for name in list(os.environ):
+        if name.startswith("LSB_") or name in {"EVENTS", "AS_RECORDED", "LOOP", "REBASE"}:
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    Path("lsb.toml").write_text(JOIN)
+    Path("good.json").write_bytes(GOOD)
+    Path("empty.json").touch()
+    Path("folder").mkdir()
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def wishes(events: Path | None = None, *, as_recorded: bool = False) -> Wishes:
+    return Wishes(events, 10, "max", 1, as_recorded, Path("run"))
+
+
+class Demo:
+    """Stands for the demo; ``error`` is what its run raises."""
+
+    error: BaseException | None = None
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def run(self) -> bool:
+        """As the demo: whether all is right."""
+        if self.error is not None:
+            raise self.error
+        return True
+
+
+def forbid_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("demo.__main__.Demo", Demo)
+    monkeypatch.setattr(Demo, "error", AssertionError("the demo was started"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--events-count", "-5"], "--events-count: must be a whole number from 1 up, not -5"),
+        (["--events-count", "0"], "--events-count: must be a whole number from 1 up, not 0"),
+        (["--events-count", str(10**13)], "--events-count: events must be"),
+        (["--rate", "abc"], "--rate: must be messages/s"),
+        (["--rate=-abc"], "--rate: must be messages/s"),
+        (["--rate", "-1"], "--rate: must be messages/s"),
+        (["--rate", "0"], "--rate: must be messages/s"),
+        (["--events", "nowhere.json"], "nowhere.json does not exist"),
+        (["--events", "empty.json"], "empty.json is empty"),
+        (["--events", "folder"], "folder is not a file"),
+        (["--events", ""], "is not a file"),
+        (["--folder", "good.json"], "--folder: good.json cannot be used"),
+    ],
+)
+def test_wrong_usage_is_told_before_anything_starts(
+    arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forbid_to_start(monkeypatch)
+    assert main(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("EVENTS", "nowhere.json", "nowhere.json does not exist"),
+        ("AS_RECORDED", "perhaps", "AS_RECORDED: must be 1 or 0"),
+        ("LOOP", "2", "READ_FIRST_N, SKIP_FIRST_N, LOOP and REBASE"),
+        ("LSB_TOPICS__PARTITIONS", "0", "topics.partitions"),
+        ("LSB_CONNECTOR__IN_FLIGHT_MAX", "0", "connector.in_flight_max"),
+        ("LSB_APPLICATION__NAME", "a b", "application.name"),
+        ("LSB_DB_CONNECTOR__GROUP", "a b", "db_connector.group"),
+        ("LSB_MQTT__TOPIC", "machine/+", "mqtt.topic"),
+        ("LSB_MQTT__PASSWORD_FILE", "nowhere", "nowhere"),
+    ],
+)
+def test_wrong_settings_are_told_before_anything_starts(
+    variable: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forbid_to_start(monkeypatch)
+    monkeypatch.setenv(variable, value)
+    assert main([]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_joining_function_that_is_not_there_is_told_before_anything_starts() -> None:
+    Path("lsb.toml").write_text(JOIN + 'function = "nowhere:f"\n')
+    with pytest.raises(SettingsError, match="nowhere:f"):
+        read_task(wishes())
+
+
+def test_all_mistakes_of_the_settings_are_told_together_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSB_TOPICS__PARTITIONS", "0")
+    monkeypatch.setenv("LSB_DB_CONNECTOR__GROUP", "a b")
+    with pytest.raises(SettingsError) as found:
+        read_task(wishes())
+    assert [("partitions" in line, "group" in line) for line in str(found.value).splitlines()] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_the_simulator_publishes_the_chosen_file_to_the_connectors_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSB_MQTT__TOPIC", "line4/states")
+    task = read_task(wishes(Path("good.json"), as_recorded=True))
+    replay = read_settings(task.replay, {})
+    assert (replay.events, replay.link.topic, replay.rate_per_s) == (Path("good.json"), "line4/states", None)
+    assert replay.as_recorded
+    assert task.plan is None
+
+
+def test_generated_events_lie_in_the_demos_folder_and_are_what_is_replayed() -> None:
+    task = read_task(wishes())
+    assert task.plan is not None
+    assert task.plan.events == 10
+    assert task.events == Path("run/events.json")
+    assert f"--events={task.events}" in task.replay
+    assert task.folder.is_dir()
+
+
+def test_the_database_connectors_group_is_that_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSB_DB_CONNECTOR__GROUP", "another")
+    groups: list[str] = []
+    monkeypatch.setattr("demo.flow.make_consumer", lambda _kafka, group: groups.append(group))
+    Flow(load_pipeline())
+    assert groups == ["demo", "another"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (None, 0, ""),
+        (KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT, "no answer")), 1, "FAILED: Kafka: no answer"),
+        (OSError(28, "No space left on device"), 1, "No space left on device"),
+        (KeyboardInterrupt(), 130, "stopped"),
+    ],
+)
+def test_what_happens_later_is_told_in_a_line_and_by_the_status(
+    error: BaseException | None,
+    status: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("demo.__main__.Demo", Demo)
+    monkeypatch.setattr(Demo, "error", error)
+    assert main(["--events", "good.json"]) == status
+    assert words in capsys.readouterr().err
+
+
+def test_a_service_that_a_killed_demo_left_behind_is_stopped_by_the_next() -> None:
+    sleeper = "import signal\nprint('up', flush=True)\nsignal.pause()\n"
+    Path("sleeper.py").write_text(sleeper)
+    killed, following = Services(Path("run"), {}), Services(Path("run"), {})
+    try:
+        killed.start("sleeper", "sleeper")
+        killed.wait_for("sleeper", "up")
+        following.start("sleeper", "sleeper")
+        following.wait_for("sleeper", "up")
+        following.check()
+    finally:
+        assert following.stop() == []
+        assert killed.stop() == []

@@ -1,0 +1,120 @@
+"""Does the joiner's command line tell what is wrong in a sentence, with its exit status, and no stack trace?"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from joiner.run import cli
+from joiner.run.reach import KafkaAway, reach_kafka
+
+JOIN = '[[join]]\nname = "j"\nleft = "a"\nright = "b"\noutput = "c"\n'
+
+
+def _leave(status: int) -> NoReturn:
+    raise SystemExit(status)
+
+
+@pytest.fixture(autouse=True)
+def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # to which the current folder is added
+    (tmp_path / "lsb.toml").write_text(JOIN, encoding="utf-8")
+    monkeypatch.setattr(cli, "leave", _leave)  # which would end the tests' process
+    monkeypatch.setattr(cli, "_REACH_S", 1.0)
+    monkeypatch.setenv("LSB_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
+
+
+def status_of(arguments: list[str]) -> object:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    return ended.value.code
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["reset"], ["reset", "--yes"]])
+def test_a_kafka_that_is_away_is_told_with_the_way_out(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert status_of(arguments) == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("joiner: Kafka at 127.0.0.1:1 does not answer within 1 s")
+    assert "is it running" in told
+    assert "kafka.bootstrap_servers" in told
+    assert "waiting for Kafka at 127.0.0.1:1" in caplog.text
+
+
+def test_the_library_tells_of_a_kafka_that_is_away_once(caplog: pytest.LogCaptureFixture) -> None:
+    assert status_of(["status"]) == 1
+    assert sum(record.name == "joiner.kafka" for record in caplog.records) <= 1
+
+
+@pytest.mark.parametrize("command", ["status", "reset", "run"])
+def test_a_setting_that_the_kafka_library_refuses_is_status_2(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LSB_KAFKA__CLIENT", '{"no.such":1}')
+    monkeypatch.setattr(cli, "end_on_signals", lambda _stop: None)
+    assert status_of([command]) == 2
+    assert 'No such configuration property: "no.such"; correct kafka.client' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["status", "reset", "run"])
+def test_a_joining_function_that_cannot_be_loaded_is_status_2(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "unfinished_join.py").write_text("def f(:\n", encoding="utf-8")
+    (tmp_path / "lsb.toml").write_text(JOIN + 'function = "unfinished_join:f"\n', encoding="utf-8")
+    assert status_of([command]) == 2
+    assert "unfinished_join.py line 1: SyntaxError" in capsys.readouterr().err
+
+
+def test_a_stop_while_kafka_is_waited_for_is_no_stack_trace(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_arguments: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "reach_kafka", interrupt)
+    assert status_of(["status"]) == 1
+    assert capsys.readouterr().err == "joiner: stopped\n"
+
+
+class _Admin(AdminClient):
+    """Answers at the ``answers``-th time it is asked, by a clock that moves only while it is waited for."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__({})
+        self.answers, self.now_s, self.waits_s = answers, 100.0, list[float]()
+
+    def list_topics(self, *, timeout: float) -> None:  # type: ignore[override] # all that is asked of it here
+        self.waits_s.append(timeout)
+        if len(self.waits_s) < self.answers:
+            self.now_s += timeout
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001 - the public name of the constant
+
+
+@pytest.mark.parametrize(("answers", "lines"), [(1, 0), (2, 1), (4, 1)])
+def test_waiting_is_told_once_and_only_where_it_lasts(
+    answers: int, lines: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING, "joiner.run.reach")
+    admin = _Admin(answers)
+    monkeypatch.setattr("joiner.run.reach.time.monotonic", lambda: admin.now_s)
+    reach_kafka(admin, "a:1", 10.0)
+    assert len(admin.waits_s) == answers
+    assert len([record for record in caplog.records if record.name == "joiner.run.reach"]) == lines
+
+
+def test_kafka_is_waited_for_as_long_as_was_said_in_short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = _Admin(answers=1000)
+    monkeypatch.setattr("joiner.run.reach.time.monotonic", lambda: admin.now_s)
+    with pytest.raises(KafkaAway, match="a:1 does not answer within 10 s"):
+        reach_kafka(admin, "a:1", 10.0)
+    assert sum(admin.waits_s) == 10.0
+    assert max(admin.waits_s) <= 3.0
