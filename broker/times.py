@@ -22,8 +22,11 @@ TIME_MAX_NS: Final = 9_214_646_399_999_999_999
 """The last nanosecond of 2261, the last time that is accepted; int64 nanoseconds end some months later."""
 
 _DURATION_NS: Final = {**UNIT_NS, "min": 60 * 10**9, "h": 3_600 * 10**9, "d": 86_400 * 10**9}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|min|h|d)")
-_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d+))?)?(?:([Zz])|([+-])(\d\d):?(\d\d))?")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|min|h|d)", re.ASCII)
+_ISO = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d+))?)?(?:([Zz])|([+-])(\d\d):?(\d\d))?",
+    re.ASCII,
+)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER_LENGTH_MAX: Final = 40
 """Longest number text that is looked at: far beyond any time in range, far below what makes Decimal slow."""

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, parse_time
-from broker.wire import NAME_LENGTH_MAX, Record, Rejected, reject
+from broker.wire import BRACKETS_MAX, NAME_LENGTH_MAX, Record, Rejected, reject
 
 THING: Final = "Thing"
 TIME: Final = "Timestamp"
@@ -76,7 +76,7 @@ _strings = msgspec.json.Decoder(str)
 class Parser:
     """Parses payloads whose bare times are in ``time_unit`` (a key of `broker.times.UNIT_NS`).
 
-    A payload of more than ``event_bytes_max`` bytes is refused before it is looked at.
+    A payload of more than ``event_bytes_max`` bytes or `BRACKETS_MAX` brackets is refused before it is looked at.
     """
 
     def __init__(self, time_unit: str, event_bytes_max: int) -> None:
@@ -90,6 +90,10 @@ class Parser:
         """The records of ``payload`` and what of it is refused; never raises."""
         if len(payload) > self._bytes_max:
             reason = f"the payload has {len(payload)} bytes, more than events.event_bytes_max = {self._bytes_max}"
+            return Parsed("", 0, [], [Refusal(payload, reason)])
+        if len(payload) > BRACKETS_MAX and payload.count(b"[") + payload.count(b"{") > BRACKETS_MAX:
+            # How deep the decoder can follow depends on who calls it; the verdict must not.
+            reason = f"not a JSON object of at most {BRACKETS_MAX} brackets"
             return Parsed("", 0, [], [Refusal(payload, reason)])
         return self._parse_plain(payload) or self._parse_closely(payload)
 
@@ -177,6 +181,7 @@ def _members(payload: bytes) -> dict[str, bytes]:
     if not payload:
         raise UnusableError("the payload is empty")
     try:
+        payload.decode()  # the decoder passes over the values that it only quotes, and JSON is UTF-8 throughout
         texts = {name: bytes(raw) for name, raw in _exact_texts.decode(payload).items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = f"not a JSON object: {error}"

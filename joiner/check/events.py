@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never
 
 from broker.times import parse_time
-from broker.wire import NAME_LENGTH_MAX, Record, Unreadable, decode_data
+from broker.wire import BRACKETS_MAX, NAME_LENGTH_MAX, Record, Unreadable, decode_data
 from joiner.check.evidence import EvidenceError
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class Row(NamedTuple):
     refused: list[str]
 
 
-class _Decimal(str):
-    """The text of a JSON number that is no integer."""
+class _Number(str):
+    """The exact text of a JSON number: Python refuses to make an int of very many digits."""
 
     __slots__ = ()
 
@@ -84,7 +84,7 @@ def parse_row(payload: bytes, time_unit: str, event_bytes_max: int) -> Row:
     """What must become of a row; never raises."""
     whole = f"mqtt:{hashlib.sha256(payload).hexdigest()[:32]}"
     try:
-        if len(payload) > event_bytes_max:
+        if len(payload) > event_bytes_max or payload.count(b"[") + payload.count(b"{") > BRACKETS_MAX:
             raise _NoEventError
         fields = _members(payload)
         thing, identity = _name(fields.pop("Thing", None)), _name(fields.pop("id", None))
@@ -97,28 +97,36 @@ def parse_row(payload: bytes, time_unit: str, event_bytes_max: int) -> Row:
     for name, value in fields.items():
         try:
             quantities.append(Quantity(thing, _name(name), identity, time_ns, _number(value)))
-        except (ValueError, OverflowError):
+        except ValueError:
             refused.append(f"{whole}:{name[:NAME_LENGTH_MAX]}")
     return Row(quantities, refused)
 
 
 def _members(payload: bytes) -> dict[str, Any]:
-    fields = json.loads(
-        payload.decode("utf-8"),
-        object_pairs_hook=_distinct,
-        parse_float=_Decimal,
-        parse_constant=_refuse_constant,
+    text = payload.decode("utf-8")
+    # Objects become tuples of pairs and arrays lists, so that the two stay apart and no name is lost.
+    pairs = json.loads(
+        text, object_pairs_hook=tuple, parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant
     )
-    if not isinstance(fields, dict):
+    if not isinstance(pairs, tuple):
         raise _NoEventError
-    return fields
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if "\\u" in text:
+        _refuse_half_surrogates(pairs)
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise _NoEventError
     return fields
+
+
+def _refuse_half_surrogates(pairs: tuple[Any, ...]) -> None:
+    """Half of a surrogate pair, which only an escape can bring in, is no text: wherever it stands, this is no JSON."""
+    parts: list[Any] = list(pairs)
+    while parts:
+        part = parts.pop()
+        if isinstance(part, str):
+            part.encode()
+        elif isinstance(part, (tuple, list)):
+            parts.extend(part)
 
 
 def _refuse_constant(name: str) -> Never:
@@ -126,20 +134,19 @@ def _refuse_constant(name: str) -> Never:
 
 
 def _name(value: object) -> str:
-    if not isinstance(value, str) or isinstance(value, _Decimal) or not 0 < len(value) <= NAME_LENGTH_MAX:
+    if not isinstance(value, str) or isinstance(value, _Number) or not 0 < len(value) <= NAME_LENGTH_MAX:
         raise _NoEventError
-    value.encode()  # half of a surrogate pair is no text
     return value
 
 
 def _time(value: object, time_unit: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
+    if not isinstance(value, str):
         raise _NoEventError
-    return parse_time(value.encode() if isinstance(value, _Decimal) else value, time_unit)
+    return parse_time(value.encode() if isinstance(value, _Number) else value, time_unit)
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, _Decimal)):
+    if not isinstance(value, _Number):
         raise _NoEventError
     number = float(value)
     if not math.isfinite(number):

@@ -281,7 +281,7 @@ class Application:
             found = {topic: ends_of(consumer, topic, self.partitions) for topic in topics}
         return {unit: {topic: found[topic][unit] for topic in topics} for unit in range(self.partitions)}
 
-    def wait_until_through(self) -> None:
+    def wait_until_through(self, deadline_s: float = DEADLINE_S) -> None:
         """Wait until every unit has committed all of its input."""
         ends = self.ends()
 
@@ -290,7 +290,7 @@ class Application:
             assert running, f"no joiner is left:\n{self.started[-1].text()[-3000:]}"
             return {unit: progress.offsets for unit, progress in self.progress().items()} == ends
 
-        wait_until(is_through, f"all input of {self.name} is consumed and committed")
+        wait_until(is_through, f"all input of {self.name} is consumed and committed", deadline_s)
 
     def remove_records(self) -> None:
         """Remove all input that is there, as retention would."""

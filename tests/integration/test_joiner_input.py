@@ -188,7 +188,8 @@ def test_a_restart_of_kafka_costs_nothing(app: Application, stack: LocalStack, k
         stack.down([stack.kafka])
     stack.up([stack.kafka])
     app.produce(seeded_entries(45, 600))
-    app.wait_until_through()
+    # Kafka's client may be stuck for half a minute, until the joiner gives it up (see broker.producer).
+    app.wait_until_through(2 * DEADLINE_S)
     assert joiner.process.poll() is None
     assert joiner.stop() == 0
     assert not re.search("Traceback", joiner.text())

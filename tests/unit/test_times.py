@@ -50,6 +50,7 @@ def test_a_time_is_read_exactly(value: int | str | bytes, unit: str, expected: i
         ("2019-04-01T05:27:40", "ms", "no offset"),
         ("2019-02-30T05:27:40Z", "ms", "does not exist"),
         ("2019-04-01", "ms", "not an ISO-8601"),
+        ("\u0662\u0660\u0661\u0669-04-01T05:27:40Z", "ms", "not an ISO-8601"),
         ("1.5", "ms", "not an ISO-8601"),
         ("2019-04-01T05:27:40.0000000001Z", "ms", "finer than a nanosecond"),
     ],
