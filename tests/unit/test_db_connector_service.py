@@ -1,0 +1,149 @@
+"""What the service commits, and when it ends: a consumer, a writer and letters that are played by hand."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+
+from broker.wire import encode
+from db_connector.service import KafkaFailureError, Results, Service
+from db_connector.settings import DbConnectorSettings
+from db_connector.writer import Outcome
+from tests.unit.test_db_connector_contract import joined
+
+
+class _Message:
+    """A record, or an error of the client."""
+
+    def __init__(self, offset: int, value: bytes = b"", error: KafkaError | None = None) -> None:
+        self._offset, self._value, self._error = offset, value, error
+
+    def error(self) -> KafkaError | None:
+        return self._error
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+    def value(self) -> bytes:
+        return self._value
+
+
+class _Consumer:
+    """Assigns partition 0 and gives the batches of ``script``, one a call."""
+
+    def __init__(self, config: dict[str, Any], script: list[list[_Message]]) -> None:
+        self._on_commit = config["on_commit"]
+        self._script = deque(script)
+        self.commits: list[int] = []
+
+    def subscribe(self, topics: list[str], on_assign: Callable[..., None], **_callbacks: object) -> None:
+        on_assign(self, [TopicPartition(topics[0], 0)])
+
+    def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        assert timeout > 0
+        return [TopicPartition(partition.topic, partition.partition, 0) for partition in partitions]
+
+    def consume(self, _count: int, _timeout_s: float) -> list[_Message]:
+        return self._script.popleft() if self._script else []
+
+    def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> None:
+        assert asynchronous
+        self.commits += [partition.offset for partition in offsets]
+        self._on_commit(None, offsets)
+
+    def incremental_assign(self, _partitions: object) -> None: ...
+
+    def assignment(self) -> list[TopicPartition]:
+        return []
+
+    def pause(self, _partitions: object) -> None: ...
+
+    def resume(self, _partitions: object) -> None: ...
+
+    def get_watermark_offsets(self, _partition: object, *, cached: bool) -> tuple[int, int]:
+        assert cached
+        return 0, 0
+
+    def close(self) -> None: ...
+
+
+class _Writer:
+    """Writes at once; the outcomes are taken when the service asks for them."""
+
+    def __init__(self) -> None:
+        self._batches: deque[Results] = deque()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._batches)
+
+    def submit(self, batch: Results) -> None:
+        self._batches.append(batch)
+
+    def outcome(self, timeout_s: float) -> Outcome[Results] | None:
+        # Taken late, so that two batches wait when the first is settled.
+        if not self._batches or (timeout_s == 0 and self.in_flight < 2):
+            return None
+        return Outcome(self._batches.popleft(), written=True, refusals=[], acknowledged_ns=time.time_ns())
+
+
+class _Letters:
+    """Letters that Kafka does not take; the first one comes with the signal to end."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self.sent: list[int | None] = []
+
+    def send(self, message: _Message, _reason: str, _identity: str | None) -> None:
+        self.sent.append(message.offset())
+        self._stop.set()
+
+    def delivered(self, _timeout_s: float) -> bool:
+        return False
+
+
+def record(offset: int) -> _Message:
+    return _Message(offset, encode(joined(identity=f"power:0:{offset}:{offset}")))
+
+
+def service_of(
+    monkeypatch: pytest.MonkeyPatch, stop: threading.Event, script: list[list[_Message]]
+) -> tuple[Service, _Consumer, _Letters]:
+    made: list[_Consumer] = []
+
+    def make(config: dict[str, Any], logger: object) -> _Consumer:
+        assert logger is not None
+        made.append(_Consumer(config, script))
+        return made[0]
+
+    monkeypatch.setattr("db_connector.service.Consumer", make)
+    letters, writer = _Letters(stop), _Writer()
+    service = Service(DbConnectorSettings(), writer, letters, stop)  # type: ignore[arg-type] # played by hand
+    return service, made[0], letters
+
+
+def test_nothing_behind_an_undelivered_letter_is_committed_at_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+    script = [[record(0)], [_Message(1, b"no pair")], [record(2), record(3)], [record(4)]]
+    service, consumer, letters = service_of(monkeypatch, stop, script)
+    service.run()
+    assert letters.sent == [1]
+    assert max(consumer.commits, default=0) <= 1, "what lies behind the letter would never be read again"
+
+
+def test_a_client_that_cannot_go_on_ends_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As the consumer tells it: by the code, while `fatal()` is not set.
+    fatal = KafkaError(KafkaError._FATAL, "fenced by another of the same name")  # noqa: SLF001 - its public name
+    assert not fatal.fatal()
+    service, _, _ = service_of(monkeypatch, threading.Event(), [[_Message(-1, error=fatal)]])
+    with pytest.raises(KafkaFailureError, match="fenced by another"):
+        service.run()
