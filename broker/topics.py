@@ -69,13 +69,16 @@ def data_topic_specs(settings: TopicSettings, inputs: Sequence[str] = ()) -> lis
 
 
 def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
-    """The compacted topic of an application's progress records and snapshots, a partition for each unit."""
+    """The compacted topic of an application's progress records and snapshots, a partition for each unit.
+
+    Only closed segments are compacted, and recovery reads what is there: small segments keep both small.
+    """
     return TopicSpec(
         f"{application}.state",
         settings.partitions,
         settings.replication_factor,
         {"cleanup.policy": "compact"},
-        {"min.cleanable.dirty.ratio": "0.1", "segment.ms": "3600000"},
+        {"min.cleanable.dirty.ratio": "0.1", "segment.bytes": str(16 * 1024 * 1024), "segment.ms": "600000"},
     )
 
 

@@ -24,6 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from string import Template
+from types import MappingProxyType
 from typing import ClassVar, Final
 
 from confluent_kafka import KafkaException
@@ -61,6 +62,8 @@ class Server(ABC):
         self._parts = parts
         self._usual = usual_ports
         self._child = Child(folder / "pid", folder / "log")
+        self.variables: dict[str, str] = {}
+        """Further environment variables of the process, from its next start on."""
 
     @property
     def log(self) -> Path:
@@ -120,7 +123,7 @@ class Server(ABC):
         self.fetch()
         self.data.mkdir(parents=True, exist_ok=True)
         command = self._prepare(self._choose_ports())
-        self._child.start(command, folder=self.folder, environment=self._environment())
+        self._child.start(command, folder=self.folder, environment={**self._environment(), **self.variables})
 
     def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
         """Wait until the server answers; ``StackError`` with the end of its log where it fails."""
@@ -197,6 +200,10 @@ class Kafka(Server):
     name = "kafka"
     usual_ports: ClassVar[Mapping[str, int | None]] = {"port": 9092, "controller_port": None}
 
+    more: Mapping[str, str] = MappingProxyType({})
+    """Further properties, which go before those of the template from the next start on; ``${port}`` and
+    ``${controller_port}`` stand for the ports."""
+
     _HEAP: Final = ("-Xms256m", "-Xmx768m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
     """Small beside Kafka's default of 1 GB; the log itself lives in the system's page cache."""
 
@@ -221,6 +228,9 @@ class Kafka(Server):
 
     def _prepare(self, ports: Mapping[str, int]) -> list[str]:
         config = self._write("kafka.properties", {**ports, "data": self.data})
+        with config.open("a") as file:
+            # Of two lines with one name, Kafka takes the later.
+            file.writelines(f"{name}={Template(value).substitute(ports)}\n" for name, value in self.more.items())
         log_config = self._write("kafka-log4j2.properties", {})
         jars = self._parts.kafka() / "jars"
         java = self._parts.java()

@@ -21,6 +21,7 @@ from broker.settings import (
     ServiceSettings,
     TopicName,
     TopicSettings,
+    duration_between,
 )
 from broker.times import parse_duration
 
@@ -80,7 +81,8 @@ class ApplicationSettings(Section):
     snapshot_records: int = Field(default=200_000, ge=1)
     snapshot_interval: Duration = parse_duration("60s")
     buffer_records_max: int = Field(default=1_000_000, ge=1)
-    session_timeout: Duration = parse_duration("10s")
+    session_timeout: Duration = parse_duration("6s")
+    transaction_timeout: Annotated[Duration, duration_between("1s", "15min")] = parse_duration("60s")
 
 
 class JoinerSettings(ServiceSettings):

@@ -39,9 +39,6 @@ from joiner.run.progress import (
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import StateLog
 
-TRANSACTION_TIMEOUT_MS: Final = 60_000
-"""After this the broker aborts a transaction whose process hangs; until then readers wait behind it."""
-
 _COMMIT_S: Final = 30.0
 """For a commit, large snapshots included. A client that is stuck (see `broker.producer`) is given up after it, and the
 unit goes on with a new one."""
@@ -89,7 +86,7 @@ class UnitTransactions:
         self._producer = Producer(
             settings.kafka.producer_config(
                 transactional_id=f"{settings.application.name}-{unit}",
-                transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+                transaction_timeout_ms=settings.application.transaction_timeout // 1_000_000,
                 # With idempotence the send queue must not hold back; a commit that follows a commit at once is told
                 # to wait and try again, by default for 100 ms.
                 queue_buffering_backpressure_threshold=1,

@@ -1,8 +1,7 @@
-"""A real Kafka for the chaos tests, and the report on what they found."""
+"""Real servers for the chaos tests, and the report on what they found."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,31 +9,23 @@ from typing import Any
 
 import pytest
 
-from broker.stack import ephemeral_stack
+from tests.chaos.pipeline import ChaosStack, chaos_stack
+from tests.chaos.report import versions_of, write_report
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[str]:
-    """The bootstrap string of a running Kafka."""
-    with ephemeral_stack(say=print) as stack:
-        stack.up([stack.kafka])
-        yield stack.kafka.address
+def servers() -> Iterator[ChaosStack]:
+    """Kafka, an MQTT broker and InfluxDB, with wires to them."""
+    with chaos_stack() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
-def chaos_report() -> Iterator[list[dict[str, Any]]]:
+def chaos_report(servers: ChaosStack) -> Iterator[list[dict[str, Any]]]:
     """Collects a row for each run; where LSB_CHAOS_REPORT names a file, JSON and Markdown are written at the end."""
     rows: list[dict[str, Any]] = []
+    versions = versions_of(servers.stack)
     yield rows
     name = os.environ.get("LSB_CHAOS_REPORT")
-    if name:
-        path = Path(name)
-        path.with_suffix(".json").write_text(json.dumps(rows, indent=2) + "\n")
-        path.with_suffix(".md").write_text(_markdown(rows))
-
-
-def _markdown(rows: list[dict[str, Any]]) -> str:
-    columns = ("seed", "deaths", "takeovers", "records", "expected", "found", "missing", "doubled", "unexpected", "s")
-    lines = ["# Crashes at seeded moments", "", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(str(row[column]) for column in columns) + " |" for row in rows]
-    return "\n".join([*lines, ""])
+    if name and rows:
+        write_report(Path(name), rows, versions)

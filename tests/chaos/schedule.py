@@ -7,50 +7,155 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from tests.chaos.dying_joiner import STEPS
+from tests.chaos.dying import POINTS
 
-INSTANCES: Final = ("one", "two")
-KINDS: Final = ("kill", "kill", "die", "die", "die", "leave", "freeze")
+SLOT_S: Final = 3.0
+"""From one act to the next, about."""
+
+_FOREVER_S: Final = 9e9
 
 
 @dataclass(frozen=True)
-class Action:
-    """One thing done to one of the processes, once ``after`` more records have been written.
+class Act:
+    """One thing done to one process, server or wire, ``at_s`` seconds after data began to flow, for ``lasting_s``.
 
-    kill     SIGKILL, and a new start at once
-    die      a start of a process that kills itself at the ``count``-th arrival at ``step``, then a new start
-    leave    SIGKILL, and a new start when the other process has taken all units
-    freeze   SIGSTOP until the other process has taken all units, then SIGCONT: a zombie
+    kill     SIGKILL; a new start after ``lasting_s``
+    die      SIGKILL, and a start of one that kills itself at the ``count``-th arrival at ``point`` (see `dying`)
+    stop     SIGTERM; a new start after ``lasting_s``
+    freeze   SIGSTOP, then SIGCONT: behind the session and transaction timeouts it is a zombie that comes back
+    cut      connections break and none can be made
+    silence  connections stand and carry nothing
+    delay    everything on the wire takes 0.3 s longer, each way
+    slow     each answer of the database takes 2 s longer
+    refuse   the database answers 503
+    starve   memory beyond what it has now, and a few MB, is refused; a new start without that limit after ``lasting_s``
+    join     a further joiner is started
+    fill     the server's disk is full (see `limits`)
+    clock    the clock is ``count`` seconds ahead, or behind
     """
 
-    kind: str
-    instance: str
-    after: int
-    step: str = ""
+    at_s: float
+    fault: str
+    target: str
+    lasting_s: float = 0.0
+    point: str = ""
     count: int = 0
 
+    @property
+    def until_s(self) -> float:
+        """When its end begins."""
+        return self.at_s + self.lasting_s
 
-def schedule(seed: int) -> list[Action]:
-    """The actions of a seed: five, with one takeover, one death inside a transaction and one kill at least."""
+
+OTHERS: Final[tuple[tuple[str, str, float], ...]] = (
+    ("freeze", "one", 18),
+    ("stop", "connector", 1),
+    ("cut", "db_connector", 5),
+    ("freeze", "kafka", 12),
+    ("stop", "one", 0),
+    ("silence", "connector", 8),
+    ("freeze", "two", 18),
+    ("refuse", "influxdb", 6),
+    ("stop", "simulator", 1),
+    ("cut", "one", 12),
+    ("freeze", "influxdb", 8),
+    ("starve", "connector", 6),
+    ("stop", "kafka", 2),
+    ("delay", "one", 8),
+    ("freeze", "connector", 12),
+    ("stop", "mqtt", 1),
+    ("silence", "two", 12),
+    ("slow", "influxdb", 8),
+    ("freeze", "db_connector", 10),
+    ("cut", "connector", 5),
+    ("starve", "one", 6),
+    ("stop", "db_connector", 0),
+    ("freeze", "mqtt", 8),
+    ("delay", "connector", 8),
+    ("stop", "two", 9),
+    ("cut", "simulator", 4),
+    ("silence", "db_connector", 8),
+    ("stop", "influxdb", 2),
+    ("starve", "db_connector", 6),
+    ("freeze", "simulator", 4),
+    ("delay", "db_connector", 8),
+)
+"""Faults that are no kill, with how long they last. Each seed takes the next three."""
+
+_COUNTS: Final[dict[str, tuple[int, int]]] = {
+    "initialised": (1, 3),
+    "replaying": (1, 2),
+    "within-snapshot": (1, 3),
+    "before-commit": (2, 30),
+    "after-commit": (2, 30),
+    "before-offsets": (2, 30),
+    "joined": (2, 30),
+    "produced": (5, 60),
+    "message": (50, 600),
+    "sent": (2, 200),
+    "kafka-acknowledged": (20, 400),
+    "mqtt-acknowledged": (2, 100),
+    "database-acknowledged": (1, 12),
+    "acknowledged": (50, 300),
+}
+"""At which arrival a service dies, from and to; where nothing is said, 1 to 5."""
+
+
+def schedule(seed: int) -> list[Act]:
+    """The acts of a seed, in their order: about fourteen kills and three other faults, over all processes."""
     draw = random.Random(seed)
-    kinds = [draw.choice(["leave", "freeze"]), "die", "kill", *(draw.choice(KINDS[:5]) for _ in range(2))]
-    draw.shuffle(kinds)
-    # Every step has its turn within six seeds.
-    first = STEPS[seed % len(STEPS)]
-    actions = []
-    for kind in kinds:
-        step, count = "", 0
-        if kind == "die":
-            step, first = first, draw.choice(STEPS)
-            count = draw.randint(1, 2) if step in {"initialised", "within-snapshot"} else draw.randint(2, 12)
-        actions.append(Action(kind, draw.choice(INSTANCES), draw.randint(30, 900), step, count))
-    return actions
+    wanted = [
+        *(_die(draw, joiner, "joiner", seed * 3 + turn) for turn, joiner in enumerate(("one", "two", "one"))),
+        ("kill", draw.choice(["one", "two"]), 0.0, "", 0),
+        ("kill", draw.choice(["one", "two"]), 9.0, "", 0),  # away for longer than a session: others take over
+        _die(draw, "connector", "connector", seed),
+        _die(draw, "db_connector", "db_connector", seed),
+        _die(draw, "simulator", "simulator", seed) if seed % 2 else ("kill", "simulator", 0.0, "", 0),
+        ("kill", draw.choice(["connector", "db_connector"]), draw.uniform(0, 3), "", 0),
+        ("kill", ("kafka", "influxdb")[seed % 2], draw.uniform(0, 4), "", 0),
+        *((fault, target, lasting_s, "", 0) for fault, target, lasting_s in _others(seed)),
+    ]
+    draw.shuffle(wanted)
+    acts = _without_overlap(draw, wanted)
+    middle_s = acts[len(acts) // 4].at_s
+    end_s = max(act.at_s for act in acts)
+    leaves = "stop" if seed % 2 else "kill"
+    acts += [Act(middle_s, "join", "three"), Act(end_s - SLOT_S, leaves, "three", _FOREVER_S)]
+    return sorted(acts, key=lambda act: act.at_s)
+
+
+def _others(seed: int) -> list[tuple[str, str, float]]:
+    return [OTHERS[(seed * 3 + turn) % len(OTHERS)] for turn in range(3)]
+
+
+def _die(draw: random.Random, target: str, service: str, turn: int) -> tuple[str, str, float, str, int]:
+    points = list(POINTS[service])
+    point = points[turn % len(points)]
+    return "die", target, 0.0, point, draw.randint(*_COUNTS.get(point, (1, 5)))
+
+
+def _without_overlap(draw: random.Random, wanted: list[tuple[str, str, float, str, int]]) -> list[Act]:
+    """Each at the next moment at which nothing else is done to its target."""
+    acts: list[Act] = []
+    free_s: dict[str, float] = {}
+    at_s = draw.uniform(1, SLOT_S)
+    waiting = list(wanted)
+    while waiting:
+        ready = [one for one in waiting if free_s.get(one[1], 0.0) <= at_s]
+        if ready:
+            waiting.remove(ready[0])
+            fault, target, lasting_s, point, count = ready[0]
+            acts.append(Act(round(at_s, 2), fault, target, round(lasting_s, 2), point, count))
+            # A new start needs a moment, one that is to die some more.
+            free_s[target] = at_s + lasting_s + (8 if fault == "die" else 4)
+        at_s += draw.uniform(0.5, 1.5) * SLOT_S
+    return acts
 
 
 def seeds() -> list[int]:
-    """``LSB_CHAOS_SEEDS``: ``"1 2 3"`` or ``"1-20"``; by default 1 2 3."""
+    """``LSB_CHAOS_SEEDS``: ``"1 2 3"`` or ``"1-20"``; by default 1."""
     found: list[int] = []
-    for part in (os.environ.get("LSB_CHAOS_SEEDS") or "1 2 3").replace(",", " ").split():
+    for part in (os.environ.get("LSB_CHAOS_SEEDS") or "1").replace(",", " ").split():
         low, _, high = part.partition("-")
         found += range(int(low), int(high or low) + 1)
     return found

@@ -1,0 +1,147 @@
+"""A service that kills itself with SIGKILL at the n-th arrival at a named point of its code.
+
+``LSB_CHAOS_DIE=point:n python -m tests.chaos.dying joiner run …``. The product knows nothing of this: the points are
+wrapped from outside before the service starts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from connector.acknowledgement import Ledger
+from connector.bridge import Bridge
+from connector.session import MqttSession
+from db_connector.service import Service
+from joiner.run.transaction import UnitTransactions
+from joiner.run.unit import Unit
+from simulator.publishing import Publisher
+
+_FLUSH_S: Final = 2.0
+
+
+class Call(NamedTuple):
+    """A call of a method: what it was given, and its result, None where it is still to be made."""
+
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+    result: Any = None
+
+
+class Point(NamedTuple):
+    """A place where a service may die: at a call of ``owner.method``, ``before`` or after its work.
+
+    ``counts`` tells how many arrivals a call is, by default one.
+    """
+
+    owner: type
+    method: str
+    before: bool
+    counts: Callable[[Call], int] = lambda _call: 1
+
+
+def _produces(end: str) -> Callable[[Call], int]:
+    """The production of the state record whose key ends so."""
+    return lambda call: int(str(call.arguments[1]).endswith(end))
+
+
+POINTS: Final[dict[str, dict[str, Point]]] = {
+    "joiner": {
+        # The id is taken, the claim not written.
+        "initialised": Point(UnitTransactions, "init", before=False),
+        # The state is being built, silently.
+        "replaying": Point(Unit, "apply", before=False, counts=lambda call: int("silent" in call.options)),
+        "joined": Point(Unit, "apply", before=False),
+        # Results are in the log, the transaction is open.
+        "produced": Point(UnitTransactions, "_produce_all", before=False, counts=lambda call: len(call.arguments[0])),
+        # All chunks are written, the manifest is not.
+        "within-snapshot": Point(UnitTransactions, "_produce", before=True, counts=_produces("/manifest")),
+        "before-offsets": Point(UnitTransactions, "_produce", before=False, counts=_produces("/progress")),
+        "before-commit": Point(UnitTransactions, "_commit", before=True),
+        "after-commit": Point(UnitTransactions, "_commit", before=False),
+    },
+    "connector": {
+        "message": Point(Bridge, "_take", before=True, counts=lambda call: len(call.arguments[0])),
+        "sent": Point(Bridge, "_take", before=False),
+        # Kafka has acknowledged, MQTT has not been told.
+        "kafka-acknowledged": Point(Ledger, "release", before=False, counts=lambda call: len(call.result)),
+        "mqtt-acknowledged": Point(MqttSession, "acknowledge", before=False),
+    },
+    "db_connector": {
+        "message": Point(Service, "_convert", before=True),
+        # InfluxDB has acknowledged, the offsets are not committed.
+        "database-acknowledged": Point(Service, "_settle", before=True),
+        "before-commit": Point(Service, "_commit", before=True),
+        "after-commit": Point(Service, "_commit", before=False),
+    },
+    "simulator": {
+        "message": Point(Publisher, "send", before=True),
+        "sent": Point(Publisher, "send", before=False),
+        "acknowledged": Point(Publisher, "_on_publish", before=False),
+    },
+}
+"""Where each service may die, by the service's module."""
+
+_MAINS: Final = {
+    "joiner": ("joiner.run.cli", "main"),
+    "connector": ("connector.__main__", "main"),
+    "db_connector": ("db_connector.__main__", "main"),
+    "simulator": ("simulator.replay", "main"),
+}
+
+
+class _Death:
+    """Comes when enough arrivals were counted."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._lock = threading.Lock()
+
+    def come(self, owner: Any, arrivals: int) -> None:
+        """Count; at the last let what a transaction has produced reach Kafka, then die without a word."""
+        if not arrivals:
+            return
+        with self._lock:
+            self._left -= arrivals
+            if self._left > 0:
+                return
+            if isinstance(owner, UnitTransactions):
+                owner._producer.flush(_FLUSH_S)  # noqa: SLF001 - death comes from inside
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(point: Point, count: int) -> None:
+    """Wrap the point so that the n-th arrival kills the process."""
+    death = _Death(count)
+    original: Callable[..., Any] = getattr(point.owner, point.method)
+
+    def wrapped(owner: Any, *arguments: Any, **options: Any) -> Any:
+        if point.before:
+            death.come(owner, point.counts(Call(arguments, options)))
+        result = original(owner, *arguments, **options)
+        if not point.before:
+            death.come(owner, point.counts(Call(arguments, options, result)))
+        return result
+
+    setattr(point.owner, point.method, wrapped)
+
+
+def main() -> None:
+    """Arm the point of the environment, then be the service of the command line."""
+    service = sys.argv[1]
+    name, _, count = os.environ["LSB_CHAOS_DIE"].partition(":")
+    point = POINTS[service].get(name)
+    if point is None:
+        raise SystemExit(f"{service} has no point {name!r}: {', '.join(POINTS[service])}")
+    arm(point, int(count))
+    module, function = _MAINS[service]
+    sys.exit(getattr(importlib.import_module(module), function)(sys.argv[2:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Limits of a machine that can be set: a disk that fills up, a clock that is wrong.
+
+A disk is a small file system in memory, which only root may mount. A clock is set for one process by libfaketime
+(Debian's package `faketime`); what counts intervals goes on rightly, as it does on a machine whose clock is set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+from pathlib import Path
+from typing import Final
+
+_DISK_MB: Final = 300
+_BALLAST: Final = "ballast"
+_LIBRARIES: Final = "/usr/lib/*/faketime/libfaketimeMT.so.1"
+
+
+def why_no_disk() -> str:
+    """What keeps a disk from being made here; empty where nothing does."""
+    return "" if os.geteuid() == 0 else "only root may mount a small disk"
+
+
+def why_no_clock() -> str:
+    """What keeps a clock from being set here; empty where nothing does."""
+    return "" if _library() is not None else "libfaketime is missing: apt-get install faketime"
+
+
+def mount_disk(folder: Path) -> Path:
+    """Make ``folder`` a disk of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MB}m", "tmpfs", str(folder)]
+    subprocess.run(command, check=True)
+    return folder
+
+
+def unmount_disk(folder: Path) -> None:
+    """Remove the disk with all that is on it."""
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607 - wherever the system has it
+
+
+def fill_disk(folder: Path) -> None:
+    """Take all space that is left."""
+    with (folder / _BALLAST).open("wb", buffering=0) as file:
+        for size in (1024 * 1024, 4096, 512):
+            try:
+                while True:
+                    file.write(b"\0" * size)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+
+
+def empty_disk(folder: Path) -> None:
+    """Give the space back."""
+    (folder / _BALLAST).unlink(missing_ok=True)
+
+
+def set_clock(file: Path, ahead_s: int) -> None:
+    """Set the clocks that follow ``file``; the process sees it within a second."""
+    draft = file.with_suffix(".new")
+    draft.write_text(f"{ahead_s:+d}\n")
+    draft.replace(file)
+
+
+def clock_variables(file: Path) -> dict[str, str]:
+    """The variables of a process whose clock follows ``file``."""
+    return {
+        "LD_PRELOAD": str(_library()),
+        "FAKETIME_TIMESTAMP_FILE": str(file),
+        "FAKETIME_CACHE_DURATION": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+    }
+
+
+def _library() -> Path | None:
+    with contextlib.suppress(StopIteration):
+        return next(iter(Path("/").glob(_LIBRARIES[1:])))
+    return None

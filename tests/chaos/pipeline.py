@@ -1,0 +1,324 @@
+"""The whole pipeline on real servers, as the chaos tests act on it: services, servers, and the wires between them.
+
+    simulator -> MQTT -> connector -> Kafka <-> joiners one, two, three -> Kafka -> db_connector -> InfluxDB
+
+Every arrow of a service goes through a wire of its own. What is done to whom and when is not known here.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from broker.stack import LocalStack, ephemeral_stack
+from broker.stack.ports import choose_port
+from tests.chaos.limits import clock_variables, mount_disk, set_clock, unmount_disk
+from tests.chaos.wire import Wire, Wires
+from tests.integration.services import ROOT, kill
+
+JOINERS: Final = ("one", "two", "three")
+SERVICES: Final = ("simulator", "connector", *JOINERS, "db_connector")
+SERVERS: Final = ("mqtt", "kafka", "influxdb")
+
+PARTITIONS: Final = 3
+IN_FLIGHT_MAX: Final = 200
+"""Of the simulator: what is sent again where it is killed."""
+
+SETTINGS: Final = """\
+[kafka]
+bootstrap_servers = "{kafka}"
+
+[influxdb]
+url = "{influxdb}"
+org = "-"
+bucket = "lsb/autogen"
+
+[topics]
+data = "{name}.data"
+out = "{name}.out"
+late = "{name}.late"
+rejected = "{name}.rejected"
+unmatched = "{name}.unmatched"
+partitions = {partitions}
+
+[mqtt]
+topic = "{name}/states"
+
+[connector]
+client_id = "{name}"
+
+[application]
+name = "{name}"
+snapshot_interval = "2s"
+snapshot_records = 1500
+session_timeout = "6s"
+transaction_timeout = "10s"
+
+[[join]]
+name = "power"
+left = "actSpeed_C11"
+right = "vaTorque_C11"
+function = "joiner.functions:spindle_power"
+output = "mechPower_C11"
+
+[[join]]
+name = "deviation"
+left = "cmdSpeed_C11"
+right = "actSpeed_C11"
+function = "difference"
+output = "speedDeviation_C11"
+tolerance = "10s"
+lateness = "500ms"
+
+[db_connector]
+group = "{name}-db"
+measurement = "{name}"
+instance = "db"
+session_timeout = "6s"
+batch_records = 500
+backoff_max = "500ms"
+request_timeout = "3s"
+"""
+
+_KAFKA: Final = {
+    # So that a transaction whose time has run out ends within a second, not within ten.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "log.cleaner.backoff.ms": "1000",
+}
+
+
+@dataclass
+class Service:
+    """A service of a run: how it is started, and its process if it was."""
+
+    name: str
+    module: str
+    arguments: tuple[str, ...]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    starts: int = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the living process."""
+        return self.process.pid if self.process is not None and self.process.poll() is None else None
+
+    def text(self) -> str:
+        """What it has logged."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+
+@dataclass
+class ChaosStack:
+    """Servers that serve many runs, and the wires to them by the service that uses them."""
+
+    stack: LocalStack
+    wires: Wires
+    mqtt: dict[str, Wire]
+    kafka: dict[str, Wire]
+    influxdb: Wire
+
+    def wires_of(self, service: str) -> list[Wire]:
+        """All wires of a service."""
+        found = [wires[service] for wires in (self.mqtt, self.kafka) if service in wires]
+        return [*found, self.influxdb] if service == "db_connector" else found
+
+    disks: dict[str, Path] = field(default_factory=dict)
+    """The small disks that servers have, by their names."""
+    clocks: dict[str, Path] = field(default_factory=dict)
+    """The files that tell by how many seconds a clock is wrong, by whose it is."""
+
+    def up(self) -> None:
+        """Start what does not run."""
+        self.stack.up()
+        for wire in self.mqtt.values():
+            wire.target = self.stack.mqtt.port
+        self.influxdb.target = self.stack.influxdb.port
+
+
+@contextmanager
+def chaos_stack(
+    say: Callable[[str], None] = print, *, small_disks: Sequence[str] = (), wrong_clocks: Sequence[str] = ()
+) -> Iterator[ChaosStack]:
+    """Servers on free ports in a temporary folder, started; all gone at the end.
+
+    ``small_disks`` names servers that get a disk of their own that can be filled (see `limits`), ``wrong_clocks``
+    those of Kafka and the services whose clock can be set.
+    """
+    wires = Wires()
+    with ephemeral_stack(say=say) as stack:
+        made = ChaosStack(
+            stack,
+            wires,
+            {service: wires.add() for service in ("simulator", "connector")},
+            {service: wires.add() for service in ("connector", *JOINERS, "db_connector")},
+            wires.add(),
+        )
+        stack.kafka.more = {**_KAFKA, **_listeners(made.kafka)}
+        for name in small_disks:
+            made.disks[name] = mount_disk({"kafka": stack.kafka, "influxdb": stack.influxdb}[name].data)
+        for name in wrong_clocks:
+            made.clocks[name] = stack.folder / f"clock-{name}"
+            set_clock(made.clocks[name], 0)
+        if "kafka" in made.clocks:
+            stack.kafka.variables |= clock_variables(made.clocks["kafka"])
+        try:
+            made.up()
+            yield made
+        finally:
+            stack.down()
+            wires.close()
+            for disk in made.disks.values():
+                unmount_disk(disk)
+
+
+def _listeners(wires: dict[str, Wire]) -> dict[str, str]:
+    """A listener of Kafka for each wire, whose address, as Kafka tells it to clients, is the wire's."""
+    for wire in wires.values():
+        wire.target = choose_port(None)
+    names = {service: service.upper() for service in wires}
+    inner = [f"{names[service]}://127.0.0.1:{wire.target}" for service, wire in wires.items()]
+    outer = [f"{names[service]}://127.0.0.1:{wire.port}" for service, wire in wires.items()]
+    protocols = [f"{name}:PLAINTEXT" for name in names.values()]
+    return {
+        "listeners": ",".join(["PLAINTEXT://127.0.0.1:${port}", "CONTROLLER://127.0.0.1:${controller_port}", *inner]),
+        "advertised.listeners": ",".join(["PLAINTEXT://127.0.0.1:${port}", *outer]),
+        "listener.security.protocol.map": ",".join(["PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT", *protocols]),
+    }
+
+
+@dataclass
+class ChaosPipeline:
+    """One run: topics, a measurement and services of its own on the servers of a `ChaosStack`."""
+
+    servers: ChaosStack
+    folder: Path
+    events: Path
+    rate: int
+    name: str = field(default_factory=lambda: f"chaos-{uuid.uuid4().hex[:8]}")
+    services: dict[str, Service] = field(default_factory=dict)
+    sent_before: int = 0
+    """Lines of the journal of all starts of the simulator but the last."""
+    skipped: int = 0
+    """Lines of the file that the last start of the simulator left out."""
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        settings = SETTINGS.format(
+            name=self.name,
+            partitions=PARTITIONS,
+            kafka=self.servers.stack.kafka.address,
+            influxdb=self.servers.stack.influxdb.url,
+        )
+        self.config.write_text(settings)
+        for name in SERVICES:
+            module = "joiner" if name in JOINERS else name
+            arguments = ("run", "--instance", name) if name in JOINERS else ()
+            config = () if name == "simulator" else ("--config", str(self.config))
+            self.services[name] = Service(name, module, (*arguments, *config), self.folder / f"{name}.log")
+
+    @property
+    def config(self) -> Path:
+        """The settings file of all services."""
+        return self.folder / "lsb.toml"
+
+    @property
+    def journal(self) -> Path:
+        """What the simulator has sent."""
+        return self.folder / "published.tsv"
+
+    def environment(self, service: str) -> dict[str, str]:
+        """The variables that point a service at its wires; the settings file names the servers themselves."""
+        found = {"LSB_INFLUXDB__TOKEN": ":", "MQTT_VERSION": "5"}
+        if service in self.servers.clocks:
+            found |= clock_variables(self.servers.clocks[service])
+        if service in self.servers.mqtt:
+            port = str(self.servers.mqtt[service].port)
+            found |= {"LSB_MQTT__HOST": "127.0.0.1", "LSB_MQTT__PORT": port}
+            found |= {"BROKER_HOST": "127.0.0.1", "BROKER_PORT": port}
+        if service in self.servers.kafka:
+            found["LSB_KAFKA__BOOTSTRAP_SERVERS"] = f"127.0.0.1:{self.servers.kafka[service].port}"
+        if service == "db_connector":
+            found["LSB_INFLUXDB__URL"] = f"http://127.0.0.1:{self.servers.influxdb.port}"
+        return found
+
+    def start(self, name: str, point: str = "") -> None:
+        """Start a service that does not run; ``point:n`` makes it kill itself there."""
+        service = self.services[name]
+        assert service.pid is None, f"{name} runs already"
+        arguments = [*service.arguments, *(self._replay_rest() if name == "simulator" else ())]
+        module = [service.module] if not point else ["tests.chaos.dying", service.module]
+        environment = {**os.environ, **self.environment(name)}
+        if point:
+            environment["LSB_CHAOS_DIE"] = point
+        with service.log.open("ab") as log:
+            service.process = subprocess.Popen(
+                [sys.executable, "-m", *module, *arguments],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        service.starts += 1
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a service that runs."""
+        process = self.services[name].process
+        assert process is not None
+        process.send_signal(number)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, and wait until it is gone."""
+        process = self.services[name].process
+        if process is not None:
+            kill(process)
+
+    def starve(self, name: str, more_bytes: int) -> None:
+        """Let a running service take no more than so much memory beside what it has."""
+        pid = self.services[name].pid
+        if pid is not None:
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+            limit = pages * resource.getpagesize() + more_bytes
+            resource.prlimit(pid, resource.RLIMIT_AS, (limit, limit))
+
+    def sent(self) -> int:
+        """Lines of the events file that have been sent for sure; those in flight may not have been."""
+        if not self.journal.exists():
+            return 0
+        with self.journal.open("rb") as file:
+            lines = sum(1 for _ in file)
+        return max(0, self.skipped + lines - self.sent_before)
+
+    def close(self) -> None:
+        """Kill all services."""
+        for name in self.services:
+            self.kill(name)
+
+    def _replay_rest(self) -> list[str]:
+        """Arguments of the simulator that goes on where the last one surely was; some events come twice."""
+        self.skipped = max(0, self.sent() - IN_FLIGHT_MAX)
+        if self.journal.exists():
+            # A line may have been cut short by a kill; the next one begins on a line of its own.
+            text = self.journal.read_bytes()
+            if text and not text.endswith(b"\n"):
+                self.journal.write_bytes(text + b"\n")
+            self.sent_before = self.journal.read_bytes().count(b"\n")
+        return [
+            f"--events={self.events}",
+            "--as-recorded",
+            f"--rate={self.rate}",
+            f"--topic={self.name}/states",
+            f"--journal={self.journal}",
+            f"--in-flight={IN_FLIGHT_MAX}",
+            f"--skip-first={self.skipped}",
+        ]

@@ -1,0 +1,301 @@
+"""A schedule, played on a pipeline while data flows; at the end everything is healed, awaited and verified.
+
+Services that have ended are started again, as a supervisor of a production would. Which ends are allowed is known
+here: by a kill or a signal of ours, without memory, and of a joiner that has lost its units. Any other is a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from broker.stack.servers import Server
+from tests.chaos.limits import empty_disk, fill_disk, set_clock
+from tests.chaos.pipeline import JOINERS, SERVERS, ChaosPipeline
+from tests.chaos.schedule import Act
+from tests.chaos.settling import Settling
+from tests.integration.services import ROOT, STOP_S, wait_until
+
+_ARMED_S: Final = 25.0
+"""So long a service may live that is to die at a point; then the point did not come, and it is killed."""
+
+_STARVING_BYTES: Final = 4 * 1024 * 1024
+_REST_RATE: Final = 3_000
+"""Events/s of what is left when all acts are over."""
+
+
+@dataclass
+class Played:
+    """What happened: the timeline, and counts of it."""
+
+    timeline: list[dict[str, Any]] = field(default_factory=list)
+    kills: int = 0
+    others: int = 0
+    failures: list[str] = field(default_factory=list)
+    report: dict[str, Any] = field(default_factory=dict)
+    """Of the tester."""
+
+
+class Play:
+    """Plays acts on a pipeline, once."""
+
+    def __init__(self, pipeline: ChaosPipeline, acts: list[Act], *, may_lose: bool = False) -> None:
+        """``may_lose``: events may be lost before Kafka, so that not all are awaited there."""
+        self._may_lose = may_lose
+        self.played = Played()
+        self._pipeline = pipeline
+        self._acts = acts
+        self._began_s = time.monotonic()
+        self._away: set[str] = {"three"}
+        self._armed: dict[str, tuple[str, float]] = {}
+        self._starving: set[str] = set()
+        self._stopped: set[str] = set()
+        self._replayed = False
+        # What is done to a server takes time, in which the others go on; per server it is done in order.
+        self._hands = {name: ThreadPoolExecutor(1, name) for name in SERVERS}
+        self._works: list[Future[None]] = []
+
+    def run(self) -> Played:
+        """Start everything, act, heal, wait until all is through, stop, verify."""
+        self._start_all()
+        steps = sorted(
+            [(act.at_s, 0, n, act) for n, act in enumerate(self._acts)]
+            + [(act.until_s, 1, n, act) for n, act in enumerate(self._acts)]
+        )
+        self._began_s = time.monotonic()
+        for at_s, is_end, _, act in steps:
+            if not is_end or act.until_s < 1e6:
+                wait_until(lambda at_s=at_s: self._is_due(at_s), f"the moment {at_s}", at_s + 600)  # type: ignore[misc]
+                self._end(act) if is_end else self._begin(act)
+        wait_until(self._all_died, "every armed service has died", 2 * _ARMED_S)
+        self._finish()
+        return self.played
+
+    def close(self) -> None:
+        """End the threads; what hangs is let go."""
+        for hand in self._hands.values():
+            hand.shutdown(cancel_futures=True)
+
+    def _start_all(self) -> None:
+        Settling(self._pipeline).create_topics()
+        for name in ("connector", "one", "two", "db_connector"):
+            self._pipeline.start(name)
+        for name, words in (("connector", "connected to MQTT"), ("one", ": taken"), ("db_connector", ": partitions ")):
+            service = self._pipeline.services[name]
+            wait_until(lambda service=service, words=words: words in service.text(), f"{name} is up")  # type: ignore[misc]
+        self._pipeline.start("simulator")
+
+    def _is_due(self, at_s: float) -> bool:
+        self._supervise()
+        return time.monotonic() - self._began_s >= at_s
+
+    # Acts
+
+    def _begin(self, act: Act) -> None:
+        if act.target in self._armed:
+            self._kill(act.target, "its point did not come")
+        self._note(act.fault, act.target, act.point and f"{act.point}:{act.count}")
+        if act.fault == "join":
+            self._away.discard(act.target)
+            self._pipeline.start(act.target)
+            return
+        self.played.kills += act.fault in {"kill", "die"}
+        self.played.others += act.fault not in {"kill", "die"}
+        if act.target in SERVERS and act.fault in {"kill", "stop", "freeze"}:
+            self._works.append(self._hands[act.target].submit(self._begin_on_server, act))
+        elif act.fault in {"cut", "silence", "delay", "slow", "refuse"}:
+            self._change_wires(act)
+        elif act.fault == "fill":
+            fill_disk(self._pipeline.servers.disks[act.target])
+        elif act.fault == "clock":
+            set_clock(self._pipeline.servers.clocks[act.target], act.count)
+        else:
+            self._begin_on_service(act)
+
+    def _end(self, act: Act) -> None:
+        if act.target in SERVERS and act.fault in {"kill", "stop", "freeze"}:
+            self._works.append(self._hands[act.target].submit(self._end_on_server, act))
+        elif act.fault in {"cut", "silence", "delay", "slow", "refuse"}:
+            for wire in self._wires(act):
+                self._pipeline.servers.wires.mend(wire)
+        elif act.fault == "fill":
+            empty_disk(self._pipeline.servers.disks[act.target])
+            self._works.append(self._hands[act.target].submit(self._end_on_server, act))
+        elif act.fault == "clock":
+            set_clock(self._pipeline.servers.clocks[act.target], 0)
+        elif act.fault == "freeze":
+            self._pipeline.signal(act.target, signal.SIGCONT)
+        elif act.fault == "starve" and act.target in self._starving:
+            self._kill(act.target, "starved and still there")
+        elif act.fault in {"kill", "stop"}:
+            self._away.discard(act.target)
+        if act.lasting_s:
+            self._note(f"end of {act.fault}", act.target)
+
+    def _begin_on_service(self, act: Act) -> None:
+        pipeline, name = self._pipeline, act.target
+        if act.fault == "freeze":
+            if pipeline.services[name].pid is not None:
+                pipeline.signal(name, signal.SIGSTOP)
+        elif act.fault == "starve":
+            self._starving.add(name)
+            pipeline.starve(name, _STARVING_BYTES)
+        elif act.fault == "stop":
+            self._away.add(name)
+            self._stop(name)
+        elif act.fault == "kill":
+            self._away.add(name)
+            pipeline.kill(name)
+        elif act.fault == "die":
+            pipeline.kill(name)
+            if name != "simulator" or not self._replayed:
+                pipeline.start(name, f"{act.point}:{act.count}")
+                self._armed[name] = (act.point, time.monotonic() + _ARMED_S)
+
+    def _begin_on_server(self, act: Act) -> None:
+        server = self._server(act.target)
+        if act.fault == "kill":
+            server.kill()
+        elif act.fault == "stop":
+            server.stop()
+        else:
+            server.pause()
+
+    def _end_on_server(self, act: Act) -> None:
+        server = self._server(act.target)
+        if act.fault == "freeze":
+            server.resume()
+        server.start()
+        server.wait_ready()
+
+    def _server(self, name: str) -> Server:
+        return {server.name: server for server in self._pipeline.servers.stack.servers}[name]
+
+    def _wires(self, act: Act) -> list[Any]:
+        servers = self._pipeline.servers
+        return [servers.influxdb] if act.target == "influxdb" else servers.wires_of(act.target)
+
+    def _change_wires(self, act: Act) -> None:
+        wires = self._pipeline.servers.wires
+        for wire in self._wires(act):
+            if act.fault == "cut":
+                wires.cut(wire)
+            elif act.fault == "silence":
+                wires.silence(wire)
+            elif act.fault == "refuse":
+                wires.refuse(wire)
+            else:
+                wire.delay_s = {"delay": 0.3, "slow": 2.0}[act.fault]
+
+    # Supervision
+
+    def _supervise(self) -> None:
+        for name, service in self._pipeline.services.items():
+            armed = self._armed.get(name)
+            if armed is not None and service.pid is not None and time.monotonic() > armed[1]:
+                self._kill(name, f"{armed[0]} did not come")
+            if service.process is None or service.pid is not None or name in self._away:
+                continue
+            if name == "simulator" and self._has_replayed(service.process.returncode):
+                continue
+            self._judge(name, service.process.returncode, armed)
+            self._armed.pop(name, None)
+            self._starving.discard(name)
+            self._stopped.discard(name)
+            self._pipeline.start(name)
+
+    def _has_replayed(self, status: int) -> bool:
+        """Whether the simulator, which has ended with this, has sent everything: 0 also tells of an ordered end."""
+        self._replayed = self._replayed or (status == 0 and "simulator" not in self._stopped)
+        return self._replayed
+
+    def _judge(self, name: str, status: int, armed: tuple[str, float] | None) -> None:
+        """Whether a service may have ended so."""
+        if armed is not None and status == -signal.SIGKILL:
+            self.played.kills += 1
+            self._note("died", name, armed[0])
+            return
+        if status == -signal.SIGKILL or name in self._stopped:
+            return
+        end = self._pipeline.services[name].text()[-2000:]
+        self._note("ended by itself", name, f"status {status}")
+        gave_up = name in JOINERS and status == 1 and "given up" in end
+        if not gave_up and name not in self._starving and name != "simulator":
+            self.played.failures.append(f"{name} ended by itself with {status}:\n{end}")
+
+    def _kill(self, name: str, why: str) -> None:
+        self._note("kill", name, why)
+        self.played.kills += 1
+        self._armed.pop(name, None)
+        self._starving.discard(name)
+        self._pipeline.kill(name)
+
+    def _stop(self, name: str) -> None:
+        """SIGTERM; a service that does not end in time, or not well, is a failure."""
+        process = self._pipeline.services[name].process
+        if process is None or process.poll() is not None:
+            return
+        self._stopped.add(name)
+        process.send_signal(signal.SIGTERM)
+        try:
+            status = process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.played.failures.append(f"{name} did not end within {STOP_S} s of SIGTERM")
+            self._pipeline.kill(name)
+            return
+        # The simulator says with 1 that not everything was sent.
+        if status not in ({0, 1} if name == "simulator" else {0}):
+            self.played.failures.append(f"{name} ended with {status} after SIGTERM")
+
+    def _all_died(self) -> bool:
+        self._supervise()
+        return not self._armed
+
+    def _note(self, what: str, target: str, detail: str = "") -> None:
+        moment_s = round(time.monotonic() - self._began_s, 2)
+        self.played.timeline.append({"s": moment_s, "what": what, "target": target, "detail": detail})
+
+    # The end
+
+    def _finish(self) -> None:
+        for work in self._works:
+            work.result()
+        self._away = {"three"}
+        if not self._replayed:
+            # The rest, quickly.
+            self._stop("simulator")
+            self._pipeline.rate = _REST_RATE
+            self._stopped.discard("simulator")
+            self._pipeline.start("simulator")
+        settling = Settling(self._pipeline)
+        try:
+            settling.wait(self._supervise_to_the_end, may_lose=self._may_lose)
+        finally:
+            settling.close()
+        self._note("all is through", "pipeline")
+        for name in self._pipeline.services:
+            self._stop(name)
+        self.played.report = verify(self._pipeline, self._pipeline.events)
+
+    def _supervise_to_the_end(self) -> bool:
+        self._supervise()
+        return self._replayed
+
+
+def verify(pipeline: ChaosPipeline, events: Path | None) -> dict[str, Any]:
+    """What the tester finds, from the events file, where one is given, to the database."""
+    report = pipeline.folder / "verified.json"
+    command = [sys.executable, "-m", "joiner.tester", "verify", "--influx", f"--config={pipeline.config}"]
+    command += [f"--json={report}", *([f"--events={events}"] if events is not None else [])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    (pipeline.folder / "verified.txt").write_text(done.stdout + done.stderr)
+    assert report.exists(), done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(report.read_text())
+    return {**found, "is_right": done.returncode == 0}

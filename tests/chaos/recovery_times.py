@@ -1,0 +1,132 @@
+"""How long are units without output when their joiner is killed: until its restart, and until another takes over?
+
+``python -m tests.chaos.recovery_times --kills 20 --report docs/evidence/recovery_times``. Two joiners share the units
+while data flows. The time counts from SIGKILL to the first commit of results of the unit by its next run, seen by a
+reader of committed records; of each kill, the slowest unit counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import TopicPartition
+
+from broker.settings import load_settings
+from joiner.run.clients import make_reader
+from joiner.run.progress import Progress, decode_progress
+from joiner.run.settings import JoinerSettings
+from simulator.generate import Plan, write
+from tests.chaos.pipeline import PARTITIONS, ChaosPipeline, chaos_stack
+from tests.chaos.report import versions_of
+from tests.chaos.settling import Settling
+from tests.integration.services import DEADLINE_S
+
+_EVENTS_PER_S: Final = 100
+_CALM_S: Final = 3.0
+"""Between two kills, so that everything is as it was."""
+
+
+class Watch:
+    """Sees the progress records of all units as they are committed."""
+
+    def __init__(self, settings: JoinerSettings) -> None:
+        self.newest: dict[int, Progress] = {}
+        self._consumer = make_reader(settings.kafka, "recovery-times")
+        self._consumer.assign([TopicPartition(settings.state_topic, unit, 0) for unit in range(PARTITIONS)])
+
+    def look(self) -> None:
+        """Take what has come, waiting a little."""
+        for message in self._consumer.consume(500, 0.02):
+            if message.error() is None and (message.key() or b"").endswith(b"/progress"):
+                progress = decode_progress(message.value() or b"")
+                self.newest[progress.unit] = progress
+
+    def look_for(self, seconds: float) -> None:
+        """Look for so long."""
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            self.look()
+
+    def close(self) -> None:
+        """Close the client."""
+        self._consumer.close()
+
+
+def measure(pipeline: ChaosPipeline, watch: Watch, victim: str, *, restart: bool) -> float | None:
+    """Seconds from a kill to the output of the last of its units; None where it had no unit."""
+    before = {unit: one for unit, one in watch.newest.items() if one.instance == victim}
+    if not before:
+        return None
+    began_s = time.monotonic()
+    pipeline.kill(victim)
+    if restart:
+        pipeline.start(victim)
+    waiting = set(before)
+    while waiting:
+        watch.look()
+        waiting -= {unit for unit in waiting if _gives_output(watch.newest[unit], before[unit])}
+        assert time.monotonic() - began_s < DEADLINE_S, f"units {waiting} gave no output"
+    took_s = time.monotonic() - began_s
+    if not restart:
+        pipeline.start(victim)
+    return took_s
+
+
+def _gives_output(now: Progress, before: Progress) -> bool:
+    return now.run != before.run and now.counts.get("pairs", 0) > before.counts.get("pairs", 0)
+
+
+def main() -> int:
+    """Measure, and write the report."""
+    options = _options()
+    took: dict[str, list[float]] = {"restart": [], "taken over": []}
+    with tempfile.TemporaryDirectory(prefix="lsb-times-") as name, chaos_stack() as servers:
+        folder = Path(name)
+        events = folder / "events.json"
+        write(Plan(events=_EVENTS_PER_S * 60 * options.kills, seed=1, machines=7), events)
+        pipeline = ChaosPipeline(servers, folder, events, _EVENTS_PER_S)
+        Settling(pipeline).create_topics()
+        with closing(pipeline), closing(Watch(load_settings(JoinerSettings, pipeline.config))) as watch:
+            for service in ("connector", "one", "two", "simulator"):
+                pipeline.start(service)
+            watch.look_for(15)
+            for kind, is_restart in (("restart", True), ("taken over", False)):
+                for turn in range(options.kills):
+                    took_s = measure(pipeline, watch, ("one", "two")[turn % 2], restart=is_restart)
+                    took[kind] += [took_s] if took_s is not None else []
+                    watch.look_for(_CALM_S if is_restart else 3 * _CALM_S)
+        versions = versions_of(servers.stack)
+    _write(options.report, took, versions)
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20, help="of each kind (default 20)")
+    parser.add_argument("--report", type=Path, default=Path("recovery_times"), help="where .json and .md go")
+    return parser.parse_args()
+
+
+def _write(path: Path, took: dict[str, list[float]], versions: dict[str, Any]) -> None:
+    path.with_suffix(".json").write_text(json.dumps({"versions": versions, "seconds": took}, indent=1) + "\n")
+    lines = ["# From the kill of a joiner to the next results of its units", ""]
+    lines += [f"- {name}: {value}" for name, value in versions.items()]
+    lines += ["", "| after the kill | kills | min s | median s | max s |", "|---|---|---|---|---|"]
+    for kind, times in took.items():
+        row = [f"{value:.2f}" for value in (min(times), statistics.median(times), max(times))]
+        lines.append(f"| {kind} | {len(times)} | " + " | ".join(row) + " |")
+    text = "\n".join([*lines, ""])
+    path.with_suffix(".md").write_text(text)
+    sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

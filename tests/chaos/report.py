@@ -1,0 +1,89 @@
+"""The report of chaos runs, as evidence: JSON with every timeline, Markdown with a row for each run and the sums."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.metadata
+import json
+import platform
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import libversion
+
+from broker.stack import LocalStack
+from tests.chaos.play import Played
+from tests.integration.services import ROOT
+
+_COLUMNS: Final = (
+    "seed", "kills", "other faults", "events", "records", "expected", "found", "missing", "doubled", "unexpected",
+    "altered", "s",
+)  # fmt: skip
+_SUMMED: Final = _COLUMNS[1:-1]
+
+
+def row_of(seed: int | str, played: Played, took_s: float) -> dict[str, Any]:
+    """The row of a run."""
+    total = played.report["total"]
+    counts = played.report["counts"]
+    return {
+        "seed": seed,
+        "kills": played.kills,
+        "other faults": played.others,
+        "events": played.report["events"]["rows"],
+        "records": counts.get("input records", 0),
+        **{name: total[name] for name in ("expected", "found", "missing", "doubled", "unexpected", "altered")},
+        "s": round(took_s),
+    }
+
+
+def write_report(path: Path, rows: list[dict[str, Any]], versions: dict[str, str]) -> None:
+    """``path`` with ``.json`` and ``.md``."""
+    path.with_suffix(".json").write_text(json.dumps({"versions": versions, "runs": rows}, indent=1) + "\n")
+    path.with_suffix(".md").write_text(_markdown(rows, versions))
+
+
+def versions_of(stack: LocalStack) -> dict[str, str]:
+    """What was run, where and when."""
+    jars = next((path.name for path in (stack.folder).rglob("kafka_2.13-*.jar")), "")
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],  # noqa: S607 - wherever git lies
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {
+        "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": commit.stdout.strip(),
+        "machine": f"{platform.system()} {platform.release()}, {_cores()} cores",
+        "Python": platform.python_version(),
+        "librdkafka": libversion()[0],
+        **{name: importlib.metadata.version(name) for name in ("confluent-kafka", "paho-mqtt", "influxdb-client")},
+        "MQTT broker": stack.mqtt.kind,
+        **({"Kafka": jars} if jars else {}),
+    }
+
+
+def _cores() -> int:
+    return len(Path("/proc/cpuinfo").read_text().split("processor\t")) - 1 if Path("/proc/cpuinfo").exists() else 0
+
+
+def _markdown(rows: list[dict[str, Any]], versions: dict[str, str]) -> str:
+    sums = {name: sum(row[name] for row in rows) for name in _SUMMED}
+    what = Counter(
+        (entry["what"], entry["target"], entry["detail"] if entry["what"] == "died" else "")
+        for row in rows
+        for entry in row.get("timeline", [])
+        if not entry["what"].startswith(("end of", "all is", "die")) or entry["what"] == "died"
+    )
+    lines = ["# Crashes and faults at seeded moments", ""]
+    lines += [f"- {name}: {value}" for name, value in versions.items()]
+    lines += ["", "| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * len(_COLUMNS)]
+    lines += ["| " + " | ".join(str(row[column]) for column in _COLUMNS) + " |" for row in rows]
+    lines += ["| **all** | " + " | ".join(f"**{sums[name]}**" for name in _SUMMED) + " | |", ""]
+    lines += ["## What was done", "", "| what | to | where | times |", "|---|---|---|---|"]
+    lines += [f"| {a} | {b} | {c} | {n} |" for (a, b, c), n in sorted(what.items())]
+    return "\n".join([*lines, ""])

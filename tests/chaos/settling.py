@@ -1,0 +1,113 @@
+"""When a pipeline has nothing more to do: every event is in Kafka, joined, and its results are in the database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from broker.settings import load_settings
+from broker.topics import data_topic_specs, ensure_topics, state_topic_spec
+from broker.wire import Record, decode_data
+from connector.settings import Settings as ConnectorSettings
+from joiner.check.events import parse_row
+from joiner.run.clients import log_range
+from joiner.run.settings import JoinerSettings
+from joiner.run.state_log import read_progress
+from tests.chaos.pipeline import PARTITIONS, ChaosPipeline
+from tests.integration.services import read_topic, topic_reader, wait_until
+
+DEADLINE_S: Final = 180.0
+"""For each step: Kafka's client may be stuck for half a minute (see `broker.producer`), and two cores are busy."""
+
+_QUIET_S: Final = 15.0
+"""Longer than a connector takes to connect anew."""
+
+
+class Settling:
+    """Looks at how far a pipeline is."""
+
+    def __init__(self, pipeline: ChaosPipeline) -> None:
+        self._pipeline = pipeline
+        self._settings = load_settings(JoinerSettings, pipeline.config)
+        self._consumer: Consumer | None = None
+        self._length, self._quiet_since_s = 0, time.monotonic()
+
+    def create_topics(self) -> None:
+        """Make the topics before any service does."""
+        settings = self._settings
+        specs = [*data_topic_specs(settings.topics), state_topic_spec(settings.application.name, settings.topics)]
+        ensure_topics(AdminClient(settings.kafka.client_config()), specs)
+
+    def wait(self, look: Callable[[], bool], *, may_lose: bool = False) -> None:
+        """Wait until all is through; ``look`` tells whether the simulator is, and is called all the time.
+
+        ``may_lose``: not all events may reach Kafka, so that it is waited until nothing has come for a while.
+        """
+        wait_until(look, "the simulator has sent everything", DEADLINE_S)
+        expected = self._expected()
+        for is_through, what in (
+            (self._is_quiet if may_lose else lambda: not self._missing(expected), "all events are in Kafka"),
+            (self._is_joined, "all input is joined"),
+            (self._is_written, "all results are in the database"),
+        ):
+            wait_until(lambda is_through=is_through: look() and is_through(), what, DEADLINE_S)  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Close the client."""
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def _expected(self) -> set[tuple[str, str, str]]:
+        events = load_settings(ConnectorSettings, self._pipeline.config).events
+        found = set()
+        with self._pipeline.events.open("rb") as file:
+            for line in file:
+                row = parse_row(line.removesuffix(b"\n"), events.time_unit, events.event_bytes_max)
+                found |= {(one.thing, one.quantity, one.id) for one in row.quantities}
+        return found
+
+    def _missing(self, expected: set[tuple[str, str, str]]) -> int:
+        """How many quantities are not in Kafka yet. A second look asks for what the first did not find."""
+        topic = self._settings.topics.data
+        for stored in read_topic(self._settings.kafka.bootstrap_servers, topic, PARTITIONS):
+            record, _ = decode_data(stored.value, "ms")
+            if isinstance(record, Record):
+                expected.discard((record.thing, record.quantity, record.id))
+        return len(expected)
+
+    def _is_quiet(self) -> bool:
+        """Whether nothing has come into Kafka for a while."""
+        length = sum(self._end(self._settings.topics.data, unit) for unit in range(PARTITIONS))
+        if length != self._length:
+            self._length, self._quiet_since_s = length, time.monotonic()
+        return time.monotonic() - self._quiet_since_s > _QUIET_S
+
+    def _is_joined(self) -> bool:
+        settings = self._settings
+        try:
+            for unit in range(PARTITIONS):
+                progress = read_progress(settings.kafka, f"{self._pipeline.name}-watch", settings.state_topic, unit)
+                if progress is None or any(at < self._end(topic, unit) for topic, at in progress.offsets.items()):
+                    return False
+        except KafkaException:
+            return False
+        return True
+
+    def _is_written(self) -> bool:
+        topic = self._settings.topics.out
+        with closing(topic_reader(self._settings.kafka.bootstrap_servers, f"{self._pipeline.name}-db")) as group:
+            try:
+                committed = group.committed([TopicPartition(topic, unit) for unit in range(PARTITIONS)], 10)
+            except KafkaException:
+                return False
+        return all(max(at.offset, 0) >= self._end(topic, at.partition) for at in committed)
+
+    def _end(self, topic: str, partition: int) -> int:
+        if self._consumer is None:
+            self._consumer = topic_reader(self._settings.kafka.bootstrap_servers, f"{self._pipeline.name}-watch")
+        return log_range(self._consumer, topic, partition)[1]

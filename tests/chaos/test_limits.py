@@ -1,0 +1,92 @@
+"""What is left of the promise where a machine is at its limits: disks full, clocks wrong, Kafka away for minutes.
+
+Also how much an MQTT broker loses that is killed: all that is promised there is what its own persistence keeps.
+These runs take minutes each, so they are part of `make test-chaos` alone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.generate import Plan, write
+from tests.chaos.limits import why_no_clock, why_no_disk
+from tests.chaos.pipeline import ChaosPipeline, ChaosStack, chaos_stack
+from tests.chaos.play import Play, verify
+from tests.chaos.report import row_of
+from tests.chaos.schedule import Act
+
+EVENTS_PER_S = 100
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        not os.environ.get("LSB_CHAOS_FULL"), reason="takes minutes: make test-chaos, or LSB_CHAOS_FULL=1"
+    ),
+]
+
+
+def play(
+    servers: ChaosStack, folder: Path, acts: list[Act], rows: list[dict[str, Any]], name: str, *, may_lose: bool = False
+) -> dict[str, Any]:
+    """Play the acts while data flows; the row of the report, which is right but for what may be lost."""
+    began_s = time.monotonic()
+    events = folder / "events.json"
+    count = int(EVENTS_PER_S * (acts[-1].until_s + 10))
+    write(Plan(events=count, seed=1, machines=7, disorder=0.02, repeats=0.005, equal=0.005), events)
+    pipeline = ChaosPipeline(servers, folder, events, EVENTS_PER_S)
+    playing = Play(pipeline, acts, may_lose=may_lose)
+    try:
+        played = playing.run()
+        row = row_of(name, played, time.monotonic() - began_s)
+        lost = sum(fates["lost before Kafka"] for fates in played.report["events"]["accounts"].values())
+        rows.append(row | {"lost before Kafka": lost, "timeline": played.timeline})
+        assert played.failures == []
+        right = verify(pipeline, None) if may_lose else played.report
+        assert right["is_right"], (folder / "verified.txt").read_text()
+    finally:
+        playing.close()
+        pipeline.close()
+    return rows[-1]
+
+
+def test_kafka_may_be_away_for_minutes(servers: ChaosStack, chaos_report: list[dict[str, Any]], tmp_path: Path) -> None:
+    play(servers, tmp_path, [Act(10, "kill", "kafka", 150)], chaos_report, "Kafka away")
+
+
+@pytest.mark.skipif(bool(why_no_disk()), reason=why_no_disk())
+@pytest.mark.parametrize("server", ["kafka", "influxdb"])
+def test_a_full_disk_costs_nothing_but_time(server: str, chaos_report: list[dict[str, Any]], tmp_path: Path) -> None:
+    acts = [Act(8, "fill", server, 15), Act(40, "fill", server, 10), Act(70, "stop", "one", 0)]
+    with chaos_stack(small_disks=[server]) as servers:
+        play(servers, tmp_path, acts, chaos_report, f"disk of {server} full")
+
+
+@pytest.mark.skipif(bool(why_no_clock()), reason=why_no_clock())
+def test_clocks_that_are_set_change_nothing(chaos_report: list[dict[str, Any]], tmp_path: Path) -> None:
+    day_s = 86_400
+    whose = ["kafka", "connector", "one", "two", "db_connector", "simulator"]
+    acts = [
+        act
+        for turn, name in enumerate(whose)
+        for act in (
+            Act(5 + 12 * turn, "clock", name, 5, "", 3600),
+            Act(11 + 12 * turn, "clock", name, 5, "", (-3600, -day_s)[turn % 2]),
+        )
+    ]
+    acts.append(Act(80, "kill", "one"))
+    with chaos_stack(wrong_clocks=whose) as servers:
+        play(servers, tmp_path, acts, chaos_report, "clocks set")
+
+
+def test_what_a_killed_mqtt_broker_loses_is_lost_before_kafka_and_nothing_else(
+    servers: ChaosStack, chaos_report: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    acts = [Act(6 + 7.3 * turn, "kill", "mqtt", 1) for turn in range(8)]
+    servers.up()
+    play(servers, tmp_path, acts, chaos_report, "MQTT broker killed", may_lose=True)

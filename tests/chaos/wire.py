@@ -1,0 +1,144 @@
+"""A wire between a client and a server, which can be cut, silenced, slowed, or made to answer for the server.
+
+It carries bytes and knows one thing of one protocol: how HTTP says that a service is unavailable. All wires of a run
+live in one thread of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, Final
+
+_BLOCK_BYTES: Final = 65_536
+_UNAVAILABLE: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_LOOPBACK: Final = "127.0.0.1"
+
+
+class Wires:
+    """The thread in which wires carry; `close` ends all of them."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="wires", daemon=True)
+        self._thread.start()
+        self._wires: list[Wire] = []
+
+    def add(self, port: int = 0) -> Wire:
+        """A wire on a port of the loopback, by default a free one, that leads nowhere yet."""
+        wire = Wire()
+        self._wires.append(wire)
+        self._run(wire.listen(port))
+        return wire
+
+    def cut(self, wire: Wire) -> None:
+        """Break the connections and refuse new ones, until `mend`."""
+        wire.is_cut = True
+        self._run(wire.break_all())
+
+    def mend(self, wire: Wire) -> None:
+        """Let everything through again, at once."""
+        wire.is_cut = wire.is_silent = wire.is_refusing = False
+        wire.delay_s = 0.0
+        self._run(wire.flow())
+
+    def silence(self, wire: Wire) -> None:
+        """Take everything and carry nothing, without a word to either side, until `mend`."""
+        wire.is_silent = True
+
+    def refuse(self, wire: Wire) -> None:
+        """Answer each request with HTTP's 503, until `mend`."""
+        wire.is_refusing = True
+        self._run(wire.break_all())
+
+    def close(self) -> None:
+        """End all wires and the thread."""
+        for wire in self._wires:
+            self._run(wire.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+
+class Wire:
+    """One wire: ``port`` is where clients connect, ``target`` the port of the server. Changed through `Wires`."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.target = 0
+        self.delay_s = 0.0
+        self.is_cut = self.is_silent = self.is_refusing = False
+        self._server: asyncio.Server | None = None
+        self._flowing = asyncio.Event()
+        self._carrying: set[asyncio.Task[None]] = set()
+
+    async def listen(self, port: int) -> None:
+        """Accept from now on."""
+        self._server = await asyncio.start_server(self._accept, _LOOPBACK, port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def break_all(self) -> None:
+        """End all connections."""
+        for task in list(self._carrying):
+            task.cancel()
+
+    async def flow(self) -> None:
+        """Wake what waits in silence."""
+        self._flowing.set()
+        self._flowing = asyncio.Event()
+
+    async def close(self) -> None:
+        """Accept nothing more and end all connections."""
+        if self._server is not None:
+            self._server.close()
+        await self.break_all()
+        await asyncio.gather(*self._carrying, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            return
+        self._carrying.add(task)
+        try:
+            await self._serve(reader, writer)
+            writer.close()  # what is written still goes out
+        except (OSError, asyncio.CancelledError, asyncio.IncompleteReadError):
+            writer.transport.abort()  # whatever breaks, each side learns of it by the end of its connection
+        finally:
+            self._carrying.discard(task)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.is_cut:
+            return
+        if self.is_refusing:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(_UNAVAILABLE)
+            await writer.drain()
+            writer.write_eof()
+            await reader.read()
+            return
+        far_reader, far_writer = await asyncio.open_connection(_LOOPBACK, self.target)
+        ways = [asyncio.ensure_future(self._carry(*way)) for way in ((reader, far_writer), (far_reader, writer))]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            far_writer.close()
+        except asyncio.CancelledError:
+            far_writer.transport.abort()
+            raise
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while block := await source.read(_BLOCK_BYTES):
+            if self.delay_s:
+                await asyncio.sleep(self.delay_s)
+            while self.is_silent:
+                await self._flowing.wait()
+            sink.write(block)
+            await sink.drain()
