@@ -1,6 +1,7 @@
 """Taking a unit over and building its state at C: the same for a start, a crash, a rebalance, and another runner.
 
-Claim:    1. initialise the transactional id (fences whoever had the unit)
+Claim:    0. look at the progress record, so that a process with other settings fences nobody
+          1. initialise the transactional id (fences whoever had the unit)
           2. read the progress record
           3. check that it is ours to continue: placement, fingerprint, topics, partitions, the log's range
           4. a transaction that writes it back with our run id
@@ -68,11 +69,10 @@ def claim(
     transactions: UnitTransactions,
     claimant: Claimant,
 ) -> Progress:
-    """Steps 1-4; returns the progress record that we wrote.
+    """Steps 0-4; returns the progress record that we wrote.
 
     Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException where Kafka does not answer.
     """
-    transactions.init()
     # Asked anew each time: a topic may have been made anew while this process runs.
     topics = topic_facts(admin, settings.input_topics)
     absent = [topic for topic in settings.input_topics if topic not in topics]
@@ -81,6 +81,11 @@ def claim(
             f"unit {unit}: {', '.join(absent)} does not exist any more: restore it, or begin anew with `joiner reset` "
             "and a restart, which creates it"
         )
+    early = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
+    if early is not None:
+        check_continues(settings, early, topics, claimant)
+    transactions.init()
+    # Only what is read behind the init cannot change any more.
     found = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
     if found is None:
         _check_never_begun(settings, unit)
