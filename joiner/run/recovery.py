@@ -89,6 +89,7 @@ def claim(
     found = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
     if found is None:
         _check_never_begun(settings, unit)
+        _tell_results_that_are_there(settings, unit)
         progress = first_progress(settings, unit, topics, claimant)
     else:
         check_continues(settings, found, topics, claimant)
@@ -165,6 +166,23 @@ def _check_never_begun(settings: JoinerSettings, unit: int) -> None:
             f"unit {unit} of {settings.application.name!r}: the group has committed {offsets_as_text(committed)}, but "
             f"{settings.state_topic} holds no progress: was the topic deleted? Restore it, or start anew with "
             "`joiner reset` (results that were written already are then written again, under the same ids)"
+        )
+
+
+def _tell_results_that_are_there(settings: JoinerSettings, unit: int) -> None:
+    """A first start cannot be told from one after both state and group are lost: the results may be of others."""
+    consumer = make_consumer(settings.kafka, settings.application.name)
+    try:
+        _, end = log_range(consumer, settings.topics.out, unit)
+    finally:
+        consumer.close()
+    if end:
+        _log.warning(
+            "unit %s of %r begins anew, and %s holds results already: those of its joins are written again, under the "
+            "same ids, if this application has run before and its state is lost",
+            unit,
+            settings.application.name,
+            settings.topics.out,
         )
 
 

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
 from broker.wire import encode
-from db_connector.service import KafkaFailureError, Results, Service
+from db_connector.service import KafkaFailureError, Results, Service, target_of
 from db_connector.settings import DbConnectorSettings
 from db_connector.writer import Outcome
 from tests.unit.test_db_connector_contract import joined
@@ -50,7 +50,8 @@ class _Consumer:
 
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         assert timeout > 0
-        return [TopicPartition(partition.topic, partition.partition, 0) for partition in partitions]
+        target = target_of(DbConnectorSettings())
+        return [TopicPartition(partition.topic, partition.partition, 0, target) for partition in partitions]
 
     def consume(self, _count: int, _timeout_s: float) -> list[_Message]:
         return self._script.popleft() if self._script else []
