@@ -52,30 +52,32 @@ def set_offsets(pipeline: Pipeline, offset: int) -> None:
     wait_until(is_set, "the group's offsets can be set")
 
 
-def run_until_drained(pipeline: Pipeline, **settings: str) -> None:
-    """Start a connector, let it write all there is, stop it."""
+def write(pipeline: Pipeline, count: int, **settings: str) -> str:
+    """Let a connector begin, write so many results and drain the log; what it said."""
+    lines = pipeline.journal.read_text().count("\n") if pipeline.journal.exists() else 0
+    before = pipeline.log() if pipeline.processes else ""
     process = pipeline.start(**settings)
+    wait_until(lambda: ": partitions 0 from" in pipeline.log().removeprefix(before), "it has its partitions")
+    # The group may have been at the ends of the log before it began.
+    wait_until(lambda: pipeline.journal_records(skip_lines=lines) >= count, f"{count} results are written")
     pipeline.wait_until_drained()
     pipeline.stop(process)
+    assert pipeline.journal_records(skip_lines=lines) == count
+    return pipeline.log().removeprefix(before)
 
 
 def test_offsets_that_were_set_by_hand_lose_no_point(pipeline: Pipeline) -> None:
     pairs = pairs_of(1_000, seed=20)
     pipeline.produce(values_of(pairs[:500]))
-    run_until_drained(pipeline)
-    before = pipeline.log()
-    assert "is not believed" not in before
+    assert "is not believed" not in write(pipeline, 500)
     pipeline.produce(values_of(pairs[500:]))
     # Nearly --to-latest: all but the last results would be passed over without a word.
     set_offsets(pipeline, 190)
-    run_until_drained(pipeline)
-    said = pipeline.log().removeprefix(before)
+    said = write(pipeline, 1_000)
     assert said.count(f"the offset 190 of group {pipeline.name} was set by hand, by another tool") == PARTITIONS
     assert said.count("all results are written from the beginning of the log") == PARTITIONS
     assert pipeline.points() == pipeline.points_for(pairs)
-    before = pipeline.log()
-    run_until_drained(pipeline)
-    assert "is not believed" not in pipeline.log().removeprefix(before), "its own offsets are believed"
+    assert "is not believed" not in write(pipeline, 0), "its own offsets are believed"
 
 
 def test_another_measurement_or_bucket_gets_every_point_under_the_same_group(
@@ -83,15 +85,15 @@ def test_another_measurement_or_bucket_gets_every_point_under_the_same_group(
 ) -> None:
     pairs = pairs_of(500, seed=21)
     pipeline.produce(values_of(pairs))
-    run_until_drained(pipeline)
+    write(pipeline, 500)
     first = pipeline.points()
-    run_until_drained(pipeline, measurement="renamed")
-    assert f"was committed by db_connector: {pipeline.name} in -/{pipeline.database}/autogen" in pipeline.log()
-    assert "give one of the two another group" in pipeline.log()
+    said = write(pipeline, 500, measurement="renamed")
+    assert f"was committed by db_connector: {pipeline.name} in -/{pipeline.database}/autogen" in said
+    assert "give one of the two another group" in said
     renamed = points_of(pipeline.influx_url, pipeline.database, "renamed")
     assert {point._replace(measurement=pipeline.name): fields for point, fields in renamed.items()} == first
     pipeline.database = database_of(new_database())
-    run_until_drained(pipeline)
+    write(pipeline, 500)
     assert pipeline.points() == first == pipeline.points_for(pairs)
 
 
@@ -108,7 +110,7 @@ def test_a_database_that_was_deleted_is_filled_again_from_the_log(pipeline: Pipe
     pipeline.stop(process)
     assert pipeline.points() == pipeline.points_for(pairs[300:]), "what was deleted is not there by itself"
     set_offsets(pipeline, 0)
-    run_until_drained(pipeline)
+    write(pipeline, 600)
     assert pipeline.points() == pipeline.points_for(pairs)
     assert pipeline.letters() == []
 
@@ -117,7 +119,9 @@ def test_points_that_the_database_refuses_are_dead_letters_with_its_words_and_th
     pipeline: Pipeline,
 ) -> None:
     now_ns = time.time_ns()
-    ask_influx(pipeline.influx_url, f"ALTER RETENTION POLICY autogen ON {pipeline.database} DURATION 2d")
+    ask_influx(
+        pipeline.influx_url, f"ALTER RETENTION POLICY autogen ON {pipeline.database} DURATION 2d SHARD DURATION 1d"
+    )
     body = f'{pipeline.name},thing=other result="text" {now_ns}'.encode()
     database_at(pipeline.influx_url, f"{pipeline.database}/autogen").write(body)
     body = f"{pipeline.name}_other,thing=other result=1 {now_ns}".encode()
@@ -129,7 +133,7 @@ def test_points_that_the_database_refuses_are_dead_letters_with_its_words_and_th
     fine_ns = 2 * (now_ns - 30 * 3_600 * 10**9)
     fine = [(joined("R2", "power", fine_ns + 2 * n, 1.0, f"power:0:2:{n}"), fine_ns + 2 * n) for n in range(20)]
     pipeline.produce(values_of([*old, *fine[:10], (long_tag, 0), (conflicting, 0), *fine[10:]]))
-    run_until_drained(pipeline)
+    write(pipeline, 32)
     reasons = {letter.id: letter.reason for letter in pipeline.letters()}
     assert {reasons.pop(pair.id).partition(" dropped")[0] for pair, _ in old} == {
         "partial write: points beyond retention policy"

@@ -151,7 +151,7 @@ def test_topics_that_change_while_the_joiner_runs_stop_it(app: Application, othe
     assert "joiner reset" in renewed.text()
     assert "Traceback" not in grown.text() + renewed.text()
     # What was joined until then is right, and the next starts are refused, too.
-    app.verify()
+    assert sorted(app.values("out")) == results_of(app, seeded_entries(96, 600))
     assert "has 4 partitions and the settings say 3" in refusal(app)
     assert f"{other_app.topic('data')} was deleted and made anew" in refusal(other_app)
     add_partition(app, *(app.topic(kind) for kind in ("out", "late", "rejected", "unmatched")), f"{app.name}.state")
@@ -165,12 +165,12 @@ def test_a_deleted_input_topic_stops_the_joiner(app: Application) -> None:
     joiner.wait_for_units()
     delete_topic(app, app.topic("data"))
     assert joiner.ends() == 1
-    assert f"{app.topic('data')} can no longer be read where the join stands" in joiner.text()
+    assert f"topic {app.topic('data')} was deleted while the joiner ran" in joiner.text()
 
 
 def test_the_hardest_compaction_of_the_state_topic_takes_nothing_that_counts(app: Application) -> None:
     state = f"{app.name}.state"
-    set_config(app.admin(), ResourceType.BROKER, "", log_cleaner_backoff_ms="200")
+    set_config(app.admin(), ResourceType.BROKER, "1", log_cleaner_backoff_ms="200")
     try:
         ensure_topics(app.admin(), [state_topic_spec(app.name, app.settings().topics)])
         set_config(
@@ -197,7 +197,7 @@ def test_the_hardest_compaction_of_the_state_topic_takes_nothing_that_counts(app
         wait_until(is_compacted, "the state topic is compacted")
         joiner.kill()
     finally:
-        set_config(app.admin(), ResourceType.BROKER, "", log_cleaner_backoff_ms=None)
+        set_config(app.admin(), ResourceType.BROKER, "1", log_cleaner_backoff_ms=None)
     last = app.start()
     app.wait_until_through()
     assert last.stop() == 0
