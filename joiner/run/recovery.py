@@ -135,16 +135,20 @@ def check_continues(
             f"unit {unit} of {name!r} was begun with other settings that change its results ({changed}): "
             "give the application a new name, set them back, or start anew with `joiner reset`"
         )
-    if found.partitions != settings.topics.partitions:
-        raise UnitStopped(
-            f"unit {unit} of {name!r} was begun with {found.partitions} partitions, now there are "
-            f"{settings.topics.partitions}: keys would change their unit; give the application a new name"
-        )
+    _check_partitions(settings, found)
     anew = [topic for topic, topic_id in found.topics.items() if topics[topic].topic_id != topic_id]
     if anew:
         raise UnitStopped(
             f"unit {unit} of {name!r}: {', '.join(anew)} was deleted and made anew, so that the offsets "
             f"{offsets_as_text(found.offsets)} mean other records: start anew with `joiner reset`"
+        )
+
+
+def _check_partitions(settings: JoinerSettings, found: Progress) -> None:
+    if found.partitions != settings.topics.partitions:
+        raise UnitStopped(
+            f"unit {found.unit} of {settings.application.name!r} was begun with {found.partitions} partitions, now there "
+            f"are {settings.topics.partitions}: keys would change their unit; give the application a new name"
         )
 
 
@@ -159,7 +163,13 @@ def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
 
 
 def _check_never_begun(settings: JoinerSettings, unit: int) -> None:
-    """A group offset without a progress record means that the state was deleted, not that this is a first start."""
+    """A group offset without a progress record means that the state was deleted, not that this is a first start.
+
+    Nor is it one where another unit was begun when there were fewer units.
+    """
+    other = read_progress(settings.kafka, settings.application.name, settings.state_topic, 0) if unit else None
+    if other is not None:
+        _check_partitions(settings, other)
     committed = group_offsets(settings, unit)
     if committed:
         raise UnitStopped(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from broker.topics import TopicError, TopicFacts
@@ -57,7 +57,7 @@ class TopicWatch:
 
 def _is_unknown(answer: Any) -> bool:
     error = answer.exception()
-    return error is not None and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 def _gone(topic: str) -> str:

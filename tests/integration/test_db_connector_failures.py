@@ -136,6 +136,7 @@ def test_a_committed_offset_that_left_the_log_is_an_error_with_the_way_out(pipel
     process = pipeline.start()
     assert process.wait(30) == 1
     assert f"--delete-offsets --group {pipeline.name} --topic {pipeline.out}" in pipeline.log()
+    pipeline.processes.remove(process)
     for future in admin.delete_consumer_groups([pipeline.name]).values():
         future.result(30)
     process = pipeline.start()

@@ -199,6 +199,7 @@ def test_the_hardest_compaction_of_the_state_topic_takes_nothing_that_counts(app
     finally:
         set_config(app.admin(), ResourceType.BROKER, "1", log_cleaner_backoff_ms=None)
     last = app.start()
+    last.wait_for_units()
     app.wait_until_through()
     assert last.stop() == 0
     app.verify()
