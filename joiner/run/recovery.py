@@ -147,8 +147,8 @@ def check_continues(
 def _check_partitions(settings: JoinerSettings, found: Progress) -> None:
     if found.partitions != settings.topics.partitions:
         raise UnitStopped(
-            f"unit {found.unit} of {settings.application.name!r} was begun with {found.partitions} partitions, now there "
-            f"are {settings.topics.partitions}: keys would change their unit; give the application a new name"
+            f"unit {found.unit} of {settings.application.name!r} was begun with {found.partitions} partitions, now "
+            f"there are {settings.topics.partitions}: keys would change their unit; give the application a new name"
         )
 
 

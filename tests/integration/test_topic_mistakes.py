@@ -5,6 +5,7 @@ Each ends in right results or in a stop that says what happened, where, and what
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,7 +29,6 @@ from tests.integration.joiner_application import (
     Entry,
     application,
     refusal,
-    run_once,
     seeded_entries,
 )
 from tests.integration.services import DEADLINE_S, ends_of, read_topic, topic_reader, wait_until
@@ -42,10 +42,15 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 @pytest.fixture
-def other_app(kafka: str, tmp_path: Path) -> Iterator[Application]:
-    folder = tmp_path / "other"
-    folder.mkdir()
-    yield from application(kafka, folder)
+def apps(kafka: str, tmp_path: Path) -> Iterator[list[Application]]:
+    """Three of them, beside each other."""
+    with contextlib.ExitStack() as stack:
+        made = []
+        for name in ("first", "second", "third"):
+            (tmp_path / name).mkdir()
+            one = contextlib.contextmanager(application)
+            made.append(stack.enter_context(one(kafka, tmp_path / name)))
+        yield made
 
 
 def results_of(app: Application, entries: Sequence[Entry]) -> list[bytes]:
@@ -131,41 +136,52 @@ def test_records_that_are_removed_before_a_slow_joiner_reads_them_stop_it(app: A
         assert "retention" in line
 
 
-def test_topics_that_change_while_the_joiner_runs_stop_it(app: Application, other_app: Application) -> None:
-    for one in (app, other_app):
-        one.create_topics()
-        one.produce(seeded_entries(96, 600))
-    grown, renewed = app.start(), other_app.start()
-    app.wait_until_through()
-    other_app.wait_until_through()
-    add_partition(app, app.topic("data"))
+def test_topics_that_change_while_the_joiner_runs_stop_it(apps: list[Application]) -> None:
+    for one in apps:
+        run_to_the_end(one, seeded_entries(96, 600))
+    grown, renewed, gone = apps
+    add_partition(grown, grown.topic("data"))
     # Made anew, and at once far beyond the offsets that were consumed.
-    delete_topic(other_app, other_app.topic("data"))
-    other_app.create_topics()
-    other_app.produce(seeded_entries(97, 1800))
-    assert grown.ends() == 1
-    assert f"topic {app.topic('data')} has 4 partitions and had 3 when the joiner began" in grown.text()
-    assert "give the application a new name" in grown.text()
-    assert renewed.ends() == 1
-    assert "made anew" in renewed.text()
-    assert "joiner reset" in renewed.text()
-    assert "Traceback" not in grown.text() + renewed.text()
+    delete_topic(renewed, renewed.topic("data"))
+    renewed.create_topics()
+    renewed.produce(seeded_entries(97, 1800))
+    delete_topic(gone, gone.topic("data"))
+    said = ended(grown)
+    assert f"topic {grown.topic('data')} has 4 partitions and had 3 when the joiner began" in said
+    assert "give the application a new name" in said
+    said = ended(renewed)
+    assert f"topic {renewed.topic('data')} was deleted and made anew while the joiner ran" in said
+    assert "joiner reset" in said
+    said = ended(gone)
+    assert f"topic {gone.topic('data')} was deleted while the joiner ran" in said
+    assert "joiner reset" in said
     # What was joined until then is right, and the next starts are refused, too.
-    assert sorted(app.values("out")) == results_of(app, seeded_entries(96, 600))
-    assert "has 4 partitions and the settings say 3" in refusal(app)
-    assert f"{other_app.topic('data')} was deleted and made anew" in refusal(other_app)
-    add_partition(app, *(app.topic(kind) for kind in ("out", "late", "rejected", "unmatched")), f"{app.name}.state")
-    app.partitions = 4
-    assert "was begun with 3 partitions, now there are 4: keys would change their unit" in refusal(app)
+    for one in (grown, gone):
+        assert sorted(one.values("out")) == results_of(one, seeded_entries(96, 600))
+    assert "has 4 partitions and the settings say 3" in refusal(grown)
+    for one in (renewed, gone):
+        assert f"{one.topic('data')} was deleted and made anew, so that the offsets" in refusal(one)
+    others = [grown.topic(kind) for kind in ("out", "late", "rejected", "unmatched")]
+    add_partition(grown, *others, f"{grown.name}.state")
+    grown.partitions = 4
+    said = refusal(grown)
+    assert said.count("was begun with 3 partitions, now there are 4: keys would change their unit") == 4
 
 
-def test_a_deleted_input_topic_stops_the_joiner(app: Application) -> None:
-    run_once(app, 98)
-    joiner = app.start()
-    joiner.wait_for_units()
-    delete_topic(app, app.topic("data"))
-    assert joiner.ends() == 1
-    assert f"topic {app.topic('data')} was deleted while the joiner ran" in joiner.text()
+def run_to_the_end(app: Application, entries: Sequence[Entry]) -> None:
+    """Let a joiner consume all entries, and leave it running."""
+    app.create_topics()
+    app.produce(entries)
+    app.start()
+    app.wait_until_through()
+
+
+def ended(app: Application) -> str:
+    """What the joiner said that must end by itself."""
+    (joiner,) = app.started
+    assert joiner.ends() == 1, joiner.text()
+    assert "Traceback" not in joiner.text()
+    return joiner.text()
 
 
 def test_the_hardest_compaction_of_the_state_topic_takes_nothing_that_counts(app: Application) -> None:
@@ -180,8 +196,8 @@ def test_the_hardest_compaction_of_the_state_topic_takes_nothing_that_counts(app
         app.create_topics()
         entries = seeded_entries(99, 3000)
         joiner = app.start()
-        for part in range(0, len(entries), 500):
-            for at in range(part, part + 500, 25):
+        for part in range(0, len(entries), 1000):
+            for at in range(part, part + 1000, 25):
                 app.produce(entries[at : at + 25])
             joiner.wait_for_units()
             joiner.kill()
