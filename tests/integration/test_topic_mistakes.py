@@ -44,13 +44,12 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 @pytest.fixture
 def apps(kafka: str, tmp_path: Path) -> Iterator[list[Application]]:
     """Three of them, beside each other."""
+    folders = [tmp_path / name for name in ("first", "second", "third")]
+    make = contextlib.contextmanager(application)
     with contextlib.ExitStack() as stack:
-        made = []
-        for name in ("first", "second", "third"):
-            (tmp_path / name).mkdir()
-            one = contextlib.contextmanager(application)
-            made.append(stack.enter_context(one(kafka, tmp_path / name)))
-        yield made
+        for folder in folders:
+            folder.mkdir()
+        yield [stack.enter_context(make(kafka, folder)) for folder in folders]
 
 
 def results_of(app: Application, entries: Sequence[Entry]) -> list[bytes]:
