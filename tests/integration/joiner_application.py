@@ -321,7 +321,7 @@ class Application:
         """Kill what runs, delete the topics."""
         for joiner in self.started:
             joiner.kill()
-        names = [*(self.topic(kind) for kind in TOPICS), f"{self.name}.state"]
+        names = [*(self.topic(kind) for kind in TOPICS), f"{self.name}.state", f"{self.name}.other"]
         for future in self.admin().delete_topics(names, operation_timeout=DEADLINE_S).values():
             future.exception()  # what was never made cannot be deleted
 

@@ -77,19 +77,6 @@ def test_group_offsets_that_were_reset_or_deleted_change_nothing_and_are_repaire
     app.verify()
 
 
-def test_other_settings_that_change_the_results_are_refused_by_their_names(app: Application) -> None:
-    run_once(app, 23)
-    app.tolerance = "5s"
-    said = refusal(app)
-    assert "joins.gap.tolerance_ns" in said
-    assert "3000000000 then, 5000000000 now" in said
-    assert "joiner reset" in said
-    app.tolerance = "3s"
-    joiner = app.start()
-    joiner.wait_for_units()
-    assert joiner.stop() == 0
-
-
 def test_a_topic_that_was_made_anew_is_refused(app: Application) -> None:
     run_once(app, 24)
     for future in app.admin().delete_topics([app.topic("data")], operation_timeout=DEADLINE_S).values():

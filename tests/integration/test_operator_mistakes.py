@@ -54,11 +54,14 @@ def test_whatever_changes_the_results_is_refused_with_each_difference(app: Appli
     same = refusal_or_none(app, joins(POWER, GAP))
     assert same is None, "the joins above are those of the settings file"
     unit_of_time = {"LSB_EVENTS__TIME_UNIT": "us", "LSB_APPLICATION__AHEAD_MAX": "2d"}
-    said = refusal(app, **unit_of_time, **joins(POWER | {"left": "command"}, GAP | {"lateness": "2s"}))
+    said = refusal(
+        app, **unit_of_time, **joins(POWER | {"left": "command"}, GAP | {"lateness": "2s", "tolerance": "5s"})
+    )
     for difference in (
         "time_unit: ms then, us now",
         "ahead_max_ns: 86400000000000 then, 172800000000000 now",
         "joins.gap.lateness_ns: [1000000000, 500000000] then, [2000000000, 2000000000] now",
+        "joins.gap.tolerance_ns: 3000000000 then, 5000000000 now",
         "joins.power.left.quantity: speed then, command now",
     ):
         assert difference in said
@@ -88,11 +91,15 @@ def test_a_second_application_under_the_same_name_fences_nobody(app: Application
     first = app.start(instance="first")
     first.wait_for_units()
     app.produce(seeded_entries(81, 600))
-    second = app.start(instance="second", **joins(POWER), LSB_TOPICS__OUT=app.topic("unmatched"))
+    # It reads another topic, so that the group gives it units that the first one has, too.
+    elsewhere = {"LSB_TOPICS__DATA": f"{app.name}.other", "LSB_TOPICS__OUT": app.topic("unmatched")}
+    second = app.start(instance="second", **joins(POWER), **elsewhere)
     app.produce(seeded_entries(82, 600))
     assert second.ends() == 1
     assert "was begun with other settings that change its results (joins.gap: {" in second.text()
+    assert f"joins.power.left.topic: {app.topic('data')} then, {app.name}.other now" in second.text()
     assert f"outputs.out: {app.topic('out')} then, {app.topic('unmatched')} now" in second.text()
+    app.produce(seeded_entries(87, 300))
     app.wait_until_through()
     assert first.stop() == 0
     assert "somebody else has initialised it" not in first.text()
