@@ -97,6 +97,7 @@ class Service:
     ) -> None:
         self._settings, self._own = settings, settings.db_connector
         self._topic = settings.topics.out
+        self._target = target_of(settings)
         self._writer, self._letters, self._stop, self._journal = writer, letters, stop, journal
         config = {**_consumer_config(settings), "on_commit": self._committed}
         self._consumer = Consumer(config, logger=client_logger("db_connector.librdkafka"))
@@ -182,8 +183,8 @@ class Service:
             raise KafkaFailureError(
                 f"{self._topic} partition {partition}: the committed offset of group {self._own.group} is not"
                 f" in the log ({error.str()}): results were deleted before they were written or the topic was"
-                " made anew. To go on from what there is: kafka-consumer-groups --reset-offsets --to-earliest"
-                f" --execute --group {self._own.group} --topic {self._topic}"
+                " made anew. To go on from what there is, stop all of the group, forget its offsets and start"
+                f" again: kafka-consumer-groups --delete-offsets --group {self._own.group} --topic {self._topic}"
             )
         # An event of the consumer tells so by its code; `fatal()` is not set on it.
         if error.fatal() or error.code() == _FATAL:
@@ -237,7 +238,7 @@ class Service:
         self._commits_open += 1
         try:
             self._consumer.commit(
-                offsets=[TopicPartition(self._topic, p, offset) for p, offset in due.items()],
+                offsets=[TopicPartition(self._topic, p, offset, self._target) for p, offset in due.items()],
                 asynchronous=True,
             )
         except KafkaException as error:
@@ -259,7 +260,7 @@ class Service:
         self._early += self._consumer.consume(1, 0.1)
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Start each partition at its committed offset, and only one that has none at its beginning.
+        """Start each partition at the offset that we committed, and only one that has none at its beginning.
 
         ``auto.offset.reset`` would do the latter also for an offset that has left the log: results would be
         lost without a word.
@@ -276,13 +277,31 @@ class Service:
         for partition in known:
             self._epoch += 1
             self._epochs[partition.partition] = self._epoch
-            if partition.offset < 0:
-                partition.offset = OFFSET_BEGINNING
-        consumer.incremental_assign(known)
+        begins = [TopicPartition(self._topic, p.partition, self._begin(p)) for p in known]
+        consumer.incremental_assign(begins)
         if self._paused:
-            consumer.pause(known)
-        starts = ", ".join(f"{p.partition} from {p.offset if p.offset >= 0 else 'the beginning'}" for p in known)
+            consumer.pause(begins)
+        starts = ", ".join(f"{p.partition} from {p.offset if p.offset >= 0 else 'the beginning'}" for p in begins)
         log.info("%s: partitions %s", self._topic, starts or "none")
+
+    def _begin(self, committed: TopicPartition) -> int:
+        """Where to begin. An offset that does not say that it was committed for this target tells nothing of it.
+
+        To begin anew is always right, because points that are written again overwrite themselves.
+        """
+        if committed.offset >= 0 and committed.metadata == self._target:
+            return int(committed.offset)
+        if committed.offset >= 0:
+            log.warning(
+                "%s partition %s: the offset %s of group %s %s, so it is not believed: all results are written from the"
+                " beginning of the log, which changes no point that is there already",
+                self._topic,
+                committed.partition,
+                committed.offset,
+                self._own.group,
+                _origin(committed.metadata),
+            )
+        return OFFSET_BEGINNING
 
     def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Drop what is not acknowledged of these partitions: their next owner reads it again."""
@@ -317,6 +336,21 @@ class Service:
         closing = threading.Thread(target=self._consumer.close, name="consumer-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
+
+
+def target_of(settings: DbConnectorSettings) -> str:
+    """What is written to, as the metadata of each committed offset says it.
+
+    Without the address: the same database may be reached under several.
+    """
+    return f"{SOURCE}: {settings.db_connector.measurement} in {settings.influxdb.org}/{settings.influxdb.bucket}"
+
+
+def _origin(metadata: str | None) -> str:
+    """Who has set an offset, for people."""
+    if metadata and metadata.startswith(f"{SOURCE}: "):
+        return f"was committed by {metadata} (where that still writes, give one of the two another group)"
+    return "was set by hand, by another tool or by a release before this one"
 
 
 def _consumer_config(settings: DbConnectorSettings) -> dict[str, Any]:

@@ -76,6 +76,11 @@ BUILT_IN: Final[dict[str, JoinFunction]] = {
 }
 
 
+NUMBER_KINDS: Final = frozenset("biufO")
+"""Kinds of dtype that a function may give. numpy would also turn complex numbers, texts and dates into floats, and
+say nothing."""
+
+
 def load_functions(functions: Mapping[str, str]) -> dict[str, JoinFunction]:
     """The joining functions by join, from their names by join; modules are also looked for in the current folder.
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from broker.times import mean_text
 from joiner.check import expected
-from joiner.functions import BUILT_IN, Columns, load_function
+from joiner.functions import BUILT_IN, NUMBER_KINDS, Columns, load_function
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,10 +105,10 @@ def _apply(name: str, left: Columns, right: Columns) -> NDArray[np.float64]:
         return np.empty(0)
     try:
         with np.errstate(all="ignore"):
-            values = np.asarray(function(left, right), dtype=np.float64)
-        if values.shape in {(count,), (count, 2)}:
-            return values
-    except Exception:  # noqa: BLE001 - a function of the user's own may raise anything
+            values = np.asarray(function(_copied(left), _copied(right)))
+            if values.dtype.kind in NUMBER_KINDS and values.shape in {(count,), (count, 2)}:
+                return values.astype(np.float64)
+    except (Exception, SystemExit):  # noqa: BLE001 - a function of the user's own may raise anything
         if count == 1:
             return np.full(1, np.nan)
     if count == 1:
@@ -116,6 +116,11 @@ def _apply(name: str, left: Columns, right: Columns) -> NDArray[np.float64]:
     single = [_apply(name, _one(left, at), _one(right, at)) for at in range(count)]
     width = max(values.ndim for values in single)
     return np.concatenate([v if v.ndim == width else np.full((1, 2), np.nan) for v in single])
+
+
+def _copied(columns: Columns) -> Columns:
+    """Columns that a function may alter."""
+    return Columns(columns.result.copy(), columns.time_ns.copy(), list(columns.thing), list(columns.id))
 
 
 def _one(columns: Columns, at: int) -> Columns:

@@ -2,7 +2,8 @@
 
 ValueError
 ├── ArgumentError    an argument that cannot be used; names the argument and the index
-└── SnapshotError    bytes that are no snapshot, are damaged, or come from a newer version
+└── SnapshotError    bytes that are no snapshot, or are damaged
+    └── NewerSnapshotError    bytes of a newer release
 """
 
 from __future__ import annotations
@@ -14,3 +15,7 @@ class ArgumentError(ValueError):
 
 class SnapshotError(ValueError):
     """Bytes that cannot be restored; the text says why."""
+
+
+class NewerSnapshotError(SnapshotError):
+    """Bytes that a newer release has written: nothing is wrong with them."""

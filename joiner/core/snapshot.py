@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from joiner.core.errors import SnapshotError
+from joiner.core.errors import NewerSnapshotError, SnapshotError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +45,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Ints]]:
     _, version, header_length = _PREFIX.unpack_from(data)
     if version > VERSION:
         message = f"the snapshot has format version {version}; this release reads up to {VERSION}: use a newer one"
-        raise SnapshotError(message)
+        raise NewerSnapshotError(message)
     body = memoryview(data)[: -_CHECKSUM.size]
     if zlib.crc32(body) != _CHECKSUM.unpack(data[-_CHECKSUM.size :])[0]:
         message = "the snapshot is damaged: its checksum does not match"

@@ -9,7 +9,7 @@ import numpy as np
 
 from broker.times import UNIT_NS, mean_text
 from broker.wire import Joined, Record, Rejected, Side, encode, pair_id, reject
-from joiner.functions import Columns, JoinFunction, load_function
+from joiner.functions import NUMBER_KINDS, Columns, JoinFunction, load_function
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Outlet:
 
     def results(self, pairs: Pairs) -> tuple[list[Joined], list[Rejected]]:
         """One result for each pair, in order, and a dead letter for each pair whose function failed."""
-        values, reasons = _evaluate(self._function, _columns(pairs.left), _columns(pairs.right))
+        values, reasons = _evaluate(self._function, pairs.left, pairs.right)
         joined, failed = [], []
         ties = (pairs.left_ordinal + pairs.right_ordinal).tolist()
         seqs = zip(pairs.left_seq.tolist(), pairs.right_seq.tolist(), strict=True)
@@ -106,16 +106,17 @@ def _columns(held: Sequence[HeldRecord]) -> Columns:
 
 
 def _evaluate(
-    function: JoinFunction, left: Columns, right: Columns
+    function: JoinFunction, left: Sequence[HeldRecord], right: Sequence[HeldRecord]
 ) -> tuple[list[float] | list[list[float]], dict[int, str]]:
     """The values by position, and by position the reasons of those that have none.
 
-    A function that raises on a batch is asked again for each pair, so that one bad pair costs only itself.
+    A function that raises on a batch is asked again for each pair, so that one bad pair costs only itself. It gets
+    new columns each time: it may have altered those that it was given.
     """
-    count = len(left.result)
+    count = len(left)
     try:
-        values = _call(function, left, right)
-    except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+        values = _call(function, _columns(left), _columns(right))
+    except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, SystemExit too; signals come otherwise
         if count == 1:
             return [np.nan], {0: f"{type(error).__name__}: {error}"}
         return _evaluate_singly(function, left, right)
@@ -127,27 +128,26 @@ def _evaluate(
 
 
 def _evaluate_singly(
-    function: JoinFunction, left: Columns, right: Columns
+    function: JoinFunction, left: Sequence[HeldRecord], right: Sequence[HeldRecord]
 ) -> tuple[list[float] | list[list[float]], dict[int, str]]:
     values: list[object] = []
     reasons = {}
-    for at in range(len(left.result)):
-        one = slice(at, at + 1)
-        value, why = _evaluate(function, _cut(left, one), _cut(right, one))
+    for at in range(len(left)):
+        value, why = _evaluate(function, left[at : at + 1], right[at : at + 1])
         values.append(value[0])
         if why:
             reasons[at] = why[0]
     return values, reasons  # type: ignore[return-value] # numbers or pairs of them, as the function gives
 
 
-def _cut(columns: Columns, part: slice) -> Columns:
-    return Columns(columns.result[part], columns.time_ns[part], columns.thing[part], columns.id[part])
-
-
 def _call(function: JoinFunction, left: Columns, right: Columns) -> NDArray[np.float64]:
-    with np.errstate(all="ignore"):
-        values = np.asarray(function(left, right), dtype=np.float64)
     count = len(left.result)
+    with np.errstate(all="ignore"):
+        given = np.asarray(function(left, right))
+        if given.dtype.kind not in NUMBER_KINDS:
+            message = f"it gave {given.dtype} values, not real numbers"
+            raise TypeError(message)
+        values = given.astype(np.float64)
     if values.shape not in {(count,), (count, 2)}:
         message = f"it gave an array of shape {values.shape} for {count} pairs"
         raise ValueError(message)

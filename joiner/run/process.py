@@ -17,7 +17,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from broker.topics import wait_for_topics
+from broker.topics import TopicError, wait_for_topics
 from joiner.run.clients import (
     EOF_CODE,
     KAFKA_LOG,
@@ -35,6 +35,7 @@ from joiner.run.progress import FORMAT_VERSION, Progress
 from joiner.run.recovery import Claimant, Recovered, application_topics, claim, recover
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress
+from joiner.run.topic_watch import TopicWatch
 from joiner.run.transaction import Aborted, Fenced, UnitTransactions, unsubscribed_consumer
 from joiner.run.unit import Effects, UnitStopped
 
@@ -89,9 +90,12 @@ class JoinerProcess:
         """
         application = self._settings.application
         specs = application_topics(self._settings)
-        if wait_for_topics(self._settings.kafka, specs, self._stop.is_set, _log, KAFKA_LOG) is None:
+        facts = wait_for_topics(self._settings.kafka, specs, self._stop.is_set, _log, KAFKA_LOG)
+        if facts is None:
             return 0
         self._admin = make_admin(self._settings.kafka)
+        inputs = self._settings.input_topics
+        watch = TopicWatch(self._admin, {name: found for name, found in facts.items() if name in inputs})
         self._lender = unsubscribed_consumer(self._settings)
         self._data = make_consumer(
             self._settings.kafka,
@@ -118,8 +122,14 @@ class JoinerProcess:
                 self._take_units(membership)
                 self._cycle()
                 self._metrics.report(self._owned_units())
+                watch.check()
             # Looked at here: leaving the group gives back what was set aside, too.
             status = 1 if self._aside else 0
+        except TopicError:
+            # What was read last may be of another topic: it must not be saved as the state.
+            for number in list(self._owned):
+                self._drop(number)
+            raise
         finally:
             self._finish_all()
             membership.close()

@@ -85,7 +85,12 @@ class Manifest(msgspec.Struct, frozen=True):
     fingerprint: str
 
 
+class _Format(msgspec.Struct):
+    format: int
+
+
 _encoder = msgspec.json.Encoder()
+_format = msgspec.json.Decoder(_Format)
 _progress = msgspec.json.Decoder(Progress)
 _manifest = msgspec.json.Decoder(Manifest)
 
@@ -108,6 +113,11 @@ def chunk_key(unit: int, slot: int, index: int) -> str:
 def encode(record: Progress | Manifest) -> bytes:
     """The JSON bytes of a record."""
     return _encoder.encode(record)
+
+
+def decode_format(value: bytes) -> int:
+    """The version of a record, read before the rest, which a newer release may have changed."""
+    return _format.decode(value).format
 
 
 def decode_progress(value: bytes) -> Progress:

@@ -1,6 +1,7 @@
 """Taking a unit over and building its state at C: the same for a start, a crash, a rebalance, and another runner.
 
-Claim:    1. initialise the transactional id (fences whoever had the unit)
+Claim:    0. look at the progress record, so that a process with other settings fences nobody
+          1. initialise the transactional id (fences whoever had the unit)
           2. read the progress record
           3. check that it is ours to continue: placement, fingerprint, topics, partitions, the log's range
           4. a transaction that writes it back with our run id
@@ -68,11 +69,10 @@ def claim(
     transactions: UnitTransactions,
     claimant: Claimant,
 ) -> Progress:
-    """Steps 1-4; returns the progress record that we wrote.
+    """Steps 0-4; returns the progress record that we wrote.
 
     Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException where Kafka does not answer.
     """
-    transactions.init()
     # Asked anew each time: a topic may have been made anew while this process runs.
     topics = topic_facts(admin, settings.input_topics)
     absent = [topic for topic in settings.input_topics if topic not in topics]
@@ -81,9 +81,15 @@ def claim(
             f"unit {unit}: {', '.join(absent)} does not exist any more: restore it, or begin anew with `joiner reset` "
             "and a restart, which creates it"
         )
+    early = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
+    if early is not None:
+        check_continues(settings, early, topics, claimant)
+    transactions.init()
+    # Only what is read behind the init cannot change any more.
     found = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
     if found is None:
         _check_never_begun(settings, unit)
+        _tell_results_that_are_there(settings, unit)
         progress = first_progress(settings, unit, topics, claimant)
     else:
         check_continues(settings, found, topics, claimant)
@@ -129,16 +135,20 @@ def check_continues(
             f"unit {unit} of {name!r} was begun with other settings that change its results ({changed}): "
             "give the application a new name, set them back, or start anew with `joiner reset`"
         )
-    if found.partitions != settings.topics.partitions:
-        raise UnitStopped(
-            f"unit {unit} of {name!r} was begun with {found.partitions} partitions, now there are "
-            f"{settings.topics.partitions}: keys would change their unit; give the application a new name"
-        )
+    _check_partitions(settings, found)
     anew = [topic for topic, topic_id in found.topics.items() if topics[topic].topic_id != topic_id]
     if anew:
         raise UnitStopped(
             f"unit {unit} of {name!r}: {', '.join(anew)} was deleted and made anew, so that the offsets "
             f"{offsets_as_text(found.offsets)} mean other records: start anew with `joiner reset`"
+        )
+
+
+def _check_partitions(settings: JoinerSettings, found: Progress) -> None:
+    if found.partitions != settings.topics.partitions:
+        raise UnitStopped(
+            f"unit {found.unit} of {settings.application.name!r} was begun with {found.partitions} partitions, now "
+            f"there are {settings.topics.partitions}: keys would change their unit; give the application a new name"
         )
 
 
@@ -153,13 +163,36 @@ def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
 
 
 def _check_never_begun(settings: JoinerSettings, unit: int) -> None:
-    """A group offset without a progress record means that the state was deleted, not that this is a first start."""
+    """A group offset without a progress record means that the state was deleted, not that this is a first start.
+
+    Nor is it one where another unit was begun when there were fewer units.
+    """
+    other = read_progress(settings.kafka, settings.application.name, settings.state_topic, 0) if unit else None
+    if other is not None:
+        _check_partitions(settings, other)
     committed = group_offsets(settings, unit)
     if committed:
         raise UnitStopped(
             f"unit {unit} of {settings.application.name!r}: the group has committed {offsets_as_text(committed)}, but "
             f"{settings.state_topic} holds no progress: was the topic deleted? Restore it, or start anew with "
             "`joiner reset` (results that were written already are then written again, under the same ids)"
+        )
+
+
+def _tell_results_that_are_there(settings: JoinerSettings, unit: int) -> None:
+    """A first start cannot be told from one after both state and group are lost: the results may be of others."""
+    consumer = make_consumer(settings.kafka, settings.application.name)
+    try:
+        _, end = log_range(consumer, settings.topics.out, unit)
+    finally:
+        consumer.close()
+    if end:
+        _log.warning(
+            "unit %s of %r begins anew, and %s holds results already: those of its joins are written again, under the "
+            "same ids, if this application has run before and its state is lost",
+            unit,
+            settings.application.name,
+            settings.topics.out,
         )
 
 

@@ -1,7 +1,7 @@
 """The settings of an application of the joiner: its name, its joins, and how its process runs.
 
-Everything that changes which pairs come out is part of the `semantics`, whose hash, the fingerprint, is stored
-with the state: an application that was started under another one is refused rather than continued differently.
+Everything that changes which pairs come out, and where, is part of the `semantics`, whose hash, the fingerprint, is
+stored with the state: an application that was started under another one is refused rather than continued differently.
 """
 
 from __future__ import annotations
@@ -134,9 +134,11 @@ class JoinerSettings(ServiceSettings):
         return f"{self.application.name}.state"
 
     def semantics(self) -> dict[str, Any]:
-        """Everything that changes which pairs come out, as JSON would have it."""
+        """Everything that changes which pairs come out, and where, as JSON would have it."""
         return {
             "version": SEMANTICS_VERSION,
+            # Two processes that write to different topics would each leave half of the results.
+            "outputs": {"out": self.topics.out, "late": self.topics.late, "rejected": self.topics.rejected},
             "time_unit": self.events.time_unit,
             "ahead_max_ns": self.application.ahead_max,
             "joins": {

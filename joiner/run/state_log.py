@@ -19,6 +19,7 @@ from joiner.run.progress import (
     Manifest,
     Progress,
     chunk_key,
+    decode_format,
     decode_manifest,
     decode_progress,
     manifest_key,
@@ -102,7 +103,8 @@ def _last_values(consumer: Consumer, topic: str, unit: int, end: int) -> dict[st
                 continue
             raise_for(message)
             deadline = time.monotonic() + TIMEOUT_S
-            key, value = (message.key() or b"").decode(), message.value()
+            # Replaced: a key that is no text is somebody else's, and none that is asked for.
+            key, value = (message.key() or b"").decode(errors="replace"), message.value()
             if value is None:
                 values.pop(key, None)
             else:
@@ -115,11 +117,11 @@ _Versioned = TypeVar("_Versioned", Progress, Manifest)
 
 def _decoded(unit: int, decode: Callable[[bytes], _Versioned], value: bytes) -> _Versioned:
     try:
-        record = decode(value)
-    except msgspec.DecodeError as error:
+        version = decode_format(value)
+        if version > FORMAT_VERSION:
+            message = f"unit {unit}: the state topic was written by a newer release (format {version}); run that one"
+            raise UnitStopped(message)
+        return decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         message = f"unit {unit}: a record of the state topic cannot be read: {error}; is it written by another program?"
         raise UnitStopped(message) from error
-    if record.format > FORMAT_VERSION:
-        message = f"unit {unit}: the state topic was written by a newer release (format {record.format}); run that one"
-        raise UnitStopped(message)
-    return record

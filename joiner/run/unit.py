@@ -16,7 +16,7 @@ import numpy as np
 
 from broker.wire import Joined, Late, Rejected, decode_record, encode
 from joiner.core.engine import LocalStreamBuffer, Step
-from joiner.core.errors import SnapshotError
+from joiner.core.errors import NewerSnapshotError, SnapshotError
 from joiner.run.intake import LEFT, RIGHT, Keys, Message, SideInput, TopicReader
 from joiner.run.outlet import HeldRecord, Outlet, Pairs
 from joiner.run.progress import JoinProgress
@@ -71,6 +71,12 @@ class _Saved(msgspec.Struct):
     counts: dict[str, int]
     buffers: dict[str, bytes]
     records: dict[str, list[_SavedRecord]]
+
+
+class _SavedVersion(msgspec.Struct):
+    """What every release can read of a snapshot, whatever else a newer one may hold."""
+
+    version: int
 
 
 class Unit:
@@ -148,16 +154,17 @@ class Unit:
     def restore(cls, settings: JoinerSettings, unit: int, data: bytes) -> Unit:
         """The unit of a snapshot. Raises `UnitStopped` where it cannot be read."""
         try:
+            version = msgspec.msgpack.decode(data, type=_SavedVersion).version
+            if version > SNAPSHOT_VERSION:
+                raise NewerSnapshotError(f"format {version}, this one reads up to {SNAPSHOT_VERSION}")
             saved = msgspec.msgpack.decode(data, type=_Saved)
             buffers = {name: LocalStreamBuffer.restore(buffer) for name, buffer in saved.buffers.items()}
+        except NewerSnapshotError as error:
+            message = f"the snapshot of unit {unit} was written by a newer release ({error}); run that one"
+            raise UnitStopped(message) from error
         except (msgspec.DecodeError, UnicodeDecodeError, SnapshotError) as error:
             message = f"the snapshot of unit {unit} cannot be read: {error}; `joiner reset` starts the application anew"
             raise UnitStopped(message) from error
-        if saved.version > SNAPSHOT_VERSION:
-            message = (
-                f"the snapshot of unit {unit} was written by a newer release (format {saved.version}); run that one"
-            )
-            raise UnitStopped(message)
         restored = cls(settings, unit, saved.offsets)
         restored.counts = Counter(saved.counts)
         restored._keys = Keys(unit, settings.topics.partitions, saved.things)

@@ -321,7 +321,7 @@ class Application:
         """Kill what runs, delete the topics."""
         for joiner in self.started:
             joiner.kill()
-        names = [*(self.topic(kind) for kind in TOPICS), f"{self.name}.state"]
+        names = [*(self.topic(kind) for kind in TOPICS), f"{self.name}.state", f"{self.name}.other"]
         for future in self.admin().delete_topics(names, operation_timeout=DEADLINE_S).values():
             future.exception()  # what was never made cannot be deleted
 
@@ -331,3 +331,27 @@ def application(kafka: str, folder: Path, **options: Any) -> Iterator[Applicatio
     made = Application(kafka, folder, **options)
     yield made
     made.close()
+
+
+def run_once(app: Application, seed: int, count: int = 600) -> None:
+    """Let the joiner consume some data and stop."""
+    app.create_topics()
+    app.produce(seeded_entries(seed, count))
+    joiner = app.start()
+    app.wait_until_through()
+    assert joiner.stop() == 0
+
+
+def refusal(app: Application, *arguments: str, **environment: str) -> str:
+    """Start a joiner that must end by itself with status 1; what it said."""
+    joiner = app.start(*arguments, **environment)
+    assert joiner.ends() == 1, joiner.text()
+    assert "Traceback" not in joiner.text()
+    return joiner.text()
+
+
+def outsider(app: Application, unit: int) -> Producer:
+    """Somebody else who takes a unit's transactional id."""
+    producer = Producer({"bootstrap.servers": app.bootstrap, "transactional.id": f"{app.name}-{unit}"})
+    producer.init_transactions(DEADLINE_S)
+    return producer

@@ -39,6 +39,19 @@ def test_each_quantity_of_each_event_arrives_once_in_its_things_partition(pipeli
     assert pipeline.letters() == []
 
 
+WHOLE = b'{"Thing": "R", "Timestamp": 1, "id": "x", "q": 1}'
+
+
+def with_value(text: bytes) -> bytes:
+    """The event with this text as its value."""
+    return WHOLE.replace(b'"q": 1', b'"q": ' + text)
+
+
+def with_time(text: bytes) -> bytes:
+    """The event with this text as its time."""
+    return WHOLE.replace(b'"Timestamp": 1', b'"Timestamp": ' + text)
+
+
 BAD: list[tuple[bytes, str]] = [
     (b"", "the payload is empty"),
     (b"\x00\xff\xfe", "not a JSON object"),
@@ -56,6 +69,44 @@ BAD: list[tuple[bytes, str]] = [
     (event("part", bad=None), "quantity 'bad' is null"),
     (event("part2", bad="1"), "quantity 'bad' is a string"),
     (b'{"pad": "' + b"x" * 2_000_000 + b'"}', "more than events.event_bytes_max"),
+    (b"null", "Expected `object`, got `null`"),
+    (b"\xef\xbb\xbf" + WHOLE, "invalid character (byte 0)"),
+    (WHOLE.decode().encode("utf-16"), "codec can't decode byte 0xff"),
+    (WHOLE + b"x", "trailing characters (byte 50)"),
+    (WHOLE + WHOLE, "trailing characters (byte 50)"),
+    (WHOLE + b"\n" + WHOLE, "trailing characters (byte 51)"),
+    (WHOLE.replace(b'"', b"'"), "keys must be strings (byte 1)"),
+    (WHOLE.replace(b"}", b",}"), "trailing comma"),
+    (WHOLE.replace(b'"R"', b'"R\n"'), "invalid character (byte 12)"),
+    (WHOLE.replace(b'"R"', b'"\xff"'), "codec can't decode byte 0xff in position 11"),
+    (WHOLE.replace(b'"R"', b'"\\ud800"'), "end of hex escape"),
+    (WHOLE.replace(b'"R"', b"null"), "Thing must be a string, not null"),
+    (WHOLE.replace(b'"R"', b'""'), "Thing is empty"),
+    (WHOLE.replace(b'"R"', b'"' + b"R" * 257 + b'"'), "Thing has 257 characters"),
+    (WHOLE.replace(b'"x"', b'""'), "id is empty"),
+    (WHOLE.replace(b'"x"', b"7"), "id must be a string, not 7"),
+    (WHOLE.replace(b'"q"', b'"Thing"'), "the member 'Thing' occurs more than once"),
+    (with_value(b'1, "q": 2'), "the member 'q' occurs more than once"),
+    (WHOLE.replace(b'"q"', b'"' + b"q" * 257 + b'"'), "has 257 characters, more than 256"),
+    (WHOLE.replace(b'"q"', b'""'), "the name of quantity '' is empty"),
+    (with_value(b"-Infinity"), "JSON has no NaN and no Infinity"),
+    (with_value(b"1e999"), "beyond the range of a 64-bit float: 1e999"),
+    (with_value(b"9" * 400), "beyond the range of a 64-bit float: 999"),
+    (with_value(b"01"), "invalid number (byte 48)"),
+    (with_value(b"+1"), "invalid character (byte 47)"),
+    (with_value(b"0x10"), "expected ',' or '}' (byte 48)"),
+    (with_value(b"1."), "invalid number (byte 49)"),
+    (with_value(b"true"), "quantity 'q' is a boolean"),
+    (with_value(b"[1]"), "quantity 'q' is an array"),
+    (with_value(b'{"v": 1}'), "quantity 'q' is an object"),
+    (with_value(b"[" * 300 + b"]" * 300), "at most 256 brackets"),
+    (with_time(b"1.00000001"), "finer than a nanosecond"),
+    (with_time(b"1e300"), "time 1e300 is outside the years"),
+    (with_time(b"9" * 20), "99 is outside the years"),
+    (with_time(b'"1554096460415"'), "is not an ISO-8601 time"),
+    (with_time(b'"2019-04-01T05:26:20"'), "has no offset from UTC"),
+    (with_time(b'"2019-02-30T05:26:20Z"'), "does not exist"),
+    (with_time(b'"9999-12-31T23:59:59Z"'), "9999-12-31T23:59:59Z is outside the years"),
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,20 +43,3 @@ def test_a_batch_that_fails_is_not_half_written_and_the_others_go_on(app: Applic
     app.wait_until_through()
     assert after.stop() == 0
     app.verify()
-
-
-def test_whatever_a_joining_function_raises_is_in_the_dead_letter(app: Application, tmp_path: Path) -> None:
-    (tmp_path / "raising.py").write_text(
-        "def odd(left, right):\n    raise ValueError('no such file: \\udcff.csv ' + 'x' * 3_000_000)\n"
-    )
-    app.power = '[[join]]\nname = "odd"\nleft = "speed"\nright = "torque"\nfunction = "raising:odd"\noutput = "odd"'
-    app.create_topics()
-    app.produce(seeded_entries(70, 300))
-    joiner = app.start(PYTHONPATH=str(tmp_path))
-    app.wait_until_through()
-    assert joiner.stop() == 0
-    letters = [json.loads(value) for value in app.values("rejected")]
-    odd = [letter for letter in letters if "raising:odd" in letter["reason"]]
-    assert odd
-    assert all("no such file: \\udcff.csv" in letter["reason"] for letter in odd)
-    assert all(len(letter["reason"]) <= 1000 for letter in odd)

@@ -74,6 +74,15 @@ POISON: list[tuple[bytes | None, str]] = [
     (b'{"mark": 1, "what": 2}', "unknown field `what`"),
     (b'{"mark": 7258118400000}', "ahead_max"),
     (WHOLE[:-1] + b',"pad":"' + b"p" * 70_000 + b'"}', "more than 65536"),
+    (b"\xef\xbb\xbf" + WHOLE, "not a JSON object"),
+    (WHOLE + WHOLE, "trailing characters"),
+    (WHOLE.decode().encode("utf-16"), "not a JSON object"),
+    (WHOLE.replace(b'"R1"', b'""'), "length >= 1"),
+    (WHOLE.replace(b'"R1"', b'"\\ud800"'), "end of hex escape"),
+    (with_result("9" * 400), "out of range"),
+    (with_result("[1]"), "got `array`"),
+    (with_time("true"), "neither a number nor an ISO-8601"),
+    (b'{"mark": 1, "mark": 2, "thing": ""}', "length >= 1"),
     (b'{"pad":"' + b"p" * 2_000_000 + b'"}', "more than 65536"),
 ]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from joiner.run.progress import Progress, encode, progress_key
@@ -16,6 +16,9 @@ from tests.integration.joiner_application import (
     PARTITIONS,
     Application,
     application,
+    outsider,
+    refusal,
+    run_once,
     seeded_entries,
 )
 from tests.integration.services import DEADLINE_S, wait_until
@@ -24,30 +27,6 @@ from tests.integration.services import DEADLINE_S, wait_until
 @pytest.fixture
 def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
     yield from application(kafka, tmp_path)
-
-
-def run_once(app: Application, seed: int, count: int = 600) -> None:
-    """Let the joiner consume some data and stop."""
-    app.create_topics()
-    app.produce(seeded_entries(seed, count))
-    joiner = app.start()
-    app.wait_until_through()
-    assert joiner.stop() == 0
-
-
-def refusal(app: Application, *arguments: str) -> str:
-    """Start a joiner that must end by itself with status 1; what it said."""
-    joiner = app.start(*arguments)
-    assert joiner.ends() == 1, joiner.text()
-    assert "Traceback" not in joiner.text()
-    return joiner.text()
-
-
-def outsider(app: Application, unit: int) -> Producer:
-    """Somebody else who takes a unit's transactional id."""
-    producer = Producer({"bootstrap.servers": app.bootstrap, "transactional.id": f"{app.name}-{unit}"})
-    producer.init_transactions(DEADLINE_S)
-    return producer
 
 
 def claim_as(app: Application, unit: int, **changes: str) -> None:
@@ -96,19 +75,6 @@ def test_group_offsets_that_were_reset_or_deleted_change_nothing_and_are_repaire
     app.wait_until_through()
     assert again.stop() == 0
     app.verify()
-
-
-def test_other_settings_that_change_the_results_are_refused_by_their_names(app: Application) -> None:
-    run_once(app, 23)
-    app.tolerance = "5s"
-    said = refusal(app)
-    assert "joins.gap.tolerance_ns" in said
-    assert "3000000000 then, 5000000000 now" in said
-    assert "joiner reset" in said
-    app.tolerance = "3s"
-    joiner = app.start()
-    joiner.wait_for_units()
-    assert joiner.stop() == 0
 
 
 def test_a_topic_that_was_made_anew_is_refused(app: Application) -> None:

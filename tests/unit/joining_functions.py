@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,8 +31,39 @@ def a_scalar(_left: Columns, _right: Columns) -> float:
 
 
 def words(left: Columns, _right: Columns) -> list[str]:
-    """No numbers at all."""
-    return ["x"] * len(left.result)
+    """Texts, which numpy would read as numbers."""
+    return ["1.5"] * len(left.result)
+
+
+def complex_numbers(left: Columns, right: Columns) -> NDArray[np.complex128]:
+    """Numbers whose imaginary part numpy would drop."""
+    return left.result + 1j * right.result
+
+
+def dates(left: Columns, _right: Columns) -> NDArray[np.datetime64]:
+    """Times where values should be."""
+    return left.time_ns.astype("datetime64[ns]")
+
+
+def leaves_the_process(_left: Columns, _right: Columns) -> NDArray[np.float64]:
+    """As a program would that was written to run by itself."""
+    sys.exit(0)
+
+
+def interrupts(_left: Columns, _right: Columns) -> NDArray[np.float64]:
+    """What Ctrl-C raises in other programs."""
+    raise KeyboardInterrupt
+
+
+def spoils_and_fails_at_13(left: Columns, right: Columns) -> NDArray[np.float64]:
+    """Alters its columns in place, and only then finds out that it cannot go on."""
+    left.result[:] *= 10
+    right.result[:] = right.result * left.result
+    left.time_ns[:] = 0
+    if (left.result == 130).any():
+        message = "unlucky"
+        raise RuntimeError(message)
+    return right.result
 
 
 def quotient(left: Columns, right: Columns) -> NDArray[np.float64]:

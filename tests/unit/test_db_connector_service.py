@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, TopicPartition
 
 from broker.wire import encode
-from db_connector.service import KafkaFailureError, Results, Service
+from db_connector.service import KafkaFailureError, Results, Service, target_of
 from db_connector.settings import DbConnectorSettings
 from db_connector.writer import Outcome
 from tests.unit.test_db_connector_contract import joined
@@ -43,14 +43,18 @@ class _Consumer:
     def __init__(self, config: dict[str, Any], script: list[list[_Message]]) -> None:
         self._on_commit = config["on_commit"]
         self._script = deque(script)
+        self.known = (0, target_of(DbConnectorSettings()))
+        """What the group knows: an offset, and its metadata."""
+        self.begun: list[int] = []
         self.commits: list[int] = []
+        self.targets: set[str | None] = set()
 
     def subscribe(self, topics: list[str], on_assign: Callable[..., None], **_callbacks: object) -> None:
         on_assign(self, [TopicPartition(topics[0], 0)])
 
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         assert timeout > 0
-        return [TopicPartition(partition.topic, partition.partition, 0) for partition in partitions]
+        return [TopicPartition(partition.topic, partition.partition, *self.known) for partition in partitions]
 
     def consume(self, _count: int, _timeout_s: float) -> list[_Message]:
         return self._script.popleft() if self._script else []
@@ -58,9 +62,11 @@ class _Consumer:
     def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> None:
         assert asynchronous
         self.commits += [partition.offset for partition in offsets]
+        self.targets |= {partition.metadata for partition in offsets}
         self._on_commit(None, offsets)
 
-    def incremental_assign(self, _partitions: object) -> None: ...
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self.begun += [partition.offset for partition in partitions]
 
     def assignment(self) -> list[TopicPartition]:
         return []
@@ -138,6 +144,41 @@ def test_nothing_behind_an_undelivered_letter_is_committed_at_a_stop(monkeypatch
     service.run()
     assert letters.sent == [1]
     assert max(consumer.commits, default=0) <= 1, "what lies behind the letter would never be read again"
+
+
+OWN = target_of(DbConnectorSettings())
+
+
+@pytest.mark.parametrize(
+    ("known", "begun", "said"),
+    [
+        ((5, OWN), 5, None),
+        ((OFFSET_INVALID, ""), OFFSET_BEGINNING, None),
+        ((5, ""), OFFSET_BEGINNING, "was set by hand"),
+        ((5, "another tool's words"), OFFSET_BEGINNING, "was set by hand"),
+        (
+            (5, OWN.replace("joined", "other")),
+            OFFSET_BEGINNING,
+            "was committed by db_connector: other in -/lsb/autogen",
+        ),
+    ],
+)
+def test_only_an_offset_that_was_committed_for_this_target_is_believed(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    known: tuple[int, str],
+    begun: int,
+    said: str | None,
+) -> None:
+    stop = threading.Event()
+    service, consumer, _ = service_of(monkeypatch, stop, [[record(5)], [_Message(6, b"no pair")], [record(7)]])
+    consumer.known = known
+    service.run()
+    assert consumer.begun == [begun]
+    doubts = [one.getMessage() for one in caplog.records if "is not believed" in one.getMessage()]
+    assert len(doubts) == (said is not None)
+    assert all(str(said) in doubt for doubt in doubts)
+    assert consumer.targets == {OWN}
 
 
 def test_a_client_that_cannot_go_on_ends_the_service(monkeypatch: pytest.MonkeyPatch) -> None:

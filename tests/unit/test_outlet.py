@@ -105,7 +105,15 @@ def test_a_pair_whose_function_fails_costs_only_itself(
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("wrong_shape", "shape (1, 3) for 1 pairs"), ("a_scalar", "shape () for 1 pairs"), ("words", "could not convert")],
+    [
+        ("wrong_shape", "shape (1, 3) for 1 pairs"),
+        ("a_scalar", "shape () for 1 pairs"),
+        ("words", "<U3 values, not real numbers"),
+        ("complex_numbers", "complex128 values, not real numbers"),
+        ("dates", "datetime64[ns] values, not real numbers"),
+        ("leaves_the_process", "SystemExit: 0"),
+        ("interrupts", "KeyboardInterrupt"),
+    ],
 )
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_function_that_gives_no_column_of_numbers_loses_no_pair(name: str, reason: str, count: int) -> None:
@@ -113,6 +121,12 @@ def test_a_function_that_gives_no_column_of_numbers_loses_no_pair(name: str, rea
     assert joined == []
     assert [letter["id"] for letter in failed] == [f"power:4:{n}:{100 + n}" for n in range(count)]
     assert all(reason in letter["reason"] for letter in failed)
+
+
+def test_a_function_that_alters_what_it_is_given_spoils_no_other_pair() -> None:
+    joined, (letter,) = results("tests.unit.joining_functions:spoils_and_fails_at_13", [(1.0, 2.0), (13.0, 1.0)])
+    assert [(one["result"], one["left"]["result"], one["left"]["id"]) for one in joined] == [(20.0, 1.0, "id 1.0")]
+    assert json.loads(letter["value"])["left"]["result"] == 13.0
 
 
 def test_a_function_sees_times_and_things() -> None:

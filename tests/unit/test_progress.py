@@ -63,7 +63,7 @@ def test_the_keys_are_those_of_the_format() -> None:
     assert (progress_key(3), manifest_key(3, 1), chunk_key(3, 1, 7)) == ("3/progress", "3/1/manifest", "3/1/7")
 
 
-@pytest.mark.parametrize("value", [b"", b"null", b"{}", b"\x00", b'{"format": "1"}'])
+@pytest.mark.parametrize("value", [b"", b"null", b"{}", b"\x00", b'{"format": "1"}', b'{"format": 1, "x": "\xff"}'])
 def test_what_is_no_progress_record_stops_the_unit(value: bytes) -> None:
     with pytest.raises(UnitStopped, match="unit 0: a record of the state topic cannot be read"):
         StateLog(0, {progress_key(0): value}).progress()
@@ -71,8 +71,12 @@ def test_what_is_no_progress_record_stops_the_unit(value: bytes) -> None:
 
 def test_a_newer_format_is_refused() -> None:
     newer = encode(make_progress(format=FORMAT_VERSION + 1))
-    with pytest.raises(UnitStopped, match="newer release"):
-        StateLog(0, {progress_key(0): newer}).progress()
+    for value in (newer, b'{"format": 2, "everything": {"else": ["is", "new"]}}'):
+        log = StateLog(0, {progress_key(0): value, manifest_key(0, 1): value})
+        with pytest.raises(UnitStopped, match="newer release"):
+            log.progress()
+        with pytest.raises(UnitStopped, match="newer release"):
+            log.manifests()
     assert StateLog(0).progress() is None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -152,6 +152,17 @@ def test_progress_tells_what_is_held_and_how_far_the_streams_are() -> None:
     assert found.frontier_right is None
 
 
+def with_buffers(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """The snapshot with the bytes of each buffer changed."""
+    saved = msgspec.msgpack.decode(data)
+    return msgspec.msgpack.encode(saved | {"buffers": {name: change(b) for name, b in saved["buffers"].items()}})
+
+
+def newer(buffer: bytes, version: int) -> bytes:
+    """The bytes of a buffer under another format version."""
+    return buffer[:8] + version.to_bytes(2, "little") + buffer[10:]
+
+
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
@@ -159,6 +170,9 @@ def test_progress_tells_what_is_held_and_how_far_the_streams_are() -> None:
         (lambda data: data[: len(data) // 2], "cannot be read"),
         (lambda data: data.replace(b"LSBJOIN", b"LSBJOYN"), "cannot be read"),
         (lambda data: msgspec.msgpack.encode(msgspec.msgpack.decode(data) | {"version": 99}), "newer release"),
+        (lambda _data: msgspec.msgpack.encode({"version": 2, "things": {"a": 1}}), "newer release"),
+        (lambda data: with_buffers(data, lambda buffer: newer(buffer, 2) + b"more"), "newer release"),
+        (lambda data: with_buffers(data, lambda buffer: newer(buffer, 1) + b"more"), "cannot be read"),
     ],
 )
 def test_a_snapshot_that_cannot_be_used_is_refused_with_the_way_out(damage: Any, reason: str) -> None:

@@ -1,0 +1,148 @@
+"""What operators do by mistake to the connector to the database: offsets, targets, the database itself.
+
+Each ends with every point in the database, or with a message and the dead letters that say what is missing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.integration.db_connector_pipeline import (
+    PARTITIONS,
+    Pipeline,
+    Points,
+    ask_influx,
+    database_at,
+    database_of,
+    db_connector_pipeline,
+    pairs_of,
+    points_of,
+    values_of,
+)
+from tests.integration.services import wait_until
+from tests.unit.test_db_connector_contract import joined
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import InfluxdbAccess
+
+
+@pytest.fixture
+def pipeline(kafka: str, influxdb: InfluxdbAccess, tmp_path: Path) -> Iterator[Pipeline]:
+    yield from db_connector_pipeline(kafka, influxdb, tmp_path)
+
+
+def set_offsets(pipeline: Pipeline, offset: int) -> None:
+    """As ``kafka-consumer-groups --reset-offsets`` does."""
+    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
+    wanted = [TopicPartition(pipeline.out, number, offset) for number in range(PARTITIONS)]
+
+    def is_set() -> bool:
+        request = ConsumerGroupTopicPartitions(pipeline.name, wanted)
+        answer = admin.alter_consumer_group_offsets([request])[pipeline.name]
+        # Refused until the group has noticed that its member is gone.
+        return all(at.error is None for at in answer.result().topic_partitions or [])
+
+    wait_until(is_set, "the group's offsets can be set")
+
+
+def write(pipeline: Pipeline, count: int, **settings: str) -> str:
+    """Let a connector begin, write so many results and drain the log; what it said."""
+    lines = pipeline.journal.read_text().count("\n") if pipeline.journal.exists() else 0
+    before = pipeline.log() if pipeline.processes else ""
+    process = pipeline.start(**settings)
+    wait_until(lambda: ": partitions 0 from" in pipeline.log().removeprefix(before), "it has its partitions")
+    # The group may have been at the ends of the log before it began.
+    wait_until(lambda: pipeline.journal_records(skip_lines=lines) >= count, f"{count} results are written")
+    pipeline.wait_until_drained()
+    pipeline.stop(process)
+    return pipeline.log().removeprefix(before)
+
+
+def test_offsets_that_were_set_by_hand_lose_no_point(pipeline: Pipeline) -> None:
+    pairs = pairs_of(1_000, seed=20)
+    pipeline.produce(values_of(pairs[:500]))
+    assert "is not believed" not in write(pipeline, 500)
+    pipeline.produce(values_of(pairs[500:]))
+    # Nearly --to-latest: all but the last results would be passed over without a word.
+    set_offsets(pipeline, 190)
+    said = write(pipeline, 1_000)
+    assert said.count(f"the offset 190 of group {pipeline.name} was set by hand, by another tool") == PARTITIONS
+    assert said.count("all results are written from the beginning of the log") == PARTITIONS
+    assert pipeline.points() == pipeline.points_for(pairs)
+    assert "is not believed" not in write(pipeline, 0), "its own offsets are believed"
+
+
+def test_another_measurement_or_bucket_gets_every_point_under_the_same_group(
+    pipeline: Pipeline, new_database: Callable[[], InfluxdbAccess]
+) -> None:
+    pairs = pairs_of(500, seed=21)
+    pipeline.produce(values_of(pairs))
+    write(pipeline, 500)
+    first = pipeline.points()
+    said = write(pipeline, 500, measurement="renamed")
+    assert f"was committed by db_connector: {pipeline.name} in -/{pipeline.database}/autogen" in said
+    assert "give one of the two another group" in said
+    renamed = points_of(pipeline.influx_url, pipeline.database, "renamed")
+    assert {point._replace(measurement=pipeline.name): fields for point, fields in renamed.items()} == first
+    pipeline.database = database_of(new_database())
+    write(pipeline, 500)
+    assert pipeline.points() == first == pipeline.points_for(pairs)
+
+
+def test_a_database_that_was_deleted_is_filled_again_from_the_log(pipeline: Pipeline) -> None:
+    pairs = pairs_of(600, seed=22)
+    pipeline.produce(values_of(pairs[:300]))
+    process = pipeline.start()
+    pipeline.wait_until_drained()
+    ask_influx(pipeline.influx_url, f"DROP DATABASE {pipeline.database}")
+    pipeline.produce(values_of(pairs[300:]))
+    pipeline.wait_until_told("create the database")
+    ask_influx(pipeline.influx_url, f"CREATE DATABASE {pipeline.database}")
+    pipeline.wait_until_drained()
+    pipeline.stop(process)
+    assert pipeline.points() == pipeline.points_for(pairs[300:]), "what was deleted is not there by itself"
+    set_offsets(pipeline, 0)
+    write(pipeline, 600)
+    assert pipeline.points() == pipeline.points_for(pairs)
+    assert pipeline.letters() == []
+
+
+def test_points_that_the_database_refuses_are_dead_letters_with_its_words_and_the_others_arrive(
+    pipeline: Pipeline,
+) -> None:
+    now_ns = time.time_ns()
+    ask_influx(
+        pipeline.influx_url, f"ALTER RETENTION POLICY autogen ON {pipeline.database} DURATION 2d SHARD DURATION 1d"
+    )
+    body = f'{pipeline.name},thing=other result="text" {now_ns}'.encode()
+    database_at(pipeline.influx_url, f"{pipeline.database}/autogen").write(body)
+    body = f"{pipeline.name}_other,thing=other result=1 {now_ns}".encode()
+    database_at(pipeline.influx_url, f"{pipeline.database}/autogen").write(body)
+    old = pairs_of(10, seed=23)
+    long_tag = joined("R" * 70_000, "power", 2 * now_ns, 1.0, "power:0:1:1")
+    conflicting = joined("R1", "power", 2 * now_ns, 1.0, "power:0:1:2")
+    # The type of a field is kept for each shard, which is a day here.
+    fine_ns = 2 * (now_ns - 30 * 3_600 * 10**9)
+    fine = [(joined("R2", "power", fine_ns + 2 * n, 1.0, f"power:0:2:{n}"), fine_ns + 2 * n) for n in range(20)]
+    pipeline.produce(values_of([*old, *fine[:10], (long_tag, 0), (conflicting, 0), *fine[10:]]))
+    write(pipeline, 32)
+    reasons = {letter.id: letter.reason for letter in pipeline.letters()}
+    assert {reasons.pop(pair.id).partition(" dropped")[0] for pair, _ in old} == {
+        "partial write: points beyond retention policy"
+    }
+    assert "field type conflict" in reasons.pop(conflicting.id)
+    assert "unable to parse" in reasons.pop(long_tag.id)
+    assert reasons == {}
+    assert kept(pipeline.points()) == pipeline.points_for(fine)
+
+
+def kept(points: Points) -> Points:
+    """Without the point that the test itself has written."""
+    return {point: fields for point, fields in points.items() if ("thing", "other") not in point.tags}

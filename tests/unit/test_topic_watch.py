@@ -1,0 +1,81 @@
+"""What does the watch make of Kafka's answers about the input topics? (On real Kafka: tests/integration.)"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+from broker.topics import TopicError, TopicFacts
+from joiner.run.topic_watch import TopicWatch
+
+SAME = SimpleNamespace(topic_id="id", partitions=[0, 1])
+GONE = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+AWAY = KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - the public name of the constant
+
+
+class _Admin:
+    """Gives the answers of a script, one a question; None is never answered."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = list(answers)
+        self.asked = 0
+
+    def describe_topics(self, _topics: TopicCollection, *, request_timeout: float) -> dict[str, Future[Any]]:
+        assert request_timeout > 0
+        future: Future[Any] = Future()
+        answer = self._answers[self.asked]
+        self.asked += 1
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        elif answer is not None:
+            future.set_result(answer)
+        return {"data": future}
+
+
+def check(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> _Admin:
+    """Let a watch ask for each answer, and judge it."""
+    monkeypatch.setattr("joiner.run.topic_watch.INTERVAL_S", 0.0)
+    admin = _Admin(*answers)
+    watch = TopicWatch(admin, {"data": TopicFacts("id", 2)})  # type: ignore[arg-type] # played by hand
+    for _ in range(2 * len(answers)):
+        watch.check()
+    return admin
+
+
+def test_topics_that_stay_as_they_are_are_asked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check(monkeypatch, SAME, SAME, SAME).asked == 3
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check(monkeypatch, None, SAME).asked == 1
+
+
+def test_kafka_away_and_a_topic_that_is_missing_once_stop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check(monkeypatch, AWAY, GONE, SAME, GONE, AWAY, GONE, SAME).asked == 7
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        ([SAME, GONE, GONE], "topic data was deleted while the joiner ran"),
+        ([SAME, SimpleNamespace(topic_id="other", partitions=[0, 1])], "topic data was deleted and made anew"),
+        ([AWAY, SimpleNamespace(topic_id="id", partitions=[0, 1, 2])], "topic data has 3 partitions and had 2 when"),
+    ],
+)
+def test_a_topic_that_is_another_now_is_told_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, answers: list[Any], reason: str
+) -> None:
+    with pytest.raises(TopicError, match=reason) as told:
+        check(monkeypatch, *answers)
+    assert "joiner reset" in str(told.value) or "give the application a new name" in str(told.value)
+
+
+def test_nothing_is_asked_where_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joiner.run.topic_watch.INTERVAL_S", 0.0)
+    admin = _Admin()
+    TopicWatch(admin, {}).check()  # type: ignore[arg-type] # played by hand
+    assert admin.asked == 0
