@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 
 from broker.topics import TopicFacts, TopicSpec, data_topic_specs, state_topic_spec, topic_facts
 from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_consumer, make_reader, raise_for, timed_out
+from joiner.run.hanging import end_hanging
 from joiner.run.intake import Message
 from joiner.run.progress import FORMAT_VERSION, Progress
 from joiner.run.settings import JoinerSettings
@@ -95,6 +96,7 @@ def claim(
         check_continues(settings, found, topics, claimant)
         progress = _owned(found, claimant)
     _check_log_range(settings, unit, progress.offsets)
+    end_hanging(settings, unit, transactions, progress)
     transactions.commit([], progress)
     return progress
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.topics import ensure_topics, topic_facts
 from joiner.run.clients import make_admin
+from joiner.run.hanging import end_hanging
 from joiner.run.progress import RESET_RUN
 from joiner.run.recovery import Claimant, application_topics, first_progress, group_offsets
 from joiner.run.settings import JoinerSettings
@@ -37,7 +38,9 @@ def reset(settings: JoinerSettings, *, confirmed: bool) -> int:
         try:
             transactions.init()
             state = read_state(settings.kafka, application, settings.state_topic, unit)
-            transactions.begin_anew(state, first_progress(settings, unit, topics, claimant))
+            progress = first_progress(settings, unit, topics, claimant)
+            end_hanging(settings, unit, transactions, progress)
+            transactions.begin_anew(state, progress)
         except (Fenced, Aborted) as error:
             failed = True
             print(f"unit {unit}: a running process took it back ({str(error) or 'fenced'}): stop it and repeat")

@@ -138,6 +138,22 @@ class UnitTransactions:
         except KafkaException as error:
             raise _failure(error) from error
 
+    def roll_back(self, topics: Sequence[str], progress: Progress) -> None:
+        """Write to the unit's partition of each topic and to the group's offsets, and abort that.
+
+        The marker of the rollback also ends what an earlier transaction of this producer has left open there.
+        Raises `Fenced` or `Aborted`.
+        """
+        try:
+            self._producer.begin_transaction()
+            for topic in topics:
+                self._produce(topic, f"{self._unit}/rolled-back", None)
+            self._send_offsets(progress)
+            self._producer.flush(_COMMIT_S)
+            self._producer.abort_transaction(_COMMIT_S)
+        except KafkaException as error:
+            raise _failure(error) from error
+
     def _produce_all(self, messages: Sequence[tuple[str, bytes | None, bytes]]) -> None:
         by_topic: dict[str, list[dict[str, bytes | None]]] = {}
         for topic, key, value in messages:
@@ -192,11 +208,14 @@ class UnitTransactions:
     def _finish(self, progress: Progress) -> None:
         """Steps 4-6."""
         self._produce(self._settings.state_topic, progress_key(self._unit), encode(progress))
+        deadline_s = time.monotonic() + _COMMIT_S
+        self._send_offsets(progress)
+        self._commit(deadline_s)
+
+    def _send_offsets(self, progress: Progress) -> None:
         offsets = [TopicPartition(topic, self._unit, at) for topic, at in progress.offsets.items()]
         metadata = self._offsets_of.consumer_group_metadata()
-        deadline_s = time.monotonic() + _COMMIT_S
         self._producer.send_offsets_to_transaction(offsets, metadata, _COMMIT_S)
-        self._commit(deadline_s)
 
     def _commit(self, deadline_s: float) -> None:
         """A commit whose answer was lost is asked for again; it is safe to ask twice."""
