@@ -8,11 +8,15 @@ MAKEFLAGS += --no-builtin-rules
 
 PYTHON ?= python3
 PY := .venv/bin/python
-CHAOS_SEEDS ?= 1 2 3
+CHAOS_SEEDS ?= 1 2
+
+CHAOS_REPORT ?= .lsb/chaos
+SOAK_MINUTES ?= 65
+SOAK_REPORT ?= .lsb/soak
 
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help setup demo up down status test test-chaos check format lock clean
+.PHONY: help setup demo up down status test test-chaos soak simulation check format lock clean
 
 help: ## this list
 	@printf 'LocalStreamBuffer: what to type\n\n'
@@ -59,10 +63,17 @@ test: setup check ## everything that must pass: checks, all tests, a few chaos s
 	@$(call chaos,$(CHAOS_SEEDS))
 	@printf '\nPASSED: checks, tests and crashes are all fine.\n'
 
-test-chaos: setup ## many more crashes: make test-chaos CHAOS_SEEDS="1 2 3 …"
-	@$(call chaos,$(if $(filter-out file,$(origin CHAOS_SEEDS)),$(CHAOS_SEEDS),$(shell seq 1 25)))
+test-chaos: setup ## many more crashes and limits, about an hour: make test-chaos CHAOS_SEEDS="7-12" CHAOS_REPORT=path
+	@LSB_CHAOS_FULL=1 LSB_CHAOS_REPORT="$(CHAOS_REPORT)" \
+	  $(call chaos,$(if $(filter-out file,$(origin CHAOS_SEEDS)),$(CHAOS_SEEDS),1-22))
 
-# Tests in tests/chaos read their seeds from the environment; without any, one run of each is made.
+soak: setup ## an hour with a kill every minute: make soak SOAK_MINUTES=65 SOAK_REPORT=path
+	@$(PY) -m tests.chaos.soak --minutes $(SOAK_MINUTES) --report "$(SOAK_REPORT)"
+
+simulation: setup ## ten thousand histories of the joiner over a broker in memory
+	@$(PY) -m tests.simulation --seeds 1-10000 --jobs 2
+
+# Tests in tests/chaos read their seeds from the environment; without any, one run is made.
 chaos = LSB_CHAOS_SEEDS="$(strip $(1))" $(PY) -m pytest tests/chaos
 
 check: setup ## style, format and types
