@@ -22,9 +22,13 @@ from tests.simulation.verdict import all_progress, judge, stable_ends
 from tests.simulation.world import CALM, SimulatedProcess, Temper, World, ended_well
 
 RECORDS: Final = 70
+_TROUBLE_STEPS_MAX: Final = 900
 _HEAL_STEPS_MAX: Final = 4000
-_QUIET_STEPS: Final = 60
+_REST_S: Final = 15.0
+_OPEN_S_MAX: Final = 45.0
 _LOOK_EVERY: Final = 20
+_FEED_AGAIN: Final = 500
+"""Steps after which more input comes: only by that does an owner notice that it has lost its unit."""
 _STATE: Final = f"{APPLICATION}.state"
 
 _TEMPERS: Final = (
@@ -85,6 +89,8 @@ class _History:
         self._settings = make_settings(plan)
         self._feed = make_feed(plan, self._settings, plan.randint(RECORDS // 3, RECORDS))
         self._fed = 0
+        self._fed_last = False
+        self._rest_until_s = 0.0
         self._rate = plan.choice([0.05, 0.15, 0.4])
         self._sources: dict[int, Transaction] = {}
         self._trouble = plan.choice(_TEMPERS)
@@ -138,56 +144,69 @@ class _History:
         if draw.random() < self._trouble.stop and self.world.processes:
             draw.choice(self.world.processes).joiner.stop()
             self.world.counts["stops"] += 1
-        if self._faults() >= self._faults_max:
+        if self.world.faults >= self._faults_max:
             self.world.temper = CALM
             if self._fed >= len(self._feed):
                 self._turn_to(self._heal)
-        elif self.world.steps > 3000:
+        elif self.world.steps > _TROUBLE_STEPS_MAX:
             self._turn_to(self._heal)
 
     def _heal(self) -> None:
-        """Nothing goes wrong any more."""
+        """Nothing goes wrong any more, and whoever is frozen wakes."""
         self.world.temper = CALM
+        self.world.wake_all()
         while self._fed < len(self._feed):
             self._feed_one()
         age = self.world.steps - self._act_from
-        if age % _LOOK_EVERY == 0 and self._is_through():
+        if age % _LOOK_EVERY == 0 and self._fed_last and self._is_through():
+            self._rest_until_s = self.world.clock_s + _REST_S
             self._turn_to(self._rest)
+        elif age % _FEED_AGAIN == _LOOK_EVERY:
+            self._feed_last()
         elif age > _HEAL_STEPS_MAX:
             self._differ(f"not through: {self._where()}")
 
+    def _feed_last(self) -> None:
+        """One more record for each input: an owner that has lost its unit without noticing notices now."""
+        self._fed_last = True
+        for topic in self._settings.input_topics:
+            for unit in range(self._settings.topics.partitions):
+                self.world.kafka.append(topic, unit, None, b"the last one")
+
     def _rest(self) -> None:
-        """Nothing happens any more."""
-        if self.world.steps - self._act_from < _QUIET_STEPS:
+        """Nothing happens any more, for longer than any session."""
+        if self.world.clock_s < self._rest_until_s:
             return
         if not self._is_through():
             self._turn_to(self._heal)
             return
-        self._judge("at the end")
-        left = [name for name, identity in self.world.kafka.identities.items() if identity.transaction is not None]
-        if left and not self.difference:
-            self._differ(f"a transaction is left open: {left}")
-        self.world.end()
+        open_now = [name for name, identity in self.world.kafka.identities.items() if identity.transaction is not None]
+        if not open_now:
+            self._judge("at the end")
+            self.world.end()
+        elif self.world.clock_s > self._rest_until_s + _OPEN_S_MAX:
+            self._differ(f"transactions are left open: {open_now}")
 
     def _turn_to(self, act: Any) -> None:
         self._act, self._act_from = act, self.world.steps
         self.world.note("now: %s", act.__name__)
 
-    def _faults(self) -> int:
-        counts = self.world.counts
-        return sum(count for name, count in counts.items() if name.startswith(("killed", "frozen", "lost", "failed")))
-
     # What must hold
 
     def _is_through(self) -> bool:
+        """All input is consumed, and each unit is claimed and served by whom the group gives it to, by nobody else."""
         kafka, found = self.world.kafka, all_progress(self.world.kafka, self._settings)
-        owners = {number: process for process in self.world.processes for number in process.joiner._owned}  # noqa: SLF001 - who works
-        return all(
-            unit in found
-            and found[unit].offsets == stable_ends(kafka, self._settings, unit)
-            and unit in owners
-            and owners[unit].run == found[unit].run
-            for unit in range(self._settings.topics.partitions)
+        units = range(self._settings.topics.partitions)
+        due = {number: member.instance for member in kafka.group(APPLICATION).members for _, number in member.due}
+        served = [
+            (number, process.name)
+            for process in self.world.processes
+            for number in process.joiner._owned  # noqa: SLF001 - who works
+        ]
+        return (
+            sorted(served) == sorted(due.items())
+            and {unit: progress.instance for unit, progress in found.items()} == due
+            and all(found[unit].offsets == stable_ends(kafka, self._settings, unit) for unit in units)
         )
 
     def _where(self) -> str:

@@ -94,7 +94,10 @@ class MemoryAdmin:
 
     def describe_topics(self, topics: Any, request_timeout: float = 0) -> dict[str, Future[Any]]:
         """Ids and partitions of topics."""
-        return self._link.act("describe", lambda: {name: self._describe(name) for name in topics.topic_names})
+        try:
+            return self._link.act("describe", lambda: {name: self._describe(name) for name in topics.topic_names})
+        except KafkaException as error:
+            return {name: _failed(error) for name in topics.topic_names}
 
     def _describe(self, name: str) -> Future[Any]:
         future: Future[Any] = Future()
@@ -129,6 +132,12 @@ class MemoryAdmin:
         self._link.act("admin", effect)
         future.set_result(None)
         return future
+
+
+def _failed(error: KafkaException) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
 
 
 class _Description(NamedTuple):

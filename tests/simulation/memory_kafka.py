@@ -8,7 +8,7 @@ the world around it. Replication and requests that overtake each other are left 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -32,8 +32,6 @@ class Identity:
     epoch: int = -1
     timeout_s: float = 60.0
     transaction: Transaction | None = None
-    decided: list[Transaction] = field(default_factory=list)
-    """Committed or aborted, and not yet marked in every partition."""
 
 
 class MemoryKafka:
@@ -48,6 +46,8 @@ class MemoryKafka:
         self.committed: dict[str, dict[tuple[str, int], int]] = {}
         self.identities: dict[str, Identity] = {}
         self.aborted = 0
+        self.decided: list[Transaction] = []
+        """Committed or aborted, and not yet marked in every partition."""
         self._markers_lag = markers_lag
         self._topics_made = 0
 
@@ -92,7 +92,7 @@ class MemoryKafka:
         identity = self.identities.setdefault(transactional_id, Identity(len(self.identities)))
         if identity.transaction is not None:
             self._decide(identity, ABORTED)
-        self.write_markers(identity)
+        self._settle(identity)
         identity.epoch += 1
         identity.timeout_s = timeout_s
         return identity.producer, identity.epoch
@@ -107,7 +107,7 @@ class MemoryKafka:
     def transaction(self, transactional_id: str, epoch: int) -> Transaction:
         """The open transaction, begun now if there is none."""
         identity = self.check_epoch(transactional_id, epoch)
-        self.write_markers(identity)
+        self._settle(identity)
         if identity.transaction is None:
             identity.transaction = Transaction(identity.producer, epoch, self.now_s())
         return identity.transaction
@@ -136,24 +136,19 @@ class MemoryKafka:
         for log in list(transaction.logs):
             log.write_marker(transaction, self.time_ms())
 
-    def unmarked(self) -> list[Transaction]:
-        """Decided transactions that lack control records."""
-        return [transaction for identity in self.identities.values() for transaction in identity.decided]
-
     def write_marker(self, transaction: Transaction) -> None:
         """Write one control record of a decided transaction; with the last one its group offsets are visible."""
         if transaction.logs:
             transaction.logs[0].write_marker(transaction, self.time_ms())
         if not transaction.logs:
-            for identity in self.identities.values():
-                if transaction in identity.decided:
-                    identity.decided.remove(transaction)
-                    self._publish_offsets(transaction)
+            self.decided.remove(transaction)
+            self._publish_offsets(transaction)
 
-    def write_markers(self, identity: Identity) -> None:
+    def _settle(self, identity: Identity) -> None:
         """Write all control records that are due: the id's next transaction has to wait for them."""
-        while identity.decided:
-            self.write_marker(identity.decided[0])
+        for transaction in [known for known in self.decided if known.producer == identity.producer]:
+            while transaction in self.decided:
+                self.write_marker(transaction)
 
     def _decide(self, identity: Identity, state: str) -> None:
         transaction = identity.transaction
@@ -162,9 +157,9 @@ class MemoryKafka:
         identity.transaction = None
         transaction.state = state
         self.aborted += state == ABORTED
-        identity.decided.append(transaction)
+        self.decided.append(transaction)
         if not self._markers_lag:
-            self.write_markers(identity)
+            self._settle(identity)
 
     def _publish_offsets(self, transaction: Transaction) -> None:
         if transaction.state == COMMITTED:
@@ -180,8 +175,7 @@ class MemoryKafka:
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
         """What a group has committed; a reader waits for transactions that are decided."""
         for identity in self.identities.values():
-            if any(group in transaction.offsets for transaction in identity.decided):
-                self.write_markers(identity)
+            self._settle(identity)
         return self.committed.get(group, {})
 
 

@@ -6,16 +6,22 @@ The modules are the product's own; only names that they take from outside are re
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from joiner.run import clients, membership, metrics, process, recovery, state_log, transaction
+from broker.topics import TopicFacts
+from joiner.run import clients, process, state_log, transaction
 from tests.simulation.memory_clients import Link, MemoryAdmin, MemoryProducer
 from tests.simulation.memory_consumer import MemoryConsumer
+from tests.simulation.memory_kafka import MemoryKafka
 
 Result = TypeVar("Result")
+
+_RUNNER = "joiner.run."
+_CHATTER = "joiner.run.metrics"
 
 CHUNK_BYTES = 600
 """Snapshots here are small, and shall have several chunks nevertheless."""
@@ -117,7 +123,18 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler.emit`."""
+        if record.name == _CHATTER:
+            return
         self._world.note(str(record.msg), *(record.args if isinstance(record.args, tuple) else (record.args,)))
+
+
+def _modules_with(name: str) -> list[Any]:
+    """The modules of the runner that know something by this name."""
+    return [module for path, module in sorted(sys.modules.items()) if path.startswith(_RUNNER) and hasattr(module, name)]
+
+
+def _facts(kafka: MemoryKafka) -> dict[str, TopicFacts]:
+    return {name: TopicFacts(topic.topic_id, len(topic.logs)) for name, topic in kafka.topics.items()}
 
 
 @contextmanager
@@ -125,14 +142,14 @@ def on_stage(world: World) -> Iterator[None]:
     """Let the joiner's modules live in ``world``."""
     clock = _Clock(world)
     replaced: list[tuple[Any, str, Any]] = [
-        *((module, "time", clock) for module in (membership, metrics, process, recovery, state_log, transaction)),
+        *((module, "time", clock) for module in _modules_with("time")),
         (clients, "Consumer", lambda config, **_: MemoryConsumer(world.link, config)),
         (clients, "Producer", lambda config, **_: MemoryProducer(world.link, config)),
         (clients, "AdminClient", lambda _config, **_: MemoryAdmin(world.link)),
         (process, "ThreadPoolExecutor", _Pool),
         (process, "threading", _Threading(world)),
         (process, "gc", _Collector()),
-        (process, "wait_for_topics", lambda *_: {}),
+        (process, "wait_for_topics", lambda *_: _facts(world.link.kafka)),
         (transaction, "CHUNK_BYTES_MAX", CHUNK_BYTES),
         (state_log, "_TAIL", TAIL),
     ]

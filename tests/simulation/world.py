@@ -32,6 +32,9 @@ WRITES: Final = frozenset({"init", "begin", "produce", "flush", "send_offsets", 
 _LOSABLE: Final = frozenset({"init", "send_offsets", "commit"})
 _FAILING: Final = frozenset({*_LOSABLE, "flush", "describe", "watermarks", "committed", "consume"})
 
+_LOOK_EVERY_S: Final = 0.3
+"""How often the broker looks whose time has run out."""
+
 _FREEZES_S: Final = ((0.1, 3.0), (4.0, 14.0), (11.0, 30.0), (61.0, 90.0))
 """Shorter than anything, about a session, longer than one, longer than a transaction may last."""
 
@@ -140,12 +143,14 @@ class World:
         self.timeline: list[tuple[Any, ...]] = []
         self.counts: Counter[str] = Counter()
         self.steps = 0
+        self.faults = 0
         self.processes: list[SimulatedProcess] = []
         self._links: dict[SimulatedProcess, ProcessLink] = {}
         self._all: list[SimulatedProcess] = []
         self._late: list[Callable[[], object]] = []
         self._current: SimulatedProcess | None = None
         self._is_over = False
+        self._look_s = 0.0
         self._done = threading.Lock()
         self._done.acquire()
 
@@ -183,6 +188,12 @@ class World:
         for process in self.processes:
             process.is_dead = True
 
+    def wake_all(self) -> None:
+        """Nobody stays frozen."""
+        for process in self.processes:
+            if process.frozen_until_s is not None:
+                process.frozen_until_s = self.clock_s
+
     # Called by the processes
 
     def act(self, process: SimulatedProcess, call: str, effect: Callable[[], Result]) -> Result:
@@ -201,7 +212,7 @@ class World:
             self._lose(call, effect)
         chance -= temper.lose
         if 0 <= chance < temper.fail and call in _FAILING:
-            self.counts[f"failed {call}"] += 1
+            self._count(f"failed {call}")
             self.note("%s fails", call)
             raise _failure(call)
         if call in WRITES:
@@ -238,14 +249,15 @@ class World:
     def _let_nature_act(self) -> None:
         draw, kafka = self.draw, self.kafka
         assert self.director is not None
-        kafka.expire_transactions()
-        for group in kafka.groups.values():
-            group.expire()
+        if self.clock_s >= self._look_s:
+            self._look_s = self.clock_s + _LOOK_EVERY_S
+            kafka.expire_transactions()
+            for group in kafka.groups.values():
+                group.expire()
         if self._late and draw.random() < 0.2:
             self._arrive(self._late.pop(draw.randrange(len(self._late))))
-        if draw.random() < 0.4:
-            for transaction in kafka.unmarked():
-                kafka.write_marker(transaction)
+        if kafka.decided and draw.random() < 0.4:
+            kafka.write_marker(draw.choice(kafka.decided))
         self.director.step()
 
     def _yield(self, process: SimulatedProcess) -> None:
@@ -287,7 +299,7 @@ class World:
         moment = self.draw.choice(("before", "during", "after"))
         if moment == "after":
             self._arrive(effect)
-        self.counts[f"killed at {call}"] += 1
+        self._count(f"killed at {call}")
         self.note("killed %s %s", moment, call)
         process.is_dead = True
         requests = [request for producer in process.producers for request in producer.break_off()]
@@ -303,7 +315,7 @@ class World:
 
     def _freeze(self, process: SimulatedProcess, call: str) -> None:
         seconds = self.draw.uniform(*self.draw.choice(_FREEZES_S))
-        self.counts[f"frozen at {call}"] += 1
+        self._count(f"frozen at {call}")
         self.note("frozen for %.1f s at %s", seconds, call)
         process.frozen_until_s = self.clock_s + seconds
         self._yield(process)
@@ -313,13 +325,17 @@ class World:
     def _lose(self, call: str, effect: Callable[[], object]) -> NoReturn:
         """The request or its answer is lost, or it arrives later; the client is told that it took too long."""
         moment = self.draw.choice(("request", "answer", "late"))
-        self.counts[f"lost {moment} of {call}"] += 1
+        self._count(f"lost {moment} of {call}")
         self.note("%s: the %s is lost", call, moment)
         if moment == "answer":
             effect()
         elif moment == "late" and call == "commit":
             self._late.append(effect)
         raise kafka_error(KafkaError._TIMED_OUT, f"{call} timed out", retriable=True)  # noqa: SLF001 - public name
+
+    def _count(self, fault: str) -> None:
+        self.counts[fault] += 1
+        self.faults += 1
 
     def _arrive(self, request: Callable[[], object]) -> None:
         try:
