@@ -43,6 +43,10 @@ class World(Protocol):
         """Keep a line of the timeline."""
         ...
 
+    def complain(self, text: str) -> None:
+        """A process has told its user of an error."""
+        ...
+
 
 class _Clock:
     """In the place of the module `time`."""
@@ -125,6 +129,8 @@ class _Lines(logging.Handler):
         """See `logging.Handler.emit`."""
         if record.name == _CHATTER:
             return
+        if record.levelno >= logging.ERROR:
+            self._world.complain(record.getMessage())
         self._world.note(str(record.msg), *(record.args if isinstance(record.args, tuple) else (record.args,)))
 
 

@@ -71,6 +71,10 @@ class Director(Protocol):
         """A process has ended by itself or died."""
         ...
 
+    def complain(self, text: str) -> None:
+        """A process has told its user of an error."""
+        ...
+
 
 class SimulatedProcess:
     """One run of the joiner, in a thread that waits for the baton."""
@@ -144,6 +148,8 @@ class World:
         self.counts: Counter[str] = Counter()
         self.steps = 0
         self.faults = 0
+        self.haste = 1
+        """How much longer than asked for a wait takes: where nothing is to happen, time may fly."""
         self.processes: list[SimulatedProcess] = []
         self._links: dict[SimulatedProcess, ProcessLink] = {}
         self._all: list[SimulatedProcess] = []
@@ -164,6 +170,11 @@ class World:
         """Keep a line of the timeline."""
         name = self._current.run if self._current is not None else "-"
         self.timeline.append((self.steps, round(self.clock_s - 1000, 3), name, text, *arguments))
+
+    def complain(self, text: str) -> None:
+        """A process has told its user of an error."""
+        if self.director is not None:
+            self.director.complain(text)
 
     def start(self, settings: JoinerSettings) -> SimulatedProcess:
         """Begin a process."""
@@ -223,8 +234,8 @@ class World:
         """The process waits, a while longer than it asked for perhaps."""
         if process.is_dead:
             raise Dead
-        self.clock_s += seconds * self.draw.choice((1, 1, 2, 8))
-        self._tick(process, switch=0.5)
+        self.clock_s += seconds * self.draw.choice((1, 1, 2, 8)) * self.haste
+        self._tick(process, switch=0.4)
 
     def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
         """The thread of a process is at its end, and hands the baton on."""
