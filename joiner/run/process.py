@@ -160,7 +160,11 @@ class JoinerProcess:
             if was_fenced and not self._still_ours(number):
                 return None
             transactions, progress = self._claim(number)
-            recovered = recover(self._settings, number, progress)
+            try:
+                recovered = recover(self._settings, number, progress)
+            except Fenced:
+                self._look_who_has(number)
+                return None
             _log.info("unit %s: taken", number)
             return Owned(recovered, transactions, time.monotonic())
         except UnitStopped as stopped:
@@ -184,6 +188,10 @@ class JoinerProcess:
                 _log.info("unit %s: fenced before the claim was written (attempt %s)", number, attempt + 1)
                 self._stop.wait(_RETRY_WAIT_S * attempt / 2)
         raise Fenced
+
+    def _look_who_has(self, number: int) -> None:
+        _log.warning("unit %s: somebody else has initialised it; looking who", number)
+        self._waiting[number] = (time.monotonic() + _FENCED_WAIT_S, True)
 
     def _still_ours(self, number: int) -> bool:
         """After being fenced: whether the progress record still names this run. If not, the unit is lost."""
@@ -310,9 +318,8 @@ class JoinerProcess:
         try:
             commit.result()
         except Fenced:
-            _log.warning("unit %s: somebody else has initialised it; looking who", number)
             self._drop(number)
-            self._waiting[number] = (time.monotonic() + _FENCED_WAIT_S, True)
+            self._look_who_has(number)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
             self._give_up(number, error)
 
@@ -337,12 +344,11 @@ class JoinerProcess:
         if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}:  # noqa: SLF001
             number = int(partition or 0)
             if number in self._owned:
+                # The topic was deleted, or retention removed records before they were read. If the unit is still
+                # ours, the claim finds out which. If not, then only what its owner has done with lies behind us.
+                _log.warning("unit %s: %s cannot be read where the join stands: %s", number, topic, error.str())
                 self._drop(number)
-                self._set_aside(
-                    number,
-                    f"unit {number}: {topic} can no longer be read where the join stands ({error.str()}): the topic "
-                    "was deleted, or retention removed records before they were read; start anew with `joiner reset`",
-                )
+                self._waiting[number] = (time.monotonic(), True)
             return
         _log.warning("reading %s [%s]: %s", topic, partition, error.str())
 

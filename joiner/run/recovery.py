@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +26,7 @@ from joiner.run.intake import Message
 from joiner.run.progress import FORMAT_VERSION, Progress
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import StateLog, read_progress, read_state
-from joiner.run.transaction import SnapshotPlace, UnitTransactions, offsets_as_text
+from joiner.run.transaction import Fenced, SnapshotPlace, UnitTransactions, offsets_as_text
 from joiner.run.unit import Unit, UnitStopped
 
 PLACEMENT: Final = "process"
@@ -82,19 +84,25 @@ def claim(
             "and a restart, which creates it"
         )
     found = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
-    if found is None:
-        _check_never_begun(settings, unit)
-        progress = first_progress(settings, unit, topics, claimant)
-    else:
-        check_continues(settings, found, topics, claimant)
-        progress = _owned(found, claimant)
-    _check_log_range(settings, unit, progress.offsets)
+    with _unless_fenced(settings, unit, found):
+        if found is None:
+            _check_never_begun(settings, unit)
+            progress = first_progress(settings, unit, topics, claimant)
+        else:
+            check_continues(settings, found, topics, claimant)
+            progress = _owned(found, claimant)
+        _check_log_range(settings, unit, progress.offsets)
     transactions.commit([], progress)
     return progress
 
 
 def recover(settings: JoinerSettings, unit: int, progress: Progress) -> Recovered:
-    """Steps 5-6. Raises `UnitStopped` where the state cannot be built."""
+    """Steps 5-6. Raises `UnitStopped` where the state cannot be built, `Fenced` where another has the unit by now."""
+    with _unless_fenced(settings, unit, progress):
+        return _recover(settings, unit, progress)
+
+
+def _recover(settings: JoinerSettings, unit: int, progress: Progress) -> Recovered:
     state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
     restored = _from_snapshot(settings, unit, state, progress)
     began_at = dict(restored.offsets)
@@ -150,6 +158,22 @@ def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
         return {place.topic: place.offset for place in consumer.committed(places, TIMEOUT_S) if place.offset >= 0}
     finally:
         consumer.close()
+
+
+@contextmanager
+def _unless_fenced(settings: JoinerSettings, unit: int, seen: Progress | None) -> Iterator[None]:
+    """A fault that is found counts only while ``seen`` is the newest claim.
+
+    A process that hung in the middle sees the state of one moment and the log of another: whoever has taken the
+    unit since has written a newer snapshot, and retention has removed what lies behind that.
+    """
+    try:
+        yield
+    except UnitStopped as stopped:
+        newest = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
+        if newest is not None and (seen is None or newest.run != seen.run):
+            raise Fenced from stopped
+        raise
 
 
 def _check_never_begun(settings: JoinerSettings, unit: int) -> None:
