@@ -10,15 +10,16 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from joiner.run.progress import manifest_key, decode_manifest
 from joiner.run.settings import JoinerSettings
 from tests.simulation import world as world_module
 from tests.simulation.feed import APPLICATION, Step, make_feed, make_settings
-from tests.simulation.memory_log import Transaction
+from tests.simulation.memory_log import COMMITTED, Transaction
 from tests.simulation.stage import on_stage
-from tests.simulation.verdict import all_progress, judge, stable_ends
+from tests.simulation.verdict import all_progress, judge, runs_in_order, stable_ends
 from tests.simulation.world import CALM, SimulatedProcess, Temper, World, ended_well
 
 RECORDS: Final = 50
@@ -30,6 +31,7 @@ _LOOK_EVERY: Final = 20
 _FEED_AGAIN: Final = 500
 """Steps after which more input comes: only by that does an owner notice that it has lost its unit."""
 _LOST: Final = ("now owned by process", "claimed by others")
+_TRIED_AGAIN: Final = ("trying again", "going back to its last commit", "fenced before the claim")
 _STATE: Final = f"{APPLICATION}.state"
 
 _TEMPERS: Final = (
@@ -177,9 +179,14 @@ class _History:
     def _feed_last(self) -> None:
         """One more record for each input: an owner that has lost its unit without noticing notices now."""
         self._fed_last = True
+        kafka = self.world.kafka
+        # In half of the histories the logs end with a control record, which nobody reads.
+        within = kafka.begin_source() if self._draw.random() < 0.5 else None
         for topic in self._settings.input_topics:
             for unit in range(self._settings.topics.partitions):
-                self.world.kafka.append(topic, unit, None, b"the last one")
+                kafka.append(topic, unit, None, b"the last one", within)
+        if within is not None:
+            kafka.end_source(within, COMMITTED)
 
     def _rest(self) -> None:
         """Nothing happens any more, for longer than any session."""
@@ -190,6 +197,7 @@ class _History:
             return
         open_now = [name for name, identity in self.world.kafka.identities.items() if identity.transaction is not None]
         if not open_now:
+            self._check_changes_of_owner()
             self._judge("at the end")
             self.world.end()
         elif self.world.clock_s > self._rest_until_s + _OPEN_S_MAX:
@@ -217,6 +225,21 @@ class _History:
             and {unit: progress.instance for unit, progress in found.items()} == due
             and all(found[unit].offsets == stable_ends(kafka, self._settings, unit) for unit in units)
         )
+
+    def _check_changes_of_owner(self) -> None:
+        """A process claims a unit of another because the group has given it the unit, or when it tries again."""
+        kafka = self.world.kafka
+        allowed = Counter(kafka.group(APPLICATION).given)
+        for _, _, run, text, *arguments in self.world.timeline:
+            if any(phrase in text for phrase in _TRIED_AGAIN):
+                allowed[run, arguments[0]] += 1
+        taken: Counter[tuple[str, int]] = Counter()
+        for unit in range(self._settings.topics.partitions):
+            changes = pairwise(["", *runs_in_order(kafka, self._settings, unit)])
+            taken.update((run, unit) for before, run in changes if before != run)
+        self.world.counts["changes of owner"] += taken.total()
+        if too_often := taken - allowed:
+            self._differ(f"taken more often than the group gave them: {dict(too_often)}")
 
     def _where(self) -> str:
         kafka, found = self.world.kafka, all_progress(self.world.kafka, self._settings)

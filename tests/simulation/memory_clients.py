@@ -26,8 +26,9 @@ _STATE = KafkaError._STATE  # noqa: SLF001
 
 
 class Link(Protocol):
-    """Between a client and the broker. ``draw``: None where nothing is left to chance."""
+    """Between a client and the broker. ``draw``: None where nothing is left to chance. ``name``: of the process."""
 
+    name: str
     kafka: MemoryKafka
     draw: random.Random | None
 

@@ -176,6 +176,7 @@ class MemoryConsumer:
         more = ((member.has & member.due) | group.free_for(member)) - self._told
         if more:
             member.has |= more
+            group.given.update((self._link.name, number) for _, number in more)
             self._told |= more
             self._call("on_assign", more)
 

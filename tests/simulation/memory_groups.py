@@ -7,6 +7,7 @@ knows, until its next heartbeat.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -40,6 +41,8 @@ class Group:
         self._kafka = kafka
         self.members: list[Member] = []
         self.fenced = 0
+        self.given: Counter[tuple[str, int]] = Counter()
+        """How often a process was given a partition, by its name and the partition's number."""
 
     def join(self, instance: str, topics: list[str], session_s: float, beats: Callable[[], bool]) -> Member:
         """A new member; another of its name is fenced and what that had is its own."""

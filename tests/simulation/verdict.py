@@ -28,6 +28,17 @@ def committed_progress(kafka: MemoryKafka, settings: JoinerSettings, unit: int) 
     return None
 
 
+def runs_in_order(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> list[str]:
+    """Whose commits the unit's were, one after the other."""
+    key = progress_key(unit).encode()
+    entries = kafka.log(settings.state_topic, unit).archive
+    return [
+        decode_progress(entry.value).run
+        for entry in entries
+        if entry.key == key and entry.is_committed and entry.value is not None
+    ]
+
+
 def all_progress(kafka: MemoryKafka, settings: JoinerSettings) -> dict[int, Progress]:
     """By unit, of those that have begun."""
     found = {unit: committed_progress(kafka, settings, unit) for unit in range(settings.topics.partitions)}

@@ -32,6 +32,7 @@ WRITES: Final = frozenset({"init", "begin", "produce", "flush", "send_offsets", 
 _LOSABLE: Final = frozenset({"init", "send_offsets", "commit"})
 _FAILING: Final = frozenset({*_LOSABLE, "flush", "describe", "watermarks", "committed", "consume"})
 
+_ANSWER_S: Final = 30.1
 _LOOK_EVERY_S: Final = 0.3
 """How often the broker looks whose time has run out."""
 
@@ -113,6 +114,7 @@ class ProcessLink:
     """The `Link` of a process: see `memory_clients`."""
 
     def __init__(self, world: World, process: SimulatedProcess) -> None:
+        self.name = process.run
         self.kafka = world.kafka
         self.draw: random.Random | None = world.draw
         self._world, self._process = world, process
@@ -342,6 +344,8 @@ class World:
             effect()
         elif moment == "late" and call == "commit":
             self._late.append(effect)
+        if self.draw.random() < 0.5:
+            self.clock_s += _ANSWER_S  # it was waited for as long as the joiner waits
         raise kafka_error(KafkaError._TIMED_OUT, f"{call} timed out", retriable=True)  # noqa: SLF001 - public name
 
     def _count(self, fault: str) -> None:
