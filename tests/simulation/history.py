@@ -37,7 +37,9 @@ _STATE: Final = f"{APPLICATION}.state"
 _TEMPERS: Final = (
     Temper(kill=0.03, stop=0.002),
     Temper(freeze=0.02, switch=0.2),
+    Temper(freeze=0.05, switch=0.3, other=0.05),
     Temper(lose=0.08, fail=0.02, other=0.05),
+    Temper(lose=0.25, kill=0.005, other=0.05),
     Temper(kill=0.012, freeze=0.006, lose=0.03, fail=0.01, stop=0.001),
     Temper(kill=0.01, freeze=0.01, switch=0.4, other=0.3),
 )
@@ -93,11 +95,12 @@ class _History:
         self._feed = make_feed(plan, self._settings, plan.randint(RECORDS // 3, RECORDS))
         self._fed = 0
         self._fed_last = False
+        self._ends_with_control = plan.random() < 0.5
         self._rest_until_s = 0.0
         self._rate = plan.choice([0.05, 0.15, 0.4])
         self._sources: dict[int, Transaction] = {}
         self._trouble = plan.choice(_TEMPERS)
-        self._faults_max = plan.randint(1, 9)
+        self._faults_max = plan.randint(1, 12)
         self._act = self._begin
         self._act_from = 0
         self._make_topics()
@@ -181,7 +184,7 @@ class _History:
         self._fed_last = True
         kafka = self.world.kafka
         # In half of the histories the logs end with a control record, which nobody reads.
-        within = kafka.begin_source() if self._draw.random() < 0.5 else None
+        within = kafka.begin_source() if self._ends_with_control else None
         for topic in self._settings.input_topics:
             for unit in range(self._settings.topics.partitions):
                 kafka.append(topic, unit, None, b"the last one", within)

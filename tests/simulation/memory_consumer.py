@@ -151,6 +151,10 @@ class MemoryConsumer:
         if member is None or now_s < self._next_beat_s:
             return
         draw = self._link.draw
+        if draw is not None and now_s > self._next_beat_s + _BEAT_S and draw.random() < 0.5:  # noqa: PLR2004 - a coin
+            # After a long silence the first answer may take a while.
+            self._next_beat_s = now_s + draw.uniform(0, _BEAT_S)
+            return
         self._next_beat_s = now_s + (draw.uniform(0, _BEAT_S) if draw is not None else 0)
         if member.is_fenced:
             self._fall_out()
