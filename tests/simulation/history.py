@@ -26,7 +26,7 @@ RECORDS: Final = 50
 _TROUBLE_STEPS_MAX: Final = 900
 _HEAL_STEPS_MAX: Final = 4000
 _REST_S: Final = 15.0
-_OPEN_S_MAX: Final = 45.0
+_OPEN_STEPS_MAX: Final = 1000
 _LOOK_EVERY: Final = 20
 _FEED_AGAIN: Final = 500
 """Steps after which more input comes: only by that does an owner notice that it has lost its unit."""
@@ -203,7 +203,7 @@ class _History:
             self._check_changes_of_owner()
             self._judge("at the end")
             self.world.end()
-        elif self.world.clock_s > self._rest_until_s + _OPEN_S_MAX:
+        elif self.world.steps - self._act_from > _OPEN_STEPS_MAX:
             self._differ(f"transactions are left open: {open_now}")
 
     def _turn_to(self, act: Any) -> None:

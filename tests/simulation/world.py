@@ -221,9 +221,10 @@ class World:
         if 0 <= chance < temper.freeze * share:
             self._freeze(process, call)
         chance -= temper.freeze * share
-        if 0 <= chance < temper.lose and call in _LOSABLE:
+        lose = temper.lose * (2 if call == "commit" else 1)
+        if 0 <= chance < lose and call in _LOSABLE:
             self._lose(call, effect)
-        chance -= temper.lose
+        chance -= lose
         if 0 <= chance < temper.fail and call in _FAILING:
             self._count(f"failed {call}")
             self.note("%s fails", call)
