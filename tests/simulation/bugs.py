@@ -15,7 +15,7 @@ import msgspec
 from confluent_kafka import KafkaException, TopicPartition
 
 from broker.settings import KafkaSettings
-from joiner.run import process, recovery, transaction
+from joiner.run import clients, process, recovery, state_log, transaction
 from joiner.run.clients import log_range, make_consumer
 from joiner.run.intake import Keys
 from joiner.run.process import JoinerProcess
@@ -79,7 +79,7 @@ def progress_of_the_batch_before() -> AbstractContextManager[None]:
 
 def claim_before_init() -> AbstractContextManager[None]:
     """The progress record is read before the transactional id is initialised."""
-    read, claim = recovery.read_progress, recovery.claim
+    read, claim = state_log.read_progress, recovery.claim
 
     def early(settings: Any, unit: int, *rest: Any) -> Any:
         name = settings.application.name
@@ -104,7 +104,7 @@ def claim_before_init() -> AbstractContextManager[None]:
 
 def progress_is_cached() -> AbstractContextManager[None]:
     """A process that takes a unit again goes on from the progress it saw when it took the unit first."""
-    read = recovery.read_progress
+    read = state_log.read_progress
 
     def wrong(kafka: Any, group: str, topic: str, unit: int) -> Any:
         seen = _mine.__dict__.setdefault("seen", {})
@@ -209,7 +209,7 @@ def failed_commit_is_ignored() -> AbstractContextManager[None]:
 
 def everybody_has_an_id_of_his_own() -> AbstractContextManager[None]:
     """The transactional id names the process, so that nobody is fenced."""
-    make = transaction.make_producer
+    make = clients.make_producer
 
     def wrong(kafka: Any, **more: Any) -> Any:
         more["transactional_id"] += threading.current_thread().name
@@ -256,7 +256,7 @@ def replay_goes_beyond_c() -> AbstractContextManager[None]:
 
 def group_offsets_are_believed() -> AbstractContextManager[None]:
     """A unit goes on from the offsets that the group has, not from those of the progress record."""
-    read = recovery.read_progress
+    read = state_log.read_progress
 
     def wrong(kafka: Any, group: str, topic: str, unit: int) -> Any:
         found = read(kafka, group, topic, unit)

@@ -71,7 +71,7 @@ class _Feeder:
         self._draw = draw
         self._units = settings.topics.partitions
         self._topics = settings.input_topics
-        self._things = [name for name in map(str, range(4 * self._units))][: 2 * self._units]
+        self._things = [str(number) for number in range(2 * self._units)]
         self._clock = {thing: BASE_MS + draw.randrange(2000) for thing in self._things}
         self._transactions = draw.random() < 0.6
         self._open: list[int] = []

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from joiner.run.progress import manifest_key, decode_manifest
+from joiner.run.progress import decode_manifest, manifest_key
 from joiner.run.settings import JoinerSettings
-from tests.simulation import world as world_module
 from tests.simulation.feed import APPLICATION, Step, make_feed, make_settings
 from tests.simulation.memory_log import COMMITTED, Transaction
 from tests.simulation.stage import on_stage
@@ -107,7 +106,9 @@ class _History:
         self.world.temper = self._trouble
         names = ("one", "two", "three")[: plan.randint(1, 3)]
         now_s = self.world.clock_s
-        self._slots = [_Slot(self._named(name), now_s + plan.choice([0, 0, 3, 30]) * at) for at, name in enumerate(names)]
+        self._slots = [
+            _Slot(self._named(name), now_s + plan.choice([0, 0, 3, 30]) * at) for at, name in enumerate(names)
+        ]
 
     def _named(self, name: str) -> JoinerSettings:
         application = self._settings.application.model_copy(update={"instance": name})
@@ -257,7 +258,9 @@ class _History:
             for process in self.world.processes
         ]
         group = kafka.group(APPLICATION)
-        rows += [f"group: {member.instance} due {sorted(member.due)} has {sorted(member.has)}" for member in group.members]
+        rows += [
+            f"group: {member.instance} due {sorted(member.due)} has {sorted(member.has)}" for member in group.members
+        ]
         return "; ".join(rows)
 
     def _judge(self, when: str) -> None:

@@ -10,10 +10,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from tests.simulation.memory_groups import Place
 from tests.simulation.memory_kafka import MemoryKafka, kafka_error
 from tests.simulation.memory_log import ABORTED, COMMITTED, Transaction
 
@@ -93,7 +96,7 @@ class MemoryAdmin:
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    def describe_topics(self, topics: Any, request_timeout: float = 0) -> dict[str, Future[Any]]:
+    def describe_topics(self, topics: Any, **_options: Any) -> dict[str, Future[Any]]:
         """Ids and partitions of topics."""
         try:
             return self._link.act("describe", lambda: {name: self._describe(name) for name in topics.topic_names})
@@ -111,17 +114,17 @@ class MemoryAdmin:
 
     def create_topics(self, topics: Sequence[Any], **_options: Any) -> dict[str, Future[None]]:
         """Make topics."""
-        return {topic.topic: self._done(lambda t=topic: self._create(t)) for topic in topics}
+        return {topic.topic: self._done(partial(self._create, topic)) for topic in topics}
 
     def delete_topics(self, names: Sequence[str], **_options: Any) -> dict[str, Future[None]]:
         """Remove topics."""
-        return {name: self._done(lambda n=name: self._link.kafka.delete_topic(n)) for name in names}
+        return {name: self._done(partial(self._link.kafka.delete_topic, name)) for name in names}
 
     def delete_records(self, places: Sequence[TopicPartition], **_options: Any) -> dict[TopicPartition, Future[None]]:
         """Remove records before an offset."""
         kafka = self._link.kafka
         return {
-            place: self._done(lambda p=place: kafka.log(p.topic, p.partition).remove_before(p.offset))
+            place: self._done(partial(kafka.log(place.topic, place.partition).remove_before, place.offset))
             for place in places
         }
 
@@ -202,7 +205,7 @@ class MemoryProducer:
     def flush(self, _timeout: float = 0) -> int:
         """Write what is buffered."""
         for place in list(self._buffer):
-            self._tell("flush", lambda place=place: self._write(place, None, self._current()))
+            self._tell("flush", partial(self._flush, place))
         return 0
 
     def send_offsets_to_transaction(self, offsets: list[TopicPartition], group: Any, _timeout: float = 0) -> None:
@@ -231,7 +234,7 @@ class MemoryProducer:
         if draw is None or not self._buffer:
             return []
         return [
-            lambda place=place, count=draw.randint(0, len(waiting)): self._write(place, count, within)
+            partial(self._write, place, draw.randint(0, len(waiting)), within)
             for place, waiting in self._buffer.items()
         ]
 
@@ -254,15 +257,16 @@ class MemoryProducer:
 
     def _let_some_go(self) -> None:
         draw = self._link.draw
-        if draw is None or draw.random() > 0.3:  # noqa: PLR2004 - now and then
+        if draw is None or draw.random() > 0.3:
             return
         place = draw.choice(list(self._buffer))
-        try:
+        with suppress(KafkaException):  # told with the next call
             self._write(place, draw.randint(1, len(self._buffer[place])), self._current())
-        except KafkaException:
-            pass  # told with the next call
 
-    def _write(self, place: tuple[str, int], count: int | None, within: Transaction | None) -> None:
+    def _flush(self, place: Place) -> None:
+        self._write(place, None, self._current())
+
+    def _write(self, place: Place, count: int | None, within: Transaction | None) -> None:
         waiting = self._buffer.get(place, [])
         going = waiting[: len(waiting) if count is None else count]
         if not going:

@@ -52,7 +52,7 @@ class MemoryConsumer:
 
     def assign(self, places: Iterable[TopicPartition]) -> None:
         """Read these partitions, and no others."""
-        self._positions.clear()
+        self.unassign()
         self.incremental_assign(places)
 
     def incremental_assign(self, places: Iterable[TopicPartition]) -> None:
@@ -68,6 +68,7 @@ class MemoryConsumer:
     def unassign(self) -> None:
         """Read nothing."""
         self._positions.clear()
+        self._pending.clear()
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
         """Keep these without reading them."""
@@ -89,16 +90,15 @@ class MemoryConsumer:
         """The next message or event; calls the callbacks of a group member."""
         self._link.act("poll", lambda: None)
         self._serve_group()
-        if self._pending:
-            return self._pending.pop(0)
-        found = self._fetch(1) if self._positions else []
-        if not found and timeout > 0:
+        if not self._pending:
+            self._pending += self._fetch(1)
+        if not self._pending and timeout > 0:
             self._link.pass_time(timeout)
             self._serve_group()
-            found = self._fetch(1)
-        return found[0] if found else None
+            self._pending += self._fetch(1)
+        return self._pending.pop(0) if self._pending else None
 
-    def get_watermark_offsets(self, place: TopicPartition, timeout: float = 0) -> tuple[int, int]:
+    def get_watermark_offsets(self, place: TopicPartition, **_options: Any) -> tuple[int, int]:
         """The first offset, and the end as this consumer may read it."""
 
         def look() -> tuple[int, int]:
@@ -107,7 +107,7 @@ class MemoryConsumer:
 
         return self._link.act("watermarks", look)
 
-    def committed(self, places: list[TopicPartition], timeout: float = 0) -> list[TopicPartition]:
+    def committed(self, places: list[TopicPartition], _timeout: float = 0) -> list[TopicPartition]:
         """The group's offsets."""
 
         def look() -> list[TopicPartition]:
@@ -151,7 +151,7 @@ class MemoryConsumer:
         if member is None or now_s < self._next_beat_s:
             return
         draw = self._link.draw
-        if draw is not None and now_s > self._next_beat_s + _BEAT_S and draw.random() < 0.5:  # noqa: PLR2004 - a coin
+        if draw is not None and now_s > self._next_beat_s + _BEAT_S and draw.random() < 0.5:
             # After a long silence the first answer may take a while.
             self._next_beat_s = now_s + draw.uniform(0, _BEAT_S)
             return
@@ -163,7 +163,7 @@ class MemoryConsumer:
         elif member.is_forgotten:
             self._fall_out()
             self._join()
-            if draw is not None and draw.random() < 0.3 and self._member is not None:  # noqa: PLR2004 - now and then
+            if draw is not None and draw.random() < 0.3 and self._member is not None:
                 # As the library does: a last heartbeat as the member it was, so that it fences itself.
                 self._member.is_fenced = True
         else:
@@ -237,4 +237,3 @@ class MemoryConsumer:
             position.end_told = position.at
             found.append(MemoryMessage(place, position.at, fault=KafkaError(_EOF, "end of the partition")))
         return found
-

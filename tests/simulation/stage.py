@@ -136,7 +136,9 @@ class _Lines(logging.Handler):
 
 def _modules_with(name: str) -> list[Any]:
     """The modules of the runner that know something by this name."""
-    return [module for path, module in sorted(sys.modules.items()) if path.startswith(_RUNNER) and hasattr(module, name)]
+    return [
+        module for path, module in sorted(sys.modules.items()) if path.startswith(_RUNNER) and hasattr(module, name)
+    ]
 
 
 def _facts(kafka: MemoryKafka) -> dict[str, TopicFacts]:

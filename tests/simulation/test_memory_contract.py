@@ -1,4 +1,7 @@
-"""Does the broker in memory answer as a real Kafka does? (The same questions: tests/integration/test_kafka_contract.)"""
+"""Does the broker in memory answer as a real Kafka does?
+
+The same questions are put to a server in tests/integration/test_kafka_contract.
+"""
 
 from __future__ import annotations
 

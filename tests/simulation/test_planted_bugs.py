@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.simulation.bugs import BUGS
@@ -16,6 +18,6 @@ def test_a_planted_defect_is_found(name: str) -> None:
         for seed in range(1, SEEDS_MAX + 1):
             outcome = play(seed)
             if outcome.difference:
-                print(f"{name}: found in history {seed}: {outcome.difference}")
+                sys.stdout.write(f"{name}: found in history {seed}: {outcome.difference}\n")
                 return
     pytest.fail(f"{name} is not found in {SEEDS_MAX} histories")

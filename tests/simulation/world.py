@@ -11,6 +11,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
@@ -284,8 +285,8 @@ class World:
         ready = self._ready()
         while not ready and not self._is_over:
             waking = [at for process in self.processes if (at := process.frozen_until_s) is not None]
-            self.clock_s = max(self.clock_s + 0.5, min(waking)) if waking and self.draw.random() < 0.5 else (
-                self.clock_s + 0.5
+            self.clock_s = (
+                max(self.clock_s + 0.5, min(waking)) if waking and self.draw.random() < 0.5 else (self.clock_s + 0.5)
             )
             self._current = None
             self._let_nature_act()
@@ -316,7 +317,9 @@ class World:
         self._count(f"killed at {call}")
         self.note("killed %s %s", moment, call)
         process.is_dead = True
-        requests = [request for producer in process.producers for request in producer.break_off()]
+        requests: list[Callable[[], object]] = [
+            request for producer in process.producers for request in producer.break_off()
+        ]
         if moment == "during":
             requests.append(effect)
         for request in requests:
@@ -354,10 +357,8 @@ class World:
         self.faults += 1
 
     def _arrive(self, request: Callable[[], object]) -> None:
-        try:
+        with suppress(KafkaException):  # nobody is there to be told
             request()
-        except KafkaException:
-            pass  # nobody is there to be told
 
 
 def _failure(call: str) -> KafkaException:
