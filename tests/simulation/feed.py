@@ -52,9 +52,9 @@ def make_settings(draw: random.Random) -> JoinerSettings:
     joins = draw.choice([[_POWER], [_POWER, _GAP], [_GAP], [_APART], [_APART, _POWER]])
     application = {
         "name": APPLICATION,
-        "batch_records_max": draw.choice([1, 3, 8, 10_000]),
+        "batch_records_max": draw.choice([2, 6, 10_000, 10_000]),
         "commit_interval": "200ms",
-        "snapshot_records": draw.choice([1, 4, 15, 200_000]),
+        "snapshot_records": draw.choice([1, 5, 15, 200_000]),
         "snapshot_interval": draw.choice(["1s", "5s", "60s"]),
     }
     given = {"topics": {"partitions": draw.choice([1, 2])}, "application": application, "join": joins}

@@ -33,7 +33,9 @@ WRITES: Final = frozenset({"init", "begin", "produce", "flush", "send_offsets", 
 _LOSABLE: Final = frozenset({"init", "send_offsets", "commit"})
 _FAILING: Final = frozenset({*_LOSABLE, "flush", "describe", "watermarks", "committed", "consume"})
 
+_EMPTY_STEP_S: Final = 0.5
 _ANSWER_S: Final = 30.1
+"""The joiner waits so long for an answer."""
 _LOOK_EVERY_S: Final = 0.3
 """How often the broker looks whose time has run out."""
 
@@ -284,10 +286,8 @@ class World:
     def _hand_on(self) -> None:
         ready = self._ready()
         while not ready and not self._is_over:
-            waking = [at for process in self.processes if (at := process.frozen_until_s) is not None]
-            self.clock_s = (
-                max(self.clock_s + 0.5, min(waking)) if waking and self.draw.random() < 0.5 else (self.clock_s + 0.5)
-            )
+            # Nobody can do anything: the time until somebody wakes or starts passes step by step.
+            self.clock_s += _EMPTY_STEP_S
             self._current = None
             self._let_nature_act()
             ready = self._ready()
@@ -349,7 +349,7 @@ class World:
         elif moment == "late" and call == "commit":
             self._late.append(effect)
         if self.draw.random() < 0.5:
-            self.clock_s += _ANSWER_S  # it was waited for as long as the joiner waits
+            self.clock_s += _ANSWER_S
         raise kafka_error(KafkaError._TIMED_OUT, f"{call} timed out", retriable=True)  # noqa: SLF001 - public name
 
     def _count(self, fault: str) -> None:
