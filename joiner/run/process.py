@@ -31,7 +31,7 @@ from joiner.run.clients import (
 from joiner.run.intake import Message
 from joiner.run.membership import Membership
 from joiner.run.metrics import Metrics
-from joiner.run.progress import FORMAT_VERSION, Progress
+from joiner.run.progress import FORMAT_VERSION, RESET_RUN, Progress
 from joiner.run.recovery import Claimant, Recovered, application_topics, claim, recover
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress
@@ -72,6 +72,8 @@ class JoinerProcess:
         # Units to be taken (again) not before a time, with what happened before; and those that cannot go on.
         self._waiting: dict[int, tuple[float, bool]] = {}
         self._aside: dict[int, str] = {}
+        # Of those set aside because another process has claimed them: when it is looked whether they are still ours.
+        self._lost: dict[int, float] = {}
         # What was read last, by unit and topic: messages, and where a log's end was met.
         self._batches: dict[int, dict[str, list[Message]]] = {}
         self._ends: dict[int, dict[str, int]] = {}
@@ -141,6 +143,11 @@ class JoinerProcess:
 
     def _take_units(self, membership: Membership) -> None:
         now = time.monotonic()
+        for number in [number for number, look_s in self._lost.items() if look_s <= now]:
+            # By now the group has told everyone. If it still gives us the unit, it was claimed by a process that
+            # did not know yet that it had lost it, and nobody serves it.
+            del self._lost[number]
+            self._aside.pop(number, None)
         known = self._owned.keys() | self._waiting.keys() | self._aside.keys()
         for number in membership.units - known:
             self._waiting[number] = (now, False)
@@ -203,6 +210,8 @@ class JoinerProcess:
             return True
         owner = "nobody" if progress is None else f"{progress.owner} (run {progress.run})"
         self._set_aside(number, f"unit {number}: now owned by {owner}; given up")
+        if progress is not None and progress.run != RESET_RUN:
+            self._lost[number] = time.monotonic() + self._settings.application.session_timeout / 1e9
         return False
 
     def _set_aside(self, number: int, why: str) -> None:
@@ -367,6 +376,7 @@ class JoinerProcess:
         for number in units:
             self._waiting.pop(number, None)
             self._aside.pop(number, None)
+            self._lost.pop(number, None)
         mine = [number for number in units if number in self._owned]
         if not lost:
             self._write_snapshots(mine)
