@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from broker.client_log import client_logger
@@ -38,6 +38,11 @@ def make_consumer(
 def make_reader(kafka: KafkaSettings, group: str) -> Consumer:
     """A consumer that reads a log to its end and says when it is there, without the broker's usual wait for more."""
     return make_consumer(kafka, group, enable_partition_eof=True, fetch_wait_max_ms=10, fetch_queue_backoff_ms=2)
+
+
+def make_producer(kafka: KafkaSettings, **more: str | float | bool) -> Producer:
+    """A producer that loses and doubles nothing on its way; ``more`` makes it transactional."""
+    return Producer(kafka.producer_config(**more), logger=KAFKA_LOG)
 
 
 def make_admin(kafka: KafkaSettings) -> AdminClient:

@@ -31,7 +31,7 @@ from joiner.run.clients import (
 from joiner.run.intake import Message
 from joiner.run.membership import Membership
 from joiner.run.metrics import Metrics
-from joiner.run.progress import FORMAT_VERSION, Progress
+from joiner.run.progress import FORMAT_VERSION, RESET_RUN, Progress
 from joiner.run.recovery import Claimant, Recovered, application_topics, claim, recover
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress
@@ -73,6 +73,8 @@ class JoinerProcess:
         # Units to be taken (again) not before a time, with what happened before; and those that cannot go on.
         self._waiting: dict[int, tuple[float, bool]] = {}
         self._aside: dict[int, str] = {}
+        # Of those set aside because another process has claimed them: when it is looked whether they are still ours.
+        self._lost: dict[int, float] = {}
         # What was read last, by unit and topic: messages, and where a log's end was met.
         self._batches: dict[int, dict[str, list[Message]]] = {}
         self._ends: dict[int, dict[str, int]] = {}
@@ -151,6 +153,11 @@ class JoinerProcess:
 
     def _take_units(self, membership: Membership) -> None:
         now = time.monotonic()
+        for number in [number for number, look_s in self._lost.items() if look_s <= now]:
+            # By now the group has told everyone. If it still gives us the unit, it was claimed by a process that
+            # did not know yet that it had lost it, and nobody serves it.
+            del self._lost[number]
+            self._aside.pop(number, None)
         known = self._owned.keys() | self._waiting.keys() | self._aside.keys()
         for number in membership.units - known:
             self._waiting[number] = (now, False)
@@ -170,7 +177,11 @@ class JoinerProcess:
             if was_fenced and not self._still_ours(number):
                 return None
             transactions, progress = self._claim(number)
-            recovered = recover(self._settings, number, progress)
+            try:
+                recovered = recover(self._settings, number, progress)
+            except Fenced:
+                self._look_who_has(number)
+                return None
             _log.info("unit %s: taken", number)
             return Owned(recovered, transactions, time.monotonic())
         except UnitStopped as stopped:
@@ -195,6 +206,10 @@ class JoinerProcess:
                 self._stop.wait(_RETRY_WAIT_S * attempt / 2)
         raise Fenced
 
+    def _look_who_has(self, number: int) -> None:
+        _log.warning("unit %s: somebody else has initialised it; looking who", number)
+        self._waiting[number] = (time.monotonic() + _FENCED_WAIT_S, True)
+
     def _still_ours(self, number: int) -> bool:
         """After being fenced: whether the progress record still names this run. If not, the unit is lost."""
         progress = read_progress(
@@ -205,6 +220,8 @@ class JoinerProcess:
             return True
         owner = "nobody" if progress is None else f"{progress.owner} (run {progress.run})"
         self._set_aside(number, f"unit {number}: now owned by {owner}; given up")
+        if progress is not None and progress.run != RESET_RUN:
+            self._lost[number] = time.monotonic() + self._settings.application.session_timeout / 1e9
         return False
 
     def _set_aside(self, number: int, why: str) -> None:
@@ -320,9 +337,8 @@ class JoinerProcess:
         try:
             commit.result()
         except Fenced:
-            _log.warning("unit %s: somebody else has initialised it; looking who", number)
             self._drop(number)
-            self._waiting[number] = (time.monotonic() + _FENCED_WAIT_S, True)
+            self._look_who_has(number)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
             self._give_up(number, error)
 
@@ -347,12 +363,11 @@ class JoinerProcess:
         if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}:  # noqa: SLF001
             number = int(partition or 0)
             if number in self._owned:
+                # The topic was deleted, or retention removed records before they were read. If the unit is still
+                # ours, the claim finds out which. If not, then only what its owner has done with lies behind us.
+                _log.warning("unit %s: %s cannot be read where the join stands: %s", number, topic, error.str())
                 self._drop(number)
-                self._set_aside(
-                    number,
-                    f"unit {number}: {topic} can no longer be read where the join stands ({error.str()}): the topic "
-                    "was deleted, or retention removed records before they were read; start anew with `joiner reset`",
-                )
+                self._waiting[number] = (time.monotonic(), True)
             return
         _log.warning("reading %s [%s]: %s", topic, partition, error.str())
 
@@ -371,6 +386,7 @@ class JoinerProcess:
         for number in units:
             self._waiting.pop(number, None)
             self._aside.pop(number, None)
+            self._lost.pop(number, None)
         mine = [number for number in units if number in self._owned]
         if not lost:
             self._write_snapshots(mine)

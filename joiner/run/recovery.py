@@ -4,7 +4,8 @@ Claim:    0. look at the progress record, so that a process with other settings 
           1. initialise the transactional id (fences whoever had the unit)
           2. read the progress record
           3. check that it is ours to continue: placement, fingerprint, topics, partitions, the log's range
-          4. a transaction that writes it back with our run id
+          4. roll back what Kafka has forgotten to (see `hanging`), then a transaction that writes the record back with
+             our run id
 Recover:  5. read the newest snapshot, at C0 <= C
           6. replay silently from C0 to C
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +29,7 @@ from joiner.run.intake import Message
 from joiner.run.progress import FORMAT_VERSION, Progress
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import StateLog, read_progress, read_state
-from joiner.run.transaction import SnapshotPlace, UnitTransactions, offsets_as_text
+from joiner.run.transaction import Fenced, SnapshotPlace, UnitTransactions, offsets_as_text
 from joiner.run.unit import Unit, UnitStopped
 
 PLACEMENT: Final = "process"
@@ -88,21 +91,27 @@ def claim(
     transactions.init()
     # Only what is read behind the init cannot change any more.
     found = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
-    if found is None:
-        _check_never_begun(settings, unit)
-        _tell_results_that_are_there(settings, unit)
-        progress = first_progress(settings, unit, topics, claimant)
-    else:
-        check_continues(settings, found, topics, claimant)
-        progress = _owned(found, claimant)
-    _check_log_range(settings, unit, progress.offsets)
-    end_hanging(settings, unit, transactions, progress)
+    with _unless_fenced(settings, unit, found):
+        if found is None:
+            _check_never_begun(settings, unit)
+            _tell_results_that_are_there(settings, unit)
+            progress = first_progress(settings, unit, topics, claimant)
+        else:
+            check_continues(settings, found, topics, claimant)
+            progress = _owned(found, claimant)
+        _check_log_range(settings, unit, progress.offsets)
+        end_hanging(settings, unit, transactions, progress)
     transactions.commit([], progress)
     return progress
 
 
 def recover(settings: JoinerSettings, unit: int, progress: Progress) -> Recovered:
-    """Steps 5-6. Raises `UnitStopped` where the state cannot be built."""
+    """Steps 5-6. Raises `UnitStopped` where the state cannot be built, `Fenced` where another has the unit by now."""
+    with _unless_fenced(settings, unit, progress):
+        return _recover(settings, unit, progress)
+
+
+def _recover(settings: JoinerSettings, unit: int, progress: Progress) -> Recovered:
     state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
     restored = _from_snapshot(settings, unit, state, progress)
     began_at = dict(restored.offsets)
@@ -162,6 +171,22 @@ def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
         return {place.topic: place.offset for place in consumer.committed(places, TIMEOUT_S) if place.offset >= 0}
     finally:
         consumer.close()
+
+
+@contextmanager
+def _unless_fenced(settings: JoinerSettings, unit: int, seen: Progress | None) -> Iterator[None]:
+    """A fault that is found counts only while ``seen`` is the newest claim.
+
+    A process that hung in the middle sees the state of one moment and the log of another: whoever has taken the
+    unit since has written a newer snapshot, and retention has removed what lies behind that.
+    """
+    try:
+        yield
+    except UnitStopped as stopped:
+        newest = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
+        if newest is not None and (seen is None or newest.run != seen.run):
+            raise Fenced from stopped
+        raise
 
 
 def _check_never_begun(settings: JoinerSettings, unit: int) -> None:

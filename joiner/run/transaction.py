@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from joiner.run.clients import KAFKA_LOG, TIMEOUT_S, is_fenced, make_consumer, names_fencing
+from joiner.run.clients import TIMEOUT_S, is_fenced, make_consumer, make_producer, names_fencing
 from joiner.run.progress import (
     CHUNK_BYTES_MAX,
     FORMAT_VERSION,
@@ -83,18 +83,16 @@ class UnitTransactions:
         self._settings = settings
         self._unit = unit
         self._offsets_of = offsets_of
-        self._producer = Producer(
-            settings.kafka.producer_config(
-                transactional_id=f"{settings.application.name}-{unit}",
-                transaction_timeout_ms=settings.application.transaction_timeout // 1_000_000,
-                # With idempotence the send queue must not hold back; a commit that follows a commit at once is told
-                # to wait and try again, by default for 100 ms.
-                queue_buffering_backpressure_threshold=1,
-                retry_backoff_ms=2,
-                linger_ms=5,
-                compression_type="lz4",
-            ),
-            logger=KAFKA_LOG,
+        self._producer = make_producer(
+            settings.kafka,
+            transactional_id=f"{settings.application.name}-{unit}",
+            transaction_timeout_ms=settings.application.transaction_timeout // 1_000_000,
+            # With idempotence the send queue must not hold back; a commit that follows a commit at once is told
+            # to wait and try again, by default for 100 ms.
+            queue_buffering_backpressure_threshold=1,
+            retry_backoff_ms=2,
+            linger_ms=5,
+            compression_type="lz4",
         )
 
     def init(self) -> None:

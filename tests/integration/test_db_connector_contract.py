@@ -3,8 +3,6 @@
 The same laws run in tests/unit over the stand-in that the connector's unit tests write to.
 """
 
-# ruff: noqa: D102 - as with functions: the name of a test, or of a stand's part, is its sentence
-
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -4,7 +4,7 @@
 reads line protocol as InfluxDB's own parser does: what follows a backslash is escaped.
 """
 
-# ruff: noqa: D101, D102 - as with functions: the name of a test, or of a stand-in's part, is its sentence
+# ruff: noqa: D101 - as with functions: the name of a test, or of a stand-in's part, is its sentence
 
 from __future__ import annotations
 

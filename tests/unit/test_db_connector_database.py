@@ -1,6 +1,6 @@
 """What each answer of a server means, over a real socket."""
 
-# ruff: noqa: D101, D102 - as with functions: the name of a test, or of a stand-in's part, is its sentence
+# ruff: noqa: D101 - as with functions: the name of a test, or of a stand-in's part, is its sentence
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A batch is written until every point is acknowledged or refused, whatever the database answers."""
 
-# ruff: noqa: D101, D102 - as with functions: the name of a test, or of a stand-in's part, is its sentence
+# ruff: noqa: D101 - as with functions: the name of a test, or of a stand-in's part, is its sentence
 
 from __future__ import annotations
 

@@ -160,6 +160,7 @@ CHANGED: Final[dict[str, dict[str, Any]]] = {
         "name": "other", "instance": "other", "start": "latest", "ahead_max": "2d", "batch_records_max": 7,
         "commit_interval": "1s", "snapshot_records": 7, "snapshot_interval": "1s", "buffer_records_max": 7,
         "session_timeout": "20s",
+        "transaction_timeout": "30s",
     },
     "join": {
         "name": "other", "left": "c", "right": "c", "function": "product", "output": "other", "tolerance": "1s",

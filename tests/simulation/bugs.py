@@ -1,0 +1,321 @@
+"""Defects of the runner, each planted by a small change of the product's code: the simulation must find every one.
+
+Each is a context manager; its docstring says what is done wrong. They show that the histories reach what they claim
+to reach, and that the verdict sees it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+
+import msgspec
+from confluent_kafka import KafkaException, TopicPartition
+
+from broker.settings import KafkaSettings
+from joiner.run import clients, process, recovery, state_log, transaction
+from joiner.run.clients import log_range, make_consumer
+from joiner.run.intake import Keys
+from joiner.run.process import JoinerProcess
+from joiner.run.transaction import Aborted, Fenced, UnitTransactions
+from joiner.run.unit import Effects, Unit
+
+Bug = Callable[[], AbstractContextManager[None]]
+
+_mine = threading.local()
+"""What a planted defect remembers for one simulated process: each is a thread."""
+
+
+@contextmanager
+def _changed(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = owner.__dict__[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def offsets_before_results() -> AbstractContextManager[None]:
+    """The progress is committed in a transaction of its own, before the results."""
+    commit = UnitTransactions.commit
+
+    def wrong(self: Any, messages: Any, progress: Any, snapshot: Any = None) -> Any:
+        if messages:
+            commit(self, [], progress)
+        return commit(self, messages, progress, snapshot)
+
+    return _changed(UnitTransactions, "commit", wrong)
+
+
+def results_before_offsets() -> AbstractContextManager[None]:
+    """The results are committed in a transaction of their own, before the progress."""
+    commit = UnitTransactions.commit
+
+    def wrong(self: Any, messages: Any, progress: Any, snapshot: Any = None) -> Any:
+        if messages:
+            self._producer.begin_transaction()
+            self._produce_all(messages)
+            try:
+                self._producer.commit_transaction(1.0)
+            except KafkaException as error:
+                raise Aborted from error
+        return commit(self, [], progress, snapshot)
+
+    return _changed(UnitTransactions, "commit", wrong)
+
+
+def progress_of_the_batch_before() -> AbstractContextManager[None]:
+    """The progress record holds the vector before the batch."""
+    of = JoinerProcess._progress  # noqa: SLF001 - this is what is broken
+
+    def wrong(self: Any, recovered: Any) -> Any:
+        return msgspec.structs.replace(of(self, recovered), offsets=recovered.progress.offsets)
+
+    return _changed(JoinerProcess, "_progress", wrong)
+
+
+def claim_before_init() -> AbstractContextManager[None]:
+    """The progress record is read before the transactional id is initialised."""
+    read, claim = state_log.read_progress, recovery.claim
+
+    def early(settings: Any, unit: int, *rest: Any) -> Any:
+        name = settings.application.name
+        _mine.early = (read(settings.kafka, name, settings.state_topic, unit),)
+        try:
+            return claim(settings, unit, *rest)
+        finally:
+            del _mine.early
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        with (
+            _changed(process, "claim", early),
+            _changed(
+                recovery, "read_progress", lambda *given: _mine.early[0] if hasattr(_mine, "early") else read(*given)
+            ),
+        ):
+            yield
+
+    return planted()
+
+
+def progress_is_cached() -> AbstractContextManager[None]:
+    """A process that takes a unit again goes on from the progress it saw when it took the unit first."""
+    read = state_log.read_progress
+
+    def wrong(kafka: Any, group: str, topic: str, unit: int) -> Any:
+        seen = _mine.__dict__.setdefault("seen", {})
+        if seen.get(unit) is None:
+            seen[unit] = read(kafka, group, topic, unit)
+        return seen[unit]
+
+    return _changed(recovery, "read_progress", wrong)
+
+
+def manifest_before_chunks() -> AbstractContextManager[None]:
+    """A snapshot's manifest is committed before its chunks."""
+    return _torn_snapshot(lambda records: [records[-1:], records[:-1]])
+
+
+def one_slot_in_two_transactions() -> AbstractContextManager[None]:
+    """All snapshots go to one slot: first the chunks are committed, then the manifest."""
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        with _changed(transaction, "SLOTS", 1), _torn_snapshot(lambda records: [records[:-1], records[-1:]]):
+            yield
+
+    return planted()
+
+
+def _torn_snapshot(split: Callable[[list[Any]], list[list[Any]]]) -> AbstractContextManager[None]:
+    produce_snapshot, produce = UnitTransactions._produce_snapshot, UnitTransactions._produce  # noqa: SLF001 - this is what is broken
+
+    def wrong(self: Any, data: bytes, place: Any, progress: Any) -> Any:
+        records: list[Any] = []
+        self._produce = lambda *record: records.append(record)
+        try:
+            written = produce_snapshot(self, data, place, progress)
+        finally:
+            del self._produce
+        first, second = split(records)
+        for record in first:
+            produce(self, *record)
+        self._producer.commit_transaction(1.0)
+        self._producer.begin_transaction()
+        for record in second:
+            produce(self, *record)
+        return written
+
+    return _changed(UnitTransactions, "_produce_snapshot", wrong)
+
+
+def last_record_is_the_end() -> AbstractContextManager[None]:
+    """The vector ends behind the last record that was read: positions behind control records are ignored."""
+
+    def wrong(_owned: Any, batches: Any, _met: Any) -> dict[str, int]:
+        return {topic: batch[-1].offset + 1 for topic, batch in batches.items()}
+
+    return _changed(process, "_ends", wrong)
+
+
+def own_run_is_not_checked() -> AbstractContextManager[None]:
+    """A fenced owner takes its unit back without looking whose it is."""
+    return _changed(JoinerProcess, "_still_ours", lambda _self, _number: True)
+
+
+def fenced_state_goes_on() -> AbstractContextManager[None]:
+    """A fenced owner initialises the transactional id again and goes on with the state it has."""
+    return _commit_again_after(Fenced)
+
+
+def lost_answer_is_sent_again() -> AbstractContextManager[None]:
+    """A batch whose commit got no answer is written once more, whether it was committed or not."""
+    return _commit_again_after(Aborted)
+
+
+def _commit_again_after(fault: type[Exception]) -> AbstractContextManager[None]:
+    commit = UnitTransactions.commit
+
+    def wrong(self: Any, messages: Any, progress: Any, snapshot: Any = None) -> Any:
+        try:
+            return commit(self, messages, progress, snapshot)
+        except fault:
+            fresh = UnitTransactions(self._settings, self._unit, self._offsets_of)
+            fresh.init()
+            self._producer = fresh._producer  # noqa: SLF001 - this is what is broken
+            return commit(self, messages, progress, snapshot)
+
+    return _changed(UnitTransactions, "commit", wrong)
+
+
+def failed_commit_is_ignored() -> AbstractContextManager[None]:
+    """After a commit that failed the state is kept, as if the batch had been written."""
+    finish = JoinerProcess._finish_commit  # noqa: SLF001 - this is what is broken
+
+    def wrong(self: Any, number: int, commit: Any) -> None:
+        if isinstance(commit.exception(), Aborted):
+            transactions = UnitTransactions(self._settings, number, self._lender)
+            transactions.init()
+            self._owned[number].transactions = transactions
+        else:
+            finish(self, number, commit)
+
+    return _changed(JoinerProcess, "_finish_commit", wrong)
+
+
+def everybody_has_an_id_of_his_own() -> AbstractContextManager[None]:
+    """The transactional id names the process, so that nobody is fenced."""
+    make = clients.make_producer
+
+    def wrong(kafka: Any, **more: Any) -> Any:
+        more["transactional_id"] += threading.current_thread().name
+        return make(kafka, **more)
+
+    return _changed(transaction, "make_producer", wrong)
+
+
+def uncommitted_is_read() -> AbstractContextManager[None]:
+    """Consumers read what is not committed, too."""
+    config = KafkaSettings.client_config
+
+    def wrong(self: Any, **more: Any) -> dict[str, Any]:
+        given = config(self, **more)
+        return given | {"isolation.level": "read_uncommitted"} if "isolation.level" in given else given
+
+    return _changed(KafkaSettings, "client_config", wrong)
+
+
+def replay_writes() -> AbstractContextManager[None]:
+    """What the replay brings forth is written with the next batch."""
+    apply = Unit.apply
+
+    def wrong(self: Any, batches: Any, ends: Any, *, silent: bool = False) -> Effects:
+        effects = apply(self, batches, ends)
+        kept = self.__dict__.setdefault("_unsent", Effects())
+        effects = Effects(kept.joined + effects.joined, kept.late + effects.late, kept.rejected + effects.rejected)
+        self.__dict__["_unsent"] = effects if silent else Effects()
+        return Effects() if silent else effects
+
+    return _changed(Unit, "apply", wrong)
+
+
+def replay_goes_beyond_c() -> AbstractContextManager[None]:
+    """The replay ends where the log ends now, not at C."""
+    replay = recovery._replay  # noqa: SLF001 - this is what is broken
+
+    def wrong(settings: Any, unit: Any, until: dict[str, int]) -> int:
+        consumer = make_consumer(settings.kafka, settings.application.name)
+        return replay(settings, unit, {topic: log_range(consumer, topic, unit.number)[1] for topic in until})
+
+    return _changed(recovery, "_replay", wrong)
+
+
+def group_offsets_are_believed() -> AbstractContextManager[None]:
+    """A unit goes on from the offsets that the group has, not from those of the progress record."""
+    read = state_log.read_progress
+
+    def wrong(kafka: Any, group: str, topic: str, unit: int) -> Any:
+        found = read(kafka, group, topic, unit)
+        if found is None:
+            return None
+        consumer = make_consumer(kafka, group)
+        places = consumer.committed([TopicPartition(name, unit) for name in found.offsets], 1.0)
+        believed = {place.topic: place.offset for place in places if place.offset >= 0}
+        return msgspec.structs.replace(found, offsets=found.offsets | believed)
+
+    return _changed(recovery, "read_progress", wrong)
+
+
+def snapshot_is_one_ahead() -> AbstractContextManager[None]:
+    """The snapshot says that it holds one record more than it does."""
+    snapshot = Unit.snapshot
+
+    def wrong(self: Any) -> bytes:
+        right = self.offsets
+        self.offsets = {topic: at + 1 for topic, at in right.items()}
+        try:
+            return snapshot(self)
+        finally:
+            self.offsets = right
+
+    return _changed(Unit, "snapshot", wrong)
+
+
+def keys_are_not_in_the_snapshot() -> AbstractContextManager[None]:
+    """A restored unit numbers its keys anew."""
+    init = Keys.__init__
+
+    def wrong(self: Any, unit: int, partitions: int, _things: Any = ()) -> None:
+        init(self, unit, partitions)
+
+    return _changed(Keys, "__init__", wrong)
+
+
+BUGS: Final[dict[str, Bug]] = {
+    bug.__name__: bug
+    for bug in (
+        offsets_before_results,
+        results_before_offsets,
+        progress_of_the_batch_before,
+        claim_before_init,
+        progress_is_cached,
+        manifest_before_chunks,
+        one_slot_in_two_transactions,
+        last_record_is_the_end,
+        own_run_is_not_checked,
+        fenced_state_goes_on,
+        lost_answer_is_sent_again,
+        failed_commit_is_ignored,
+        everybody_has_an_id_of_his_own,
+        uncommitted_is_read,
+        replay_writes,
+        replay_goes_beyond_c,
+        group_offsets_are_believed,
+        snapshot_is_one_ahead,
+        keys_are_not_in_the_snapshot,
+    )
+}

@@ -1,0 +1,143 @@
+"""What the sources write in a history: seeded records, marks and garbage, part of it in transactions.
+
+A feed is a list of steps, so that the world can put anything between any two of them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, Final, NamedTuple
+
+from broker.partitioner import partition_of
+from joiner.run.settings import JoinerSettings
+
+BASE_MS: Final = 1_554_096_460_000
+"""The wall clock when a history begins, and the event times around it."""
+QUANTITIES: Final = ("speed", "torque", "command")
+APPLICATION: Final = "sim"
+
+_POWER: Final = {"name": "power", "left": "speed", "right": "torque", "function": "product", "output": "p"}
+_GAP: Final = {
+    "name": "gap",
+    "left": "command",
+    "right": "speed",
+    "function": "difference",
+    "output": "g",
+    "tolerance": "3s",
+    "lateness": ["1s", "500ms"],
+}
+_APART: Final = {
+    "name": "apart",
+    "left": {"topic": "machine.left"},
+    "right": {"topic": "machine.data", "quantity": "torque"},
+    "output": "a",
+    "lateness": "300ms",
+}
+
+
+class Step(NamedTuple):
+    """A record for a partition, ``within`` a source's transaction or not; or the end of a transaction."""
+
+    topic: str
+    unit: int
+    key: bytes | None
+    value: bytes | None
+    within: int = -1
+    ends_as: str = ""
+
+
+def make_settings(draw: random.Random) -> JoinerSettings:
+    """The settings of a history: few units, small batches, snapshots at all distances."""
+    joins = draw.choice([[_POWER], [_POWER, _GAP], [_GAP], [_APART], [_APART, _POWER]])
+    application = {
+        "name": APPLICATION,
+        "batch_records_max": draw.choice([2, 6, 10_000, 10_000]),
+        "commit_interval": "200ms",
+        "snapshot_records": draw.choice([1, 5, 15, 200_000]),
+        "snapshot_interval": draw.choice(["1s", "5s", "60s"]),
+    }
+    given = {"topics": {"partitions": draw.choice([1, 2])}, "application": application, "join": joins}
+    return JoinerSettings.model_validate(given)
+
+
+def make_feed(draw: random.Random, settings: JoinerSettings, count: int) -> list[Step]:
+    """About ``count`` steps for the inputs of an application."""
+    return _Feeder(draw, settings).steps(count)
+
+
+class _Feeder:
+    def __init__(self, draw: random.Random, settings: JoinerSettings) -> None:
+        self._draw = draw
+        self._units = settings.topics.partitions
+        self._topics = settings.input_topics
+        self._things = [str(number) for number in range(2 * self._units)]
+        self._clock = {thing: BASE_MS + draw.randrange(2000) for thing in self._things}
+        self._transactions = draw.random() < 0.6
+        self._open: list[int] = []
+        self._begun = 0
+        self._sent: list[Step] = []
+
+    def steps(self, count: int) -> list[Step]:
+        found: list[Step] = []
+        for number in range(count):
+            if self._transactions:
+                found += self._turn_transactions()
+            step = self._step(number)
+            self._sent.append(step)
+            within = self._draw.choice(self._open) if self._open and self._draw.random() < 0.5 else -1
+            found.append(step._replace(within=within))
+        return found + [self._end(number) for number in list(self._open)]
+
+    def _turn_transactions(self) -> list[Step]:
+        draw = self._draw
+        if not self._open and draw.random() < 0.12:
+            self._open.append(self._begun)
+            self._begun += 1
+        elif self._open and draw.random() < 0.25:
+            return [self._end(draw.choice(self._open))]
+        return []
+
+    def _end(self, number: int) -> Step:
+        self._open.remove(number)
+        return Step("", 0, None, None, number, self._draw.choice(["committed", "committed", "aborted"]))
+
+    def _step(self, number: int) -> Step:
+        draw = self._draw
+        thing, chance = draw.choice(self._things), draw.random()
+        unit = partition_of(thing.encode(), self._units)
+        topic = draw.choice(self._topics)
+        if chance < 0.06 and self._sent:
+            return draw.choice(self._sent[-8:])
+        if chance < 0.12:
+            return self._odd(topic, unit, thing)
+        if chance < 0.17:
+            mark: dict[str, Any] = {"mark": self._clock[thing] - draw.randrange(1500)}
+            if draw.random() < 0.7:
+                mark["thing"] = thing
+            if draw.random() < 0.7:
+                mark["quantity"] = draw.choice(QUANTITIES)
+            return Step(topic, unit, thing.encode(), json.dumps(mark).encode())
+        self._clock[thing] += draw.choice([0, 0, 1, 130, 700])
+        back = draw.choice([0, 200, 900, 2500]) if chance > 0.85 else 0
+        return self._record(topic, unit, thing, self._clock[thing] - back, f"e{number}")
+
+    def _record(self, topic: str, unit: int, thing: str, time_ms: int, identity: str) -> Step:
+        content = {
+            "thing": thing,
+            "quantity": self._draw.choice([*QUANTITIES, *QUANTITIES, "temperature"]),
+            "phenomenonTime": time_ms,
+            "result": round(self._draw.uniform(-50, 500), 1),
+            "id": identity,
+        }
+        return Step(topic, unit, thing.encode(), json.dumps(content).encode())
+
+    def _odd(self, topic: str, unit: int, thing: str) -> Step:
+        """What is rejected: always, or by the place or the time at which it arrives."""
+        kind = self._draw.randrange(4)
+        if kind == 0:
+            return Step(topic, unit, None, self._draw.choice([b"{", b"", None, b'{"thing":"R0"}']))
+        if kind == 1:
+            return self._record(topic, (unit + 1) % self._units, thing, self._clock[thing], "elsewhere")
+        ahead_ms = self._draw.choice([10**10, 90_000_000, 86_000_000])
+        return self._record(topic, unit, thing, self._clock[thing] + ahead_ms, "future")

@@ -1,0 +1,287 @@
+"""What the joiner relies on in Kafka, as questions that a real one and the one in memory must answer alike.
+
+Asked through the joiner's own clients. `test_memory_contract` asks the memory, tests/integration/test_kafka_contract
+a real server; neither knows more than a `Cluster`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from broker.settings import KafkaSettings
+from broker.topics import topic_facts
+from joiner.run.clients import (
+    EOF_CODE,
+    is_fenced,
+    log_range,
+    make_admin,
+    make_consumer,
+    make_producer,
+    make_reader,
+)
+
+_OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the public name of the constant
+_FATAL = KafkaError._FATAL  # noqa: SLF001 - as above
+_LOOKS_MAX = 400
+_LOOK_S = 0.1
+_SESSION_MS = 6000
+
+
+class Cluster(Protocol):
+    """Where the questions are asked."""
+
+    kafka: KafkaSettings
+
+    def make_topic(self, partitions: int = 1, name: str = "") -> str:
+        """A fresh topic; returns its name."""
+        ...
+
+    def delete_topic(self, name: str) -> None:
+        """Remove it."""
+        ...
+
+    def delete_records(self, topic: str, before: int) -> None:
+        """Remove the first records of partition 0."""
+        ...
+
+    def commit_without_answer(self, producer: Any) -> None:
+        """Ask for the commit and be told that it took too long. Raises KafkaException."""
+        ...
+
+
+def producer_of(cluster: Cluster, name: str) -> Any:
+    producer: Any = make_producer(cluster.kafka, transactional_id=name)
+    producer.init_transactions(30)
+    return producer
+
+
+def open_transaction(producer: Any, topic: str, *values: bytes) -> None:
+    """Begin, and let the records reach the log."""
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value, b"key", 0)
+    assert producer.flush(30) == 0
+
+
+def read_to_end(cluster: Cluster, topic: str) -> tuple[list[bytes | None], int]:
+    """The committed values of partition 0, and the offset at which its end is told."""
+    reader: Any = make_reader(cluster.kafka, "contract")
+    reader.assign([TopicPartition(topic, 0, 0)])
+    values: list[bytes | None] = []
+    try:
+        for _ in range(_LOOKS_MAX):
+            message = reader.poll(_LOOK_S)
+            if message is None:
+                continue
+            if message.error() is None:
+                values.append(message.value())
+            elif message.error().code() == EOF_CODE:
+                return values, message.offset()
+            else:
+                raise KafkaException(message.error())
+    finally:
+        reader.close()
+    raise AssertionError(f"the end of {topic} is not told")
+
+
+def ends(cluster: Cluster, topic: str) -> tuple[int, int]:
+    consumer = make_consumer(cluster.kafka, "contract")
+    try:
+        return log_range(consumer, topic, 0)
+    finally:
+        consumer.close()
+
+
+class Member:
+    """A member of a group, and what it was told."""
+
+    def __init__(self, cluster: Cluster, group: str, topic: str, instance: str) -> None:
+        self.units: set[int] = set()
+        self.errors: list[KafkaError] = []
+        self.consumer: Any = make_consumer(
+            cluster.kafka,
+            group,
+            group_instance_id=instance,
+            session_timeout_ms=_SESSION_MS,
+            partition_assignment_strategy="cooperative-sticky",
+        )
+        self.consumer.subscribe([topic], on_assign=self._take, on_revoke=self._give, on_lost=self._give)
+
+    def poll(self) -> None:
+        """Look once."""
+        message = self.consumer.poll(_LOOK_S)
+        if message is not None and message.error() is not None:
+            self.errors.append(message.error())
+
+    def _take(self, consumer: Any, places: list[TopicPartition]) -> None:
+        consumer.incremental_assign(places)
+        consumer.pause(places)
+        self.units |= {place.partition for place in places}
+
+    def _give(self, consumer: Any, places: list[TopicPartition]) -> None:
+        self.units -= {place.partition for place in places}
+        consumer.incremental_unassign(places)
+
+
+def poll_until(condition: Callable[[], bool], *members: Member) -> None:
+    for _ in range(_LOOKS_MAX):
+        if condition():
+            return
+        for member in members:
+            member.poll()
+    raise AssertionError(f"never so: {[(member.units, member.errors) for member in members]}")
+
+
+class KafkaContract:
+    """The questions. A fixture ``cluster`` tells whom they are put to."""
+
+    @pytest.mark.parametrize("step", ["commit", "send_offsets", "produce"])
+    def test_whoever_initialises_an_id_fences_everyone_before(self, cluster: Cluster, step: str) -> None:
+        topic = cluster.make_topic()
+        old = producer_of(cluster, topic)
+        open_transaction(old, topic, b"old")
+        new = producer_of(cluster, topic)
+        lender: Any = make_consumer(cluster.kafka, topic)
+        lender.assign([])
+
+        def go_on() -> None:
+            if step == "produce":
+                old.produce(topic, b"more", b"key", 0)
+                old.flush(30)
+            if step == "send_offsets":
+                old.send_offsets_to_transaction([TopicPartition(topic, 0, 1)], lender.consumer_group_metadata(), 30)
+            old.commit_transaction(30)
+
+        with pytest.raises(KafkaException) as refused:
+            go_on()
+        assert is_fenced(refused.value)
+        with pytest.raises(KafkaException) as again:
+            old.begin_transaction()
+        assert is_fenced(again.value)
+        open_transaction(new, topic, b"new")
+        new.commit_transaction(30)
+        assert read_to_end(cluster, topic)[0] == [b"new"]
+        lender.close()
+
+    def test_initialising_an_id_aborts_what_is_open(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic()
+        open_transaction(producer_of(cluster, topic), topic, b"open")
+        assert ends(cluster, topic) == (0, 0)
+        producer_of(cluster, topic)
+        assert ends(cluster, topic) == (0, 2)
+        assert read_to_end(cluster, topic) == ([], 2)
+
+    def test_readers_see_neither_what_is_open_nor_what_was_aborted(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic()
+        first, second = producer_of(cluster, f"{topic}-1"), producer_of(cluster, f"{topic}-2")
+        open_transaction(first, topic, b"a")
+        first.commit_transaction(30)
+        open_transaction(first, topic, b"aborted")
+        first.abort_transaction(30)
+        open_transaction(second, topic, b"open")
+        open_transaction(first, topic, b"behind it")
+        first.commit_transaction(30)
+        assert ends(cluster, topic) == (0, 4), "the stable end is the first record of the oldest open transaction"
+        assert read_to_end(cluster, topic) == ([b"a"], 4)
+        second.commit_transaction(30)
+        assert read_to_end(cluster, topic) == ([b"a", b"open", b"behind it"], 8)
+
+    def test_the_end_of_a_log_is_told_behind_its_control_records(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic()
+        producer = producer_of(cluster, topic)
+        open_transaction(producer, topic, b"one")
+        producer.commit_transaction(30)
+        assert read_to_end(cluster, topic) == ([b"one"], 2)
+        assert ends(cluster, topic) == (0, 2)
+
+    def test_offsets_of_a_stranger_to_the_group_become_visible_with_the_commit(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic()
+        lender: Any = make_consumer(cluster.kafka, topic)
+        lender.assign([])
+
+        def committed() -> int | None:
+            try:
+                (place,) = lender.committed([TopicPartition(topic, 0)], 2)
+            except KafkaException:
+                return None  # a real one may wait for the transaction's end
+            return place.offset if place.error is None and place.offset >= 0 else None
+
+        producer = producer_of(cluster, topic)
+        open_transaction(producer, topic, b"one")
+        producer.send_offsets_to_transaction([TopicPartition(topic, 0, 17)], lender.consumer_group_metadata(), 30)
+        assert committed() is None
+        producer.commit_transaction(30)
+        assert committed() == 17
+        lender.close()
+
+    def test_a_commit_whose_answer_was_lost_may_be_asked_for_again(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic()
+        producer = producer_of(cluster, topic)
+        open_transaction(producer, topic, b"once")
+        with pytest.raises(KafkaException) as lost:
+            cluster.commit_without_answer(producer)
+        assert lost.value.args[0].retriable()
+        producer.commit_transaction(30)
+        assert read_to_end(cluster, topic) == ([b"once"], 2)
+        open_transaction(producer, topic, b"next")
+        producer.commit_transaction(30)
+        assert read_to_end(cluster, topic)[0] == [b"once", b"next"]
+
+    def test_a_reader_is_told_that_its_offset_was_removed(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic()
+        producer = producer_of(cluster, topic)
+        open_transaction(producer, topic, b"one", b"two", b"three")
+        producer.commit_transaction(30)
+        cluster.delete_records(topic, 2)
+        assert ends(cluster, topic) == (2, 4)
+        reader: Any = make_reader(cluster.kafka, "contract")
+        reader.assign([TopicPartition(topic, 0, 0)])
+        found = next(message for _ in range(_LOOKS_MAX) if (message := reader.poll(_LOOK_S)) is not None)
+        assert (found.error().code(), found.topic(), found.partition()) == (_OUT_OF_RANGE, topic, 0)
+        reader.close()
+
+    def test_a_topic_that_is_made_anew_has_another_id(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic()
+        admin = make_admin(cluster.kafka)
+        before = topic_facts(admin, [topic])
+        cluster.delete_topic(topic)
+        assert topic_facts(admin, [topic]) == {}
+        cluster.make_topic(name=topic)
+        assert topic_facts(admin, [topic])[topic].topic_id != before[topic].topic_id
+
+    def test_a_member_that_comes_back_under_its_name_gets_its_units_again(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic(2)
+        one = Member(cluster, topic, topic, "one")
+        poll_until(lambda: one.units == {0, 1}, one)
+        one.consumer.close()
+        again = Member(cluster, topic, topic, "one")
+        poll_until(lambda: again.units == {0, 1}, again)
+        again.consumer.close()
+
+    def test_two_members_share_the_units_and_each_has_its_own(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic(2)
+        one = Member(cluster, topic, topic, "one")
+        poll_until(lambda: one.units == {0, 1}, one)
+        two = Member(cluster, topic, topic, "two")
+        poll_until(lambda: len(one.units) == len(two.units) == 1, one, two)
+        assert one.units | two.units == {0, 1}
+        one.consumer.close()
+        poll_until(lambda: two.units == {0, 1}, two)
+        two.consumer.close()
+
+    def test_a_second_member_of_a_name_fences_the_first(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic(2)
+        one = Member(cluster, topic, topic, "one")
+        poll_until(lambda: one.units == {0, 1}, one)
+        other = Member(cluster, topic, topic, "one")
+
+        def is_fenced_off() -> bool:
+            return any(error.code() == _FATAL and "instance" in error.str() for error in one.errors)
+
+        poll_until(lambda: is_fenced_off() and other.units == {0, 1}, other, one)
+        one.consumer.close()
+        other.consumer.close()

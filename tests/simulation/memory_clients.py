@@ -1,0 +1,302 @@
+"""Clients of `MemoryKafka` with the names, the answers and the errors of confluent_kafka's.
+
+Only what the joiner uses. Every call goes through a `Link`, which may let time pass, lose the call or its answer, or
+end the process that makes it. Producing is asynchronous as in the library: what was produced is in no log before a
+flush or a commit, unless the link lets some of it go earlier.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from tests.simulation.memory_groups import Place
+from tests.simulation.memory_kafka import MemoryKafka, kafka_error
+from tests.simulation.memory_log import ABORTED, COMMITTED, Transaction
+
+Result = TypeVar("Result")
+
+# The public names of the library's constants begin with an underscore.
+_FATAL = KafkaError._FATAL  # noqa: SLF001
+_FENCED = KafkaError._FENCED  # noqa: SLF001
+_STATE = KafkaError._STATE  # noqa: SLF001
+
+
+class Link(Protocol):
+    """Between a client and the broker. ``draw``: None where nothing is left to chance. ``name``: of the process."""
+
+    name: str
+    kafka: MemoryKafka
+    draw: random.Random | None
+
+    def act(self, call: str, effect: Callable[[], Result]) -> Result:
+        """Let ``effect`` happen at the broker, or not, or later; raises what the caller is told."""
+        ...
+
+    def pass_time(self, seconds: float) -> None:
+        """The caller waits for something that does not come."""
+        ...
+
+    def beats(self) -> bool:
+        """Whether this process can send heartbeats now."""
+        ...
+
+    def attach(self, producer: MemoryProducer) -> None:
+        """A producer has been made by this process."""
+        ...
+
+
+class MemoryMessage(NamedTuple):
+    """As `confluent_kafka.Message`: what was read, or an event with an error."""
+
+    place: tuple[str | None, int]
+    at: int
+    time_ms: int = 0
+    content: tuple[bytes | None, bytes | None] = (None, None)
+    fault: KafkaError | None = None
+
+    def topic(self) -> str | None:
+        """Its topic."""
+        return self.place[0]
+
+    def partition(self) -> int:
+        """Its partition."""
+        return self.place[1]
+
+    def offset(self) -> int:
+        """Its offset; for the end of a partition, that of the next record."""
+        return self.at
+
+    def timestamp(self) -> tuple[int, int]:
+        """The kind of its time (2: the broker's) and the time in ms."""
+        return 2, self.time_ms
+
+    def key(self) -> bytes | None:
+        """Its key."""
+        return self.content[0]
+
+    def value(self) -> bytes | None:
+        """Its value."""
+        return self.content[1]
+
+    def error(self) -> KafkaError | None:
+        """What it tells instead of a record."""
+        return self.fault
+
+
+class MemoryAdmin:
+    """As `confluent_kafka.admin.AdminClient`."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def describe_topics(self, topics: Any, **_options: Any) -> dict[str, Future[Any]]:
+        """Ids and partitions of topics."""
+        try:
+            return self._link.act("describe", lambda: {name: self._describe(name) for name in topics.topic_names})
+        except KafkaException as error:
+            return {name: _failed(error) for name in topics.topic_names}
+
+    def _describe(self, name: str) -> Future[Any]:
+        future: Future[Any] = Future()
+        topic = self._link.kafka.topics.get(name)
+        if topic is None:
+            future.set_exception(kafka_error(KafkaError.UNKNOWN_TOPIC_OR_PART, f"{name} is not known"))
+        else:
+            future.set_result(_Description(topic.topic_id, topic.logs))
+        return future
+
+    def create_topics(self, topics: Sequence[Any], **_options: Any) -> dict[str, Future[None]]:
+        """Make topics."""
+        return {topic.topic: self._done(partial(self._create, topic)) for topic in topics}
+
+    def delete_topics(self, names: Sequence[str], **_options: Any) -> dict[str, Future[None]]:
+        """Remove topics."""
+        return {name: self._done(partial(self._link.kafka.delete_topic, name)) for name in names}
+
+    def delete_records(self, places: Sequence[TopicPartition], **_options: Any) -> dict[TopicPartition, Future[None]]:
+        """Remove records before an offset."""
+        kafka = self._link.kafka
+        return {
+            place: self._done(partial(kafka.log(place.topic, place.partition).remove_before, place.offset))
+            for place in places
+        }
+
+    def _create(self, topic: Any) -> None:
+        self._link.kafka.create_topic(topic.topic, topic.num_partitions)
+
+    def _done(self, effect: Callable[[], None]) -> Future[None]:
+        future: Future[None] = Future()
+        self._link.act("admin", effect)
+        future.set_result(None)
+        return future
+
+
+def _failed(error: KafkaException) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
+
+
+class _Description(NamedTuple):
+    topic_id: str
+    partitions: list[Any]
+
+
+class MemoryProducer:
+    """As `confluent_kafka.Producer`, transactional or not."""
+
+    def __init__(self, link: Link, config: dict[str, Any]) -> None:
+        self._link, self._kafka = link, link.kafka
+        self._id: str = config.get("transactional.id", "")
+        self._timeout_s = config.get("transaction.timeout.ms", 60_000) / 1000
+        self._epoch = -1
+        self._is_open = False
+        self._fatal: KafkaError | None = None
+        self._buffer: dict[tuple[str, int], list[tuple[bytes | None, bytes | None]]] = {}
+        link.attach(self)
+
+    def init_transactions(self, _timeout: float = 0) -> None:
+        """Take the transactional id."""
+
+        def init() -> int:
+            return self._kafka.init(self._id, self._timeout_s)[1]
+
+        self._epoch = self._tell("init", init)
+
+    def begin_transaction(self) -> None:
+        """Local: the broker learns of it with the first record."""
+        self._tell("begin", lambda: None)
+        if self._is_open or self._epoch < 0:
+            raise kafka_error(_STATE, "not ready for a transaction")
+        self._is_open = True
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        partition: int = 0,
+    ) -> None:
+        """Buffer a record."""
+        self._tell("produce", lambda: None)
+        if self._id and not self._is_open:
+            raise kafka_error(_STATE, "no transaction is open")
+        self._buffer.setdefault((topic, partition), []).append((key, value))
+        self._let_some_go()
+
+    def produce_batch(self, topic: str, messages: list[dict[str, Any]], partition: int = 0) -> int:
+        """Buffer records."""
+        self._tell("produce", lambda: None)
+        self._buffer.setdefault((topic, partition), []).extend((given["key"], given["value"]) for given in messages)
+        self._let_some_go()
+        return len(messages)
+
+    def poll(self, _timeout: float = 0) -> int:
+        """Nothing waits to be told."""
+        return 0
+
+    def flush(self, _timeout: float = 0) -> int:
+        """Write what is buffered."""
+        for place in list(self._buffer):
+            self._tell("flush", partial(self._flush, place))
+        return 0
+
+    def send_offsets_to_transaction(self, offsets: list[TopicPartition], group: Any, _timeout: float = 0) -> None:
+        """Put consumer offsets into the transaction."""
+
+        def send() -> None:
+            within = self._kafka.transaction(self._id, self._epoch)
+            sent = {(at.topic, at.partition): at.offset for at in offsets}
+            within.offsets.setdefault(group, {}).update(sent)
+
+        self._tell("send_offsets", send)
+
+    def commit_transaction(self, _timeout: float = 0) -> None:
+        """Write what is buffered, then commit; may be called again where the answer was lost."""
+        self.flush()
+        self._end("commit", COMMITTED)
+
+    def abort_transaction(self, _timeout: float = 0) -> None:
+        """Abort what is open."""
+        self._buffer.clear()
+        self._end("abort", ABORTED)
+
+    def break_off(self) -> list[Callable[[], None]]:
+        """The process has died: requests that may still reach the broker, for each partition a part of what waits."""
+        draw, within = self._link.draw, self._current()
+        if draw is None or not self._buffer:
+            return []
+        return [
+            partial(self._write, place, draw.randint(0, len(waiting)), within)
+            for place, waiting in self._buffer.items()
+        ]
+
+    def _end(self, call: str, state: str) -> None:
+        if self._fatal is None and not self._is_open:
+            raise kafka_error(_STATE, "no transaction is open")
+        within = self._current()
+
+        def end() -> None:
+            # A request that arrives late ends nothing but what it was meant for.
+            if self._kafka.check_epoch(self._id, self._epoch).transaction is within:
+                self._kafka.end(self._id, self._epoch, state)
+
+        self._tell(call, end)
+        self._is_open = False
+
+    def _current(self) -> Transaction | None:
+        identity = self._kafka.identities.get(self._id)
+        return identity.transaction if identity is not None and identity.epoch == self._epoch else None
+
+    def _let_some_go(self) -> None:
+        draw = self._link.draw
+        if draw is None or draw.random() > 0.3:
+            return
+        place = draw.choice(list(self._buffer))
+        with suppress(KafkaException):  # told with the next call
+            self._write(place, draw.randint(1, len(self._buffer[place])), self._current())
+
+    def _flush(self, place: Place) -> None:
+        self._write(place, None, self._current())
+
+    def _write(self, place: Place, count: int | None, within: Transaction | None) -> None:
+        waiting = self._buffer.get(place, [])
+        going = waiting[: len(waiting) if count is None else count]
+        if not going:
+            return
+        if self._id:
+            try:
+                identity = self._kafka.check_epoch(self._id, self._epoch)
+            except KafkaException as error:
+                self._fatal = error.args[0]
+                raise
+            if identity.transaction is not within:
+                return
+            within = self._kafka.transaction(self._id, self._epoch)
+        for key, value in going:
+            self._kafka.append(*place, key, value, within)
+        del waiting[: len(going)]
+        if not waiting:
+            self._buffer.pop(place, None)
+
+    def _tell(self, call: str, effect: Callable[[], Result]) -> Result:
+        """Once a producer knows that it is fenced, it tells only that something fatal has happened."""
+
+        def unless_fatal() -> Result:
+            if self._fatal is not None:
+                raise kafka_error(_FATAL, f"Fatal error: {self._fatal.str()}", fatal=True)
+            try:
+                return effect()
+            except KafkaException as error:
+                if error.args[0].code() == _FENCED:
+                    self._fatal = error.args[0]
+                raise
+
+        return self._link.act(call, unless_fatal)

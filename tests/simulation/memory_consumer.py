@@ -1,0 +1,239 @@
+"""A consumer of `MemoryKafka`: assigned partitions with their positions, or a member of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
+
+from tests.simulation.memory_clients import Link, MemoryMessage
+from tests.simulation.memory_groups import Member, Place
+from tests.simulation.memory_log import Log
+
+# The public names of the library's constants begin with an underscore.
+_EOF = KafkaError._PARTITION_EOF  # noqa: SLF001
+_OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
+_FATAL = KafkaError._FATAL  # noqa: SLF001
+
+_FENCED_TEXT = "Fatal error: Broker: Static consumer fenced by other consumer with same group.instance.id"
+_BEAT_S = 3.0
+"""The library's heartbeat.interval.ms: so long a member may not know what the group has decided."""
+
+
+@dataclass
+class _Position:
+    at: int
+    end_told: int = -1
+    is_paused: bool = False
+
+
+class MemoryConsumer:
+    """As `confluent_kafka.Consumer`."""
+
+    def __init__(self, link: Link, config: dict[str, Any]) -> None:
+        self._link, self._kafka = link, link.kafka
+        self._group: str = config["group.id"]
+        self._is_committed = config.get("isolation.level", "read_committed") == "read_committed"
+        self._tells_end = bool(config.get("enable.partition.eof", False))
+        self._reset = config.get("auto.offset.reset", "latest")
+        self._instance: str = config.get("group.instance.id", "")
+        self._session_s = config.get("session.timeout.ms", 45_000) / 1000
+        self._positions: dict[Place, _Position] = {}
+        self._member: Member | None = None
+        self._callbacks: dict[str, Callable[..., Any]] = {}
+        self._topics: list[str] = []
+        self._told: set[Place] = set()
+        self._next_beat_s = 0.0
+        self._pending: list[MemoryMessage] = []
+
+    # Reading
+
+    def assign(self, places: Iterable[TopicPartition]) -> None:
+        """Read these partitions, and no others."""
+        self.unassign()
+        self.incremental_assign(places)
+
+    def incremental_assign(self, places: Iterable[TopicPartition]) -> None:
+        """Read these partitions too."""
+        for place in places:
+            self._positions[place.topic, place.partition] = _Position(self._start(place))
+
+    def incremental_unassign(self, places: Iterable[TopicPartition]) -> None:
+        """Do not read these any more."""
+        for place in places:
+            self._positions.pop((place.topic, place.partition), None)
+
+    def unassign(self) -> None:
+        """Read nothing."""
+        self._positions.clear()
+        self._pending.clear()
+
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        """Keep these without reading them."""
+        for place in places:
+            self._positions[place.topic, place.partition].is_paused = True
+
+    def consume(self, num_messages: int = 1, timeout: float = 0) -> list[MemoryMessage]:
+        """What there is, of one partition or several."""
+        try:
+            found = self._link.act("consume", lambda: self._fetch(num_messages))
+        except KafkaException as error:
+            # What a client that reaches nobody is told is an event like others.
+            found = [MemoryMessage((None, -1), -1, fault=error.args[0])]
+        if not found:
+            self._link.pass_time(timeout)
+        return found
+
+    def poll(self, timeout: float = 0) -> MemoryMessage | None:
+        """The next message or event; calls the callbacks of a group member."""
+        self._link.act("poll", lambda: None)
+        self._serve_group()
+        if not self._pending:
+            self._pending += self._fetch(1)
+        if not self._pending and timeout > 0:
+            self._link.pass_time(timeout)
+            self._serve_group()
+            self._pending += self._fetch(1)
+        return self._pending.pop(0) if self._pending else None
+
+    def get_watermark_offsets(self, place: TopicPartition, **_options: Any) -> tuple[int, int]:
+        """The first offset, and the end as this consumer may read it."""
+
+        def look() -> tuple[int, int]:
+            log = self._kafka.log(place.topic, place.partition)
+            return log.low, self._end(log)
+
+        return self._link.act("watermarks", look)
+
+    def committed(self, places: list[TopicPartition], _timeout: float = 0) -> list[TopicPartition]:
+        """The group's offsets."""
+
+        def look() -> list[TopicPartition]:
+            offsets = self._kafka.group_offsets(self._group)
+            return [
+                TopicPartition(at.topic, at.partition, offsets.get((at.topic, at.partition), OFFSET_INVALID))
+                for at in places
+            ]
+
+        return self._link.act("committed", look)
+
+    def consumer_group_metadata(self) -> Any:
+        """What offsets are sent with: here the group alone, for it fences nothing."""
+        return self._group
+
+    def close(self) -> None:
+        """End; a member with an instance name keeps its place in the group for a session."""
+        self._link.act("close", lambda: None)
+        if self._member is not None:
+            self._call("on_revoke", self._told)
+            self._told = set()
+            self._kafka.group(self._group).leave(self._member)
+            self._member = None
+        self._positions.clear()
+
+    # Being a member
+
+    def subscribe(self, topics: list[str], **callbacks: Callable[..., Any]) -> None:
+        """Join the group."""
+        self._topics, self._callbacks = topics, callbacks
+        self._join()
+
+    def _join(self) -> None:
+        group = self._kafka.group(self._group)
+        self._member = self._link.act(
+            "join", lambda: group.join(self._instance, self._topics, self._session_s, self._link.beats)
+        )
+
+    def _serve_group(self) -> None:
+        member, now_s = self._member, self._kafka.now_s()
+        if member is None or now_s < self._next_beat_s:
+            return
+        draw = self._link.draw
+        if draw is not None and now_s > self._next_beat_s + _BEAT_S and draw.random() < 0.5:
+            # After a long silence the first answer may take a while.
+            self._next_beat_s = now_s + draw.uniform(0, _BEAT_S)
+            return
+        self._next_beat_s = now_s + (draw.uniform(0, _BEAT_S) if draw is not None else 0)
+        if member.is_fenced:
+            self._fall_out()
+            self._pending.append(MemoryMessage((None, -1), -1, fault=KafkaError(_FATAL, _FENCED_TEXT)))
+            self._member = None
+        elif member.is_forgotten:
+            self._fall_out()
+            self._join()
+            if draw is not None and draw.random() < 0.3 and self._member is not None:
+                # As the library does: a last heartbeat as the member it was, so that it fences itself.
+                self._member.is_fenced = True
+        else:
+            self._follow(member)
+
+    def _follow(self, member: Member) -> None:
+        """First give back, then take: a cooperative rebalance."""
+        group = self._kafka.group(self._group)
+        too_many = member.has - member.due
+        if too_many:
+            self._call("on_revoke", too_many & self._told)
+            self._told -= too_many
+            group.given_back(member, too_many)
+        more = ((member.has & member.due) | group.free_for(member)) - self._told
+        if more:
+            member.has |= more
+            group.given.update((self._link.name, number) for _, number in more)
+            self._told |= more
+            self._call("on_assign", more)
+
+    def _fall_out(self) -> None:
+        self._call("on_lost", self._told)
+        self._told = set()
+
+    def _call(self, name: str, places: set[Place]) -> None:
+        callback = self._callbacks.get(name)
+        if places and callback is not None:
+            callback(self, [TopicPartition(topic, number) for topic, number in sorted(places)])
+
+    # What is in the logs
+
+    def _end(self, log: Log) -> int:
+        return log.stable_end if self._is_committed else log.end
+
+    def _start(self, place: TopicPartition) -> int:
+        log = self._kafka.log(place.topic, place.partition)
+        at = place.offset
+        if at == OFFSET_INVALID:
+            at = self._kafka.group_offsets(self._group).get((place.topic, place.partition), OFFSET_INVALID)
+        if at in {OFFSET_BEGINNING, OFFSET_END}:
+            return log.low if at == OFFSET_BEGINNING else self._end(log)
+        return int(at)
+
+    def _fetch(self, count: int) -> list[MemoryMessage]:
+        """Part by part, as answers of several brokers come in: some partitions now, some with the next call."""
+        draw = self._link.draw
+        places = [place for place, position in self._positions.items() if not position.is_paused]
+        if draw is not None and len(places) > 1:
+            draw.shuffle(places)
+            places = places[: draw.randint(1, len(places))]
+        found: list[MemoryMessage] = []
+        for place in places:
+            room = count - len(found)
+            if room <= 0:
+                break
+            found += self._read(place, room if draw is None else draw.randint(1, max(1, min(room, 12))))
+        return found
+
+    def _read(self, place: Place, count: int) -> list[MemoryMessage]:
+        position, log = self._positions[place], self._kafka.log(*place)
+        if not log.low <= position.at <= log.end:
+            if self._reset == "earliest":
+                position.at = log.low
+            else:
+                del self._positions[place]
+                text = f"fetch failed due to requested offset {position.at} not available on the broker"
+                return [MemoryMessage(place, position.at, fault=KafkaError(_OUT_OF_RANGE, text))]
+        entries, position.at = log.read(position.at, count, committed=self._is_committed)
+        found = [MemoryMessage(place, at.offset, at.time_ms, (at.key, at.value)) for at in entries]
+        if self._tells_end and position.at >= self._end(log) and position.end_told != position.at:
+            position.end_told = position.at
+            found.append(MemoryMessage(place, position.at, fault=KafkaError(_EOF, "end of the partition")))
+        return found

@@ -1,0 +1,114 @@
+"""The log of one partition in memory: offsets with gaps, transactions, control records, a stable end.
+
+Not a store: it is read by the clients of `memory_clients` through `MemoryKafka`, which knows topics and owners.
+``archive`` keeps what retention and compaction remove, so that a checker sees all there ever was.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Final
+
+OPEN: Final = "open"
+COMMITTED: Final = "committed"
+ABORTED: Final = "aborted"
+
+
+@dataclass(eq=False)
+class Transaction:
+    """Of one producer: decided by its coordinator at one moment, marked in each partition some time later."""
+
+    producer: int
+    epoch: int
+    begun_s: float
+    state: str = OPEN
+    logs: list[Log] = field(default_factory=list)
+    """Those where it wrote and no control record stands yet."""
+    offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
+    """By group and place: consumer offsets that become visible with the commit."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """A record, or where ``is_control`` the end of a transaction, which takes an offset and is never read."""
+
+    offset: int
+    time_ms: int
+    key: bytes | None
+    value: bytes | None
+    transaction: Transaction | None = None
+    is_control: bool = False
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether a reader of committed data is given it."""
+        return not self.is_control and (self.transaction is None or self.transaction.state == COMMITTED)
+
+
+class Log:
+    """One partition."""
+
+    def __init__(self) -> None:
+        self.low = 0
+        self.end = 0
+        self.entries: list[Entry] = []
+        self.archive: list[Entry] = []
+        self._first_open: dict[Transaction, int] = {}
+
+    @property
+    def stable_end(self) -> int:
+        """Where readers of committed data have to stop: at the first record of the oldest open transaction."""
+        return min(self._first_open.values(), default=self.end)
+
+    def append(self, key: bytes | None, value: bytes | None, time_ms: int, transaction: Transaction | None) -> int:
+        """Add a record; returns its offset."""
+        if transaction is not None and transaction not in self._first_open:
+            self._first_open[transaction] = self.end
+            transaction.logs.append(self)
+        return self._add(Entry(self.end, time_ms, key, value, transaction))
+
+    def write_marker(self, transaction: Transaction, time_ms: int) -> None:
+        """End a decided transaction here."""
+        del self._first_open[transaction]
+        transaction.logs.remove(self)
+        self._add(Entry(self.end, time_ms, None, None, transaction, is_control=True))
+
+    def read(self, position: int, count_max: int, *, committed: bool) -> tuple[list[Entry], int]:
+        """Up to ``count_max`` records from ``position`` on, and the position behind what was looked at."""
+        end = self.stable_end if committed else self.end
+        found: list[Entry] = []
+        for at in range(self._index(position), len(self.entries)):
+            entry = self.entries[at]
+            if entry.offset >= end:
+                break
+            if entry.is_committed or not (committed or entry.is_control):
+                if len(found) == count_max:
+                    return found, entry.offset
+                found.append(entry)
+        return found, max(position, end)
+
+    def remove_before(self, offset: int) -> None:
+        """As retention or an operator's removal of records does."""
+        self.low = max(self.low, min(offset, self.end))
+        del self.entries[: self._index(self.low)]
+
+    def compact(self, until: int) -> None:
+        """Keep only the newest committed value of each key below ``until``, and no tombstones; offsets stay."""
+        until = min(until, self.stable_end)
+        newest = {entry.key: entry.offset for entry in self.entries if entry.is_committed and entry.offset < until}
+        self.entries = [
+            entry
+            for entry in self.entries
+            if entry.offset >= until
+            or (entry.is_committed and newest[entry.key] == entry.offset and entry.value is not None)
+        ]
+
+    def _index(self, offset: int) -> int:
+        return bisect_left(self.entries, offset, key=lambda entry: entry.offset)
+
+    def _add(self, entry: Entry) -> int:
+        self.entries.append(entry)
+        self.archive.append(entry)
+        self.end += 1
+        return entry.offset

@@ -1,0 +1,179 @@
+"""What the joiner's modules see of the world while a history is played: its clients, its clock, no threads.
+
+The modules are the product's own; only names that they take from outside are replaced, and given back at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from broker.topics import TopicFacts
+from joiner.run import clients, process, state_log, transaction
+from tests.simulation.memory_clients import Link, MemoryAdmin, MemoryProducer
+from tests.simulation.memory_consumer import MemoryConsumer
+from tests.simulation.memory_kafka import MemoryKafka
+
+Result = TypeVar("Result")
+
+_RUNNER = "joiner.run."
+_CHATTER = "joiner.run.metrics"
+
+CHUNK_BYTES = 600
+"""Snapshots here are small, and shall have several chunks nevertheless."""
+TAIL = 12
+"""So short that the newest progress record is not always within it."""
+
+
+class World(Protocol):
+    """Who runs now, and what time it is."""
+
+    clock_s: float
+
+    @property
+    def link(self) -> Link:
+        """That of the process which runs."""
+        ...
+
+    def note(self, text: str, *arguments: Any) -> None:
+        """Keep a line of the timeline."""
+        ...
+
+    def complain(self, text: str) -> None:
+        """A process has told its user of an error."""
+        ...
+
+
+class _Clock:
+    """In the place of the module `time`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def monotonic(self) -> float:
+        """The world's time."""
+        return self._world.clock_s
+
+
+class _Event:
+    """In the place of `threading.Event`: waiting is time that passes."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._is_set = world, False
+
+    def set(self) -> None:
+        """Set it."""
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return self._is_set
+
+    def wait(self, timeout: float) -> bool:
+        """Let the time pass."""
+        self._world.link.pass_time(timeout)
+        return self._is_set
+
+
+class _Pool:
+    """In the place of a thread pool: work is done when it is handed in. Units share nothing, so any order is one
+    that threads could have taken; the death of the process passes through.
+    """
+
+    def __init__(self, *_arguments: Any) -> None:
+        pass
+
+    def submit(self, work: Callable[..., Result], *arguments: Any, **named: Any) -> Future[Result]:
+        """Do it."""
+        future: Future[Result] = Future()
+        try:
+            future.set_result(work(*arguments, **named))
+        except Exception as error:  # noqa: BLE001 - as a pool does, whatever it is
+            future.set_exception(error)
+        return future
+
+    def map(self, work: Callable[[Any], Result], items: Iterable[Any]) -> list[Result]:
+        """Do it for each."""
+        return [work(item) for item in items]
+
+    def shutdown(self, *, wait: bool) -> None:
+        """Nothing is left to do."""
+
+
+class _Threading:
+    """In the place of the module `threading`."""
+
+    def __init__(self, world: World) -> None:
+        self.Event = lambda: _Event(world)
+
+
+class _Collector:
+    """In the place of the module `gc`: one interpreter plays thousands of processes."""
+
+    def freeze(self) -> None:
+        """Leave everything to the collector."""
+
+
+class _Lines(logging.Handler):
+    """Writes what the joiner logs into the timeline."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler.emit`."""
+        if record.name == _CHATTER:
+            return
+        if record.levelno >= logging.ERROR:
+            self._world.complain(record.getMessage())
+        self._world.note(str(record.msg), *(record.args if isinstance(record.args, tuple) else (record.args,)))
+
+
+def _modules_with(name: str) -> list[Any]:
+    """The modules of the runner that know something by this name."""
+    return [
+        module for path, module in sorted(sys.modules.items()) if path.startswith(_RUNNER) and hasattr(module, name)
+    ]
+
+
+def _facts(kafka: MemoryKafka) -> dict[str, TopicFacts]:
+    return {name: TopicFacts(topic.topic_id, len(topic.logs)) for name, topic in kafka.topics.items()}
+
+
+@contextmanager
+def on_stage(world: World) -> Iterator[None]:
+    """Let the joiner's modules live in ``world``."""
+    clock = _Clock(world)
+    replaced: list[tuple[Any, str, Any]] = [
+        *((module, "time", clock) for module in _modules_with("time")),
+        (clients, "Consumer", lambda config, **_: MemoryConsumer(world.link, config)),
+        (clients, "Producer", lambda config, **_: MemoryProducer(world.link, config)),
+        (clients, "AdminClient", lambda _config, **_: MemoryAdmin(world.link)),
+        (process, "ThreadPoolExecutor", _Pool),
+        (process, "threading", _Threading(world)),
+        (process, "gc", _Collector()),
+        (process, "wait_for_topics", lambda *_: _facts(world.link.kafka)),
+        (transaction, "CHUNK_BYTES_MAX", CHUNK_BYTES),
+        (state_log, "_TAIL", TAIL),
+    ]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+    logger, lines = logging.getLogger("joiner"), _Lines(world)
+    level, spreads = logger.level, logger.propagate
+    for owner, name, value in replaced:
+        setattr(owner, name, value)
+    logger.addHandler(lines)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+        logger.removeHandler(lines)
+        logger.setLevel(level)
+        logger.propagate = spreads

@@ -1,0 +1,41 @@
+"""Is every pair there exactly once, in thousands of worlds where everything that can go wrong does?
+
+``LSB_SIMULATION_SEEDS="1-10000"`` plays that many; ``python -m tests.simulation --seeds 7 --timeline`` shows one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.history import play
+from tests.simulation.seeds import parse_seeds, play_all
+
+SEEDS = parse_seeds(os.environ.get("LSB_SIMULATION_SEEDS") or "1-200")
+
+
+@pytest.mark.timeout(3600)  # for as many seeds as somebody asks for
+def test_every_history_ends_with_each_result_exactly_once() -> None:
+    tally = play_all(SEEDS)
+    assert not tally.different, "\n".join(tally.texts[:2])
+    assert tally.seeds == len(SEEDS)
+
+
+def test_everything_that_can_go_wrong_does() -> None:
+    counts = play_all(range(1, 101)).counts
+    wanted = {f"killed at {call}" for call in ("init", "begin", "produce", "flush", "send_offsets", "commit")}
+    wanted |= {"lost answer of commit", "lost request of commit", "lost late of commit", "frozen at produce", "stops"}
+    wanted |= {"retention", "compaction", "offsets reset", "outsider", "clock jump", "aborted transactions", "outputs"}
+    assert {name for name in wanted if not counts[name]} == set()
+
+
+def test_a_seed_gives_the_same_history_in_every_process() -> None:
+    command = [sys.executable, "-m", "tests.simulation", "--timeline", "--seeds", "5 12 31"]
+    root = Path(__file__).resolve().parents[2]
+    told = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, check=True)
+    here = "\n".join(play(seed).text(lines=100_000) for seed in (5, 12, 31))
+    assert told.stdout.decode() == here + "\n"

@@ -1,0 +1,102 @@
+"""Does the broker in memory answer as a real Kafka does?
+
+The same questions are put to a server in tests/integration/test_kafka_contract.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+from confluent_kafka import KafkaError
+
+from broker.settings import KafkaSettings
+from tests.simulation.kafka_contract import KafkaContract
+from tests.simulation.memory_clients import MemoryProducer
+from tests.simulation.memory_kafka import MemoryKafka, kafka_error
+from tests.simulation.stage import on_stage
+
+Result = TypeVar("Result")
+
+
+class QuietLink:
+    """A `Link` on which nothing goes wrong."""
+
+    name = "quiet"
+
+    def __init__(self, world: QuietWorld) -> None:
+        self.kafka = world.memory
+        self.draw: random.Random | None = None
+        self.loses_answers = False
+        self._world = world
+
+    def act(self, call: str, effect: Callable[[], Result]) -> Result:
+        """See `Link`."""
+        result = effect()
+        if self.loses_answers and call == "commit":
+            self.loses_answers = False
+            raise kafka_error(KafkaError._TIMED_OUT, "no answer", retriable=True)  # noqa: SLF001 - public name
+        return result
+
+    def pass_time(self, seconds: float) -> None:
+        """See `Link`."""
+        self._world.clock_s += seconds
+        self.kafka.expire_transactions()
+        for group in self.kafka.groups.values():
+            group.expire()
+
+    def beats(self) -> bool:
+        """See `Link`."""
+        return True
+
+    def attach(self, producer: MemoryProducer) -> None:
+        """See `Link`."""
+
+
+class QuietWorld:
+    """A `Cluster` in memory, and the `stage.World` of one process."""
+
+    kafka = KafkaSettings()
+
+    def __init__(self) -> None:
+        self.clock_s = 0.0
+        self.memory = MemoryKafka(lambda: self.clock_s)
+        self.link = QuietLink(self)
+
+    def note(self, text: str, *arguments: Any) -> None:
+        """See `stage.World`."""
+
+    def complain(self, text: str) -> None:
+        """See `stage.World`."""
+
+    def make_topic(self, partitions: int = 1, name: str = "") -> str:
+        """See `Cluster`."""
+        name = name or f"topic-{len(self.memory.topics)}"
+        self.memory.create_topic(name, partitions)
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        """See `Cluster`."""
+        self.memory.delete_topic(name)
+
+    def delete_records(self, topic: str, before: int) -> None:
+        """See `Cluster`."""
+        self.memory.log(topic, 0).remove_before(before)
+
+    def commit_without_answer(self, producer: Any) -> None:
+        """See `Cluster`."""
+        self.link.loses_answers = True
+        producer.commit_transaction(30)
+
+
+@pytest.fixture
+def cluster() -> Iterator[QuietWorld]:
+    world = QuietWorld()
+    with on_stage(world):
+        yield world
+
+
+class TestMemory(KafkaContract):
+    """Asks the memory."""

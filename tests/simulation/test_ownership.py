@@ -1,0 +1,73 @@
+"""Who serves a unit after somebody has claimed it who should not have?"""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from joiner.run.progress import encode, progress_key
+from joiner.run.settings import JoinerSettings
+from tests.simulation.feed import APPLICATION, make_settings
+from tests.simulation.memory_log import COMMITTED
+from tests.simulation.stage import on_stage
+from tests.simulation.verdict import committed_progress
+from tests.simulation.world import SimulatedProcess, World
+
+STEPS_MAX = 3000
+
+
+def two_units() -> JoinerSettings:
+    draws = map(make_settings, map(random.Random, range(100)))
+    return next(settings for settings in draws if settings.topics.partitions == 2)
+
+
+class Intruder:
+    """Claims unit 0 as a process that has lost it would, when the rightful owner serves both; then there is input."""
+
+    def __init__(self) -> None:
+        self.settings = two_units()
+        self.world = World(1)
+        self.world.director = self
+        for name in (*self.settings.input_topics, *("machine.out", "machine.late", "machine.rejected", "sim.state")):
+            self.world.kafka.create_topic(name, 2)
+        self.process: SimulatedProcess | None = None
+        self.complaints: list[str] = []
+        self.is_taken_again = False
+
+    def step(self) -> None:
+        """See `Director`."""
+        if self.process is None:
+            self.process = self.world.start(self.settings)
+        progress = committed_progress(self.world.kafka, self.settings, 0)
+        serves_both = self.process.joiner._owned.keys() == {0, 1}  # noqa: SLF001 - who works
+        if not self.complaints and progress is not None and serves_both and progress.run == self.process.run:
+            self._claim(msgspec.structs.replace(progress, run="late", instance="late"))
+        self.is_taken_again = bool(self.complaints) and serves_both
+        if self.is_taken_again or self.world.steps > STEPS_MAX:
+            self.world.end()
+
+    def _claim(self, progress: object) -> None:
+        kafka, name = self.world.kafka, f"{APPLICATION}-0"
+        _, epoch = kafka.init(name, 60.0)
+        within = kafka.transaction(name, epoch)
+        kafka.append("sim.state", 0, progress_key(0).encode(), encode(progress), within)  # type: ignore[arg-type] # a changed one
+        kafka.end(name, epoch, COMMITTED)
+        for topic in self.settings.input_topics:
+            kafka.append(topic, 0, None, b"more input")
+
+    def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
+        """See `Director`."""
+        raise AssertionError(f"{process.run} ended with {status!r}")
+
+    def complain(self, text: str) -> None:
+        """See `Director`."""
+        self.complaints.append(text)
+
+
+def test_a_unit_that_a_late_claimant_took_and_left_is_taken_again() -> None:
+    play = Intruder()
+    with on_stage(play.world):
+        play.world.play()
+    assert play.complaints == ["unit 0: now owned by process late (run late); given up"]
+    assert play.is_taken_again

@@ -1,0 +1,23 @@
+"""Does the simulation find what it is made to find? Each planted defect must show within so many seeds."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.simulation.bugs import BUGS
+from tests.simulation.history import play
+
+SEEDS_MAX = 150
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_defect_is_found(name: str) -> None:
+    with BUGS[name]():
+        for seed in range(1, SEEDS_MAX + 1):
+            outcome = play(seed)
+            if outcome.difference:
+                sys.stdout.write(f"{name}: found in history {seed}: {outcome.difference}\n")
+                return
+    pytest.fail(f"{name} is not found in {SEEDS_MAX} histories")

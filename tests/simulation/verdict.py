@@ -1,0 +1,73 @@
+"""Whether what a memory broker holds is right: judged by the project's checker, which knows nothing of the runner.
+
+At any moment, also while everything is on its way: what is committed in the outputs is exactly E(C) of the progress
+that is committed. Input that retention has removed is judged with the rest, from the broker's archive.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from joiner.check.evidence import Message, RecordedEvidence
+from joiner.check.report import render_findings
+from joiner.check.verify import verify
+from joiner.run.progress import Progress, decode_progress, progress_key
+from tests.simulation.memory_kafka import MemoryKafka
+
+if TYPE_CHECKING:
+    from joiner.check.findings import Findings
+    from joiner.run.settings import JoinerSettings
+
+
+def committed_progress(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> Progress | None:
+    """The unit's newest progress record among what is committed, marked in the log already or not."""
+    key = progress_key(unit).encode()
+    for entry in reversed(kafka.log(settings.state_topic, unit).archive):
+        if entry.key == key and entry.is_committed and entry.value is not None:
+            return decode_progress(entry.value)
+    return None
+
+
+def runs_in_order(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> list[str]:
+    """Whose commits the unit's were, one after the other."""
+    key = progress_key(unit).encode()
+    entries = kafka.log(settings.state_topic, unit).archive
+    return [
+        decode_progress(entry.value).run
+        for entry in entries
+        if entry.key == key and entry.is_committed and entry.value is not None
+    ]
+
+
+def all_progress(kafka: MemoryKafka, settings: JoinerSettings) -> dict[int, Progress]:
+    """By unit, of those that have begun."""
+    found = {unit: committed_progress(kafka, settings, unit) for unit in range(settings.topics.partitions)}
+    return {unit: progress for unit, progress in found.items() if progress is not None}
+
+
+def stable_ends(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> dict[str, int]:
+    """Where the unit's inputs end."""
+    return {topic: kafka.log(topic, unit).stable_end for topic in settings.input_topics}
+
+
+def judge(kafka: MemoryKafka, settings: JoinerSettings) -> tuple[str, Findings | None]:
+    """A text that says what differs, empty where nothing does; and the counts, where a unit has begun."""
+    progress = all_progress(kafka, settings)
+    if not progress:
+        outputs = [topic for topic in (settings.topics.out, settings.topics.late) if _messages(kafka, topic)]
+        return (f"nothing is claimed and {outputs} hold records" if outputs else ""), None
+    topics = settings.topics
+    names = [*settings.input_topics, topics.out, topics.late, topics.rejected]
+    messages = [message for name in names for message in _messages(kafka, name)]
+    evidence = RecordedEvidence(progress, messages, topics.out, topics.late, topics.rejected)
+    findings = verify(settings, evidence)
+    return ("" if findings.is_right else render_findings(findings)), findings
+
+
+def _messages(kafka: MemoryKafka, name: str) -> list[Message]:
+    return [
+        Message(name, unit, entry.offset, entry.time_ms, entry.key, entry.value)
+        for unit, log in enumerate(kafka.topics[name].logs)
+        for entry in log.archive
+        if entry.is_committed
+    ]

@@ -1,0 +1,373 @@
+"""A world of processes in which one seed decides everything that happens: who runs, who dies, what is lost.
+
+Every simulated process is a thread, and exactly one runs at a time: the baton is handed on only inside a client's
+call. So a seed gives one history, and the same seed gives it again. What happens in a history, and when it ends, is
+told by a `Director`.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, Protocol, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from joiner.run.clients import timed_out
+from joiner.run.membership import InstanceTaken
+from joiner.run.process import JoinerProcess
+from joiner.run.recovery import Claimant
+from joiner.run.settings import JoinerSettings
+from tests.simulation.feed import BASE_MS
+from tests.simulation.memory_clients import MemoryProducer
+from tests.simulation.memory_kafka import MemoryKafka, kafka_error
+
+Result = TypeVar("Result")
+
+WRITES: Final = frozenset({"init", "begin", "produce", "flush", "send_offsets", "commit"})
+"""The steps of claims and commits: most of the trouble comes here."""
+_LOSABLE: Final = frozenset({"init", "send_offsets", "commit"})
+_FAILING: Final = frozenset({*_LOSABLE, "flush", "describe", "watermarks", "committed", "consume"})
+
+_EMPTY_STEP_S: Final = 0.5
+_ANSWER_S: Final = 30.1
+"""The joiner waits so long for an answer."""
+_LOOK_EVERY_S: Final = 0.3
+"""How often the broker looks whose time has run out."""
+
+_FREEZES_S: Final = ((0.1, 3.0), (4.0, 14.0), (11.0, 30.0), (61.0, 90.0))
+"""Shorter than anything, about a session, longer than one, longer than a transaction may last."""
+
+
+class Dead(BaseException):
+    """The process is gone: whatever it still tries has no effect."""
+
+
+@dataclass(frozen=True)
+class Temper:
+    """How often what goes wrong, for each call: ``write`` for the steps of commits and claims, else ``other``."""
+
+    kill: float = 0.0
+    freeze: float = 0.0
+    lose: float = 0.0
+    fail: float = 0.0
+    stop: float = 0.0
+    switch: float = 0.08
+    other: float = 0.1
+    """How much of that falls on calls which write nothing."""
+
+
+CALM: Final = Temper(switch=0.05)
+
+
+class Director(Protocol):
+    """Decides what happens beside the processes."""
+
+    def step(self) -> None:
+        """Called before every call of a client."""
+        ...
+
+    def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
+        """A process has ended by itself or died."""
+        ...
+
+    def complain(self, text: str) -> None:
+        """A process has told its user of an error."""
+        ...
+
+
+class SimulatedProcess:
+    """One run of the joiner, in a thread that waits for the baton."""
+
+    def __init__(self, world: World, settings: JoinerSettings, run: str) -> None:
+        self.name = settings.application.instance
+        self.run = run
+        self.is_dead = self.is_ended = False
+        self.frozen_until_s: float | None = None
+        self.joiner = JoinerProcess(settings, Claimant(run, self.name))
+        self.producers: list[MemoryProducer] = []
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self._world = world
+        self._thread = threading.Thread(target=self._live, name=run, daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end of its thread."""
+        self._thread.join()
+
+    def _live(self) -> None:
+        self.gate.acquire()
+        status: int | BaseException
+        try:
+            if self.is_dead:
+                raise Dead
+            status = self.joiner.run()
+        except BaseException as error:  # noqa: BLE001 - how it ended is the world's to judge
+            status = error
+        self.is_ended = True
+        self._world.ended(self, status)
+
+
+class ProcessLink:
+    """The `Link` of a process: see `memory_clients`."""
+
+    def __init__(self, world: World, process: SimulatedProcess) -> None:
+        self.name = process.run
+        self.kafka = world.kafka
+        self.draw: random.Random | None = world.draw
+        self._world, self._process = world, process
+
+    def act(self, call: str, effect: Callable[[], Result]) -> Result:
+        """See `Link`."""
+        return self._world.act(self._process, call, effect)
+
+    def pass_time(self, seconds: float) -> None:
+        """See `Link`."""
+        self._world.pass_time(self._process, seconds)
+
+    def beats(self) -> bool:
+        """See `Link`."""
+        process = self._process
+        return not process.is_dead and not process.is_ended and process.frozen_until_s is None
+
+    def attach(self, producer: MemoryProducer) -> None:
+        """See `Link`."""
+        self._process.producers.append(producer)
+
+
+class World:
+    """The clock, the broker, the processes, and the timeline."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.clock_s = 1000.0
+        self.kafka = MemoryKafka(lambda: self.clock_s + BASE_MS / 1000 - 1000, markers_lag=True)
+        self.temper = CALM
+        self.director: Director | None = None
+        self.timeline: list[tuple[Any, ...]] = []
+        self.counts: Counter[str] = Counter()
+        self.steps = 0
+        self.faults = 0
+        self.haste = 1
+        """How much longer than asked for a wait takes: where nothing is to happen, time may fly."""
+        self.processes: list[SimulatedProcess] = []
+        self._links: dict[SimulatedProcess, ProcessLink] = {}
+        self._all: list[SimulatedProcess] = []
+        self._late: list[Callable[[], object]] = []
+        self._current: SimulatedProcess | None = None
+        self._is_over = False
+        self._look_s = 0.0
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    @property
+    def link(self) -> ProcessLink:
+        """That of the process which runs."""
+        assert self._current is not None
+        return self._links[self._current]
+
+    def note(self, text: str, *arguments: Any) -> None:
+        """Keep a line of the timeline."""
+        name = self._current.run if self._current is not None else "-"
+        self.timeline.append((self.steps, round(self.clock_s - 1000, 3), name, text, *arguments))
+
+    def complain(self, text: str) -> None:
+        """A process has told its user of an error."""
+        if self.director is not None:
+            self.director.complain(text)
+
+    def start(self, settings: JoinerSettings) -> SimulatedProcess:
+        """Begin a process."""
+        process = SimulatedProcess(self, settings, f"{settings.application.instance}-{len(self._all)}")
+        self._links[process] = ProcessLink(self, process)
+        self.processes.append(process)
+        self._all.append(process)
+        self.note("%s starts", process.run)
+        self.counts["starts"] += 1
+        return process
+
+    def play(self) -> None:
+        """Let it run until the director calls it over; then no thread is left."""
+        self._hand_on()
+        self._done.acquire()
+        for process in self._all:
+            process.join()
+
+    def end(self) -> None:
+        """It is over: every process dies at its next call."""
+        self._is_over = True
+        for process in self.processes:
+            process.is_dead = True
+
+    def wake_all(self) -> None:
+        """Nobody stays frozen."""
+        for process in self.processes:
+            if process.frozen_until_s is not None:
+                process.frozen_until_s = self.clock_s
+
+    # Called by the processes
+
+    def act(self, process: SimulatedProcess, call: str, effect: Callable[[], Result]) -> Result:
+        """One call of a client, with what befalls it."""
+        self._tick(process)
+        temper, draw = self.temper, self.draw
+        share = 1.0 if call in WRITES else temper.other
+        chance = draw.random()
+        if chance < temper.kill * share:
+            self._kill(process, call, effect)
+        chance -= temper.kill * share
+        if 0 <= chance < temper.freeze * share:
+            self._freeze(process, call)
+        chance -= temper.freeze * share
+        lose = temper.lose * (2 if call == "commit" else 1)
+        if 0 <= chance < lose and call in _LOSABLE:
+            self._lose(call, effect)
+        chance -= lose
+        if 0 <= chance < temper.fail and call in _FAILING:
+            self._count(f"failed {call}")
+            self.note("%s fails", call)
+            raise _failure(call)
+        if call in WRITES:
+            self.note(call)
+        return effect()
+
+    def pass_time(self, process: SimulatedProcess, seconds: float) -> None:
+        """The process waits, a while longer than it asked for perhaps."""
+        if process.is_dead:
+            raise Dead
+        self.clock_s += seconds * self.draw.choice((1, 1, 2, 8)) * self.haste
+        self._tick(process, switch=0.4)
+
+    def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
+        """The thread of a process is at its end, and hands the baton on."""
+        self.processes.remove(process)
+        if self.director is not None and not self._is_over:
+            self.director.ended(process, status)
+        self._hand_on()
+
+    # Time and turns
+
+    def _tick(self, process: SimulatedProcess, switch: float | None = None) -> None:
+        if process.is_dead:
+            raise Dead
+        self.steps += 1
+        self.clock_s += 0.002
+        self._let_nature_act()
+        if len(self.processes) > 1 and self.draw.random() < (self.temper.switch if switch is None else switch):
+            self._yield(process)
+        if process.is_dead:
+            raise Dead
+
+    def _let_nature_act(self) -> None:
+        draw, kafka = self.draw, self.kafka
+        assert self.director is not None
+        if self.clock_s >= self._look_s:
+            self._look_s = self.clock_s + _LOOK_EVERY_S
+            kafka.expire_transactions()
+            for group in kafka.groups.values():
+                group.expire()
+        if self._late and draw.random() < 0.2:
+            self._arrive(self._late.pop(draw.randrange(len(self._late))))
+        if kafka.decided and draw.random() < 0.4:
+            kafka.write_marker(draw.choice(kafka.decided))
+        self.director.step()
+
+    def _yield(self, process: SimulatedProcess) -> None:
+        """Hand the baton on, and wait until it comes back."""
+        self._hand_on()
+        process.gate.acquire()
+        self._current = process
+
+    def _hand_on(self) -> None:
+        ready = self._ready()
+        while not ready and not self._is_over:
+            # Nobody can do anything: the time until somebody wakes or starts passes step by step.
+            self.clock_s += _EMPTY_STEP_S
+            self._current = None
+            self._let_nature_act()
+            ready = self._ready()
+        if self._is_over:
+            if not self.processes:
+                self._done.release()
+                return
+            ready = self.processes[:1]
+        chosen = self.draw.choice(ready)
+        self._current = chosen
+        chosen.gate.release()
+
+    def _ready(self) -> list[SimulatedProcess]:
+        for process in self.processes:
+            if process.frozen_until_s is not None and process.frozen_until_s <= self.clock_s:
+                process.frozen_until_s = None
+                self.note("%s wakes", process.run)
+        return [process for process in self.processes if process.frozen_until_s is None]
+
+    # What befalls a call
+
+    def _kill(self, process: SimulatedProcess, call: str, effect: Callable[[], object]) -> NoReturn:
+        """SIGKILL: before the request, after it, or with the request on its way."""
+        moment = self.draw.choice(("before", "during", "after"))
+        if moment == "after":
+            self._arrive(effect)
+        self._count(f"killed at {call}")
+        self.note("killed %s %s", moment, call)
+        process.is_dead = True
+        requests: list[Callable[[], object]] = [
+            request for producer in process.producers for request in producer.break_off()
+        ]
+        if moment == "during":
+            requests.append(effect)
+        for request in requests:
+            fate = self.draw.randrange(3)
+            if fate == 0:
+                self._arrive(request)
+            elif fate == 1:
+                self._late.append(request)
+        raise Dead
+
+    def _freeze(self, process: SimulatedProcess, call: str) -> None:
+        seconds = self.draw.uniform(*self.draw.choice(_FREEZES_S))
+        self._count(f"frozen at {call}")
+        self.note("frozen for %.1f s at %s", seconds, call)
+        process.frozen_until_s = self.clock_s + seconds
+        self._yield(process)
+        if process.is_dead:
+            raise Dead
+
+    def _lose(self, call: str, effect: Callable[[], object]) -> NoReturn:
+        """The request or its answer is lost, or it arrives later; the client is told that it took too long."""
+        moment = self.draw.choice(("request", "answer", "late"))
+        self._count(f"lost {moment} of {call}")
+        self.note("%s: the %s is lost", call, moment)
+        if moment == "answer":
+            effect()
+        elif moment == "late" and call == "commit":
+            self._late.append(effect)
+        if self.draw.random() < 0.5:
+            self.clock_s += _ANSWER_S
+        raise kafka_error(KafkaError._TIMED_OUT, f"{call} timed out", retriable=True)  # noqa: SLF001 - public name
+
+    def _count(self, fault: str) -> None:
+        self.counts[fault] += 1
+        self.faults += 1
+
+    def _arrive(self, request: Callable[[], object]) -> None:
+        with suppress(KafkaException):  # nobody is there to be told
+            request()
+
+
+def _failure(call: str) -> KafkaException:
+    if call == "flush":
+        reason = "a record could not be delivered"
+        return kafka_error(KafkaError._TIMED_OUT, reason, txn_requires_abort=True)  # noqa: SLF001 - public name
+    return timed_out(f"{call}: the broker is away")
+
+
+def ended_well(status: int | BaseException) -> bool:
+    """Whether a process ended as one may: asked to, killed, or telling its user what is wrong."""
+    return isinstance(status, int | Dead | KafkaException | InstanceTaken)
