@@ -7,7 +7,10 @@ same producer commits them, too: results that were rolled back would become visi
 them. An unclean leader election may lose markers in the same way (KIP-664).
 
 So a claimant looks for what is open in the partitions it writes, and rolls it back by a transaction of its own over
-these partitions, which it aborts: that ends everything open of this producer.
+these partitions, which it aborts: that ends everything open of this producer. This is also right where the broker
+has forgotten the markers of a commit: the progress record is part of every commit, so it is rolled back with the
+results, and they come again from the replay. It is not where a broker has forgotten some of the markers of one commit;
+then it has lost what it acknowledged.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ Claim:    0. look at the progress record, so that a process with other settings 
           1. initialise the transactional id (fences whoever had the unit)
           2. read the progress record
           3. check that it is ours to continue: placement, fingerprint, topics, partitions, the log's range
-          4. roll back what Kafka has forgotten to (see `hanging`), then a transaction that writes the record back with
-             our run id
-Recover:  5. read the newest snapshot, at C0 <= C
-          6. replay silently from C0 to C
+          4. roll back what Kafka has forgotten to roll back (see `hanging`)
+          5. a transaction that writes the record back with our run id
+Recover:  6. read the newest snapshot, at C0 <= C
+          7. replay silently from C0 to C
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def claim(
     transactions: UnitTransactions,
     claimant: Claimant,
 ) -> Progress:
-    """Steps 0-4; returns the progress record that we wrote.
+    """Steps 0-5; returns the progress record that we wrote.
 
     Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException where Kafka does not answer.
     """
@@ -106,7 +106,7 @@ def claim(
 
 
 def recover(settings: JoinerSettings, unit: int, progress: Progress) -> Recovered:
-    """Steps 5-6. Raises `UnitStopped` where the state cannot be built, `Fenced` where another has the unit by now."""
+    """Steps 6-7. Raises `UnitStopped` where the state cannot be built, `Fenced` where another has the unit by now."""
     with _unless_fenced(settings, unit, progress):
         return _recover(settings, unit, progress)
 
