@@ -194,6 +194,8 @@ class JoinerProcess:
         except (Aborted, KafkaException) as error:
             _log.warning("unit %s: cannot be taken now, trying again: %s", number, _text(error))
             self._waiting[number] = (time.monotonic() + _RETRY_WAIT_S, was_fenced)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
+            self._set_aside_for_defect(number, "taking it failed", error)
         return None
 
     def _claim(self, number: int) -> tuple[UnitTransactions, Progress]:
@@ -351,13 +353,15 @@ class JoinerProcess:
         elif isinstance(error, UnitStopped):
             self._set_aside(number, str(error))
         else:
-            _log.debug("unit %s", number, exc_info=error)
-            self._set_aside(
-                number,
-                f"unit {number}: a batch failed with {type(error).__name__}: {_text(error)}; nothing of it was "
-                "written. Restart the joiner; if it happens again, this is a defect to report (--log-level debug "
-                "shows where)",
-            )
+            self._set_aside_for_defect(number, "a batch failed", error)
+
+    def _set_aside_for_defect(self, number: int, what: str, error: Exception) -> None:
+        _log.debug("unit %s", number, exc_info=error)
+        self._set_aside(
+            number,
+            f"unit {number}: {what} with {type(error).__name__}: {_text(error)}; nothing of it was written. Restart "
+            "the joiner; if it happens again, this is a defect to report (--log-level debug shows where)",
+        )
 
     def _read_error(self, error: KafkaError, partition: int | None, topic: str | None) -> None:
         if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}:  # noqa: SLF001
