@@ -295,6 +295,11 @@ def keys_are_not_in_the_snapshot() -> AbstractContextManager[None]:
     return _changed(Keys, "__init__", wrong)
 
 
+def hanging_is_not_looked_for() -> AbstractContextManager[None]:
+    """A claimant trusts that Kafka has rolled everything back."""
+    return _changed(recovery, "end_hanging", lambda *_given: None)
+
+
 BUGS: Final[dict[str, Bug]] = {
     bug.__name__: bug
     for bug in (
@@ -317,5 +322,6 @@ BUGS: Final[dict[str, Bug]] = {
         group_offsets_are_believed,
         snapshot_is_one_ahead,
         keys_are_not_in_the_snapshot,
+        hanging_is_not_looked_for,
     )
 }

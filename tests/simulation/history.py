@@ -205,7 +205,9 @@ class _History:
         if not self._is_through():
             self._turn_to(self._heal)
             return
-        open_now = [name for name, identity in self.world.kafka.identities.items() if identity.transaction is not None]
+        kafka = self.world.kafka
+        open_now = [name for name, identity in kafka.identities.items() if identity.transaction is not None]
+        open_now += [f"{name} [{unit}]" for name, unit, log in kafka.logs() if log.stable_end < log.end]
         if not open_now:
             self._check_changes_of_owner()
             self._judge("at the end")
@@ -334,6 +336,11 @@ class _History:
         self.world.kafka.init(f"{APPLICATION}-{unit}", 60.0)
         self._did("outsider")
 
+    def deed_forget(self) -> None:
+        """The broker will forget to tell the partitions of its next rollback."""
+        self.world.kafka.forgets = True
+        self._did("rollback forgotten")
+
     def deed_retention(self) -> None:
         """Retention removes input that lies behind the newest snapshot."""
         for unit, log in enumerate(self.world.kafka.topics[_STATE].logs):
@@ -356,4 +363,5 @@ _DEEDS: Final = (
     _History.deed_clock,
     _History.deed_outsider,
     _History.deed_retention,
+    _History.deed_forget,
 )

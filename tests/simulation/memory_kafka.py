@@ -46,6 +46,9 @@ class MemoryKafka:
         self.committed: dict[str, dict[tuple[str, int], int]] = {}
         self.identities: dict[str, Identity] = {}
         self.aborted = 0
+        self.forgets = False
+        """Whether the next rollback that no producer asks for is forgotten: its partitions are never told (see
+        `joiner.run.hanging`)."""
         self.decided: list[Transaction] = []
         """Committed or aborted, and not yet marked in every partition."""
         self._markers_lag = markers_lag
@@ -91,7 +94,7 @@ class MemoryKafka:
         """Hand the id to a new producer: what was open is aborted, every older one is fenced."""
         identity = self.identities.setdefault(transactional_id, Identity(len(self.identities)))
         if identity.transaction is not None:
-            self._decide(identity, ABORTED)
+            self._roll_back(identity)
         self._settle(identity)
         identity.epoch += 1
         identity.timeout_s = timeout_s
@@ -123,7 +126,7 @@ class MemoryKafka:
         now_s = self.now_s()
         for identity in self.identities.values():
             if identity.transaction is not None and now_s - identity.transaction.begun_s > identity.timeout_s:
-                self._decide(identity, ABORTED)
+                self._roll_back(identity)
                 identity.epoch += 1
 
     def begin_source(self) -> Transaction:
@@ -149,6 +152,13 @@ class MemoryKafka:
         for transaction in [known for known in self.decided if known.producer == identity.producer]:
             while transaction in self.decided:
                 self.write_marker(transaction)
+
+    def _roll_back(self, identity: Identity) -> None:
+        if not self.forgets:
+            self._decide(identity, ABORTED)
+            return
+        self.forgets = False
+        identity.transaction = None
 
     def _decide(self, identity: Identity, state: str) -> None:
         transaction = identity.transaction

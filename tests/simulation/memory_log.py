@@ -69,8 +69,15 @@ class Log:
         return self._add(Entry(self.end, time_ms, key, value, transaction))
 
     def write_marker(self, transaction: Transaction, time_ms: int) -> None:
-        """End a decided transaction here."""
+        """End a decided transaction here, and with it whatever its producer has left open.
+
+        The broker tells producers apart, not their transactions.
+        """
         del self._first_open[transaction]
+        for left in [known for known in self._first_open if known.producer == transaction.producer >= 0]:
+            del self._first_open[left]
+            for entry in self.archive:
+                entry.transaction = transaction if entry.transaction is left else entry.transaction
         transaction.logs.remove(self)
         self._add(Entry(self.end, time_ms, None, None, transaction, is_control=True))
 

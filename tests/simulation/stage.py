@@ -58,6 +58,10 @@ class _Clock:
         """The world's time."""
         return self._world.clock_s
 
+    def sleep(self, seconds: float) -> None:
+        """Let the time pass."""
+        self._world.link.pass_time(seconds)
+
 
 class _Event:
     """In the place of `threading.Event`: waiting is time that passes."""
