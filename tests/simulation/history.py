@@ -30,7 +30,7 @@ _OPEN_STEPS_MAX: Final = 1000
 _LOOK_EVERY: Final = 20
 _FEED_AGAIN: Final = 500
 """Steps after which more input comes: only by that does an owner notice that it has lost its unit."""
-# What a process says when it sets a unit aside for another owner, and when it claims a unit without having been given it.
+# What a process says when it gives a unit up to another owner, and when it claims one that it was not given anew.
 _LOST: Final = ("now owned by process", "claimed by others")
 _TRIED_AGAIN: Final = (
     "trying again",
