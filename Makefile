@@ -56,7 +56,7 @@ status: setup ## what runs where
 
 test: setup check ## everything that must pass: checks, all tests, a few chaos seeds
 	$(call say,Tests of rules and logic)
-	@$(PY) -m pytest tests/unit tests/property
+	@$(PY) -m pytest tests/unit tests/property tests/simulation
 	$(call say,Tests on real servers (the first run fetches them))
 	@$(PY) -m pytest tests/integration
 	$(call say,Crashes at seeded moments (seeds $(CHAOS_SEEDS)))

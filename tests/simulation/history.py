@@ -22,6 +22,7 @@ from tests.simulation.verdict import all_progress, judge, runs_in_order, stable_
 from tests.simulation.world import CALM, SimulatedProcess, Temper, World, ended_well
 
 RECORDS: Final = 40
+"""Records of the longest history: many short histories find more than a few long ones."""
 _TROUBLE_STEPS_MAX: Final = 900
 _HEAL_STEPS_MAX: Final = 4000
 _REST_S: Final = 15.0
@@ -29,6 +30,7 @@ _OPEN_STEPS_MAX: Final = 1000
 _LOOK_EVERY: Final = 20
 _FEED_AGAIN: Final = 500
 """Steps after which more input comes: only by that does an owner notice that it has lost its unit."""
+# What a process says when it gives a unit up to another owner, and when it claims one that it was not given anew.
 _LOST: Final = ("now owned by process", "claimed by others")
 _TRIED_AGAIN: Final = (
     "trying again",

@@ -162,6 +162,7 @@ class World:
         self._current: SimulatedProcess | None = None
         self._is_over = False
         self._look_s = 0.0
+        self._failed: BaseException | None = None
         self._done = threading.Lock()
         self._done.acquire()
 
@@ -195,6 +196,8 @@ class World:
         """Let it run until the director calls it over; then no thread is left."""
         self._hand_on()
         self._done.acquire()
+        if self._failed is not None:
+            raise self._failed
         for process in self._all:
             process.join()
 
@@ -245,10 +248,14 @@ class World:
 
     def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
         """The thread of a process is at its end, and hands the baton on."""
-        self.processes.remove(process)
-        if self.director is not None and not self._is_over:
-            self.director.ended(process, status)
-        self._hand_on()
+        try:
+            self.processes.remove(process)
+            if self.director is not None and not self._is_over:
+                self.director.ended(process, status)
+            self._hand_on()
+        except BaseException as error:  # noqa: BLE001 - raised again by the one who waits for the end
+            self._failed = error
+            self._done.release()
 
     # Time and turns
 
