@@ -33,6 +33,12 @@ from broker.stack.child import POLL_S
 from broker.stack.errors import CancelledError, StackError
 
 KAFKA_VERSION: Final = "4.3.1"
+
+_KAFKA_DEPENDENCIES: Final = (
+    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+    # Part of Kafka's own release and not of its dependencies: without it Kafka logs nothing.
+    ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
+)
 INFLUXDB_VERSION: Final = "1.8.10"
 NATS_VERSION: Final = "2.11.10"
 
@@ -113,7 +119,7 @@ class Parts:
 
     @property
     def _kafka_folder(self) -> Path:
-        return self.folder / f"kafka-{KAFKA_VERSION}"
+        return self.folder / f"kafka-{KAFKA_VERSION}-log4j"
 
     def _built_folder(self, program: str) -> Path:
         return self.folder / _BUILT_FOLDERS[program]
@@ -128,14 +134,14 @@ class Parts:
         if ivy is None or java is None:
             raise StackError("kafka: pyspark or java is missing; run: make setup")
         jars = draft / "jars"
-        command = [
-            *(java, "-jar", str(ivy), "-cache", str(draft / "ivy")),
-            *("-dependency", "org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-            *("-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]"),
-            # zstd-jni and others are of type bundle.
-            *("-confs", "default", "-types", "jar", "bundle"),
-        ]
-        self.run("kafka", command)
+        for dependency in _KAFKA_DEPENDENCIES:
+            command = [
+                *(java, "-jar", str(ivy), "-cache", str(draft / "ivy"), "-dependency", *dependency),
+                *("-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]"),
+                # zstd-jni and others are of type bundle.
+                *("-confs", "default", "-types", "jar", "bundle"),
+            ]
+            self.run("kafka", command)
         check_hashes(jars, Path(__file__).with_name("templates") / f"kafka-{KAFKA_VERSION}.sha256")
         shutil.rmtree(draft / "ivy", ignore_errors=True)
 
