@@ -62,8 +62,6 @@ class Server(ABC):
         self._parts = parts
         self._usual = usual_ports
         self._child = Child(folder / "pid", folder / "log")
-        self.variables: dict[str, str] = {}
-        """Further environment variables of the process, from its next start on."""
 
     @property
     def log(self) -> Path:
@@ -123,7 +121,7 @@ class Server(ABC):
         self.fetch()
         self.data.mkdir(parents=True, exist_ok=True)
         command = self._prepare(self._choose_ports())
-        self._child.start(command, folder=self.folder, environment={**self._environment(), **self.variables})
+        self._child.start(command, folder=self.folder, environment=self._environment())
 
     def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
         """Wait until the server answers; ``StackError`` with the end of its log where it fails."""

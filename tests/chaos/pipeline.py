@@ -152,7 +152,7 @@ def chaos_stack(
     """Servers on free ports in a temporary folder, started; all gone at the end.
 
     ``small_disks`` names servers that get a disk of their own that can be filled (see `limits`), ``wrong_clocks``
-    those of Kafka and the services whose clock can be set.
+    services whose clock can be set.
     """
     wires = Wires()
     with ephemeral_stack(say=say) as stack:
@@ -169,8 +169,6 @@ def chaos_stack(
         for name in wrong_clocks:
             made.clocks[name] = stack.folder / f"clock-{name}"
             set_clock(made.clocks[name], 0)
-        if "kafka" in made.clocks:
-            stack.kafka.variables |= clock_variables(made.clocks["kafka"])
         try:
             made.up()
             yield made
