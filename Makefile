@@ -10,6 +10,8 @@ PYTHON ?= python3
 PY := .venv/bin/python
 CHAOS_SEEDS ?= 1 2
 
+# Two at a time, each with servers of its own: half of their time is waiting.
+SIDE_BY_SIDE ?= -n 2 --dist loadfile
 CHAOS_REPORT ?= .lsb/chaos
 SOAK_MINUTES ?= 65
 SOAK_REPORT ?= .lsb/soak
@@ -56,9 +58,9 @@ status: setup ## what runs where
 
 test: setup check ## everything that must pass: checks, all tests, a few chaos seeds
 	$(call say,Tests of rules and logic)
-	@$(PY) -m pytest tests/unit tests/property tests/simulation
+	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/unit tests/property tests/simulation
 	$(call say,Tests on real servers (the first run fetches them))
-	@$(PY) -m pytest tests/integration
+	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/integration
 	$(call say,Crashes at seeded moments (seeds $(CHAOS_SEEDS)))
 	@$(call chaos,$(CHAOS_SEEDS))
 	@printf '\nPASSED: checks, tests and crashes are all fine.\n'

@@ -20,12 +20,13 @@ import time
 from contextlib import closing
 from typing import Final
 
-from joiner.run.clients import TIMEOUT_S, log_range, make_consumer
+from joiner.run.clients import log_range, make_consumer
 from joiner.run.progress import Progress
 from joiner.run.settings import JoinerSettings
 from joiner.run.transaction import UnitTransactions
 from joiner.run.unit import UnitStopped
 
+_PATIENCE_S: Final = 10.0
 _LOOK_S: Final = 0.05
 
 _log = logging.getLogger(__name__)
@@ -43,20 +44,30 @@ def end_hanging(settings: JoinerSettings, unit: int, transactions: UnitTransacti
     where = ", ".join(f"{topic} [{unit}] from {at}" for topic, at in found.items())
     _log.warning("unit %s: a transaction is open that Kafka should have ended (%s); rolling it back", unit, where)
     transactions.roll_back(topics, progress)
-    # Nobody but the unit's owner writes there, so nothing may stay open; the others have other writers, too.
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while still := _open_from(settings, unit, [settings.state_topic]):
-        # Kafka answers before it has written its markers.
-        if time.monotonic() < deadline_s:
-            time.sleep(_LOOK_S)
-            continue
-        raise UnitStopped(
-            f"unit {unit}: a transaction in {settings.state_topic} [{unit}] is open from offset "
-            f"{still[settings.state_topic]} on, although its producer was fenced: end it with "
-            f"`kafka-transactions.sh abort --topic {settings.state_topic} --partition {unit} --start-offset "
-            f"{still[settings.state_topic]}`, in all partitions that `kafka-transactions.sh find-hanging` names, "
-            "and start again"
-        )
+    if _stays_open(settings, unit):
+        # It may be the transaction of somebody who has taken the unit since; then this one fails.
+        transactions.roll_back(topics, progress)
+        if _stays_open(settings, unit):
+            topic = settings.state_topic
+            at = _open_from(settings, unit, [topic]).get(topic)
+            raise UnitStopped(
+                f"unit {unit}: a transaction in {topic} [{unit}] is open from offset {at} on, although its producer "
+                f"was fenced: end it with `kafka-transactions.sh abort --topic {topic} --partition {unit} --start-offset "
+                f"{at}`, in all partitions that `kafka-transactions.sh find-hanging` names, and start again"
+            )
+
+
+def _stays_open(settings: JoinerSettings, unit: int) -> bool:
+    """Whether something is still open in the state topic after a while: Kafka answers before it writes its markers.
+
+    Nobody but the unit's owner writes there; the other topics have other writers, too.
+    """
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while _open_from(settings, unit, [settings.state_topic]):
+        if time.monotonic() > deadline_s:
+            return True
+        time.sleep(_LOOK_S)
+    return False
 
 
 def _open_from(settings: JoinerSettings, unit: int, topics: list[str]) -> dict[str, int]:

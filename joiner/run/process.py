@@ -157,7 +157,8 @@ class JoinerProcess:
             # By now the group has told everyone. If it still gives us the unit, it was claimed by a process that
             # did not know yet that it had lost it, and nobody serves it.
             del self._lost[number]
-            self._aside.pop(number, None)
+            if self._aside.pop(number, None) is not None:
+                _log.info("unit %s: the group still gives it to us; taking it again", number)
         known = self._owned.keys() | self._waiting.keys() | self._aside.keys()
         for number in membership.units - known:
             self._waiting[number] = (now, False)
@@ -209,7 +210,7 @@ class JoinerProcess:
         raise Fenced
 
     def _look_who_has(self, number: int) -> None:
-        _log.warning("unit %s: somebody else has initialised it; looking who", number)
+        _log.warning("unit %s: somebody else may have it; looking who", number)
         self._waiting[number] = (time.monotonic() + _FENCED_WAIT_S, True)
 
     def _still_ours(self, number: int) -> bool:
@@ -289,11 +290,15 @@ class JoinerProcess:
             if first is None:
                 raise timed_out(f"{topic}@{expected} could not be read again within {TIMEOUT_S:.0f} s")
             raise_for(first)
-        if low > expected or first is None or first.offset() != found:
+        if low > expected:
+            # If the unit is still ours, the claim finds this out and says so. If not, only what its owner is done
+            # with was removed.
+            _log.warning("unit %s: %s now begins at %s, behind %s", number, topic, low, expected)
+            raise Fenced
+        if first is None or first.offset() != found:
             raise UnitStopped(
                 f"unit {number}: after {topic}@{expected - 1} the offset {expected} should follow and {found} came: "
-                "records were removed from the log before they were read (retention?); what is missing cannot be "
-                "joined: raise topics.retention and start anew with `joiner reset`"
+                "restart the joiner; if it happens again, this is a defect to report"
             )
 
     def _snapshot_due(self, owned: Owned) -> bool:
@@ -338,9 +343,6 @@ class JoinerProcess:
     def _finish_commit(self, number: int, commit: Future[None]) -> None:
         try:
             commit.result()
-        except Fenced:
-            self._drop(number)
-            self._look_who_has(number)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
             self._give_up(number, error)
 
@@ -350,6 +352,8 @@ class JoinerProcess:
         if isinstance(error, Aborted | KafkaException):
             _log.warning("unit %s: going back to its last commit: %s", number, _text(error))
             self._waiting[number] = (time.monotonic() + _RETRY_WAIT_S, False)
+        elif isinstance(error, Fenced):
+            self._look_who_has(number)
         elif isinstance(error, UnitStopped):
             self._set_aside(number, str(error))
         else:

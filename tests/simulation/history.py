@@ -38,6 +38,7 @@ _TRIED_AGAIN: Final = (
     "fenced before the claim",
     # Said after a look at whose run it is; what the other does between that look and the claim cannot be known.
     "never claimed it",
+    "taking it again",
 )
 _STATE: Final = f"{APPLICATION}.state"
 
@@ -237,6 +238,7 @@ class _History:
         return (
             sorted(served) == sorted(due.items())
             and {unit: progress.instance for unit, progress in found.items()} == due
+            and found.keys() == set(units)
             and all(found[unit].offsets == stable_ends(kafka, self._settings, unit) for unit in units)
         )
 
