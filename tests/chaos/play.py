@@ -250,8 +250,9 @@ class Play:
             self.played.failures.append(f"{name} did not end within {STOP_S} s of SIGTERM")
             self._pipeline.kill(name)
             return
-        # The simulator says with 1 that not everything was sent.
-        if status not in ({0, 1} if name == "simulator" else {0}):
+        # The simulator says with 1 that not everything was sent. Ended by the signal itself is one that was still being
+        # loaded, and had begun nothing.
+        if status not in ({0, 1, -signal.SIGTERM} if name == "simulator" else {0, -signal.SIGTERM}):
             self.played.failures.append(f"{name} ended with {status} after SIGTERM")
 
     def _all_died(self) -> bool:
