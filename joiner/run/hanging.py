@@ -53,7 +53,8 @@ def end_hanging(settings: JoinerSettings, unit: int, transactions: UnitTransacti
             raise UnitStopped(
                 f"unit {unit}: a transaction in {topic} [{unit}] is open from offset {at} on, although its producer "
                 f"was fenced: end it with `kafka-transactions.sh abort --topic {topic} --partition {unit} "
-                f"--start-offset {at}`, in all partitions that `kafka-transactions.sh find-hanging` names, and start again"
+                f"--start-offset {at}`, in all partitions that `kafka-transactions.sh find-hanging` names, "
+                "and start again"
             )
 
 
