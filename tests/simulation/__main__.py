@@ -21,6 +21,9 @@ from tests.simulation.bugs import BUGS
 from tests.simulation.seeds import Tally, parse_seeds, play_all
 
 
+_BLOCK = 500
+
+
 def main() -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
@@ -35,15 +38,16 @@ def main() -> int:
         return _play_bugs(seeds)
     if options.timeline:
         return _tell(seeds)
-    tally = play_all(seeds, options.jobs)
+    tally = Tally()
+    for at in range(0, len(seeds), _BLOCK):
+        tally.add(play_all(seeds[at : at + _BLOCK], options.jobs))
+        print(f"{tally.seeds} histories in {tally.took_s:.0f} s, {len(tally.different)} differ", flush=True)
+        if options.report is not None:
+            # Written after each block, so that a run that is broken off leaves what it found.
+            _write_report(options.report, _facts(tally, f"{seeds[0]}-{seeds[tally.seeds - 1]}", options.jobs))
     for text in tally.texts[:3]:
         print(text)
-    print(f"{tally.seeds} histories in {tally.took_s:.0f} s, {len(tally.different)} differ: {tally.different[:20]}")
-    if options.report is not None:
-        facts = _facts(tally, options.seeds, options.jobs)
-        options.report.parent.mkdir(parents=True, exist_ok=True)
-        options.report.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n")
-        options.report.write_text(_markdown(facts))
+    print(f"seeds that differ: {tally.different[:50]}")
     return 1 if tally.different else 0
 
 
@@ -65,6 +69,12 @@ def _play_bugs(seeds: list[int]) -> int:
         first = f"the first at seed {tally.different[0]}" if tally.different else "NOT FOUND"
         print(f"{name:32} found in {len(tally.different):4} of {tally.seeds} histories, {first}", flush=True)
     return 1 if missed else 0
+
+
+def _write_report(path: Path, facts: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n")
+    path.write_text(_markdown(facts))
 
 
 def _facts(tally: Tally, seeds: str, jobs: int) -> dict[str, Any]:

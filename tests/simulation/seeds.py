@@ -30,6 +30,7 @@ class Tally:
         self.counts.update(other.counts)
         self.different += other.different
         self.texts += other.texts
+        self.took_s += other.took_s
 
     def note(self, outcome: Outcome) -> None:
         """Add a history."""
