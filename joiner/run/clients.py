@@ -35,9 +35,10 @@ def make_consumer(
     return Consumer(kafka.client_config(**(settings | more)), logger=KAFKA_LOG)
 
 
-def make_reader(kafka: KafkaSettings, group: str) -> Consumer:
+def make_reader(kafka: KafkaSettings, group: str, **more: str | float | bool) -> Consumer:
     """A consumer that reads a log to its end and says when it is there, without the broker's usual wait for more."""
-    return make_consumer(kafka, group, enable_partition_eof=True, fetch_wait_max_ms=10, fetch_queue_backoff_ms=2)
+    quick: dict[str, str | float | bool] = {"fetch_wait_max_ms": 10, "fetch_queue_backoff_ms": 2}
+    return make_consumer(kafka, group, enable_partition_eof=True, **(quick | more))
 
 
 def make_producer(kafka: KafkaSettings, **more: str | float | bool) -> Producer:

@@ -218,12 +218,12 @@ class JoinerProcess:
         progress = read_progress(
             self._settings.kafka, self._settings.application.name, self._settings.state_topic, number
         )
-        if progress is not None and progress.run == self._claimant.run:
+        # None: what we wrote hangs (see `hanging`), and nobody else has written anything.
+        if progress is None or progress.run == self._claimant.run:
             _log.info("unit %s: the one that fenced us never claimed it; taking it back", number)
             return True
-        owner = "nobody" if progress is None else f"{progress.owner} (run {progress.run})"
-        self._set_aside(number, f"unit {number}: now owned by {owner}; given up")
-        if progress is not None and progress.run != RESET_RUN:
+        self._set_aside(number, f"unit {number}: now owned by {progress.owner} (run {progress.run}); given up")
+        if progress.run != RESET_RUN:
             self._lost[number] = time.monotonic() + self._settings.application.session_timeout / 1e9
         return False
 

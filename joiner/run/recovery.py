@@ -4,7 +4,7 @@ Claim:    0. look at the progress record, so that a process with other settings 
           1. initialise the transactional id (fences whoever had the unit)
           2. read the progress record
           3. check that it is ours to continue: placement, fingerprint, topics, partitions, the log's range
-          4. roll back what Kafka has forgotten to roll back (see `hanging`)
+          4. see what Kafka has left open by mistake (see `hanging`)
           5. a transaction that writes the record back with our run id
 Recover:  6. read the newest snapshot, at C0 <= C
           7. replay silently from C0 to C
@@ -19,18 +19,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from broker.topics import TopicFacts, TopicSpec, data_topic_specs, state_topic_spec, topic_facts
 from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_consumer, make_reader, raise_for, timed_out
-from joiner.run.hanging import end_hanging
+from joiner.run.hanging import open_progress, settle_hanging
 from joiner.run.intake import Message
 from joiner.run.progress import FORMAT_VERSION, Progress
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import StateLog, read_progress, read_state
 from joiner.run.transaction import Fenced, SnapshotPlace, UnitTransactions, offsets_as_text
-from joiner.run.unit import Unit, UnitStopped
+from joiner.run.unit import Effects, Unit, UnitStopped
 
 PLACEMENT: Final = "process"
 _REPLAY_BATCH: Final = 10_000
@@ -92,7 +93,12 @@ def claim(
     # Only what is read behind the init cannot change any more.
     found = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
     with _unless_fenced(settings, unit, found):
-        if found is None:
+        begun = open_progress(settings, unit) if found is None else None
+        if begun is not None:
+            # Its very first transactions hang.
+            check_continues(settings, begun, topics, claimant)
+            progress = _owned(msgspec.structs.replace(begun, offsets=begun.start, counts={}, joins={}), claimant)
+        elif found is None:
             _check_never_begun(settings, unit)
             _tell_results_that_are_there(settings, unit)
             progress = first_progress(settings, unit, topics, claimant)
@@ -100,9 +106,11 @@ def claim(
             check_continues(settings, found, topics, claimant)
             progress = _owned(found, claimant)
         _check_log_range(settings, unit, progress.offsets)
-        end_hanging(settings, unit, transactions, progress)
-    transactions.commit([], progress)
-    return progress
+        settled = settle_hanging(
+            settings, unit, transactions, progress, lambda at, until: _effects_until(settings, at, until)
+        )
+    transactions.commit(settled.effects.messages(settings.topics), settled.progress)
+    return settled.progress
 
 
 def recover(settings: JoinerSettings, unit: int, progress: Progress) -> Recovered:
@@ -128,6 +136,17 @@ def _recover(settings: JoinerSettings, unit: int, progress: Progress) -> Recover
         restored.held(),
     )
     return Recovered(restored, progress, SnapshotPlace.after(state), began_at)
+
+
+def _effects_until(settings: JoinerSettings, progress: Progress, until: dict[str, int]) -> Effects:
+    """What the unit brings forth from the progress record's offsets to ``until``."""
+    state = read_state(settings.kafka, settings.application.name, settings.state_topic, progress.unit)
+    restored = _from_snapshot(settings, progress.unit, state, progress)
+    _check_log_range(settings, progress.unit, restored.offsets)
+    _replay(settings, restored, progress.offsets)
+    effects = Effects()
+    _replay(settings, restored, until, effects)
+    return effects
 
 
 def check_continues(
@@ -309,8 +328,11 @@ def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, progres
     return Unit.restore(settings, unit, state.snapshot(manifest))
 
 
-def _replay(settings: JoinerSettings, unit: Unit, until: dict[str, int]) -> int:
-    """Feed the unit silently up to the vector ``until``; returns how many records that were."""
+def _replay(settings: JoinerSettings, unit: Unit, until: dict[str, int], effects: Effects | None = None) -> int:
+    """Feed the unit up to the vector ``until``; returns how many records that were.
+
+    Silently, but where ``effects`` is given: what is brought forth is added there.
+    """
     behind = {topic: at for topic, at in unit.offsets.items() if at < until[topic]}
     if not behind:
         return 0
@@ -336,7 +358,13 @@ def _replay(settings: JoinerSettings, unit: Unit, until: dict[str, int]) -> int:
                     batches[topic].append(Message(offset, message.timestamp()[1], message.value()))
             ends = {topic: batch[-1].offset + 1 for topic, batch in batches.items() if batch}
             ends |= {topic: until[topic] for topic in reached if topic in behind}
-            unit.apply({topic: batch for topic, batch in batches.items() if batch}, ends, silent=True)
+            brought = unit.apply(
+                {topic: batch for topic, batch in batches.items() if batch}, ends, silent=effects is None
+            )
+            if effects is not None:
+                effects.joined += brought.joined
+                effects.late += brought.late
+                effects.rejected += brought.rejected
             replayed += sum(map(len, batches.values()))
             behind = {topic: at for topic, at in behind.items() if topic not in reached}
             if time.monotonic() > deadline:

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from broker.settings import KafkaSettings
 from joiner.run import clients, process, recovery, state_log, transaction
 from joiner.run.clients import log_range, make_consumer
+from joiner.run.hanging import Settled
 from joiner.run.intake import Keys
 from joiner.run.process import JoinerProcess
 from joiner.run.transaction import Aborted, Fenced, UnitTransactions
@@ -296,8 +297,8 @@ def keys_are_not_in_the_snapshot() -> AbstractContextManager[None]:
 
 
 def hanging_is_not_looked_for() -> AbstractContextManager[None]:
-    """A claimant trusts that Kafka has rolled everything back."""
-    return _changed(recovery, "end_hanging", lambda *_given: None)
+    """A claimant trusts that Kafka has ended everything."""
+    return _changed(recovery, "settle_hanging", lambda *given: Settled(given[3], Effects()))
 
 
 BUGS: Final[dict[str, Bug]] = {

@@ -46,8 +46,8 @@ class MemoryKafka:
         self.committed: dict[str, dict[tuple[str, int], int]] = {}
         self.identities: dict[str, Identity] = {}
         self.aborted = 0
-        self.forgets = False
-        """Whether the next rollback that no producer asks for is forgotten: its partitions are never told (see
+        self.forgets: Callable[[], bool] | None = None
+        """Of the next transaction that ends: asked for each of its partitions whether that is never told (see
         `joiner.run.hanging`)."""
         self.decided: list[Transaction] = []
         """Committed or aborted, and not yet marked in every partition."""
@@ -94,7 +94,7 @@ class MemoryKafka:
         """Hand the id to a new producer: what was open is aborted, every older one is fenced."""
         identity = self.identities.setdefault(transactional_id, Identity(len(self.identities)))
         if identity.transaction is not None:
-            self._roll_back(identity)
+            self._decide(identity, ABORTED)
         self._settle(identity)
         identity.epoch += 1
         identity.timeout_s = timeout_s
@@ -126,8 +126,13 @@ class MemoryKafka:
         now_s = self.now_s()
         for identity in self.identities.values():
             if identity.transaction is not None and now_s - identity.transaction.begun_s > identity.timeout_s:
-                self._roll_back(identity)
+                self._decide(identity, ABORTED)
                 identity.epoch += 1
+
+    def commit_what_is_left(self) -> None:
+        """End what was forgotten as the next commit of its producer would."""
+        for _, _, log in self.logs():
+            log.commit_what_is_left()
 
     def begin_source(self) -> Transaction:
         """A transaction of a producer that nobody fences: a source's."""
@@ -153,18 +158,15 @@ class MemoryKafka:
             while transaction in self.decided:
                 self.write_marker(transaction)
 
-    def _roll_back(self, identity: Identity) -> None:
-        if not self.forgets:
-            self._decide(identity, ABORTED)
-            return
-        self.forgets = False
-        identity.transaction = None
-
     def _decide(self, identity: Identity, state: str) -> None:
         transaction = identity.transaction
         assert transaction is not None
         assert transaction.state == OPEN
         identity.transaction = None
+        if self.forgets is not None:
+            for log in [log for log in transaction.logs if self.forgets()]:
+                log.leave_open(transaction)
+            self.forgets = None
         transaction.state = state
         self.aborted += state == ABORTED
         self.decided.append(transaction)

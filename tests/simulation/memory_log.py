@@ -81,6 +81,20 @@ class Log:
         transaction.logs.remove(self)
         self._add(Entry(self.end, time_ms, None, None, transaction, is_control=True))
 
+    def leave_open(self, transaction: Transaction) -> None:
+        """A transaction that is going to end will stay open here: nobody tells this partition."""
+        left = Transaction(transaction.producer, transaction.epoch, transaction.begun_s, logs=[self])
+        self._first_open[left] = self._first_open.pop(transaction)
+        transaction.logs.remove(self)
+        for entry in self.archive:
+            entry.transaction = left if entry.transaction is transaction else entry.transaction
+
+    def commit_what_is_left(self) -> None:
+        """As the next commit of its producer would."""
+        for left in self._first_open:
+            left.state = COMMITTED
+        self._first_open.clear()
+
     def read(self, position: int, count_max: int, *, committed: bool) -> tuple[list[Entry], int]:
         """Up to ``count_max`` records from ``position`` on, and the position behind what was looked at."""
         end = self.stable_end if committed else self.end
