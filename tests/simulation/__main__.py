@@ -20,7 +20,6 @@ import confluent_kafka
 from tests.simulation.bugs import BUGS
 from tests.simulation.seeds import Tally, parse_seeds, play_all
 
-
 _BLOCK = 500
 
 
