@@ -11,7 +11,8 @@ is not judged but finished: all that the batch of the open progress record bring
 what of it is not there is written with the claim. Each partition is ended by the next commit that writes to it: the
 state topic's by the claim, those of results perhaps some results later.
 
-What this does not cover: a claimant that dies in that one transaction, and two such losses in a row.
+What this does not cover: a claimant that dies in that one transaction, two such losses in a row, and an owner that
+notices nothing, goes on, and has its next transaction rolled back.
 """
 
 from __future__ import annotations

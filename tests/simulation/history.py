@@ -185,8 +185,13 @@ class _History:
         """
         self._is_forgetting = False
         self._faults_max = 0
+        kafka = self.world.kafka
         for unit in range(self._settings.topics.partitions):
-            self.world.kafka.init(f"{APPLICATION}-{unit}", 60.0)
+            name = f"{APPLICATION}-{unit}"
+            if name in kafka.identities and kafka.identities[name].transaction is not None:
+                # The owner has gone on already: its next commit would end it.
+                kafka.commit_what_is_left()
+            kafka.init(name, 60.0)
 
     def _heal(self) -> None:
         """Nothing goes wrong any more, and whoever is frozen wakes."""

@@ -27,6 +27,8 @@ class Transaction:
     """Those where it wrote and no control record stands yet."""
     offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
     """By group and place: consumer offsets that become visible with the commit."""
+    is_left: bool = False
+    """What a partition still holds of a transaction that has ended without its knowing."""
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ class Log:
 
     def leave_open(self, transaction: Transaction) -> None:
         """A transaction that is going to end will stay open here: nobody tells this partition."""
-        left = Transaction(transaction.producer, transaction.epoch, transaction.begun_s, logs=[self])
+        left = Transaction(transaction.producer, transaction.epoch, transaction.begun_s, logs=[self], is_left=True)
         self._first_open[left] = self._first_open.pop(transaction)
         transaction.logs.remove(self)
         for entry in self.archive:
@@ -91,9 +93,9 @@ class Log:
 
     def commit_what_is_left(self) -> None:
         """As the next commit of its producer would."""
-        for left in self._first_open:
+        for left in [known for known in self._first_open if known.is_left]:
             left.state = COMMITTED
-        self._first_open.clear()
+            del self._first_open[left]
 
     def read(self, position: int, count_max: int, *, committed: bool) -> tuple[list[Entry], int]:
         """Up to ``count_max`` records from ``position`` on, and the position behind what was looked at."""
