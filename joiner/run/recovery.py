@@ -202,7 +202,9 @@ def _unless_fenced(settings: JoinerSettings, unit: int, seen: Progress | None) -
     try:
         yield
     except UnitStopped as stopped:
-        newest = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
+        newest = open_progress(settings, unit) or read_progress(
+            settings.kafka, settings.application.name, settings.state_topic, unit
+        )
         if newest is not None and (seen is None or newest.run != seen.run):
             raise Fenced from stopped
         raise
