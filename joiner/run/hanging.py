@@ -88,6 +88,11 @@ def settle_hanging(
     return Settled(msgspec.structs.replace(last, **owner), effects)
 
 
+def open_progress(settings: JoinerSettings, unit: int) -> Progress | None:
+    """The last progress record of a transaction that hangs."""
+    return _open_progress(settings, unit, _open_from(settings, unit, [settings.state_topic]).get(settings.state_topic))
+
+
 def _roll_back(
     settings: JoinerSettings, unit: int, transactions: UnitTransactions, topics: list[str], progress: Progress
 ) -> None:
@@ -103,11 +108,6 @@ def _roll_back(
             transactions.roll_back(topics, progress)
             raise timed_out(f"the rollback in {', '.join(topics)} [{unit}] did not end within {TIMEOUT_S:.0f} s")
         time.sleep(_LOOK_S)
-
-
-def open_progress(settings: JoinerSettings, unit: int) -> Progress | None:
-    """The last progress record of a transaction that hangs."""
-    return _open_progress(settings, unit, _open_from(settings, unit, [settings.state_topic]).get(settings.state_topic))
 
 
 def _open_progress(settings: JoinerSettings, unit: int, start: int | None) -> Progress | None:
