@@ -45,7 +45,7 @@ class World:
         for message in self.pipeline.inputs:
             self.pipeline.ends[message.topic, message.partition] = message.offset + 1
         self.pipeline.run()
-        self._write_progress()
+        self._write_progress(self.pipeline.settings)
         self.events = folder / "events.json"
         self.events.write_bytes(b"".join(row + b"\n" for row in self.pipeline.rows))
 
@@ -97,16 +97,18 @@ class World:
         specs = [*data_topic_specs(settings.topics), state_topic_spec(APPLICATION, settings.topics)]
         self.topic_ids = {name: fact.topic_id for name, fact in ensure_topics(admin, specs).items()}
 
-    def _write_progress(self) -> None:
-        topic = self.pipeline.settings.topics.data
-        records = []
+    def _write_progress(self, settings: JoinerSettings) -> None:
+        topic, records = settings.topics.data, []
+        changed = {
+            "topics": {topic: self.topic_ids[topic]},
+            "fingerprint": settings.fingerprint(),
+            "semantics": settings.semantics(),
+        }
         for unit in range(PARTITIONS):
             for stop in (0, 5, None):
                 made = make_progress(self.pipeline, unit, stop)
-                whole = progress.Progress(
-                    **{name: getattr(made, name) for name in made.__struct_fields__ if name != "topics"},
-                    topics={topic: self.topic_ids[topic]},
-                )
+                fields = {name: getattr(made, name) for name in made.__struct_fields__}
+                whole = progress.Progress(**(fields | changed))
                 key = progress.progress_key(unit).encode()
                 records.append(Message(f"{APPLICATION}.state", unit, 0, 0, key, progress.encode(whole)))
         self.produce(records)
@@ -119,6 +121,8 @@ class World:
         renamed[first.rejected] = settings.topics.rejected
         outputs = [message._replace(topic=renamed[message.topic]) for message in self.pipeline.outputs]
         self.produce(change(outputs))
+        # Where the outputs are is part of what the application was begun with.
+        self._write_progress(settings)
         file = self.folder / f"{name}.toml"
         file.write_text(_toml(settings), encoding="utf-8")
         return file
