@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from joiner.run.clients import TIMEOUT_S, is_fenced, make_consumer, make_producer, names_fencing
+from joiner.run.clients import TIMEOUT_S, is_fenced, make_consumer, make_producer, names_fencing, timed_out
 from joiner.run.progress import (
     CHUNK_BYTES_MAX,
     FORMAT_VERSION,
@@ -42,6 +44,9 @@ from joiner.run.state_log import StateLog
 _COMMIT_S: Final = 30.0
 """For a commit, large snapshots included. A client that is stuck (see `broker.producer`) is given up after it, and the
 unit goes on with a new one."""
+
+_OFFSETS_S: Final = 10.0
+"""For sending the offsets, which are a few bytes."""
 
 _LAST_STEP_S: Final = 1.0
 """The last step of a commit is given so much, even where the steps before it took all the time."""
@@ -213,7 +218,7 @@ class UnitTransactions:
     def _send_offsets(self, progress: Progress) -> None:
         offsets = [TopicPartition(topic, self._unit, at) for topic, at in progress.offsets.items()]
         metadata = self._offsets_of.consumer_group_metadata()
-        self._producer.send_offsets_to_transaction(offsets, metadata, _COMMIT_S)
+        within(_OFFSETS_S + _LAST_STEP_S, self._producer.send_offsets_to_transaction, offsets, metadata, _OFFSETS_S)
 
     def _commit(self, deadline_s: float) -> None:
         """A commit whose answer was lost is asked for again; it is safe to ask twice."""
@@ -226,6 +231,31 @@ class UnitTransactions:
                 _log.info("unit %s: commit is tried again: %s", self._unit, error.args[0].str())
             else:
                 return
+
+
+def within(seconds: float, call: Callable[..., object], *arguments: object) -> None:
+    """Make a call that should return by itself, and give it up where it does not. Raises what it raises.
+
+    Sending offsets stays in librdkafka 2.16 for ever where Kafka is killed at the wrong moment, whatever timeout it is
+    given. The thread that waits for it is left behind with its producer, which the unit's next claim fences.
+    """
+    outcome: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            call(*arguments)
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            outcome.put(error)
+        else:
+            outcome.put(None)
+
+    threading.Thread(target=run, name="within", daemon=True).start()
+    try:
+        error = outcome.get(timeout=seconds)
+    except Empty:
+        raise timed_out(f"Kafka's client did not return within {seconds:g} s") from None
+    if error is not None:
+        raise error
 
 
 def _failure(error: KafkaException) -> Fenced | Aborted:

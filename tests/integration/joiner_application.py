@@ -200,7 +200,10 @@ class Application:
             power=self.power,
         )
         path = self.folder / "lsb.toml"
-        path.write_text(text)
+        # Never half written: a joiner may be starting.
+        draft = path.with_suffix(".new")
+        draft.write_text(text)
+        draft.replace(path)
         return path
 
     def topic(self, kind: str) -> str:
@@ -244,7 +247,10 @@ class Application:
 
     def produce(self, entries: Iterable[Entry], topic: str = "data") -> None:
         """Write to a topic; all are in Kafka at the end."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "message.max.bytes": 3_000_000})
+        # Idempotent, so that what is tried again does not change the order.
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap, "message.max.bytes": 3_000_000, "enable.idempotence": True}
+        )
         failed: list[object] = []
 
         def note(error: object, _message: object) -> None:

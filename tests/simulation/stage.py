@@ -163,6 +163,8 @@ def on_stage(world: World) -> Iterator[None]:
         (process, "gc", _Collector()),
         (process, "wait_for_topics", lambda *_: _facts(world.link.kafka)),
         (transaction, "CHUNK_BYTES_MAX", CHUNK_BYTES),
+        # In the process's own thread, which is the one that may move.
+        (transaction, "within", lambda _seconds, call, *arguments: call(*arguments)),
         (state_log, "_TAIL", TAIL),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]

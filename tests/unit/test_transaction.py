@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
+from confluent_kafka import KafkaException
 
 from joiner.run.progress import FORMAT_VERSION, Manifest, encode, manifest_key
 from joiner.run.state_log import StateLog
-from joiner.run.transaction import SnapshotPlace, offsets_as_text
+from joiner.run.transaction import SnapshotPlace, offsets_as_text, within
 
 
 def state(serials: dict[int, int], chunks: dict[int, int]) -> StateLog:
@@ -31,6 +34,19 @@ def test_the_next_snapshot_follows_what_is_there(
     serials: dict[int, int], chunks: dict[int, int], place: SnapshotPlace
 ) -> None:
     assert SnapshotPlace.after(state(serials, chunks)) == place
+
+
+def test_a_call_that_does_not_return_is_given_up_and_its_error_is_passed_on() -> None:
+    for_ever = threading.Event()
+    with pytest.raises(KafkaException, match=r"did not return within 0\.05 s"):
+        within(0.05, for_ever.wait)
+    for_ever.set()
+    with pytest.raises(ValueError, match="what it says"):
+        within(5, _refuse, "what it says")
+
+
+def _refuse(words: str) -> None:
+    raise ValueError(words)
 
 
 def test_offsets_are_told_in_the_order_of_their_topics() -> None:
