@@ -21,6 +21,9 @@ _FENCED_AGAIN_SESSIONS: Final = 3
 """Fenced twice within so many session timeouts: then there is another process. Two of one name take the name from
 each other at every heartbeat, of which a session has several; the false alarm needs a whole session without Kafka."""
 
+_REBALANCE_MS: Final = 60_000
+"""Longer than the loop is away from the group at most: it waits for a commit, or for units to be taken."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -58,6 +61,8 @@ class Membership:
             application.name,
             group_instance_id=application.instance,
             session_timeout_ms=application.session_timeout // 1_000_000,
+            # The group waits so long for a member that does not answer a rebalance; by default five minutes.
+            max_poll_interval_ms=max(_REBALANCE_MS, application.session_timeout // 1_000_000),
             partition_assignment_strategy="cooperative-sticky",
         )
         consumer.subscribe(
