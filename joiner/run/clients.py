@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -55,6 +57,26 @@ def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]
     """The first offset of a partition and the one after its last stable record. Raises KafkaException."""
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
     return int(low), int(high)
+
+
+def read_to_end(consumer: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[Message]:
+    """The messages of a partition from ``start`` up to ``end``, by a consumer of `make_reader`.
+
+    Raises KafkaException where nothing comes for `TIMEOUT_S`.
+    """
+    consumer.assign([TopicPartition(topic, partition, start)])
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        for message in consumer.consume(1000, 0.1):
+            error = message.error()
+            if error is not None and error.code() == EOF_CODE:
+                if (message.offset() or 0) >= end:
+                    return
+                continue
+            raise_for(message)
+            deadline_s = time.monotonic() + TIMEOUT_S
+            yield message
+    raise timed_out(f"{topic} [{partition}] could not be read to its end within {TIMEOUT_S:.0f} s")
 
 
 def raise_for(message: Message) -> None:

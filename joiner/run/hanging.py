@@ -22,14 +22,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from confluent_kafka import TopicPartition
 
-from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_consumer, make_reader, raise_for, timed_out
-from joiner.run.progress import Progress, decode_progress, progress_key
+from joiner.run.clients import TIMEOUT_S, log_range, make_consumer, make_reader, read_to_end, timed_out
+from joiner.run.progress import Progress
 from joiner.run.settings import JoinerSettings
+from joiner.run.state_log import read_open_progress
 from joiner.run.transaction import UnitTransactions, offsets_as_text
 from joiner.run.unit import Effects
 
@@ -97,8 +97,6 @@ def _roll_back(
     settings: JoinerSettings, unit: int, transactions: UnitTransactions, topics: list[str], progress: Progress
 ) -> None:
     """End what is open in these partitions by an aborted transaction over them, and wait until Kafka has done it."""
-    if not topics:
-        return
     before = _open_from(settings, unit, topics)
     transactions.roll_back(topics, progress)
     deadline_s = time.monotonic() + TIMEOUT_S
@@ -112,13 +110,9 @@ def _roll_back(
 
 def _open_progress(settings: JoinerSettings, unit: int, start: int | None) -> Progress | None:
     """The last progress record from the first open offset of the state topic on; None: nothing is open."""
-    found = None
-    if start is not None:
-        key = progress_key(unit).encode()
-        for record in _read(settings, unit, settings.state_topic, start, isolation_level="read_uncommitted"):
-            if record.key() == key:
-                found = decode_progress(record.value() or b"")
-    return found
+    if start is None:
+        return None
+    return read_open_progress(settings.kafka, settings.application.name, settings.state_topic, unit, start)
 
 
 def _is_of_later_input(settings: JoinerSettings, unit: int, found: dict[str, int], progress: Progress) -> bool:
@@ -126,8 +120,8 @@ def _is_of_later_input(settings: JoinerSettings, unit: int, found: dict[str, int
     return any(
         at >= progress.offsets.get(source, at + 1)
         for topic, start in found.items()
-        for record in _read(settings, unit, topic, start, isolation_level="read_uncommitted")
-        for source, at in _input_of(settings, unit, record.value())
+        for value in _open_values(settings, unit, topic, start)
+        for source, at in _input_of(settings, unit, value)
     )
 
 
@@ -169,32 +163,22 @@ class _Told(msgspec.Struct):
 
 def _values(settings: JoinerSettings, unit: int, topic: str, found: dict[str, int]) -> Iterator[bytes | None]:
     """The last values in a partition that are committed, or are going to be with the next commit there."""
-    with closing(make_consumer(settings.kafka, settings.application.name)) as consumer:
+    with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
         low, high = log_range(consumer, topic, unit)
-    for record in _read(settings, unit, topic, max(low, high - _TAIL)):
-        yield record.value()
-    if topic in found:
-        for record in _read(settings, unit, topic, found[topic], isolation_level="read_uncommitted"):
+        for record in read_to_end(consumer, topic, unit, max(low, high - _TAIL), high):
             yield record.value()
+    if topic in found:
+        yield from _open_values(settings, unit, topic, found[topic])
 
 
-def _read(settings: JoinerSettings, unit: int, topic: str, start: int, **more: str) -> Iterator[Any]:
-    """The records of a partition from an offset to its end."""
-    with closing(make_reader(settings.kafka, settings.application.name, **more)) as consumer:
+def _open_values(settings: JoinerSettings, unit: int, topic: str, start: int) -> Iterator[bytes | None]:
+    """The values from the first open offset of a partition on."""
+    with closing(
+        make_reader(settings.kafka, settings.application.name, isolation_level="read_uncommitted")
+    ) as consumer:
         _, end = log_range(consumer, topic, unit)
-        consumer.assign([TopicPartition(topic, unit, start)])
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline_s:
-            for message in consumer.consume(1000, 0.1):
-                error = message.error()
-                if error is not None and error.code() == EOF_CODE:
-                    if (message.offset() or 0) >= end:
-                        return
-                    continue
-                raise_for(message)
-                deadline_s = time.monotonic() + TIMEOUT_S
-                yield message
-    raise timed_out(f"{topic} [{unit}] could not be read to its end within {TIMEOUT_S:.0f} s")
+        for record in read_to_end(consumer, topic, unit, start, end):
+            yield record.value()
 
 
 def _open_from(settings: JoinerSettings, unit: int, topics: list[str]) -> dict[str, int]:

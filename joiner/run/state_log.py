@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import msgspec
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 
 from broker.settings import KafkaSettings
-from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_reader, raise_for, timed_out
+from joiner.run.clients import log_range, make_reader, read_to_end
 from joiner.run.progress import (
     FORMAT_VERSION,
     SLOTS,
@@ -80,36 +80,30 @@ def read_progress(kafka: KafkaSettings, group: str, topic: str, unit: int) -> Pr
     return newest if newest is not None else read_state(kafka, group, topic, unit).progress()
 
 
+def read_open_progress(kafka: KafkaSettings, group: str, topic: str, unit: int, start: int) -> Progress | None:
+    """The last progress record from ``start`` on, committed or not."""
+    with closing(make_reader(kafka, group, isolation_level="read_uncommitted")) as consumer:
+        _, end = log_range(consumer, topic, unit)
+        return StateLog(unit, _last_values(consumer, topic, unit, start, end)).progress()
+
+
 def _read(kafka: KafkaSettings, group: str, topic: str, unit: int, last: int | None) -> StateLog:
-    consumer = make_reader(kafka, group)
-    try:
+    with closing(make_reader(kafka, group)) as consumer:
         low, high = log_range(consumer, topic, unit)
         start = low if last is None else max(low, high - last)
-        consumer.assign([TopicPartition(topic, unit, start)])
-        return StateLog(unit, _last_values(consumer, topic, unit, high))
-    finally:
-        consumer.close()
+        return StateLog(unit, _last_values(consumer, topic, unit, start, high))
 
 
-def _last_values(consumer: Consumer, topic: str, unit: int, end: int) -> dict[str, bytes]:
+def _last_values(consumer: Consumer, topic: str, unit: int, start: int, end: int) -> dict[str, bytes]:
     values: dict[str, bytes] = {}
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        for message in consumer.consume(1000, 0.1):
-            error = message.error()
-            if error is not None and error.code() == EOF_CODE:
-                if (message.offset() or 0) >= end:
-                    return values
-                continue
-            raise_for(message)
-            deadline = time.monotonic() + TIMEOUT_S
-            # Replaced: a key that is no text is somebody else's, and none that is asked for.
-            key, value = (message.key() or b"").decode(errors="replace"), message.value()
-            if value is None:
-                values.pop(key, None)
-            else:
-                values[key] = value
-    raise timed_out(f"the state topic {topic} [{unit}] could not be read to its end within {TIMEOUT_S:.0f} s")
+    for message in read_to_end(consumer, topic, unit, start, end):
+        # Replaced: a key that is no text is somebody else's, and none that is asked for.
+        key, value = (message.key() or b"").decode(errors="replace"), message.value()
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
+    return values
 
 
 _Versioned = TypeVar("_Versioned", Progress, Manifest)
