@@ -6,7 +6,6 @@ A disk is a small file system in memory, which only root may mount. A clock is s
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import subprocess
@@ -15,7 +14,7 @@ from typing import Final
 
 _DISK_MB: Final = 300
 _BALLAST: Final = "ballast"
-_LIBRARIES: Final = "/usr/lib/*/faketime/libfaketimeMT.so.1"
+_LIBRARIES: Final = "usr/lib/*/faketime/libfaketimeMT.so.1"
 
 
 def why_no_disk() -> str:
@@ -77,6 +76,4 @@ def clock_variables(file: Path) -> dict[str, str]:
 
 
 def _library() -> Path | None:
-    with contextlib.suppress(StopIteration):
-        return next(iter(Path("/").glob(_LIBRARIES[1:])))
-    return None
+    return next(Path("/").glob(_LIBRARIES), None)

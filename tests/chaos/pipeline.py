@@ -105,7 +105,6 @@ class Service:
     arguments: tuple[str, ...]
     log: Path
     process: subprocess.Popen[bytes] | None = None
-    starts: int = 0
 
     @property
     def pid(self) -> int | None:
@@ -126,12 +125,6 @@ class ChaosStack:
     mqtt: dict[str, Wire]
     kafka: dict[str, Wire]
     influxdb: Wire
-
-    def wires_of(self, service: str) -> list[Wire]:
-        """All wires of a service."""
-        found = [wires[service] for wires in (self.mqtt, self.kafka) if service in wires]
-        return [*found, self.influxdb] if service == "db_connector" else found
-
     disks: dict[str, Path] = field(default_factory=dict)
     """The small disks that servers have, by their names."""
     clocks: dict[str, Path] = field(default_factory=dict)
@@ -143,6 +136,11 @@ class ChaosStack:
         for wire in self.mqtt.values():
             wire.target = self.stack.mqtt.port
         self.influxdb.target = self.stack.influxdb.port
+
+    def wires_of(self, service: str) -> list[Wire]:
+        """All wires of a service."""
+        found = [wires[service] for wires in (self.mqtt, self.kafka) if service in wires]
+        return [*found, self.influxdb] if service == "db_connector" else found
 
 
 @contextmanager
@@ -267,7 +265,6 @@ class ChaosPipeline:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        service.starts += 1
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a service that runs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import importlib.metadata
 import json
+import os
 import platform
 import subprocess
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import Any, Final
 from confluent_kafka import libversion
 
 from broker.stack import LocalStack
+from broker.stack.parts import KAFKA_VERSION
 from tests.chaos.play import Played
 from tests.integration.services import ROOT
 
@@ -47,7 +49,6 @@ def write_report(path: Path, rows: list[dict[str, Any]], versions: dict[str, str
 
 def versions_of(stack: LocalStack) -> dict[str, str]:
     """What was run, where and when."""
-    jars = next((path.name for path in (stack.folder).rglob("kafka_2.13-*.jar")), "")
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"],  # noqa: S607 - wherever git lies
         cwd=ROOT,
@@ -58,17 +59,13 @@ def versions_of(stack: LocalStack) -> dict[str, str]:
     return {
         "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit.stdout.strip(),
-        "machine": f"{platform.system()} {platform.release()}, {_cores()} cores",
+        "machine": f"{platform.system()} {platform.release()}, {os.cpu_count()} cores",
         "Python": platform.python_version(),
         "librdkafka": libversion()[0],
         **{name: importlib.metadata.version(name) for name in ("confluent-kafka", "paho-mqtt", "influxdb-client")},
         "MQTT broker": stack.mqtt.kind,
-        **({"Kafka": jars} if jars else {}),
+        "Kafka": KAFKA_VERSION,
     }
-
-
-def _cores() -> int:
-    return len(Path("/proc/cpuinfo").read_text().split("processor\t")) - 1 if Path("/proc/cpuinfo").exists() else 0
 
 
 def _markdown(rows: list[dict[str, Any]], versions: dict[str, str]) -> str:

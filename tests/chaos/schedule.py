@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.chaos.dying import POINTS
+from tests.seed_text import parse_seeds
 
 SLOT_S: Final = 3.0
 """From one act to the next, about."""
@@ -154,8 +155,4 @@ def _without_overlap(draw: random.Random, wanted: list[tuple[str, str, float, st
 
 def seeds() -> list[int]:
     """``LSB_CHAOS_SEEDS``: ``"1 2 3"`` or ``"1-20"``; by default 1."""
-    found: list[int] = []
-    for part in (os.environ.get("LSB_CHAOS_SEEDS") or "1").replace(",", " ").split():
-        low, _, high = part.partition("-")
-        found += range(int(low), int(high or low) + 1)
-    return found
+    return parse_seeds(os.environ.get("LSB_CHAOS_SEEDS") or "1")

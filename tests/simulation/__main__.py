@@ -17,8 +17,9 @@ from typing import Any
 
 import confluent_kafka
 
+from tests.seed_text import parse_seeds
 from tests.simulation.bugs import BUGS
-from tests.simulation.seeds import Tally, parse_seeds, play_all
+from tests.simulation.seeds import Tally, play_all
 
 _BLOCK = 500
 

@@ -41,15 +41,6 @@ class Tally:
             self.texts.append(outcome.text())
 
 
-def parse_seeds(text: str) -> list[int]:
-    """``"1-100"``, ``"3 7 9"``, ``"1-10,42"``."""
-    found: list[int] = []
-    for part in text.replace(",", " ").split():
-        low, _, high = part.partition("-")
-        found += range(int(low), int(high or low) + 1)
-    return found
-
-
 def play_all(seeds: Sequence[int], jobs: int = 1) -> Tally:
     """Play the seeds in ``jobs`` worker processes."""
     began_s = time.monotonic()

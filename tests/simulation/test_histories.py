@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.seed_text import parse_seeds
 from tests.simulation.history import play
-from tests.simulation.seeds import parse_seeds, play_all
+from tests.simulation.seeds import play_all
 
 SEEDS = parse_seeds(os.environ.get("LSB_SIMULATION_SEEDS") or "1-200")
 
