@@ -190,7 +190,7 @@ class _History:
             name = f"{APPLICATION}-{unit}"
             if name in kafka.identities and kafka.identities[name].transaction is not None:
                 # The owner has gone on already: its next commit would end it.
-                kafka.commit_what_is_left()
+                kafka.commit_what_is_left(name)
             kafka.init(name, 60.0)
 
     def _heal(self) -> None:

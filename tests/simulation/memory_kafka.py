@@ -129,10 +129,11 @@ class MemoryKafka:
                 self._decide(identity, ABORTED)
                 identity.epoch += 1
 
-    def commit_what_is_left(self) -> None:
-        """End what was forgotten as the next commit of its producer would."""
+    def commit_what_is_left(self, transactional_id: str | None = None) -> None:
+        """End what was forgotten as the next commit of its producer would; None: of all producers."""
+        producer = None if transactional_id is None else self.identities[transactional_id].producer
         for _, _, log in self.logs():
-            log.commit_what_is_left()
+            log.commit_what_is_left(producer)
 
     def begin_source(self) -> Transaction:
         """A transaction of a producer that nobody fences: a source's."""

@@ -91,9 +91,9 @@ class Log:
         for entry in self.archive:
             entry.transaction = left if entry.transaction is transaction else entry.transaction
 
-    def commit_what_is_left(self) -> None:
-        """As the next commit of its producer would."""
-        for left in [known for known in self._first_open if known.is_left]:
+    def commit_what_is_left(self, producer: int | None = None) -> None:
+        """As the next commit of its producer would; None: of all producers."""
+        for left in [known for known in self._first_open if known.is_left and producer in (None, known.producer)]:
             left.state = COMMITTED
             del self._first_open[left]
 
