@@ -7,90 +7,135 @@ open, and the *next* commit of the same producer commits them, too: results that
 visible, and those of their replay beside them. An unclean leader election may lose markers as well (KIP-664).
 
 So a claimant looks for what is open where it writes. The markers that are there say nothing to a client, so what hangs
-is not judged but finished: all that the batch of the open progress record brings forth is known from the input, and
-what of it is not there is written with the claim. Each partition is ended by the next commit that writes to it: the
-state topic's by the claim, those of results perhaps some results later.
+is not judged. All that the unit has brought forth is known from its input, and therefore:
 
-What this does not cover: a claimant that dies in that one transaction, two such losses in a row, and an owner that
-notices nothing, goes on, and has its next transaction rolled back.
+ 1. note in the state topic, outside any transaction, how far results may have been written: up to the furthest
+    progress record, committed or not
+ 2. roll back whatever hangs, and wait until nothing does
+ 3. replay from an earlier state up to there; what of it is not visible is written with the claim, and the note removed
+
+A claimant that dies or is fenced at any point leaves the note to the next one, which does the same again.
+
+An owner whose commit takes long, as one does that meets a restart of Kafka, looks as well, and claims its unit anew.
+
+What this does not cover: retention that removes input behind the earlier of the two snapshots before they are settled.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from confluent_kafka import KafkaError, KafkaException
 
-from joiner.run.clients import TIMEOUT_S, log_range, make_consumer, make_reader, read_to_end, timed_out
-from joiner.run.progress import Progress
+from joiner.run.clients import TIMEOUT_S, log_range, make_consumer, make_producer, make_reader, read_to_end, timed_out
+from joiner.run.progress import Progress, encode, unsettled_key
 from joiner.run.settings import JoinerSettings
-from joiner.run.state_log import read_open_progress
-from joiner.run.transaction import UnitTransactions, offsets_as_text
+from joiner.run.state_log import StateLog, read_open
+from joiner.run.transaction import Aborted, UnitTransactions, offsets_as_text
 from joiner.run.unit import Effects
 
 _LOOK_S: Final = 0.05
 _TAIL: Final = 100_000
-"""Records at the end of a partition among which those of the unit's last transaction are looked for."""
+"""Records at the end of a partition among which results are looked for, at least."""
+_TAIL_FACTOR: Final = 4
+"""And so many for each result that is looked for: control records and what was rolled back take offsets, too."""
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass
-class Settled:
-    """What the claim has to write: the progress to go on from, and what of its batch is not visible."""
+@dataclass(frozen=True)
+class Unsettled:
+    """What hangs of a unit, or was found hanging by a claimant that did not come to its end.
 
-    progress: Progress
-    effects: Effects
+    ``open_from`` is the first open offset of each topic in which something is. ``reached`` is the furthest progress
+    record that was ever written, committed or not; None where there is none.
+    """
+
+    unit: int
+    open_from: dict[str, int]
+    reached: Progress | None
+
+    @property
+    def key(self) -> str:
+        """The key of the note."""
+        return unsettled_key(self.unit)
 
 
-def settle_hanging(
+def find_unsettled(settings: JoinerSettings, log: StateLog) -> Unsettled | None:
+    """Look for what hangs, behind the init; None: nothing does. ``log`` is what is committed in the state topic."""
+    open_from = _open_from(settings, log.unit, [settings.state_topic, *_data_topics(settings)])
+    start = open_from.get(settings.state_topic)
+    logs = [log]
+    if start is not None:
+        logs.append(read_open(settings.kafka, settings.application.name, settings.state_topic, log.unit, start))
+    notes = [note for one in logs if (note := one.unsettled()) is not None]
+    if not open_from and not notes:
+        return None
+    known = [*notes, *(progress for one in logs if (progress := one.progress()) is not None)]
+    return Unsettled(log.unit, open_from, max(known, key=lambda one: sum(one.offsets.values()), default=None))
+
+
+def check_ended(settings: JoinerSettings, unit: int, transactions: UnitTransactions) -> None:
+    """Look whether the last commit hangs, where it was disturbed. Raises `Aborted`: the unit must be claimed anew."""
+    if transactions.was_disturbed and _open_from(settings, unit, [settings.state_topic, *_data_topics(settings)]):
+        raise Aborted("Kafka was away and may have left the transaction open")
+
+
+def settle(
     settings: JoinerSettings,
-    unit: int,
+    unsettled: Unsettled,
     transactions: UnitTransactions,
     progress: Progress,
-    effects_until: Callable[[Progress, dict[str, int]], Effects],
-) -> Settled:
-    """Find what hangs in the unit's partitions, and what to do about it; between init and the claim's commit.
+    effects_again: Callable[[], Effects],
+) -> Effects:
+    """End what hangs; returns what the claim has to write, so that everything up to `Unsettled.reached` is there.
 
-    ``progress`` is the newest committed one, ``effects_until`` gives what its state brings forth up to other offsets.
-    Raises `Fenced`, `Aborted`, and KafkaException where Kafka does not answer.
+    ``progress`` is the newest committed one. ``effects_again`` gives what the unit has brought forth from an earlier
+    state up to there; it is called when nothing hangs any more. Raises `Fenced`, `Aborted`, `UnitStopped`, and
+    KafkaException where Kafka does not answer.
     """
-    data_topics = [settings.topics.out, settings.topics.late, settings.topics.rejected]
-    found = _open_from(settings, unit, [settings.state_topic, *data_topics])
-    if not found:
-        return Settled(progress, Effects())
-    where = ", ".join(f"{topic} [{unit}] from {at}" for topic, at in found.items())
-    _log.warning("unit %s: a transaction is open that Kafka should have ended (%s)", unit, where)
-    last = _open_progress(settings, unit, found.get(settings.state_topic))
-    if last is None or any(at < progress.offsets[topic] for topic, at in last.offsets.items()):
-        # Without a progress record it was never committed. It was, where only its results are open and all of
-        # them are of input that is done with: then the next commit ends it rightly.
-        if settings.state_topic in found or _is_of_later_input(settings, unit, found, progress):
-            _roll_back(settings, unit, transactions, list(found), progress)
-        return Settled(progress, Effects())
-    effects = effects_until(progress, last.offsets)
-    there = {(topic, _id_of(value)) for topic in data_topics for value in _values(settings, unit, topic, found)}
-    effects.joined = [one for one in effects.joined if (settings.topics.out, one.id) not in there]
-    effects.late = [one for one in effects.late if (settings.topics.late, one.id) not in there]
-    effects.rejected = [one for one in effects.rejected if (settings.topics.rejected, one.id) not in there]
+    unit, reached = unsettled.unit, unsettled.reached or progress
+    where = ", ".join(f"{topic} [{unit}] from {at}" for topic, at in unsettled.open_from.items())
     _log.warning(
-        "unit %s: it is finished at %s; %s results of it are missing and written now",
+        "unit %s: %s; settling it up to %s",
         unit,
-        offsets_as_text(last.offsets),
-        len(effects.joined) + len(effects.late) + len(effects.rejected),
+        f"a transaction is open that Kafka should have ended ({where})" if where else "another claimant left a note",
+        offsets_as_text(reached.offsets),
     )
-    owner = {name: getattr(progress, name) for name in ("run", "instance", "placement")}
-    return Settled(msgspec.structs.replace(last, **owner), effects)
+    _note(settings, unsettled.key, unit, reached)
+    if unsettled.open_from:
+        _roll_back(settings, unit, transactions, list(unsettled.open_from), progress)
+    effects = effects_again()
+    topics = settings.topics
+    there = _visible_ids(settings, unit, topics.out, len(effects.joined))
+    effects.joined = [one for one in effects.joined if one.id not in there]
+    there = _visible_ids(settings, unit, topics.late, len(effects.late))
+    effects.late = [one for one in effects.late if one.id not in there]
+    there = _visible_ids(settings, unit, topics.rejected, len(effects.rejected))
+    effects.rejected = [one for one in effects.rejected if one.id not in there]
+    missing = len(effects.joined) + len(effects.late) + len(effects.rejected)
+    _log.warning("unit %s: settled; %s results were missing and are written with the claim", unit, missing)
+    return effects
 
 
-def open_progress(settings: JoinerSettings, unit: int) -> Progress | None:
-    """The last progress record of a transaction that hangs."""
-    return _open_progress(settings, unit, _open_from(settings, unit, [settings.state_topic]).get(settings.state_topic))
+def _note(settings: JoinerSettings, key: str, unit: int, reached: Progress) -> None:
+    """Written by a producer of its own, so that no rollback of the unit's takes it away."""
+    producer = make_producer(settings.kafka)
+    outcome: list[KafkaError | None] = []
+    producer.produce(
+        settings.state_topic, encode(reached), key.encode(), unit, on_delivery=lambda error, _: outcome.append(error)
+    )
+    producer.flush(TIMEOUT_S)
+    if not outcome:
+        raise timed_out(f"a note in {settings.state_topic} [{unit}] could not be written within {TIMEOUT_S:.0f} s")
+    if outcome[0] is not None:
+        raise KafkaException(outcome[0])
 
 
 def _roll_back(
@@ -108,77 +153,32 @@ def _roll_back(
         time.sleep(_LOOK_S)
 
 
-def _open_progress(settings: JoinerSettings, unit: int, start: int | None) -> Progress | None:
-    """The last progress record from the first open offset of the state topic on; None: nothing is open."""
-    if start is None:
-        return None
-    return read_open_progress(settings.kafka, settings.application.name, settings.state_topic, unit, start)
-
-
-def _is_of_later_input(settings: JoinerSettings, unit: int, found: dict[str, int], progress: Progress) -> bool:
-    """Whether something open comes from input at or behind the progress, and was hence never committed."""
-    return any(
-        at >= progress.offsets.get(source, at + 1)
-        for topic, start in found.items()
-        for value in _open_values(settings, unit, topic, start)
-        for source, at in _input_of(settings, unit, value)
-    )
-
-
-def _input_of(settings: JoinerSettings, unit: int, value: bytes | None) -> list[tuple[str, int]]:
-    """Topics and offsets of the input that a result, a late record or a dead letter of this application comes from."""
-    try:
-        told = msgspec.json.decode(value or b"", type=_Told)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return []
-    if told.source == settings.application.name and told.offset is not None:
-        return [(told.topic, told.offset)]
-    join_name, _, places = told.id.partition(f":{unit}:")
-    join = next((one for one in settings.join if one.name == join_name), None)
-    first, _, second = places.partition(":")
-    if join is None or not second.isdigit():
-        return []
-    sides = {side: str(settings.stream(getattr(join, side))["topic"]) for side in ("left", "right")}
-    if first in sides:
-        return [(sides[first], int(second))]
-    return [(sides["left"], int(first)), (sides["right"], int(second))] if first.isdigit() else []
-
-
-def _id_of(value: bytes | None) -> str:
-    """The id of a result, a late record or a dead letter; empty where it has none."""
-    try:
-        return msgspec.json.decode(value or b"", type=_Told).id
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return ""
+def _data_topics(settings: JoinerSettings) -> list[str]:
+    return [settings.topics.out, settings.topics.late, settings.topics.rejected]
 
 
 class _Told(msgspec.Struct):
     """What results, late records and dead letters tell of themselves, as far as it matters here."""
 
     id: str = ""
-    source: str = ""
-    topic: str = ""
-    offset: int | None = None
 
 
-def _values(settings: JoinerSettings, unit: int, topic: str, found: dict[str, int]) -> Iterator[bytes | None]:
-    """The last values in a partition that are committed, or are going to be with the next commit there."""
+def _visible_ids(settings: JoinerSettings, unit: int, topic: str, wanted: int) -> set[str]:
+    """The ids at the end of a partition of results, late records or dead letters."""
+    if not wanted:
+        return set()
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
         low, high = log_range(consumer, topic, unit)
-        for record in read_to_end(consumer, topic, unit, max(low, high - _TAIL), high):
-            yield record.value()
-    if topic in found:
-        yield from _open_values(settings, unit, topic, found[topic])
+        start = max(low, high - max(_TAIL, _TAIL_FACTOR * wanted))
+        return {_id_of(record.value()) for record in read_to_end(consumer, topic, unit, start, high)}
 
 
-def _open_values(settings: JoinerSettings, unit: int, topic: str, start: int) -> Iterator[bytes | None]:
-    """The values from the first open offset of a partition on."""
-    with closing(
-        make_reader(settings.kafka, settings.application.name, isolation_level="read_uncommitted")
-    ) as consumer:
-        _, end = log_range(consumer, topic, unit)
-        for record in read_to_end(consumer, topic, unit, start, end):
-            yield record.value()
+def _id_of(value: bytes | None) -> str:
+    """Empty where it has none."""
+    try:
+        return msgspec.json.decode(value or b"", type=_Told).id
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
 
 
 def _open_from(settings: JoinerSettings, unit: int, topics: list[str]) -> dict[str, int]:

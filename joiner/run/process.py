@@ -28,6 +28,7 @@ from joiner.run.clients import (
     raise_for,
     timed_out,
 )
+from joiner.run.hanging import check_ended
 from joiner.run.intake import Message
 from joiner.run.membership import Membership
 from joiner.run.metrics import Metrics
@@ -179,7 +180,7 @@ class JoinerProcess:
                 return None
             transactions, progress = self._claim(number)
             try:
-                recovered = recover(self._settings, number, progress)
+                recovered = recover(self._settings, number, transactions, progress)
             except Fenced:
                 self._look_who_has(number)
                 return None
@@ -320,6 +321,7 @@ class JoinerProcess:
             recovered.place = place
             recovered.snapshot_offsets = progress.offsets
             owned.snapshot_at_s, owned.records = time.monotonic(), 0
+        check_ended(self._settings, unit.number, owned.transactions)
 
     def _progress(self, recovered: Recovered) -> Progress:
         unit, last = recovered.unit, recovered.progress

@@ -3,6 +3,8 @@
 One partition a unit, compacted, written only under the unit's ``transactional.id``. Keys:
 
     <unit>/progress           `Progress`, in every transaction of the unit; what it says counts
+    <unit>/unsettled          `Progress` up to which results may be there already; outside any transaction, written
+                              where Kafka has forgotten to end one (see `hanging`), removed by the next claim
     <unit>/<slot>/<i>         chunk i of the snapshot in that slot: raw bytes
     <unit>/<slot>/manifest    `Manifest` of that snapshot, written last
 
@@ -98,6 +100,11 @@ _manifest = msgspec.json.Decoder(Manifest)
 def progress_key(unit: int) -> str:
     """The key of the unit's progress record."""
     return f"{unit}/progress"
+
+
+def unsettled_key(unit: int) -> str:
+    """The key of the note that transactions of the unit have to be settled."""
+    return f"{unit}/unsettled"
 
 
 def manifest_key(unit: int, slot: int) -> str:

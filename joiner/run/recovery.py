@@ -4,7 +4,7 @@ Claim:    0. look at the progress record, so that a process with other settings 
           1. initialise the transactional id (fences whoever had the unit)
           2. read the progress record
           3. check that it is ours to continue: placement, fingerprint, topics, partitions, the log's range
-          4. see what Kafka has left open by mistake (see `hanging`)
+          4. settle what Kafka has left open by mistake (see `hanging`)
           5. a transaction that writes the record back with our run id
 Recover:  6. read the newest snapshot, at C0 <= C
           7. replay silently from C0 to C
@@ -15,8 +15,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -25,12 +26,12 @@ from confluent_kafka.admin import AdminClient
 
 from broker.topics import TopicFacts, TopicSpec, data_topic_specs, state_topic_spec, topic_facts
 from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_consumer, make_reader, raise_for, timed_out
-from joiner.run.hanging import open_progress, settle_hanging
+from joiner.run.hanging import check_ended, find_unsettled, settle
 from joiner.run.intake import Message
 from joiner.run.progress import FORMAT_VERSION, Progress
 from joiner.run.settings import JoinerSettings
-from joiner.run.state_log import StateLog, read_progress, read_state
-from joiner.run.transaction import Fenced, SnapshotPlace, UnitTransactions, offsets_as_text
+from joiner.run.state_log import StateLog, read_newest, read_progress, read_state
+from joiner.run.transaction import SnapshotPlace, UnitTransactions, offsets_as_text
 from joiner.run.unit import Effects, Unit, UnitStopped
 
 PLACEMENT: Final = "process"
@@ -91,31 +92,37 @@ def claim(
         check_continues(settings, early, topics, claimant)
     transactions.init()
     # Only what is read behind the init cannot change any more.
-    found = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
-    with _unless_fenced(settings, unit, found):
-        begun = open_progress(settings, unit) if found is None else None
-        if begun is not None:
+    log = read_newest(settings.kafka, settings.application.name, settings.state_topic, unit)
+    with _unless_fenced(transactions):
+        unsettled = find_unsettled(settings, log)
+        found, reached = log.progress(), unsettled.reached if unsettled is not None else None
+        for known in (found, reached):
+            if known is not None:
+                check_continues(settings, known, topics, claimant)
+        if found is None and reached is not None:
             # Its very first transactions hang.
-            check_continues(settings, begun, topics, claimant)
-            progress = _owned(msgspec.structs.replace(begun, offsets=begun.start, counts={}, joins={}), claimant)
-        elif found is None:
+            found = msgspec.structs.replace(reached, offsets=reached.start, counts={}, joins={})
+        if found is None:
             _check_never_begun(settings, unit)
             _tell_results_that_are_there(settings, unit)
             progress = first_progress(settings, unit, topics, claimant)
         else:
-            check_continues(settings, found, topics, claimant)
             progress = _owned(found, claimant)
         _check_log_range(settings, unit, progress.offsets)
-        settled = settle_hanging(
-            settings, unit, transactions, progress, lambda at, until: _effects_until(settings, at, until)
-        )
-    transactions.commit(settled.effects.messages(settings.topics), settled.progress)
-    return settled.progress
+        messages: list[tuple[str, bytes | None, bytes | None]] = []
+        if unsettled is not None:
+            reached = reached or progress
+            effects = settle(settings, unsettled, transactions, progress, partial(_effects_again, settings, reached))
+            messages = [*effects.messages(settings.topics), (settings.state_topic, unsettled.key.encode(), None)]
+            progress = _owned(reached, claimant)
+    transactions.commit(messages, progress)
+    check_ended(settings, unit, transactions)
+    return progress
 
 
-def recover(settings: JoinerSettings, unit: int, progress: Progress) -> Recovered:
+def recover(settings: JoinerSettings, unit: int, transactions: UnitTransactions, progress: Progress) -> Recovered:
     """Steps 6-7. Raises `UnitStopped` where the state cannot be built, `Fenced` where another has the unit by now."""
-    with _unless_fenced(settings, unit, progress):
+    with _unless_fenced(transactions):
         return _recover(settings, unit, progress)
 
 
@@ -138,14 +145,17 @@ def _recover(settings: JoinerSettings, unit: int, progress: Progress) -> Recover
     return Recovered(restored, progress, SnapshotPlace.after(state), began_at)
 
 
-def _effects_until(settings: JoinerSettings, progress: Progress, until: dict[str, int]) -> Effects:
-    """What the unit brings forth from the progress record's offsets to ``until``."""
-    state = read_state(settings.kafka, settings.application.name, settings.state_topic, progress.unit)
-    restored = _from_snapshot(settings, progress.unit, state, progress)
-    _check_log_range(settings, progress.unit, restored.offsets)
-    _replay(settings, restored, progress.offsets)
+def _effects_again(settings: JoinerSettings, until: Progress) -> Effects:
+    """What the unit has brought forth before ``until``, as far back as an earlier state of it can be built."""
+    unit = until.unit
+    state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
+    restored = _from_snapshot(settings, unit, state.without_newest_snapshot(), until)
+    if any(low > restored.offsets[topic] for topic, (low, _) in _log_ranges(settings, unit).items()):
+        restored = _from_snapshot(settings, unit, state, until)
+        _check_log_range(settings, unit, restored.offsets)
+    _check_log_range(settings, unit, until.offsets)
     effects = Effects()
-    _replay(settings, restored, until, effects)
+    _replay(settings, restored, until.offsets, effects)
     return effects
 
 
@@ -193,20 +203,16 @@ def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
 
 
 @contextmanager
-def _unless_fenced(settings: JoinerSettings, unit: int, seen: Progress | None) -> Iterator[None]:
-    """A fault that is found counts only while ``seen`` is the newest claim.
+def _unless_fenced(transactions: UnitTransactions) -> Iterator[None]:
+    """A fault that is found counts only while nobody has taken the unit. Raises `Fenced` where somebody has.
 
     A process that hung in the middle sees the state of one moment and the log of another: whoever has taken the
     unit since has written a newer snapshot, and retention has removed what lies behind that.
     """
     try:
         yield
-    except UnitStopped as stopped:
-        newest = open_progress(settings, unit) or read_progress(
-            settings.kafka, settings.application.name, settings.state_topic, unit
-        )
-        if newest is not None and (seen is None or newest.run != seen.run):
-            raise Fenced from stopped
+    except UnitStopped:
+        transactions.check_owner()
         raise
 
 
@@ -291,25 +297,26 @@ def _differences(then: object, now: object, path: str = "") -> list[str]:
     return [] if then == now else [f"{path}: {then} then, {now} now"]
 
 
+def _log_ranges(settings: JoinerSettings, unit: int) -> dict[str, tuple[int, int]]:
+    with closing(make_consumer(settings.kafka, settings.application.name)) as consumer:
+        return {topic: log_range(consumer, topic, unit) for topic in settings.input_topics}
+
+
 def _check_log_range(settings: JoinerSettings, unit: int, offsets: dict[str, int]) -> None:
-    consumer = make_consumer(settings.kafka, settings.application.name)
-    try:
-        for topic, at in offsets.items():
-            low, high = log_range(consumer, topic, unit)
-            if low > at:
-                raise UnitStopped(
-                    f"unit {unit}: the log of {topic} begins at {low} and recovery needs it from {at}: retention has "
-                    "removed what was not consumed or not yet in a snapshot; raise topics.retention, and start anew "
-                    "with `joiner reset` (what was removed cannot be joined)"
-                )
-            if high < at:
-                raise UnitStopped(
-                    f"unit {unit}: the log of {topic} ends at {high} and {at} was consumed already: Kafka has lost "
-                    "records that it had acknowledged, or this is another cluster; check bootstrap_servers, or start "
-                    "anew with `joiner reset`"
-                )
-    finally:
-        consumer.close()
+    for topic, (low, high) in _log_ranges(settings, unit).items():
+        at = offsets[topic]
+        if low > at:
+            raise UnitStopped(
+                f"unit {unit}: the log of {topic} begins at {low} and recovery needs it from {at}: retention has "
+                "removed what was not consumed or not yet in a snapshot; raise topics.retention, and start anew "
+                "with `joiner reset` (what was removed cannot be joined)"
+            )
+        if high < at:
+            raise UnitStopped(
+                f"unit {unit}: the log of {topic} ends at {high} and {at} was consumed already: Kafka has lost "
+                "records that it had acknowledged, or this is another cluster; check bootstrap_servers, or start "
+                "anew with `joiner reset`"
+            )
 
 
 def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, progress: Progress) -> Unit:

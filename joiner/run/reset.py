@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.topics import ensure_topics, topic_facts
 from joiner.run.clients import make_admin
+from joiner.run.hanging import check_ended
 from joiner.run.progress import RESET_RUN
 from joiner.run.recovery import Claimant, application_topics, first_progress, group_offsets
 from joiner.run.settings import JoinerSettings
@@ -37,13 +38,14 @@ def reset(settings: JoinerSettings, *, confirmed: bool) -> int:
         transactions = UnitTransactions(settings, unit, lender)
         try:
             transactions.init()
-            state = read_state(settings.kafka, application, settings.state_topic, unit)
             progress = first_progress(settings, unit, topics, claimant)
             transactions.roll_back([settings.state_topic, *outputs], progress)
+            state = read_state(settings.kafka, application, settings.state_topic, unit)
             transactions.begin_anew(state, progress)
+            check_ended(settings, unit, transactions)
         except (Fenced, Aborted) as error:
             failed = True
-            print(f"unit {unit}: a running process took it back ({str(error) or 'fenced'}): stop it and repeat")
+            print(f"unit {unit}: not begun anew ({str(error) or 'a running process took it back'}): stop it and repeat")
         else:
             print(f"unit {unit}: begins anew, {len(state.values)} records of its state forgotten")
     return 1 if failed else 0

@@ -24,6 +24,7 @@ from joiner.run.progress import (
     decode_progress,
     manifest_key,
     progress_key,
+    unsettled_key,
 )
 from joiner.run.unit import UnitStopped
 
@@ -43,11 +44,21 @@ class StateLog:
         value = self.values.get(progress_key(self.unit))
         return None if value is None else _decoded(self.unit, decode_progress, value)
 
+    def unsettled(self) -> Progress | None:
+        """Up to where results may be there already; None where nothing is to be settled (see `hanging`)."""
+        value = self.values.get(unsettled_key(self.unit))
+        return None if value is None else _decoded(self.unit, decode_progress, value)
+
     def manifests(self) -> list[Manifest]:
         """The manifests of both slots, the newest first."""
         values = (self.values.get(manifest_key(self.unit, slot)) for slot in range(SLOTS))
         found = [_decoded(self.unit, decode_manifest, value) for value in values if value is not None]
         return sorted(found, key=lambda manifest: -manifest.serial)
+
+    def without_newest_snapshot(self) -> StateLog:
+        """As if the newest snapshot had not been taken."""
+        gone = {manifest_key(self.unit, manifest.slot) for manifest in self.manifests()[:1]}
+        return StateLog(self.unit, {key: value for key, value in self.values.items() if key not in gone})
 
     def chunks_in(self, slot: int) -> int:
         """How many chunks lie in a slot, also those that no manifest counts."""
@@ -74,17 +85,22 @@ def read_state(kafka: KafkaSettings, group: str, topic: str, unit: int) -> State
     return _read(kafka, group, topic, unit, last=None)
 
 
+def read_newest(kafka: KafkaSettings, group: str, topic: str, unit: int) -> StateLog:
+    """What is enough to know the newest progress record, which is at the end of the partition in most cases."""
+    newest = _read(kafka, group, topic, unit, last=_TAIL)
+    return newest if newest.progress() is not None else read_state(kafka, group, topic, unit)
+
+
 def read_progress(kafka: KafkaSettings, group: str, topic: str, unit: int) -> Progress | None:
-    """The newest progress record alone, found at the end of the partition in most cases."""
-    newest = _read(kafka, group, topic, unit, last=_TAIL).progress()
-    return newest if newest is not None else read_state(kafka, group, topic, unit).progress()
+    """The newest progress record alone."""
+    return read_newest(kafka, group, topic, unit).progress()
 
 
-def read_open_progress(kafka: KafkaSettings, group: str, topic: str, unit: int, start: int) -> Progress | None:
-    """The last progress record from ``start`` on, committed or not."""
+def read_open(kafka: KafkaSettings, group: str, topic: str, unit: int, start: int) -> StateLog:
+    """What was written from ``start`` on, committed or not."""
     with closing(make_reader(kafka, group, isolation_level="read_uncommitted")) as consumer:
         _, end = log_range(consumer, topic, unit)
-        return StateLog(unit, _last_values(consumer, topic, unit, start, end)).progress()
+        return StateLog(unit, _last_values(consumer, topic, unit, start, end))
 
 
 def _read(kafka: KafkaSettings, group: str, topic: str, unit: int, last: int | None) -> StateLog:

@@ -51,6 +51,9 @@ _OFFSETS_S: Final = 10.0
 _LAST_STEP_S: Final = 1.0
 """The last step of a commit is given so much, even where the steps before it took all the time."""
 
+_LONG_S: Final = 1.0
+"""A commit that met a restart of Kafka takes longer than this, and hardly any other."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -88,6 +91,8 @@ class UnitTransactions:
         self._settings = settings
         self._unit = unit
         self._offsets_of = offsets_of
+        self.was_disturbed = False
+        """Whether Kafka may have been started anew during the last commit: it took long, or was asked for again."""
         self._producer = make_producer(
             settings.kafka,
             transactional_id=f"{settings.application.name}-{unit}",
@@ -112,7 +117,7 @@ class UnitTransactions:
 
     def commit(
         self,
-        messages: Sequence[tuple[str, bytes | None, bytes]],
+        messages: Sequence[tuple[str, bytes | None, bytes | None]],
         progress: Progress,
         snapshot: tuple[bytes, SnapshotPlace] | None = None,
     ) -> SnapshotPlace | None:
@@ -141,6 +146,15 @@ class UnitTransactions:
         except KafkaException as error:
             raise _failure(error) from error
 
+    def check_owner(self) -> None:
+        """Ask Kafka whether the unit is still ours; leaves nothing behind. Raises `Fenced` or `Aborted`."""
+        try:
+            self._producer.begin_transaction()
+            self._send_offsets({self._settings.input_topics[0]: 0})
+            self._producer.abort_transaction(_COMMIT_S)
+        except KafkaException as error:
+            raise _failure(error) from error
+
     def roll_back(self, topics: Sequence[str], progress: Progress) -> None:
         """Write to the unit's partition of each topic and to the group's offsets, and abort that.
 
@@ -151,13 +165,13 @@ class UnitTransactions:
             self._producer.begin_transaction()
             for topic in topics:
                 self._produce(topic, f"{self._unit}/rolled-back", None)
-            self._send_offsets(progress)
+            self._send_offsets(progress.offsets)
             self._producer.flush(_COMMIT_S)
             self._producer.abort_transaction(_COMMIT_S)
         except KafkaException as error:
             raise _failure(error) from error
 
-    def _produce_all(self, messages: Sequence[tuple[str, bytes | None, bytes]]) -> None:
+    def _produce_all(self, messages: Sequence[tuple[str, bytes | None, bytes | None]]) -> None:
         by_topic: dict[str, list[dict[str, bytes | None]]] = {}
         for topic, key, value in messages:
             by_topic.setdefault(topic, []).append({"key": key, "value": value})
@@ -212,16 +226,17 @@ class UnitTransactions:
         """Steps 4-6."""
         self._produce(self._settings.state_topic, progress_key(self._unit), encode(progress))
         deadline_s = time.monotonic() + _COMMIT_S
-        self._send_offsets(progress)
+        self._send_offsets(progress.offsets)
         self._commit(deadline_s)
 
-    def _send_offsets(self, progress: Progress) -> None:
-        offsets = [TopicPartition(topic, self._unit, at) for topic, at in progress.offsets.items()]
+    def _send_offsets(self, offsets: Mapping[str, int]) -> None:
+        places = [TopicPartition(topic, self._unit, at) for topic, at in offsets.items()]
         metadata = self._offsets_of.consumer_group_metadata()
-        within(_OFFSETS_S + _LAST_STEP_S, self._producer.send_offsets_to_transaction, offsets, metadata, _OFFSETS_S)
+        within(_OFFSETS_S + _LAST_STEP_S, self._producer.send_offsets_to_transaction, places, metadata, _OFFSETS_S)
 
     def _commit(self, deadline_s: float) -> None:
         """A commit whose answer was lost is asked for again; it is safe to ask twice."""
+        self.was_disturbed, began_s = False, time.monotonic()
         while True:
             try:
                 self._producer.commit_transaction(max(_LAST_STEP_S, deadline_s - time.monotonic()))
@@ -229,7 +244,9 @@ class UnitTransactions:
                 if not error.args[0].retriable() or time.monotonic() > deadline_s:
                     raise
                 _log.info("unit %s: commit is tried again: %s", self._unit, error.args[0].str())
+                self.was_disturbed = True
             else:
+                self.was_disturbed |= time.monotonic() - began_s > _LONG_S
                 return
 
 

@@ -15,11 +15,12 @@ import msgspec
 from confluent_kafka import KafkaException, TopicPartition
 
 from broker.settings import KafkaSettings
-from joiner.run import clients, process, recovery, state_log, transaction
+from joiner.run import clients, hanging, process, recovery, state_log, transaction
 from joiner.run.clients import log_range, make_consumer
-from joiner.run.hanging import Settled
 from joiner.run.intake import Keys
 from joiner.run.process import JoinerProcess
+from joiner.run.progress import encode, progress_key
+from joiner.run.state_log import StateLog
 from joiner.run.transaction import Aborted, Fenced, UnitTransactions
 from joiner.run.unit import Effects, Unit
 
@@ -80,7 +81,7 @@ def progress_of_the_batch_before() -> AbstractContextManager[None]:
 
 def claim_before_init() -> AbstractContextManager[None]:
     """The progress record is read before the transactional id is initialised."""
-    read, claim = state_log.read_progress, recovery.claim
+    read, claim = state_log.read_newest, recovery.claim
 
     def early(settings: Any, unit: int, *rest: Any) -> Any:
         name = settings.application.name
@@ -95,7 +96,7 @@ def claim_before_init() -> AbstractContextManager[None]:
         with (
             _changed(process, "claim", early),
             _changed(
-                recovery, "read_progress", lambda *given: _mine.early[0] if hasattr(_mine, "early") else read(*given)
+                recovery, "read_newest", lambda *given: _mine.early[0] if hasattr(_mine, "early") else read(*given)
             ),
         ):
             yield
@@ -105,15 +106,15 @@ def claim_before_init() -> AbstractContextManager[None]:
 
 def progress_is_cached() -> AbstractContextManager[None]:
     """A process that takes a unit again goes on from the progress it saw when it took the unit first."""
-    read = state_log.read_progress
+    read = state_log.read_newest
 
     def wrong(kafka: Any, group: str, topic: str, unit: int) -> Any:
         seen = _mine.__dict__.setdefault("seen", {})
-        if seen.get(unit) is None:
+        if unit not in seen or seen[unit].progress() is None:
             seen[unit] = read(kafka, group, topic, unit)
         return seen[unit]
 
-    return _changed(recovery, "read_progress", wrong)
+    return _changed(recovery, "read_newest", wrong)
 
 
 def manifest_before_chunks() -> AbstractContextManager[None]:
@@ -248,27 +249,30 @@ def replay_goes_beyond_c() -> AbstractContextManager[None]:
     """The replay ends where the log ends now, not at C."""
     replay = recovery._replay  # noqa: SLF001 - this is what is broken
 
-    def wrong(settings: Any, unit: Any, until: dict[str, int]) -> int:
+    def wrong(settings: Any, unit: Any, until: dict[str, int], *effects: Any) -> int:
         consumer = make_consumer(settings.kafka, settings.application.name)
-        return replay(settings, unit, {topic: log_range(consumer, topic, unit.number)[1] for topic in until})
+        ends = {topic: log_range(consumer, topic, unit.number)[1] for topic in until}
+        return replay(settings, unit, ends, *effects)
 
     return _changed(recovery, "_replay", wrong)
 
 
 def group_offsets_are_believed() -> AbstractContextManager[None]:
     """A unit goes on from the offsets that the group has, not from those of the progress record."""
-    read = state_log.read_progress
+    read = state_log.read_newest
 
     def wrong(kafka: Any, group: str, topic: str, unit: int) -> Any:
-        found = read(kafka, group, topic, unit)
+        log = read(kafka, group, topic, unit)
+        found = log.progress()
         if found is None:
-            return None
+            return log
         consumer = make_consumer(kafka, group)
         places = consumer.committed([TopicPartition(name, unit) for name in found.offsets], 1.0)
         believed = {place.topic: place.offset for place in places if place.offset >= 0}
-        return msgspec.structs.replace(found, offsets=found.offsets | believed)
+        wrongly = msgspec.structs.replace(found, offsets=found.offsets | believed)
+        return StateLog(unit, log.values | {progress_key(unit): encode(wrongly)})
 
-    return _changed(recovery, "read_progress", wrong)
+    return _changed(recovery, "read_newest", wrong)
 
 
 def snapshot_is_one_ahead() -> AbstractContextManager[None]:
@@ -298,7 +302,22 @@ def keys_are_not_in_the_snapshot() -> AbstractContextManager[None]:
 
 def hanging_is_not_looked_for() -> AbstractContextManager[None]:
     """A claimant trusts that Kafka has ended everything."""
-    return _changed(recovery, "settle_hanging", lambda *given: Settled(given[3], Effects()))
+    return _changed(recovery, "find_unsettled", lambda *_: None)
+
+
+def what_hangs_is_rolled_back_without_a_note() -> AbstractContextManager[None]:
+    """A claimant that dies while it settles leaves nothing to the next one."""
+    return _changed(hanging, "_note", lambda *_: None)
+
+
+def what_hangs_is_taken_for_rolled_back() -> AbstractContextManager[None]:
+    """What hangs is rolled back, and the unit goes on from its last visible progress as if nothing else were there."""
+    settle = hanging.settle
+
+    def wrong(settings: Any, unsettled: Any, transactions: Any, progress: Any, _effects_again: Any) -> Effects:
+        return settle(settings, unsettled, transactions, progress, Effects)
+
+    return _changed(recovery, "settle", wrong)
 
 
 BUGS: Final[dict[str, Bug]] = {
@@ -324,5 +343,7 @@ BUGS: Final[dict[str, Bug]] = {
         snapshot_is_one_ahead,
         keys_are_not_in_the_snapshot,
         hanging_is_not_looked_for,
+        what_hangs_is_rolled_back_without_a_note,
+        what_hangs_is_taken_for_rolled_back,
     )
 }

@@ -109,7 +109,6 @@ class _History:
         self._sources: dict[int, Transaction] = {}
         self._trouble = plan.choice(_TEMPERS)
         self._faults_max = plan.randint(1, 12)
-        self._is_forgetting = False
         self._act = self._begin
         self._act_from = 0
         self._make_topics()
@@ -158,8 +157,6 @@ class _History:
     def _begin(self) -> None:
         """Trouble."""
         draw = self._draw
-        if self._is_forgetting and self.world.kafka.forgets is None:
-            self._settle_what_was_forgotten()
         if self._fed < len(self._feed) and draw.random() < self._rate:
             for _ in range(draw.choice([1, 1, 2, 6])):
                 self._feed_one()
@@ -177,21 +174,6 @@ class _History:
                 self._turn_to(self._heal)
         elif self.world.steps > _TROUBLE_STEPS_MAX:
             self._turn_to(self._heal)
-
-    def _settle_what_was_forgotten(self) -> None:
-        """Fence all owners, so that new claims find what hangs, and let nothing else go wrong meanwhile.
-
-        A claimant that dies while it puts this right, and a second loss, are beyond the promise.
-        """
-        self._is_forgetting = False
-        self._faults_max = 0
-        kafka = self.world.kafka
-        for unit in range(self._settings.topics.partitions):
-            name = f"{APPLICATION}-{unit}"
-            if name in kafka.identities and kafka.identities[name].transaction is not None:
-                # The owner has gone on already: its next commit would end it.
-                kafka.commit_what_is_left(name)
-            kafka.init(name, 60.0)
 
     def _heal(self) -> None:
         """Nothing goes wrong any more, and whoever is frozen wakes."""
@@ -229,11 +211,8 @@ class _History:
             return
         kafka = self.world.kafka
         open_now = [name for name, identity in kafka.identities.items() if identity.transaction is not None]
-        # What is left open of a commit in a topic of results ends with the next result there.
-        if not self.world.counts["markers forgotten"]:
-            open_now += [f"{name} [{unit}]" for name, unit, log in kafka.logs() if log.stable_end < log.end]
+        open_now += [f"{name} [{unit}]" for name, unit, log in kafka.logs() if log.stable_end < log.end]
         if not open_now:
-            kafka.commit_what_is_left()
             self._check_changes_of_owner()
             self._judge("at the end")
             self.world.end()
@@ -367,18 +346,21 @@ class _History:
         if self.world.counts["markers forgotten"]:
             return
         share = self._draw.choice([1.0, 1.0, 0.5])
-        self._is_forgetting = True
         self.world.kafka.forgets = lambda: self._draw.random() < share
         self._did("markers forgotten")
 
     def deed_retention(self) -> None:
-        """Retention removes input that lies behind the newest snapshot."""
+        """Retention removes input that lies behind the newest snapshot.
+
+        Behind the one before, where what Kafka has forgotten is to be settled: that begins there.
+        """
+        older = 1 + bool(self.world.counts["markers forgotten"])
         for unit, log in enumerate(self.world.kafka.topics[_STATE].logs):
             keys = {manifest_key(unit, slot).encode() for slot in (0, 1)}
             found = [entry for entry in log.archive if entry.key in keys and entry.is_committed]
-            if found:
-                newest = max((decode_manifest(entry.value or b"") for entry in found), key=lambda m: m.serial)
-                for topic, at in newest.offsets.items():
+            if len(found) >= older:
+                manifests = sorted((decode_manifest(entry.value or b"") for entry in found), key=lambda m: m.serial)
+                for topic, at in manifests[-older].offsets.items():
                     self.world.kafka.log(topic, unit).remove_before(self._draw.randint(0, at))
         self._did("retention")
 

@@ -22,6 +22,8 @@ from tests.simulation.memory_log import ABORTED, COMMITTED, Transaction
 
 Result = TypeVar("Result")
 
+_RESTART_S = 2.0
+
 # The public names of the library's constants begin with an underscore.
 _FATAL = KafkaError._FATAL  # noqa: SLF001
 _FENCED = KafkaError._FENCED  # noqa: SLF001
@@ -160,6 +162,7 @@ class MemoryProducer:
         self._is_open = False
         self._fatal: KafkaError | None = None
         self._buffer: dict[tuple[str, int], list[tuple[bytes | None, bytes | None]]] = {}
+        self._to_tell: list[Callable[[KafkaError | None, Any], None]] = []
         link.attach(self)
 
     def init_transactions(self, _timeout: float = 0) -> None:
@@ -183,12 +186,15 @@ class MemoryProducer:
         value: bytes | None = None,
         key: bytes | None = None,
         partition: int = 0,
+        on_delivery: Callable[[KafkaError | None, Any], None] | None = None,
     ) -> None:
-        """Buffer a record."""
+        """Buffer a record. ``on_delivery`` is told by the next flush."""
         self._tell("produce", lambda: None)
         if self._id and not self._is_open:
             raise kafka_error(_STATE, "no transaction is open")
         self._buffer.setdefault((topic, partition), []).append((key, value))
+        if on_delivery is not None:
+            self._to_tell.append(on_delivery)
         self._let_some_go()
 
     def produce_batch(self, topic: str, messages: list[dict[str, Any]], partition: int = 0) -> int:
@@ -206,6 +212,8 @@ class MemoryProducer:
         """Write what is buffered."""
         for place in list(self._buffer):
             self._tell("flush", partial(self._flush, place))
+        while self._to_tell:
+            self._to_tell.pop()(None, None)
         return 0
 
     def send_offsets_to_transaction(self, offsets: list[TopicPartition], group: Any, _timeout: float = 0) -> None:
@@ -248,7 +256,11 @@ class MemoryProducer:
             if self._kafka.check_epoch(self._id, self._epoch).transaction is within:
                 self._kafka.end(self._id, self._epoch, state)
 
+        before = self._kafka.times_forgotten
         self._tell(call, end)
+        if self._kafka.times_forgotten != before:
+            # It forgets because it was killed, and the answer comes when it is back.
+            self._link.pass_time(_RESTART_S)
         self._is_open = False
 
     def _current(self) -> Transaction | None:

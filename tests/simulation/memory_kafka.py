@@ -49,6 +49,7 @@ class MemoryKafka:
         self.forgets: Callable[[], bool] | None = None
         """Of the next transaction that ends: asked for each of its partitions whether that is never told (see
         `joiner.run.hanging`)."""
+        self.times_forgotten = 0
         self.decided: list[Transaction] = []
         """Committed or aborted, and not yet marked in every partition."""
         self._markers_lag = markers_lag
@@ -129,12 +130,6 @@ class MemoryKafka:
                 self._decide(identity, ABORTED)
                 identity.epoch += 1
 
-    def commit_what_is_left(self, transactional_id: str | None = None) -> None:
-        """End what was forgotten as the next commit of its producer would; None: of all producers."""
-        producer = None if transactional_id is None else self.identities[transactional_id].producer
-        for _, _, log in self.logs():
-            log.commit_what_is_left(producer)
-
     def begin_source(self) -> Transaction:
         """A transaction of a producer that nobody fences: a source's."""
         return Transaction(-1, 0, self.now_s())
@@ -168,6 +163,7 @@ class MemoryKafka:
             for log in [log for log in transaction.logs if self.forgets()]:
                 log.leave_open(transaction)
             self.forgets = None
+            self.times_forgotten += 1
         transaction.state = state
         self.aborted += state == ABORTED
         self.decided.append(transaction)

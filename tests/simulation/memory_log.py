@@ -27,8 +27,6 @@ class Transaction:
     """Those where it wrote and no control record stands yet."""
     offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
     """By group and place: consumer offsets that become visible with the commit."""
-    is_left: bool = False
-    """What a partition still holds of a transaction that has ended without its knowing."""
 
 
 @dataclass(slots=True)
@@ -85,17 +83,11 @@ class Log:
 
     def leave_open(self, transaction: Transaction) -> None:
         """A transaction that is going to end will stay open here: nobody tells this partition."""
-        left = Transaction(transaction.producer, transaction.epoch, transaction.begun_s, logs=[self], is_left=True)
+        left = Transaction(transaction.producer, transaction.epoch, transaction.begun_s, logs=[self])
         self._first_open[left] = self._first_open.pop(transaction)
         transaction.logs.remove(self)
         for entry in self.archive:
             entry.transaction = left if entry.transaction is transaction else entry.transaction
-
-    def commit_what_is_left(self, producer: int | None = None) -> None:
-        """As the next commit of its producer would; None: of all producers."""
-        for left in [known for known in self._first_open if known.is_left and producer in (None, known.producer)]:
-            left.state = COMMITTED
-            del self._first_open[left]
 
     def read(self, position: int, count_max: int, *, committed: bool) -> tuple[list[Entry], int]:
         """Up to ``count_max`` records from ``position`` on, and the position behind what was looked at."""
