@@ -41,6 +41,8 @@ from joiner.run.transaction import Aborted, UnitTransactions, offsets_as_text
 from joiner.run.unit import Effects
 
 _LOOK_S: Final = 0.05
+_MARKERS_S: Final = 5.0
+"""Kafka marks a committed transaction in its partitions a moment after it has answered."""
 _TAIL: Final = 100_000
 """Records at the end of a partition among which results are looked for, at least."""
 _TAIL_FACTOR: Final = 4
@@ -83,8 +85,11 @@ def find_unsettled(settings: JoinerSettings, log: StateLog) -> Unsettled | None:
 
 def check_ended(settings: JoinerSettings, unit: int, transactions: UnitTransactions) -> None:
     """Look whether the last commit hangs, where it was disturbed. Raises `Aborted`: the unit must be claimed anew."""
-    if transactions.was_disturbed and _open_from(settings, unit, [settings.state_topic, *_data_topics(settings)]):
-        raise Aborted("Kafka was away and may have left the transaction open")
+    deadline_s = time.monotonic() + _MARKERS_S
+    while transactions.was_disturbed and _open_from(settings, unit, [settings.state_topic, *_data_topics(settings)]):
+        if time.monotonic() > deadline_s:
+            raise Aborted("Kafka was away and may have left the transaction open")
+        time.sleep(_LOOK_S)
 
 
 def settle(
