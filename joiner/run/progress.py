@@ -1,12 +1,12 @@
 """The records of the state topic ``<application>.state``: progress, snapshot chunks, manifests.
 
-One partition a unit, compacted, written only under the unit's ``transactional.id``. Keys:
+One partition a unit, compacted, written under the unit's ``transactional.id``. Keys:
 
     <unit>/progress           `Progress`, in every transaction of the unit; what it says counts
-    <unit>/unsettled          `Progress` up to which results may be there already; outside any transaction, written
-                              where Kafka has forgotten to end one (see `hanging`), removed by the next claim
     <unit>/<slot>/<i>         chunk i of the snapshot in that slot: raw bytes
     <unit>/<slot>/manifest    `Manifest` of that snapshot, written last
+    <unit>/unsettled          `Progress` up to which results may be there: the only record outside a transaction,
+                              where Kafka has forgotten to end one (see `hanging`); removed by the next claim
 
 Two slots alternate, so that a complete snapshot is there while the next is written. A snapshot and its manifest
 are one transaction. Surplus chunks of a slot are tombstoned.

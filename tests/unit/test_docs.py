@@ -227,7 +227,8 @@ def test_every_topic_is_in_the_formats() -> None:
 
 def test_every_key_of_the_state_topic_is_in_the_formats() -> None:
     unit, slot, index = 71, 82, 93
-    keys = [progress.progress_key(unit), progress.manifest_key(unit, slot), progress.chunk_key(unit, slot, index)]
+    of_unit = [progress.progress_key(unit), progress.unsettled_key(unit)]
+    keys = [*of_unit, progress.manifest_key(unit, slot), progress.chunk_key(unit, slot, index)]
     names = {str(unit): "<unit>", str(slot): "<slot>", str(index): "<i>"}
     forms = {re.sub(r"\d+", lambda digits: names[digits[0]], key) for key in keys}
     told = {row.cells[0].strip("`") for row in rows(FORMATS) if row.section == "State topic" and row.title == "key"}
