@@ -16,6 +16,9 @@ CHAOS_REPORT ?= .lsb/chaos
 SOAK_MINUTES ?= 65
 SOAK_REPORT ?= .lsb/soak
 
+# Progress is shown also where it goes into a file.
+export PYTHONUNBUFFERED := 1
+
 say = @printf '\n== %s\n' "$(1)"
 
 .PHONY: help setup demo up down status test test-chaos soak simulation check format lock clean
