@@ -40,6 +40,7 @@ class Membership:
         self._settings = settings
         self._give_back = give_back
         self._fenced_s: float | None = None
+        self._subscribes_more = False
         self._consumer = self._join()
 
     def poll(self) -> None:
@@ -49,6 +50,14 @@ class Membership:
         # The library's wrapper of a fatal error; `fatal()` is not set on it.
         if error is not None and error.code() == KafkaError._FATAL:  # noqa: SLF001 - the public name of the constant
             self._join_again(error)
+
+    def ask_anew(self) -> None:
+        """Make the group spread its units again: it does where a member subscribes to something else.
+
+        To a topic that does not exist, and the next time no longer.
+        """
+        self._subscribes_more = not self._subscribes_more
+        self._subscribe(self._consumer)
 
     def close(self) -> None:
         """Stop being a member."""
@@ -65,13 +74,17 @@ class Membership:
             max_poll_interval_ms=max(_REBALANCE_MS, application.session_timeout // 1_000_000),
             partition_assignment_strategy="cooperative-sticky",
         )
+        self._subscribe(consumer)
+        return consumer
+
+    def _subscribe(self, consumer: Consumer) -> None:
+        more = [f"{self._settings.application.name}.nothing"] if self._subscribes_more else []
         consumer.subscribe(
-            self._settings.input_topics[:1],
+            [self._settings.input_topics[0], *more],
             on_assign=self._on_assign,
             on_revoke=lambda consumer, partitions: self._on_revoke(consumer, partitions, lost=False),
             on_lost=lambda consumer, partitions: self._on_revoke(consumer, partitions, lost=True),
         )
-        return consumer
 
     def _join_again(self, error: KafkaError) -> None:
         """After the group has fenced this member: by another of its name, or by itself.
