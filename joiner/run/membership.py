@@ -40,24 +40,20 @@ class Membership:
         self._settings = settings
         self._give_back = give_back
         self._fenced_s: float | None = None
-        self._subscribes_more = False
+        self._is_told: bool
+        self._has_asked: bool
         self._consumer = self._join()
 
     def poll(self) -> None:
         """Keep the membership alive and learn of changes. Raises `InstanceTaken`."""
         message = self._consumer.poll(0)
         error = message.error() if message is not None else None
+        if self._is_told and not self._has_asked:
+            self._has_asked = True
+            self._subscribe(self._consumer, f"{self._settings.application.name}.nothing")
         # The library's wrapper of a fatal error; `fatal()` is not set on it.
         if error is not None and error.code() == KafkaError._FATAL:  # noqa: SLF001 - the public name of the constant
             self._join_again(error)
-
-    def ask_anew(self) -> None:
-        """Make the group spread its units again: it does where a member subscribes to something else.
-
-        To a topic that does not exist, and the next time no longer.
-        """
-        self._subscribes_more = not self._subscribes_more
-        self._subscribe(self._consumer)
 
     def close(self) -> None:
         """Stop being a member."""
@@ -74,11 +70,16 @@ class Membership:
             max_poll_interval_ms=max(_REBALANCE_MS, application.session_timeout // 1_000_000),
             partition_assignment_strategy="cooperative-sticky",
         )
+        self._is_told = self._has_asked = False
         self._subscribe(consumer)
         return consumer
 
-    def _subscribe(self, consumer: Consumer) -> None:
-        more = [f"{self._settings.application.name}.nothing"] if self._subscribes_more else []
+    def _subscribe(self, consumer: Consumer, *more: str) -> None:
+        """``more``: a topic that does not exist, so that the group spreads its units once more.
+
+        Units go from one member to another in two rebalances. Where all members die between the two and come back
+        under their names, Kafka hands each what it had after the first, and a unit that was on its way is nobody's.
+        """
         consumer.subscribe(
             [self._settings.input_topics[0], *more],
             on_assign=self._on_assign,
@@ -108,6 +109,7 @@ class Membership:
         self._consumer = self._join()
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._is_told = True
         for partition in partitions:
             partition.offset = OFFSET_END  # where it would read if it were not paused
         consumer.incremental_assign(partitions)

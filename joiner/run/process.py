@@ -28,7 +28,6 @@ from joiner.run.clients import (
     raise_for,
     timed_out,
 )
-from joiner.run.group_watch import GroupWatch
 from joiner.run.hanging import check_ended
 from joiner.run.intake import Message
 from joiner.run.membership import Membership
@@ -100,7 +99,6 @@ class JoinerProcess:
         self._admin = make_admin(self._settings.kafka)
         inputs = self._settings.input_topics
         watch = TopicWatch(self._admin, {name: found for name, found in facts.items() if name in inputs})
-        group_watch = GroupWatch(self._admin, self._settings)
         self._lender = unsubscribed_consumer(self._settings)
         self._data = make_consumer(
             self._settings.kafka,
@@ -128,9 +126,6 @@ class JoinerProcess:
                 self._cycle()
                 self._metrics.report(self._owned_units())
                 watch.check()
-                if left_out := group_watch.check():
-                    _log.warning("the group gives units %s to nobody; asking it to spread them again", left_out)
-                    membership.ask_anew()
             # Looked at here: leaving the group gives back what was set aside, too.
             status = 1 if self._aside else 0
         except TopicError:

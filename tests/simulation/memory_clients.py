@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.simulation.memory_groups import Place
 from tests.simulation.memory_kafka import MemoryKafka, kafka_error
@@ -114,22 +114,6 @@ class MemoryAdmin:
             future.set_result(_Description(topic.topic_id, topic.logs))
         return future
 
-    def describe_consumer_groups(self, names: Sequence[str], **_options: Any) -> dict[str, Future[Any]]:
-        """Members of groups, and what they are due."""
-        try:
-            return self._link.act("describe", lambda: {name: self._describe_group(name) for name in names})
-        except KafkaException as error:
-            return {name: _failed(error) for name in names}
-
-    def _describe_group(self, name: str) -> Future[Any]:
-        future: Future[Any] = Future()
-        members = [
-            _Member(member.instance, _Assignment([TopicPartition(*place) for place in sorted(member.due)]))
-            for member in self._link.kafka.group(name).members
-        ]
-        future.set_result(_GroupDescription(ConsumerGroupState.STABLE, members))
-        return future
-
     def create_topics(self, topics: Sequence[Any], **_options: Any) -> dict[str, Future[None]]:
         """Make topics."""
         return {topic.topic: self._done(partial(self._create, topic)) for topic in topics}
@@ -160,20 +144,6 @@ def _failed(error: KafkaException) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_exception(error)
     return future
-
-
-class _Assignment(NamedTuple):
-    topic_partitions: list[TopicPartition]
-
-
-class _Member(NamedTuple):
-    group_instance_id: str
-    assignment: _Assignment
-
-
-class _GroupDescription(NamedTuple):
-    state: ConsumerGroupState
-    members: list[_Member]
 
 
 class _Description(NamedTuple):

@@ -136,9 +136,12 @@ class MemoryConsumer:
     # Being a member
 
     def subscribe(self, topics: list[str], **callbacks: Callable[..., Any]) -> None:
-        """Join the group."""
+        """Join the group; a member that subscribes to more topics stays the member it is."""
         self._topics, self._callbacks = topics, callbacks
-        self._join()
+        if self._member is None:
+            self._join()
+        else:
+            self._member.topics = topics
 
     def _join(self) -> None:
         group = self._kafka.group(self._group)
