@@ -28,11 +28,12 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
 
+from broker.wire import Joined, Late, Rejected
 from joiner.run.clients import TIMEOUT_S, log_range, make_consumer, make_producer, make_reader, read_to_end, timed_out
 from joiner.run.progress import Progress, encode, unsettled_key
 from joiner.run.settings import JoinerSettings
@@ -118,12 +119,9 @@ def settle(
         _roll_back(settings, unit, transactions, list(unsettled.open_from), progress)
     effects = effects_again()
     topics = settings.topics
-    there = _visible_ids(settings, unit, topics.out, len(effects.joined))
-    effects.joined = [one for one in effects.joined if one.id not in there]
-    there = _visible_ids(settings, unit, topics.late, len(effects.late))
-    effects.late = [one for one in effects.late if one.id not in there]
-    there = _visible_ids(settings, unit, topics.rejected, len(effects.rejected))
-    effects.rejected = [one for one in effects.rejected if one.id not in there]
+    effects.joined = _missing(settings, unit, topics.out, effects.joined)
+    effects.late = _missing(settings, unit, topics.late, effects.late)
+    effects.rejected = _missing(settings, unit, topics.rejected, effects.rejected)
     missing = len(effects.joined) + len(effects.late) + len(effects.rejected)
     _log.warning("unit %s: settled; %s results were missing and are written with the claim", unit, missing)
     return effects
@@ -168,14 +166,18 @@ class _Told(msgspec.Struct):
     id: str = ""
 
 
-def _visible_ids(settings: JoinerSettings, unit: int, topic: str, wanted: int) -> set[str]:
-    """The ids at the end of a partition of results, late records or dead letters."""
+_Written = TypeVar("_Written", Joined, Late, Rejected)
+
+
+def _missing(settings: JoinerSettings, unit: int, topic: str, wanted: list[_Written]) -> list[_Written]:
+    """Which of these results, late records or dead letters are not visible at the end of their partition."""
     if not wanted:
-        return set()
+        return []
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
         low, high = log_range(consumer, topic, unit)
-        start = max(low, high - max(_TAIL, _TAIL_FACTOR * wanted))
-        return {_id_of(record.value()) for record in read_to_end(consumer, topic, unit, start, high)}
+        start = max(low, high - max(_TAIL, _TAIL_FACTOR * len(wanted)))
+        there = {_id_of(record.value()) for record in read_to_end(consumer, topic, unit, start, high)}
+    return [one for one in wanted if one.id not in there]
 
 
 def _id_of(value: bytes | None) -> str:
