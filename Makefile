@@ -18,6 +18,8 @@ SOAK_REPORT ?= .lsb/soak
 
 # Progress is shown also where it goes into a file.
 export PYTHONUNBUFFERED := 1
+# Compiled once, not by each of the hundreds of processes that the tests start: half of a start would be spent on it.
+unexport PYTHONDONTWRITEBYTECODE
 
 say = @printf '\n== %s\n' "$(1)"
 

@@ -15,6 +15,9 @@ from broker.settings import KafkaSettings
 TIMEOUT_S: Final = 30.0
 """For one request to Kafka: a broker that restarts is back by then."""
 
+READ_WAIT_S: Final = 0.01
+"""`Consumer.consume` stays so long for a full batch, also where it has met the end of the log."""
+
 EOF_CODE: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the public name of the constant
 
 KAFKA_LOG: Final = client_logger("joiner.kafka")
@@ -67,7 +70,7 @@ def read_to_end(consumer: Consumer, topic: str, partition: int, start: int, end:
     consumer.assign([TopicPartition(topic, partition, start)])
     deadline_s = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline_s:
-        for message in consumer.consume(1000, 0.1):
+        for message in consumer.consume(1000, READ_WAIT_S):
             error = message.error()
             if error is not None and error.code() == EOF_CODE:
                 if (message.offset() or 0) >= end:

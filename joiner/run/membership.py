@@ -21,6 +21,10 @@ _FENCED_AGAIN_SESSIONS: Final = 3
 """Fenced twice within so many session timeouts: then there is another process. Two of one name take the name from
 each other at every heartbeat, of which a session has several; the false alarm needs a whole session without Kafka."""
 
+_HEARTBEATS: Final = 6
+"""In a session timeout. Of a member that dies, so much less than the timeout may be left of it, and a member that lives
+learns at its next heartbeat that there are units to take; the library's 3 s would be half of the least timeout."""
+
 _REBALANCE_MS: Final = 60_000
 """Longer than the loop is away from the group at most: it waits for a commit, or for units to be taken."""
 
@@ -66,6 +70,7 @@ class Membership:
             application.name,
             group_instance_id=application.instance,
             session_timeout_ms=application.session_timeout // 1_000_000,
+            heartbeat_interval_ms=application.session_timeout // 1_000_000 // _HEARTBEATS,
             # The group waits so long for a member that does not answer a rebalance; by default five minutes.
             max_poll_interval_ms=max(_REBALANCE_MS, application.session_timeout // 1_000_000),
             partition_assignment_strategy="cooperative-sticky",

@@ -25,7 +25,16 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from broker.topics import TopicFacts, TopicSpec, data_topic_specs, state_topic_spec, topic_facts
-from joiner.run.clients import EOF_CODE, TIMEOUT_S, log_range, make_consumer, make_reader, raise_for, timed_out
+from joiner.run.clients import (
+    EOF_CODE,
+    READ_WAIT_S,
+    TIMEOUT_S,
+    log_range,
+    make_consumer,
+    make_reader,
+    raise_for,
+    timed_out,
+)
 from joiner.run.hanging import check_ended, find_unsettled, settle
 from joiner.run.intake import Message
 from joiner.run.progress import FORMAT_VERSION, Progress
@@ -353,7 +362,7 @@ def _replay(settings: JoinerSettings, unit: Unit, until: dict[str, int], effects
         while behind:
             batches: dict[str, list[Message]] = {topic: [] for topic in behind}
             reached: set[str] = set()
-            for message in consumer.consume(_REPLAY_BATCH, 0.1):
+            for message in consumer.consume(_REPLAY_BATCH, READ_WAIT_S):
                 topic, offset = str(message.topic()), int(message.offset() or 0)
                 error = message.error()
                 if error is not None and error.code() == EOF_CODE:
