@@ -50,6 +50,7 @@ _FATAL: Final = KafkaError._FATAL  # noqa: SLF001 - as above
 _OFFSET_NOT_THERE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - as above
 
 _CLOSE_S: Final = 1.0
+_REBALANCE_MS: Final = 60_000
 _PATIENCE_S: Final = 0.5
 _ASK_KAFKA_S: Final = 10.0
 
@@ -358,6 +359,9 @@ def _consumer_config(settings: DbConnectorSettings) -> dict[str, Any]:
     config = settings.kafka.client_config(
         group_id=own.group,
         session_timeout_ms=own.session_timeout // 1_000_000,
+        # The group waits so long for a member that does not answer a rebalance, one that has gone among them; by
+        # default five minutes. The loop is never away from the group for long: the database is waited for beside it.
+        max_poll_interval_ms=max(_REBALANCE_MS, own.session_timeout // 1_000_000),
         client_id=SOURCE,
         isolation_level="read_committed",
         enable_auto_commit=False,

@@ -126,8 +126,10 @@ class JoinerProcess:
                 self._cycle()
                 self._metrics.report(self._owned_units())
                 watch.check()
-            # Looked at here: leaving the group gives back what was set aside, too.
-            status = 1 if self._aside else 0
+            # Looked at here: leaving the group gives back what was set aside, too. Units that another process has are
+            # no fault of one that was asked to end.
+            faults = self._aside.keys() - self._lost.keys() if self._stop.is_set() else self._aside
+            status = 1 if faults else 0
         except TopicError:
             # What was read last may be of another topic: it must not be saved as the state.
             for number in list(self._owned):
@@ -178,6 +180,9 @@ class JoinerProcess:
         try:
             if was_fenced and not self._still_ours(number):
                 return None
+            # Connects the consumer while the unit is claimed; told of its partitions without a connection, it waits.
+            for topic in self._settings.input_topics:
+                log_range(self._data, topic, number)
             transactions, progress = self._claim(number)
             try:
                 recovered = recover(self._settings, number, transactions, progress)

@@ -108,6 +108,9 @@ class UnitTransactions:
     def init(self) -> None:
         """Take the transactional id: from now on everyone else's transactions of this unit fail."""
         try:
+            # So that it is connected: the library looks for its coordinator when it is told to initialise, and where it
+            # has no connection yet, again only half a second later.
+            self._producer.list_topics(self._settings.state_topic, TIMEOUT_S)
             self._producer.init_transactions(TIMEOUT_S)
         except KafkaException as error:
             # Other fatal errors (no right to the id, say) are told as what they are.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from broker.stack.errors import StackError
 from broker.stack.servers import Server
 from tests.chaos.limits import empty_disk, fill_disk, set_clock
 from tests.chaos.pipeline import JOINERS, SERVERS, ChaosPipeline
@@ -173,7 +174,14 @@ class Play:
         if act.fault == "freeze":
             server.resume()
         server.start()
-        server.wait_ready()
+        try:
+            server.wait_ready()
+        except StackError:
+            if act.fault != "fill":
+                raise
+            # It was on its way out, because of the disk that was full.
+            server.start()
+            server.wait_ready()
 
     def _server(self, name: str) -> Server:
         return {server.name: server for server in self._pipeline.servers.stack.servers}[name]

@@ -165,6 +165,10 @@ class MemoryProducer:
         self._to_tell: list[Callable[[KafkaError | None, Any], None]] = []
         link.attach(self)
 
+    def list_topics(self, _topic: str, _timeout: float = 0) -> None:
+        """Connect."""
+        self._tell("metadata", lambda: None)
+
     def init_transactions(self, _timeout: float = 0) -> None:
         """Take the transactional id."""
 

@@ -65,6 +65,33 @@ class Intruder:
         self.complaints.append(text)
 
 
+class Stopper(Intruder):
+    """Asks the owner to end as soon as it has lost the unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statuses: list[int | BaseException] = []
+
+    def complain(self, text: str) -> None:
+        """See `Director`."""
+        super().complain(text)
+        assert self.process is not None
+        self.process.joiner.stop()
+
+    def ended(self, _process: SimulatedProcess, status: int | BaseException) -> None:
+        """See `Director`."""
+        self.statuses.append(status)
+        self.world.end()
+
+
+def test_a_process_that_is_asked_to_end_ends_well_though_another_has_one_of_its_units() -> None:
+    play = Stopper()
+    with on_stage(play.world):
+        play.world.play()
+    assert play.complaints == ["unit 0: now owned by process late (run late); given up"]
+    assert play.statuses == [0]
+
+
 def test_a_unit_that_a_late_claimant_took_and_left_is_taken_again() -> None:
     play = Intruder()
     with on_stage(play.world):
