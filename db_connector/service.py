@@ -51,6 +51,8 @@ _OFFSET_NOT_THERE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - as ab
 
 _CLOSE_S: Final = 1.0
 _REBALANCE_MS: Final = 60_000
+_FENCED_AGAIN_SESSIONS: Final = 3
+"""Fenced twice within so many session timeouts: then there is another process of the name."""
 _PATIENCE_S: Final = 0.5
 _ASK_KAFKA_S: Final = 10.0
 
@@ -100,8 +102,8 @@ class Service:
         self._topic = settings.topics.out
         self._target = target_of(settings)
         self._writer, self._letters, self._stop, self._journal = writer, letters, stop, journal
-        config = {**_consumer_config(settings), "on_commit": self._committed}
-        self._consumer = Consumer(config, logger=client_logger("db_connector.librdkafka"))
+        self._consumer = self._make_consumer()
+        self._fenced_s = float("-inf")
         self._epochs: dict[int, int] = {}
         self._epoch = 0
         self._has_given_up = False
@@ -115,7 +117,7 @@ class Service:
 
     def run(self) -> None:
         """Consume until ``stop`` is set. Raises `KafkaFailureError` and `DeliveryError` for what needs an operator."""
-        self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
+        self._subscribe()
         try:
             while not self._stop.is_set():
                 self._step()
@@ -124,6 +126,35 @@ class Service:
         finally:
             self._close()
             self.progress.say_at_the_end()
+
+    def _make_consumer(self) -> Consumer:
+        config = {**_consumer_config(self._settings), "on_commit": self._committed}
+        return Consumer(config, logger=client_logger("db_connector.librdkafka"))
+
+    def _subscribe(self) -> None:
+        self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
+
+    def _join_again(self, error: KafkaError) -> None:
+        """After the group has fenced this member: by another of its name, or by itself.
+
+        The library fences itself where it comes back after a session that ran out: it joins anew under the name, and a
+        commit of the member it was is still on its way.
+        """
+        now_s, before_s = time.monotonic(), self._fenced_s
+        if now_s - before_s < _FENCED_AGAIN_SESSIONS * self._own.session_timeout / 1e9:
+            raise KafkaFailureError(
+                f"another process of group {self._own.group} runs as instance {self._own.instance!r} ({error.str()}):"
+                " give each one a name of its own, db_connector.instance"
+            )
+        self._fenced_s = now_s
+        log.warning("the group knows another member as instance %r; joining anew", self._own.instance)
+        self._close()
+        # What is on its way to the database is written, and not acknowledged: it is read again.
+        for state in (self._epochs, self._acknowledged, self._sent, self._early):
+            state.clear()
+        self._commits_open, self._paused = 0, False
+        self._consumer = self._make_consumer()
+        self._subscribe()
 
     def _step(self) -> None:
         while (outcome := self._writer.outcome(0)) is not None:
@@ -149,6 +180,9 @@ class Service:
             error = message.error()
             partition, offset = message.partition(), message.offset()
             if error is not None and error.code() != _END_OF_PARTITION:
+                if error.code() == _FATAL and "instance" in error.str():
+                    self._join_again(error)
+                    return Results()
                 self._judge(error, partition)
                 continue
             epoch = self._epochs.get(-1 if partition is None else partition)

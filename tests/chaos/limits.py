@@ -15,6 +15,7 @@ from typing import Final
 _DISK_MB: Final = 300
 _BALLAST: Final = "ballast"
 _LIBRARIES: Final = "usr/lib/*/faketime/libfaketimeMT.so.1"
+_SLEEP: Final = Path(__file__).parent / "set_clock"
 
 
 def why_no_disk() -> str:
@@ -72,6 +73,7 @@ def clock_variables(file: Path) -> dict[str, str]:
         "FAKETIME_CACHE_DURATION": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         "DONT_FAKE_MONOTONIC": "1",
+        "PYTHONPATH": str(_SLEEP),
     }
 
 

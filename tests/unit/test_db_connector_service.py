@@ -182,9 +182,26 @@ def test_only_an_offset_that_was_committed_for_this_target_is_believed(
 
 
 def test_a_client_that_cannot_go_on_ends_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As the consumer tells it: by the code, while `fatal()` is not set.
-    fatal = KafkaError(KafkaError._FATAL, "fenced by another of the same name")  # noqa: SLF001 - its public name
-    assert not fatal.fatal()
-    service, _, _ = service_of(monkeypatch, threading.Event(), [[_Message(-1, error=fatal)]])
-    with pytest.raises(KafkaFailureError, match="fenced by another"):
+    service, _, _ = service_of(monkeypatch, threading.Event(), [[_Message(-1, error=fatal("no right to the group"))]])
+    with pytest.raises(KafkaFailureError, match="no right to the group"):
         service.run()
+
+
+def test_a_member_that_was_fenced_joins_anew_once_and_then_says_that_there_are_two(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fenced = _Message(-1, error=fatal("Static consumer fenced by other consumer with same group.instance.id"))
+    service, consumer, _ = service_of(monkeypatch, threading.Event(), [[fenced], [fenced]])
+    with pytest.raises(KafkaFailureError, match="give each one a name of its own"):
+        service.run()
+    assert [one.getMessage() for one in caplog.records].count(
+        "the group knows another member as instance ''; joining anew"
+    ) == 1
+    assert consumer.begun == [0, 0]
+
+
+def fatal(text: str) -> KafkaError:
+    # As the consumer tells it: by the code, while `fatal()` is not set.
+    error = KafkaError(KafkaError._FATAL, text)  # noqa: SLF001 - its public name
+    assert not error.fatal()
+    return error
