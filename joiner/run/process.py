@@ -126,10 +126,8 @@ class JoinerProcess:
                 self._cycle()
                 self._metrics.report(self._owned_units())
                 watch.check()
-            # Looked at here: leaving the group gives back what was set aside, too. Units that another process has are
-            # no fault of one that was asked to end.
-            faults = self._aside.keys() - self._lost.keys() if self._stop.is_set() else self._aside
-            status = 1 if faults else 0
+            # Looked at here: leaving the group gives back what was set aside, too.
+            status = 1 if self._stuck() else 0
         except TopicError:
             # What was read last may be of another topic: it must not be saved as the state.
             for number in list(self._owned):
@@ -150,7 +148,12 @@ class JoinerProcess:
         return {number: owned.recovered.unit.held() for number, owned in self._owned.items()}
 
     def _all_aside(self, membership: Membership) -> bool:
-        return bool(self._aside) and membership.units <= self._aside.keys()
+        stuck = self._stuck()
+        return bool(stuck) and membership.units <= stuck
+
+    def _stuck(self) -> set[int]:
+        """Units that cannot go on. Those that another process has claimed do: there, or here again after a while."""
+        return self._aside.keys() - self._lost.keys()
 
     # Taking units
 

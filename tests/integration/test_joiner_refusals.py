@@ -124,19 +124,21 @@ def test_a_claimant_that_died_before_its_claim_does_not_keep_the_unit(app: Appli
     app.verify()
 
 
-def test_an_owner_whose_unit_was_claimed_gives_it_up_and_says_to_whom(app: Application) -> None:
+def test_an_owner_whose_unit_was_claimed_gives_it_up_and_says_to_whom_and_is_there_when_that_one_is_gone(
+    app: Application,
+) -> None:
     app.create_topics()
     joiner = app.start()
     joiner.wait_for_units()
     for unit in range(PARTITIONS):
         claim_as(app, unit, run="abcdef", instance="elsewhere")
     app.produce(seeded_entries(28, 600))
-    assert joiner.ends() == 1
-    assert joiner.text().count("now owned by process elsewhere (run abcdef); given up") == PARTITIONS
+    given_up = "now owned by process elsewhere (run abcdef); given up"
+    wait_until(lambda: joiner.text().count(given_up) == PARTITIONS, "every unit is given up")
     assert {progress.run for progress in app.progress().values()} == {"abcdef"}
-    again = app.start()
     app.wait_until_through()
-    assert again.stop() == 0
+    assert joiner.text().count("the group still gives it to us; taking it again") == PARTITIONS
+    assert joiner.stop() == 0
     app.verify()
 
 
