@@ -41,11 +41,14 @@ def join(
     *,
     tolerance_ns: int | None = None,
     lateness_ns: int | tuple[int, int] = 0,
+    direction: str = "both",
+    driver: str = "both",
+    progress: str = "key",
     closed: bool = False,
 ) -> Answer:
     """As `joiner.check.oracle.join`."""
     lateness = lateness_ns if isinstance(lateness_ns, tuple) else (lateness_ns, lateness_ns)
-    judges = [Judge(lateness[0]), Judge(lateness[1])]
+    judges = [Judge(lateness[side], progress) for side in (0, 1)]
     late: list[set[int]] = [set(), set()]
     for side, entries in enumerate((left, right)):
         for entry in entries:
@@ -53,8 +56,8 @@ def join(
                 judges[side].mark(entry.key, entry.ts)
             elif judges[side].judge(entry.key, entry.ts, entry.seq, entry.event) == LATE:
                 late[side].add(entry.seq)
-    streams = [judge.stream() for judge in judges]
-    pairs = certain_pairs(streams[0], streams[1], tolerance_ns, closed=closed)
+    r_stream, s_stream = (judge.stream() for judge in judges)
+    pairs = certain_pairs(r_stream, s_stream, tolerance_ns, direction=direction, driver=driver, closed=closed)
     seqs = zip(pairs.left_seq.tolist(), pairs.right_seq.tolist(), strict=True)
     return Answer(set(seqs), *late)
 
@@ -67,8 +70,10 @@ DUPLICATE: Final = 2
 class Judge:
     """Judges the records of one stream as they come: accepted, late or duplicate; keeps the accepted ones."""
 
-    def __init__(self, lateness_ns: int) -> None:
+    def __init__(self, lateness_ns: int, progress: str = "key") -> None:
+        """``progress``: a record tells how far the stream is for its "key", or for the whole "partition"."""
         self._lateness_ns = lateness_ns
+        self._by_partition = progress == "partition"
         self._frontiers: dict[int, int] = {}
         self._twins: set[tuple[int, int, str]] = set()
         self._accepted: list[tuple[int, int, int]] = []
@@ -90,8 +95,7 @@ class Judge:
                 return DUPLICATE
             self._twins.add(twin)
         self._accepted.append((key, ts, seq))
-        if ts - self._lateness_ns > own:
-            frontiers[key] = ts - self._lateness_ns
+        self.mark(ALL_KEYS if self._by_partition else key, ts - self._lateness_ns)
         return ACCEPTED
 
     def stream(self) -> Stream:
@@ -131,11 +135,22 @@ class Pairs(NamedTuple):
     right_ordinal: Ints
 
 
-def certain_pairs(left: Stream, right: Stream, tolerance_ns: int | None, *, closed: bool = False) -> Pairs:
+def certain_pairs(
+    left: Stream,
+    right: Stream,
+    tolerance_ns: int | None,
+    *,
+    direction: str = "both",
+    driver: str = "both",
+    closed: bool = False,
+) -> Pairs:
     """Every pair with a relation that is certain at the frontiers of the two streams."""
     left_place, right_place = _places(left, right)
-    from_left = _neighbours(left, left_place, right, right_place, closed=closed)
-    from_right = _neighbours(right, right_place, left, left_place, closed=closed)[::-1]
+    from_left = from_right = (left_place[:0], left_place[:0])
+    if driver != "right":
+        from_left = _neighbours(left, left_place, right, right_place, direction, closed=closed)
+    if driver != "left":
+        from_right = _neighbours(right, right_place, left, left_place, direction, closed=closed)[::-1]
     once = np.unique(np.concatenate([at[0] * len(right.ts) + at[1] for at in (from_left, from_right)]))
     at_left, at_right = np.divmod(once, max(len(right.ts), 1))
     if tolerance_ns is not None:
@@ -164,19 +179,28 @@ def _places(left: Stream, right: Stream) -> tuple[Ints, Ints]:
     return place[: len(left.ts)], place[len(left.ts) :]
 
 
-def _neighbours(mine: Stream, place: Ints, other: Stream, others: Ints, *, closed: bool) -> tuple[Ints, Ints]:
+def _neighbours(
+    mine: Stream, place: Ints, other: Stream, others: Ints, direction: str, *, closed: bool
+) -> tuple[Ints, Ints]:
     """Positions of my records and of their certain neighbours among the others."""
     here = np.arange(len(place), dtype=np.int64)
     frontier = np.full(len(place), _ENDED) if closed else other.frontier_of(mine.key)
     if not len(others):
         return here[:0], here[:0]
     before = np.searchsorted(others, place, side="right") - 1
-    after = np.searchsorted(others, place, side="left")
-    is_before = (before >= 0) & (other.key[before] == mine.key) & (frontier > mine.ts)
-    after_clipped = np.minimum(after, len(others) - 1)
-    following = other.ts[after_clipped]
-    is_after = (after < len(others)) & (other.key[after_clipped] == mine.key)
-    is_after &= (following <= frontier) | (following == mine.ts)
+    after = np.minimum(np.searchsorted(others, place, side="left"), len(others) - 1)
+    has_before = (before >= 0) & (other.key[before] == mine.key)
+    has_after = (others[after] >= place) & (other.key[after] == mine.key)
+    previous, following = other.ts[before], other.ts[after]
+    is_before = has_before & (frontier > mine.ts)
+    is_after = has_after & ((following <= frontier) | (following == mine.ts))
+    if direction == "nearest":
+        to_before = _distance(mine.ts, previous)
+        is_nearer = has_before & (~has_after | (to_before <= _distance(mine.ts, following)))
+        is_before &= is_nearer & (is_after | (to_before <= _distance(mine.ts, frontier)))
+        is_after &= ~is_nearer
+    is_before &= direction != "forward"
+    is_after &= direction != "backward"
     return (
         np.concatenate([here[is_before], here[is_after]]),
         np.concatenate([before[is_before], after[is_after]]),

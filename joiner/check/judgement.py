@@ -55,7 +55,13 @@ class UnitJudgement:
     def __init__(self, settings: JoinerSettings, unit: int) -> None:
         self.unit = unit
         self.sides = [
-            SideJudgement(join, side, str(stream["topic"]), stream["quantity"], Judge(join.lateness[SIDES.index(side)]))
+            SideJudgement(
+                join,
+                side,
+                str(stream["topic"]),
+                stream["quantity"],
+                Judge(join.lateness[SIDES.index(side)], join.progress),
+            )
             for join in settings.join
             for side, stream in (("left", settings.stream(join.left)), ("right", settings.stream(join.right)))
         ]

@@ -74,7 +74,7 @@ def expect_pairs(
 ) -> ExpectedPairs:
     """The pairs of a join as judged so far; ``due`` are those at C where the judgement has gone on to C'."""
     left, right = sides
-    pairs = expected.certain_pairs(left.judge.stream(), right.judge.stream(), left.join.tolerance)
+    pairs = certain_now(left, right)
     lefts, rights = (
         [judgement.records[side.topic][offset] for offset in seqs.tolist()]
         for side, seqs in ((left, pairs.left_seq), (right, pairs.right_seq))
@@ -83,6 +83,14 @@ def expect_pairs(
     finite = np.isfinite(values)
     failed: NDArray[np.bool_] = np.logical_not(finite if values.ndim == 1 else finite.all(axis=1))
     return ExpectedPairs(left.join, pairs, _is_due(pairs, due), lefts, rights, values, failed)
+
+
+def certain_now(left: SideJudgement, right: SideJudgement) -> expected.Pairs:
+    """The pairs of a join that are certain by what has been judged."""
+    join = left.join
+    return expected.certain_pairs(
+        left.judge.stream(), right.judge.stream(), join.tolerance, direction=join.direction, driver=join.driver
+    )
 
 
 def _is_due(pairs: expected.Pairs, due: expected.Pairs | None) -> NDArray[np.bool_]:

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from joiner.check import comparison
 from joiner.check.evidence import EvidenceError
-from joiner.check.expected import certain_pairs
 from joiner.check.findings import Findings
 from joiner.check.judgement import UnitJudgement
-from joiner.check.pairs import expect_pairs
+from joiner.check.pairs import certain_now, expect_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -184,10 +183,7 @@ def _judge_unit(evidence: Evidence, span: Span, judgement: UnitJudgement) -> dic
         judgement.read(topic, evidence.inputs(judgement.unit, topic, span.start[topic], span.due[topic]))
     joins = [(left, right) for left, right in zip(judgement.sides[::2], judgement.sides[1::2], strict=True)]
     at_rest = span.stop == span.due
-    due: list[Pairs | None] = [
-        None if at_rest else certain_pairs(left.judge.stream(), right.judge.stream(), left.join.tolerance)
-        for left, right in joins
-    ]
+    due: list[Pairs | None] = [None if at_rest else certain_now(left, right) for left, right in joins]
     for topic in topics:
         if span.stop[topic] > span.due[topic]:
             judgement.read(topic, evidence.inputs(judgement.unit, topic, span.due[topic], span.stop[topic]))

@@ -42,6 +42,11 @@ class Records(NamedTuple):
     seq: Ints
     identity: Ints | None
 
+    def take(self, which: Ints) -> Records:
+        """The records of an index."""
+        identity = None if self.identity is None else self.identity[which]
+        return Records(self.key[which], self.ts[which], self.seq[which], identity)
+
 
 class Marks(NamedTuple):
     """Marks of one stream in log order: n keys (or `ALL_KEYS`), times in ns, log positions."""

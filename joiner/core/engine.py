@@ -22,9 +22,12 @@ from joiner.core.arguments import (
     check_rising,
 )
 from joiner.core.errors import ArgumentError
-from joiner.core.frontier import Frontier, grown
-from joiner.core.held import Held, find_released, merge, within
-from joiner.core.match import Side, new_pairs, relate
+from joiner.core.frontier import NEVER, Frontier, grown
+from joiner.core.held import Held, Merged, Rows, merge
+from joiner.core.match import DIRECTIONS, DRIVERS, Known, Relations, new_pairs, relate, wants_of
+from joiner.core.order import Segments, distinct
+from joiner.core.release import find_kept, within
+from joiner.core.unmatched import may_match
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +40,8 @@ __all__ = ["ALL_KEYS", "LocalStreamBuffer", "Step"]
 
 _LEFT, _RIGHT = 0, 1
 _NAMES: Final = ("left", "right")
+PROGRESS: Final = ("key", "partition")
+UNMATCHED: Final = ("none", "left", "right", "both")
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,9 @@ class Step:
     time and position, right time and position); ``left_ordinal``/``right_ordinal`` their places among the records
     of their stream with the same key and time, which are 0 without such ties. ``*_late_seq``: records that came
     after their stream's frontier; ``*_duplicate_seq``: records that came before with the same identity;
-    ``*_released_seq``: records that left the buffer, so that nobody will ask for their payload again. Each of
-    these in ascending order.
+    ``*_unmatched_seq``: records that are in no pair and cannot get into one any more, where that is asked for. Each of
+    these in ascending order. ``*_released_seq``: records that left the buffer, so that nobody will ask for their
+    payload after this step, in any order.
     """
 
     left_seq: Ints
@@ -61,6 +67,8 @@ class Step:
     right_duplicate_seq: Ints
     left_released_seq: Ints
     right_released_seq: Ints
+    left_unmatched_seq: Ints
+    right_unmatched_seq: Ints
 
 
 class LocalStreamBuffer:
@@ -74,8 +82,14 @@ class LocalStreamBuffer:
         tolerance_ns: pairs whose times are farther apart are left out; None: no limit.
         lateness_ns: how far a record may lag behind the largest time of its stream and key; one value for both
             sides or (left, right).
-        direction: ``"both"``; others are refused for now.
-        driver: ``"both"``; others are refused for now.
+        direction: which neighbours a record looks for: ``"backward"`` (previous), ``"forward"`` (next), ``"both"``,
+            or ``"nearest"``, the nearer of the two, the previous one where they are equally near.
+        driver: whose records look for neighbours: those of the ``"left"``, of the ``"right"``, or of ``"both"``.
+            ``driver="left", direction="backward"`` is the as-of join of each left record.
+        progress: how far a stream is, by ``"key"``, or by ``"partition"``: the largest time of the whole stream counts
+            for all keys, for inputs that are in the order of time across keys.
+        emit_unmatched: whose records are told that are in no pair and cannot get into one any more: those of the
+            ``"left"``, of the ``"right"``, of ``"both"``, or of ``"none"``.
 
     Raises:
         ArgumentError: naming the argument and what it may be.
@@ -98,22 +112,33 @@ class LocalStreamBuffer:
         lateness_ns: int | tuple[int, int] = 0,
         direction: str = "both",
         driver: str = "both",
+        progress: str = "key",
+        emit_unmatched: str = "none",
     ) -> None:
-        for name, value in (("direction", direction), ("driver", driver)):
-            if value != "both":
-                message = f"{name} = {value!r} is not there yet; only 'both' is"
+        for name, value, known in (
+            ("direction", direction, DIRECTIONS),
+            ("driver", driver, DRIVERS),
+            ("progress", progress, PROGRESS),
+            ("emit_unmatched", emit_unmatched, UNMATCHED),
+        ):
+            if value not in known:
+                message = f"{name} = {value!r} is not known; it is one of {', '.join(map(repr, known))}"
                 raise ArgumentError(message)
+        self._direction, self._driver, self._progress = direction, driver, progress
+        self._emit_unmatched = emit_unmatched
+        self._wants = wants_of(direction, driver)
         self._tolerance_ns = None if tolerance_ns is None else check_duration("tolerance_ns", tolerance_ns)
         sides = lateness_ns if isinstance(lateness_ns, (tuple, list)) else (lateness_ns, lateness_ns)
         if len(sides) != len(_NAMES):
             message = f"lateness_ns must be one value or (left, right), not {len(sides)} values"
             raise ArgumentError(message)
         self._frontier = [
-            Frontier(check_duration(f"lateness_ns ({name})", value)) for name, value in zip(_NAMES, sides, strict=True)
+            Frontier(check_duration(f"lateness_ns ({name})", value), by_partition=progress == "partition")
+            for name, value in zip(_NAMES, sides, strict=True)
         ]
-        self._held = [Held.nothing(), Held.nothing()]
-        # By key, the largest time that the side has released.
-        self._gone: list[Ints] = [np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)]
+        self._held = Held()
+        # By side and key, the largest time that was released.
+        self._gone = [np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)]
         self._last_seq: list[int | None] = [None, None]
         self._identified: list[bool | None] = [None, None]
         self._closed = False
@@ -153,37 +178,41 @@ class LocalStreamBuffer:
         ]
         self._identified = self._check_identities(records)
         self._last_seq = last_seq
-        self._make_room(records, marks)
-        before = [frontier.copy() for frontier in self._frontier]
-        late = [self._frontier[side].advance(records[side], marks[side]) for side in (_LEFT, _RIGHT)]
-        new = [_accepted(records[side], late[side]) for side in (_LEFT, _RIGHT)]
-        late_seq = [records[side].seq[late[side]] for side in (_LEFT, _RIGHT)]
-        return self._step(before, new, late_seq)
+        keys = self._touched_keys(records, marks)
+        before = self._frontiers(keys)
+        late = [np.flatnonzero(self._frontier[side].advance(records[side], marks[side])) for side in (_LEFT, _RIGHT)]
+        new = (
+            _accepted(records[_LEFT], late[_LEFT], is_right=False),
+            _accepted(records[_RIGHT], late[_RIGHT], is_right=True),
+        )
+        late_seq = records[_LEFT].seq[late[_LEFT]], records[_RIGHT].seq[late[_RIGHT]]
+        return self._step(keys, before, new, late_seq)
 
     def close(self) -> Step:
         """Both streams have ended: everything left becomes certain, and the buffer is empty. Once only."""
         if self._closed:
             message = "close after close: both streams have ended already"
             raise ArgumentError(message)
-        before = [frontier.copy() for frontier in self._frontier]
+        keys = self._held.keys()
+        before = self._frontiers(keys)
         for frontier in self._frontier:
             frontier.end()
-        step = self._step(before, [Held.nothing(), Held.nothing()], [_NOTHING, _NOTHING])
+        step = self._step(keys, before, (Rows.room(0), Rows.room(0)), (_NOTHING, _NOTHING))
         self._closed = True
         return step
 
     def __len__(self) -> int:
         """Records held, of both sides."""
-        return sum(len(held.key) for held in self._held)
+        return len(self._held)
 
     def held_seq(self) -> tuple[Ints, Ints]:
         """The positions of the records held on the left and on the right, ascending."""
-        return np.sort(self._held[_LEFT].seq), np.sort(self._held[_RIGHT].seq)
+        return _seq_by_side(self._held.rows(self._held.keys()))
 
     def held_by_key(self) -> tuple[Ints, Ints]:
         """The keys of which records are held, ascending, and how many of each, of both sides together."""
-        key, count = np.unique(np.concatenate([held.key for held in self._held]), return_counts=True)
-        return key, count
+        keys = self._held.keys()
+        return keys, self._held.count(keys)
 
     def frontier_ns(self, keys: Sequence[int] | Ints) -> tuple[Ints, Ints]:
         """The frontiers of the left and right stream for ``keys``, in ns; the least int64 where nothing is known."""
@@ -196,6 +225,10 @@ class LocalStreamBuffer:
         """The whole state, options included, as bytes for `restore`."""
         options: dict[str, Any] = {
             "tolerance_ns": self._tolerance_ns,
+            "direction": self._direction,
+            "driver": self._driver,
+            "progress": self._progress,
+            "emit_unmatched": self._emit_unmatched,
             "lateness_ns": [frontier.lateness_ns for frontier in self._frontier],
             "of_all": [frontier.of_all for frontier in self._frontier],
             "last_seq": self._last_seq,
@@ -203,22 +236,31 @@ class LocalStreamBuffer:
             "closed": self._closed,
         }
         columns = {}
-        for side, name in enumerate(_NAMES):
-            columns[f"{name}.frontier"] = self._frontier[side].by_key
-            columns[f"{name}.gone"] = self._gone[side]
-            columns |= {f"{name}.{field}": column for field, column in self._held[side]._asdict().items()}
+        for name, frontier, gone in zip(_NAMES, self._frontier, self._gone, strict=True):
+            columns[f"{name}.frontier"], columns[f"{name}.gone"] = frontier.by_key, gone
+        for name, column in self._held.rows(self._held.keys())._asdict().items():
+            columns[name] = column.astype(np.int64)
         return snapshot.pack(options, columns)
 
     @classmethod
     def restore(cls, data: bytes) -> Self:
         """The buffer of a snapshot. Raises `SnapshotError` where the bytes are none, damaged, or too new."""
         options, columns = snapshot.unpack(data)
-        buffer = cls(tolerance_ns=options["tolerance_ns"], lateness_ns=tuple(options["lateness_ns"]))
+        buffer = cls(
+            tolerance_ns=options["tolerance_ns"],
+            lateness_ns=tuple(options["lateness_ns"]),
+            direction=options["direction"],
+            driver=options["driver"],
+            progress=options["progress"],
+            emit_unmatched=options["emit_unmatched"],
+        )
         for side, name in enumerate(_NAMES):
             buffer._frontier[side].of_all = options["of_all"][side]
             buffer._frontier[side].by_key = columns[f"{name}.frontier"]
             buffer._gone[side] = columns[f"{name}.gone"]
-            buffer._held[side] = Held(*(columns[f"{name}.{field}"] for field in Held._fields))
+        empty = Rows.room(0)
+        buffer._held = Held(Rows(*(columns[n].astype(c.dtype) for n, c in empty._asdict().items())))
+        buffer._held.grow(len(buffer._gone[_LEFT]))
         buffer._last_seq, buffer._identified = options["last_seq"], options["identified"]
         buffer._closed = options["closed"]
         return buffer
@@ -236,87 +278,106 @@ class LocalStreamBuffer:
             known[side] = has
         return known
 
-    def _make_room(self, records: list[Records], marks: list[Marks]) -> None:
-        keys = [batch.key for batch in records] + [batch.key for batch in marks]
-        self._grow(max((int(key.max()) for key in keys if len(key)), default=-1) + 1)
+    def _touched_keys(self, records: list[Records], marks: list[Marks]) -> Ints:
+        """The keys, ascending, for which a batch can change anything."""
+        keys = [batch.key for batch in records] + [batch.key[batch.key != ALL_KEYS] for batch in marks]
+        if any(map(Frontier.concerns_all, self._frontier, records, marks)):
+            keys.append(self._held.keys())
+        touched = distinct(keys)
+        self._grow(int(touched[-1]) + 1 if len(touched) else 0)
+        return touched
+
+    def _frontiers(self, keys: Ints) -> Ints:
+        """The frontiers of both streams for ``keys``, shape (2, k)."""
+        return np.array([frontier.at(keys) for frontier in self._frontier])
 
     def _grow(self, keys: int) -> None:
         for frontier in self._frontier:
             frontier.grow(keys)
         self._gone = [grown(gone, keys) for gone in self._gone]
+        self._held.grow(keys)
 
-    def _step(self, before: list[Frontier], new: list[Held], late_seq: list[Ints]) -> Step:
-        aside, records, sides, duplicate_seq = [], [], [], []
-        touched = self._touched(before, new)
-        for side in (_LEFT, _RIGHT):
-            here = touched[self._held[side].key]
-            aside.append(self._held[side].take(~here))
-            merged, old, duplicates = merge(
-                self._held[side].take(here), new[side], identified=bool(self._identified[side])
-            )
-            records.append(merged)
-            duplicate_seq.append(np.sort(duplicates))
-            other, key = 1 - side, merged.key
-            sides.append(
-                Side(
-                    key,
-                    merged.ts,
-                    old,
-                    before[other].at(key),
-                    self._frontier[other].at(key),
-                    self._gone[other][key],
-                )
-            )
-        relations = relate(sides[_LEFT], sides[_RIGHT])
-        left_at, right_at = new_pairs(*relations)
-        near = within(records[_LEFT].ts[left_at], records[_RIGHT].ts[right_at], self._tolerance_ns)
-        left_at, right_at = left_at[near], right_at[near]
-        released = []
-        for side in (_LEFT, _RIGHT):
-            other = 1 - side
-            gone = find_released(
-                sides[side],
-                self._frontier[side].at(sides[side].key),
-                relations[side],
-                sides[other],
-                relations[other],
-                self._tolerance_ns,
-            )
-            released.append(self._release(side, records[side], gone))
-            self._held[side] = aside[side].plus(records[side].take(~gone))
+    def _step(self, keys: Ints, before: Ints, new: tuple[Rows, Rows], late_seq: tuple[Ints, Ints]) -> Step:
+        """Take accepted records in; ``before``: the frontiers of the touched ``keys`` before the batch, (2, k)."""
+        merged, duplicates = merge(self._held.rows(keys), new, identified=any(self._identified))
+        known = self._known(merged, keys, before)
+        relations = relate(merged, known, self._wants)
+        left, right = new_pairs(merged, relations)
+        if self._tolerance_ns is not None:
+            near = np.flatnonzero(within(merged.ts[left], merged.ts[right], self._tolerance_ns))
+            left, right = left[near], right[near]
+        unmatched = self._find_unmatched(merged, known, relations, left, right)
+        kept = find_kept(merged, known, relations, self._wants, self._tolerance_ns)
+        self._let_go(merged, known, ~kept)
+        self._held.put(keys, merged.of(np.flatnonzero(kept)))
+        left, right = merged.order[left], merged.order[right]
+        seq, ordinal = merged.rows.seq, merged.rows.ordinal
+        has_ordinals = ordinal.any()
         return Step(
-            records[_LEFT].seq[left_at],
-            records[_RIGHT].seq[right_at],
-            records[_LEFT].ordinal[left_at],
-            records[_RIGHT].ordinal[right_at],
+            seq[left],
+            seq[right],
+            ordinal[left] if has_ordinals else np.zeros_like(left),
+            ordinal[right] if has_ordinals else np.zeros_like(right),
             *late_seq,
-            *duplicate_seq,
-            *released,
+            *_seq_by_side(duplicates),
+            *merged.seq_by_side(~kept),
+            *unmatched,
         )
 
-    def _touched(self, before: list[Frontier], new: list[Held]) -> NDArray[np.bool_]:
-        """By key: whether this step can change anything for it, by a new record or by a frontier."""
-        touched = np.zeros(len(self._gone[_LEFT]), dtype=bool)
-        for side in (_LEFT, _RIGHT):
-            touched[new[side].key] = True
-            if self._frontier[side].of_all != before[side].of_all:
-                touched[:] = True
-            touched |= self._frontier[side].by_key != before[side].by_key
-        return touched
+    def _find_unmatched(
+        self, merged: Merged, known: Known, relations: Relations, left: Ints, right: Ints
+    ) -> tuple[Ints, Ints]:
+        """The positions of those found to be unmatched in this step, in which the given ones are paired."""
+        if self._emit_unmatched == "none":
+            return _NOTHING, _NOTHING
+        told = merged.rows.told[merged.order]
+        told[left] = told[right] = True
+        unmatched = ~told & ~may_match(merged, known, relations, self._wants, self._tolerance_ns)
+        if self._emit_unmatched != "both":
+            unmatched &= merged.is_right == (self._emit_unmatched == "right")
+        merged.rows.told[merged.order] = told | unmatched
+        return _seq_by_side(merged.of(np.flatnonzero(unmatched)))
 
-    def _release(self, side: int, records: Held, gone: NDArray[np.bool_]) -> Ints:
-        key, ts = records.key[gone], records.ts[gone]
-        # In the order of time within each key: what is assigned last is the largest.
-        self._gone[side][key] = ts
-        return np.sort(records.seq[gone])
+    def _let_go(self, merged: Merged, known: Known, released: NDArray[np.bool_]) -> None:
+        """Note the largest time that is released of each side and key."""
+        if not len(known.first):
+            return
+        keys = merged.key[known.first]
+        for gone, of_side in zip(self._gone, (~merged.is_right, merged.is_right), strict=True):
+            largest = np.maximum.reduceat(np.where(released & of_side, merged.ts, NEVER), known.first)
+            gone[keys] = np.maximum(gone[keys], largest)
+
+    def _known(self, merged: Merged, touched: Ints, before: Ints) -> Known:
+        """What is known of the streams, for the keys of which there are records."""
+        of_key = Segments.of(merged.new_key)
+        keys = merged.key[of_key.start]
+        number, now = np.arange(len(keys)), self._frontiers(keys)
+        place = np.where(merged.is_right, of_key.spread(number + len(keys)), of_key.spread(number))
+        return Known(
+            before[:, np.searchsorted(touched, keys)],
+            now,
+            np.array([gone[keys] for gone in self._gone]),
+            of_key.start,
+            place,
+            now[::-1].ravel()[place],
+        )
 
 
 _NOTHING: Final = np.empty(0, dtype=np.int64)
 
 
-def _accepted(records: Records, late: NDArray[np.bool_]) -> Held:
-    """The records that are not late, as held ones without an ordinal yet."""
-    fine = ~late
-    key, ts, seq = records.key[fine], records.ts[fine], records.seq[fine]
-    identity = np.zeros(len(key), dtype=np.int64) if records.identity is None else records.identity[fine]
-    return Held(key, ts, seq, identity, np.zeros(len(key), dtype=np.int64))
+def _accepted(records: Records, late: Ints, *, is_right: bool) -> Rows:
+    """The records that are not late."""
+    if len(late):
+        fine = np.ones(len(records.key), dtype=bool)
+        fine[late] = False
+        records = records.take(np.flatnonzero(fine))
+    return Rows.new(records.key, records.ts, records.seq, records.identity, is_right=is_right)
+
+
+def _seq_by_side(rows: Rows) -> tuple[Ints, Ints]:
+    """The positions of the left and of the right ones, ascending."""
+    if not len(rows.key):
+        return _NOTHING, _NOTHING
+    seq = [rows.seq[np.flatnonzero(rows.is_right == side)] for side in (_LEFT, _RIGHT)]
+    return np.sort(seq[_LEFT]), np.sort(seq[_RIGHT])

@@ -1,23 +1,25 @@
 """How far a stream is: the frontier of each key, and which records came too late for it.
 
 ``F(key)`` is the larger of (largest time of the key) - lateness and the highest mark that covers the key. It is
-a promise about what comes later; a record below it on arrival is late. Records are judged one after the other in
+a promise about what comes later; a record below it on arrival is late. With ``by_partition`` the largest time of the
+whole stream takes the place of the key's own. Records are judged one after the other in
 log order, here for a whole batch at once. A late record never moves the frontier that it is late for.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from joiner.core.arguments import ALL_KEYS, Marks, Records
-from joiner.core.order import segment_starts
+from joiner.core.order import grouping_order, segment_starts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
 
 NEVER: Final = np.iinfo(np.int64).min
 """The frontier of a key of which nothing is known: below every time."""
@@ -27,10 +29,12 @@ FOREVER: Final = np.iinfo(np.int64).max
 
 
 class Frontier:
-    """The frontier of one stream: by key, and the highest mark that covers all keys."""
+    """The frontier of one stream: by key, and what covers all keys."""
 
-    def __init__(self, lateness_ns: int) -> None:
+    def __init__(self, lateness_ns: int, *, by_partition: bool = False) -> None:
+        """``by_partition``: a record tells of all keys, not of its own alone."""
         self.lateness_ns = lateness_ns
+        self.by_partition = by_partition
         self.by_key: Ints = np.empty(0, dtype=np.int64)
         self.of_all = int(NEVER)
 
@@ -42,61 +46,72 @@ class Frontier:
         """Make room for keys below ``keys``."""
         self.by_key = grown(self.by_key, keys)
 
-    def advance(self, records: Records, marks: Marks) -> NDArray[np.bool_]:
+    def concerns_all(self, records: Records, marks: Marks) -> bool:
+        """Whether a batch may move the frontier of keys that it does not name."""
+        return bool((self.by_partition and len(records.key)) or (marks.key == ALL_KEYS).any())
+
+    def advance(self, records: Records, marks: Marks) -> Bools:
         """Take a batch in log order; returns which records are late, shape (n,). Keys must have room."""
-        if not len(marks.key):
-            return self._advance_records(records)
-        return self._advance_with_marks(records, marks)
+        promise = less(records.ts, self.lateness_ns)
+        if not self.by_partition and not len(marks.key):
+            in_order = bool((records.ts[1:] >= records.ts[:-1]).all())
+            raise_keys = self._raise_keys_in_order if in_order else self._raise_keys
+            return records.ts < np.maximum(raise_keys(records.key, promise), self.of_all)
+        covers = marks.key == ALL_KEYS
+        seq = np.append(records.seq, marks.seq[~covers])
+        order = np.argsort(seq)
+        own = np.full_like(promise, NEVER) if self.by_partition else promise
+        of_keys = np.empty_like(seq)
+        of_keys[order] = self._raise_keys(
+            np.append(records.key, marks.key[~covers])[order], np.append(own, marks.ts[~covers])[order]
+        )
+        of_keys = of_keys[: len(promise)]
+        # With `by_partition`, what is late for its key tells nothing of the others.
+        counts = np.flatnonzero(records.ts >= of_keys) if self.by_partition else np.arange(0)
+        of_all = self._raise_all(
+            np.append(records.seq[counts], marks.seq[covers]),
+            np.append(promise[counts], marks.ts[covers]),
+            records.seq,
+        )
+        return records.ts < np.maximum(of_all, of_keys)
 
     def end(self) -> None:
         """The stream has ended: nothing comes any more."""
         self.of_all = int(FOREVER)
 
-    def copy(self) -> Self:
-        """An independent frontier in the same state."""
-        twin = type(self)(self.lateness_ns)
-        twin.by_key, twin.of_all = self.by_key.copy(), self.of_all
-        return twin
+    def _raise_all(self, seq: Ints, promise: Ints, asked: Ints) -> Ints:
+        """Take promises for all keys; returns what covered all of them just before each position in ``asked``."""
+        if not len(seq):
+            return np.full_like(asked, self.of_all)
+        order = np.argsort(seq)
+        highest = np.maximum.accumulate(np.append(self.of_all, promise[order]))
+        self.of_all = int(highest[-1])
+        return highest[np.searchsorted(seq[order], asked)]
 
-    def _advance_records(self, records: Records) -> NDArray[np.bool_]:
-        if not len(records.key):
-            return np.empty(0, dtype=bool)
-        order = np.argsort(records.key, kind="stable")
-        key, promise = records.key[order], less(records.ts[order], self.lateness_ns)
-        late = np.empty(len(key), dtype=bool)
-        late[order] = records.ts[order] < self._before(key, promise)
-        return late
+    def _raise_keys_in_order(self, key: Ints, promise: Ints) -> Ints:
+        """As `_raise_keys`, of promises that rise across keys: none is late for another one of its batch."""
+        before = self.by_key[key]
+        # Of equal keys the last one is assigned last, and is the largest.
+        self.by_key[key] = np.maximum(before, promise)
+        return before
 
-    def _advance_with_marks(self, records: Records, marks: Marks) -> NDArray[np.bool_]:
-        n, for_all = len(records.key), marks.key == ALL_KEYS
-        all_seq, all_ts = marks.seq[for_all], np.maximum.accumulate(marks.ts[for_all])
-        one = ~for_all
-        key = np.concatenate([records.key, marks.key[one]])
-        seq = np.concatenate([records.seq, marks.seq[one]])
-        promise = np.concatenate([less(records.ts, self.lateness_ns), marks.ts[one]])
-        order = np.lexsort((seq, key))
-        before = np.empty(len(key), dtype=np.int64)
-        before[order] = self._before(key[order], promise[order])
-        if len(all_seq):
-            # The last mark for all keys below each record's position counts for it.
-            reached = np.searchsorted(all_seq, records.seq)
-            by_mark = np.concatenate([[self.of_all], all_ts])[reached]
-            before[:n] = np.maximum(before[:n], by_mark)
-            self.of_all = max(self.of_all, int(all_ts[-1]))
-        return records.ts < before[:n]
-
-    def _before(self, key: Ints, promise: Ints) -> Ints:
-        """The frontier just before each entry; entries are in order of (key, position). Moves the frontier."""
+    def _raise_keys(self, key: Ints, promise: Ints) -> Ints:
+        """Take promises for single keys, in log order; returns the frontier of each one's key just before it."""
         if not len(key):
             return promise
+        order = grouping_order(key)
+        key, promise = key[order], promise[order]
         starts = segment_starts(key)
         highest = _running_max(promise, starts)
-        known = self.at(key)
-        before = known.copy()
-        before[1:] = np.where(starts[1:], before[1:], np.maximum(before[1:], highest[:-1]))
-        ends = np.append(starts[1:], np.True_)
-        last = key[ends]
-        self.by_key[last] = np.maximum(self.by_key[last], highest[ends])
+        first = np.flatnonzero(starts)
+        keys, last = key[first], np.append(first[1:], len(key)) - 1
+        known = self.by_key[keys]
+        self.by_key[keys] = np.maximum(known, highest[last])
+        earlier = np.empty_like(highest)
+        earlier[1:] = highest[:-1]
+        earlier[first] = NEVER
+        before = np.empty_like(highest)
+        before[order] = np.maximum(earlier, np.repeat(known, last - first + 1))
         return before
 
 
@@ -116,7 +131,7 @@ def grown(values: Ints, length: int) -> Ints:
     return larger
 
 
-def _running_max(values: Ints, starts: NDArray[np.bool_]) -> Ints:
+def _running_max(values: Ints, starts: Bools) -> Ints:
     """The running maximum within segments; ``starts`` is true at the first entry of each."""
     if bool(np.all((values[1:] >= values[:-1]) | starts[1:])):
         return values

@@ -1,19 +1,17 @@
-"""The records a buffer holds, and which of them it can let go.
+"""The records a buffer holds: a table of both sides, and where in it the records of each key lie.
 
-Held records are columns, in the order (key, ts, seq) within each key. A record leaves as soon as no future and no
-pending record can have it as a neighbour, and only from the front of its key: one in the middle also keeps older
-ones from being neighbours.
+A step takes the records of the keys that it touches and puts back those that are still needed. The table is a log:
+what is put back is appended, and when most of it has been taken out again, the rest is moved together. So a step costs
+what it touches, however many keys are held.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from joiner.core.frontier import FOREVER, less
-from joiner.core.match import Relation, Relations, Side
-from joiner.core.order import NOBODY, position_in_segment, segment_starts
+from joiner.core.order import Segments, segment_starts, sorting_order
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,122 +19,190 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
 
+_ROOM_MIN: Final = 1024
+"""Records that the table has room for at least."""
 
-class Held(NamedTuple):
-    """Records of one stream: key, time in ns, log position, identity, ordinal among equal times; int64 (n,) each."""
+
+class Rows(NamedTuple):
+    """Records of both sides, shape (n,) each, int64 but for the flags.
+
+    Key, time in ns, log position in the own stream, whether of the right side, identity, ordinal among equal times of
+    the own side, and whether it has been in a pair or told to be unmatched.
+    """
 
     key: Ints
     ts: Ints
     seq: Ints
+    is_right: Bools
     identity: Ints
     ordinal: Ints
+    told: Bools
 
     @classmethod
-    def nothing(cls) -> Self:
-        """No records."""
-        return cls(*(np.empty(0, dtype=np.int64) for _ in cls._fields))
+    def room(cls, n: int) -> Self:
+        """Columns of ``n`` entries that mean nothing yet."""
+        flags = {"is_right", "told"}
+        columns: list[Any] = [np.zeros(n, dtype=np.bool_ if name in flags else np.int64) for name in cls._fields]
+        return cls(*columns)
 
-    def take(self, which: Ints | Bools) -> Held:
+    @classmethod
+    def new(cls, key: Ints, ts: Ints, seq: Ints, identity: Ints | None, *, is_right: bool) -> Self:
+        """Records that have just come in."""
+        n = len(key)
+        nothing = np.zeros(n, dtype=np.int64)
+        flags = np.full(n, is_right), np.zeros(n, dtype=np.bool_)
+        return cls(key, ts, seq, flags[0], nothing if identity is None else identity, nothing, flags[1])
+
+    def take(self, which: Ints | Bools) -> Self:
         """The records of an index or a mask."""
-        return Held(*(column[which] for column in self))
+        columns: list[Any] = [column[which] for column in self]
+        return type(self)(*columns)
 
-    def plus(self, other: Held) -> Held:
-        """These records and then ``other``."""
-        return Held(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
+    @classmethod
+    def together(cls, parts: list[Rows]) -> Self:
+        """One after the other."""
+        return cls._make(map(np.concatenate, zip(*parts, strict=True)))
 
 
-def merge(old: Held, new: Held, *, identified: bool) -> tuple[Held, Bools, Ints]:
-    """Put new records among the old ones.
+class Held:
+    """What is held of all keys."""
 
-    Returns the records in the order (key, ts, seq), a mask of the old ones among them, and the positions (seq)
-    of duplicates that were left out: those with the key, time and identity of an earlier record.
+    def __init__(self, rows: Rows | None = None) -> None:
+        """``rows``, in the order of key."""
+        self._table = Rows.room(0)
+        self._used = self._live = 0
+        self._start = np.empty(0, dtype=np.int64)
+        self._count = np.empty(0, dtype=np.int64)
+        if rows is not None and len(rows.key):
+            self.grow(int(rows.key[-1]) + 1)
+            self.put(np.empty(0, dtype=np.int64), rows)
+
+    def __len__(self) -> int:
+        return self._live
+
+    def grow(self, keys: int) -> None:
+        """Make room for keys below ``keys``."""
+        if keys > len(self._count):
+            more = np.zeros(max(keys, 2 * len(self._count)) - len(self._count), dtype=np.int64)
+            self._start, self._count = np.append(self._start, more), np.append(self._count, more)
+
+    def keys(self) -> Ints:
+        """The keys of which records are held, ascending."""
+        return np.flatnonzero(self._count)
+
+    def count(self, keys: Ints) -> Ints:
+        """How many records are held of each of ``keys``."""
+        return self._count[keys]
+
+    def rows(self, keys: Ints) -> Rows:
+        """The records of ``keys``: one key after the other, each in the order (time, position)."""
+        count = self._count[keys]
+        begins = np.cumsum(count) - count
+        return self._table.take(np.repeat(self._start[keys] - begins, count) + np.arange(int(count.sum())))
+
+    def put(self, keys: Ints, rows: Rows) -> None:
+        """Hold ``rows``, in the order of key, as all that is held of their keys, and nothing of the other ``keys``."""
+        self._live += len(rows.key) - int(self._count[keys].sum())
+        self._count[keys] = 0
+        if self._used + len(rows.key) > len(self._table.key):
+            self._move_together(len(rows.key))
+        end = self._used + len(rows.key)
+        for column, values in zip(self._table, rows, strict=True):
+            column[self._used : end] = values
+        first = np.flatnonzero(segment_starts(rows.key))
+        key = rows.key[first]
+        self._start[key] = self._used + first
+        self._count[key] = np.append(first[1:], len(rows.key)) - first if len(first) else 0
+        self._used = end
+
+    def _move_together(self, more: int) -> None:
+        keys = self.keys()
+        rows, count = self.rows(keys), self._count[keys]
+        self._used = len(rows.key)
+        self._table = Rows.room(max(_ROOM_MIN, 2 * (self._used + more)))
+        for column, values in zip(self._table, rows, strict=True):
+            column[: self._used] = values
+        self._start[keys] = np.cumsum(count) - count
+
+
+class Merged(NamedTuple):
+    """The records of some keys, those held before and new ones, in the order (key, ts).
+
+    Equal ones stand in the order (side, log position). ``key``, ``ts``, ``is_right``, ``old`` (held before) and
+    ``new_key`` (true where a key begins) are in that order; ``ties`` are the segments of equal (key, ts), None where
+    there are no equal ones. What else is known of the records, ``rows`` has, where ``order`` leads to: first left ones,
+    then from ``rights_at`` on right ones, duplicates among them.
     """
-    both = old.plus(new)
-    order = np.lexsort((both.ts, both.key))  # stable: equal times stay in log order, old ones first
-    merged, is_old = both.take(order), order < len(old.key)
-    starts = segment_starts(merged.key, merged.ts)
-    duplicate_seq = np.empty(0, dtype=np.int64)
-    if starts.all():
-        return merged, is_old, duplicate_seq
-    if identified:
-        duplicate = _repeats(merged, starts)
-        if duplicate.any():
-            duplicate_seq = merged.seq[duplicate]
-            merged, is_old = merged.take(~duplicate), is_old[~duplicate]
-            starts = segment_starts(merged.key, merged.ts)
-    # A group of equal times that still gets records has lost none (they are held until the stream's own frontier
-    # has passed them), so its positions are its ordinals; a group that has lost some keeps those it was given.
-    ordinal = np.where(is_old, merged.ordinal, position_in_segment(starts))
-    return merged._replace(ordinal=ordinal), is_old, duplicate_seq
+
+    key: Ints
+    ts: Ints
+    is_right: Bools
+    old: Bools
+    new_key: Bools
+    ties: Segments | None
+    rows: Rows
+    order: Ints
+    rights_at: int
+
+    def of(self, at: Ints) -> Rows:
+        """The records at ``at``, whole."""
+        return self.rows.take(self.order[at])
+
+    def seq_by_side(self, which: Bools) -> tuple[Ints, Ints]:
+        """The log positions of some of the records, the left ones and the right ones."""
+        chosen = np.zeros(len(self.rows.key), dtype=bool)
+        chosen[self.order] = which
+        at = np.flatnonzero(chosen)
+        lefts = int(np.searchsorted(at, self.rights_at))
+        seq = self.rows.seq[at]
+        return seq[:lefts], seq[lefts:]
 
 
-def _repeats(merged: Held, starts: Bools) -> Bools:
-    """Which records repeat the identity of an earlier one of their group of equal key and time."""
-    group = np.cumsum(starts)
+def merge(held: Rows, new: tuple[Rows, Rows], *, identified: bool) -> tuple[Merged, Rows]:
+    """Put new left and right records among the held ones; returns also the duplicates that were left out.
+
+    A duplicate has the side, key, time and identity of an earlier record.
+    """
+    left, right = (held.take(np.flatnonzero(held.is_right == side)) for side in (False, True))
+    rows = Rows.together([left, new[0], right, new[1]])
+    old = np.zeros(len(rows.key), dtype=bool)
+    rights_at = len(left.key) + len(new[0].key)
+    old[: len(left.key)] = old[rights_at : rights_at + len(right.key)] = True
+    order = sorting_order(rows.key, rows.ts)
+    key, ts = rows.key[order], rows.ts[order]
+    new_key, new_time = segment_starts(key), segment_starts(key, ts)
+    duplicates, ties = rows.take(order[:0]), None
+    if not new_time.all():
+        if identified:
+            repeated = _repeats(rows, order, new_time)
+            duplicates, order = rows.take(order[repeated]), np.delete(order, repeated)
+            key, ts = rows.key[order], rows.ts[order]
+            new_key, new_time = segment_starts(key), segment_starts(key, ts)
+        ties = Segments.of(new_time)
+        _give_ordinals(rows, order, old, ties, rights_at)
+    return Merged(key, ts, order >= rights_at, old[order], new_key, ties, rows, order, rights_at), duplicates
+
+
+def _give_ordinals(rows: Rows, order: Ints, old: Bools, ties: Segments, rights_at: int) -> None:
+    """Set the place of each new record among those of its side in its group of equal key and time.
+
+    A group of equal times that still gets records has lost none (they are held until the stream's own frontier has
+    passed them), so its positions are its ordinals; a group that has lost some keeps those it was given.
+    """
+    shared = ties.entries(np.flatnonzero(ties.length > 1))
+    at = order[shared]
+    new_group = segment_starts(rows.key[at], rows.ts[at], at >= rights_at)
+    groups = Segments.of(new_group)
+    ordinal = np.arange(len(at)) - groups.spread(groups.start)
+    new = np.flatnonzero(~old[at])
+    rows.ordinal[at[new]] = ordinal[new]
+
+
+def _repeats(rows: Rows, order: Ints, starts: Bools) -> Ints:
+    """Which entries of ``order`` repeat the identity of an earlier one of their side, key and time."""
+    group = 2 * np.cumsum(starts) + rows.is_right[order]
     shared = np.flatnonzero(np.bincount(group)[group] > 1)
-    order = shared[np.lexsort((merged.identity[shared], group[shared]))]
-    repeated = np.zeros(len(starts), dtype=bool)
-    repeated[order] = ~segment_starts(group[order], merged.identity[order])
-    return repeated
-
-
-def find_released(
-    side: Side,
-    own_now: Ints,
-    relations: Relations,
-    other: Side,
-    of_other: Relations,
-    tolerance_ns: int | None,
-) -> Bools:
-    """Which records of ``side`` nobody can have as a neighbour any more; shape (n,).
-
-    ``own_now`` is the own stream's frontier of each record's key, ``relations`` and ``of_other`` those of the two
-    sides. With a tolerance, neighbours that are farther away count as none.
-    """
-    if not len(side.key):
-        return np.empty(0, dtype=bool)
-    # What comes later has a time from the frontier on, which must not be farther than the tolerance.
-    in_reach = _reaches(side.ts, side.other_now, tolerance_ns) & (side.other_now != FOREVER)
-    still_last = _last_before(side)
-    awaits_next = (side.ts > side.other_gone) & ~relations.next.now
-    needed = in_reach & (still_last | awaits_next)
-    needed |= side.ts >= side.other_now
-    # A record that may still get a twin (an equal time, or itself again) is kept to recognise it by.
-    needed |= side.ts >= own_now
-    _add_tentative(needed, side, other, of_other.prev, tolerance_ns)
-    key_starts = segment_starts(side.key)
-    wanted = np.cumsum(needed)
-    before_key = np.maximum.accumulate(np.where(key_starts, wanted - needed, 0))
-    released: Bools = wanted == before_key
-    return released
-
-
-def _last_before(side: Side) -> Bools:
-    """Whether a future record of the other side can have the record as its previous neighbour."""
-    last = np.empty(len(side.key), dtype=bool)
-    last[-1:] = True
-    last[:-1] = (side.key[1:] != side.key[:-1]) | (side.ts[1:] > side.other_now[:-1])
-    return last
-
-
-def _add_tentative(needed: Bools, side: Side, other: Side, prev: Relation, tolerance_ns: int | None) -> None:
-    """Add the records that a pending record of the other side has as its previous neighbour for now."""
-    pending = np.flatnonzero((prev.partner != NOBODY) & ~prev.now)
-    at = prev.partner[pending]
-    needed[at[_reaches(side.ts[at], other.ts[pending], tolerance_ns)]] = True
-
-
-def _reaches(ts: Ints, until: Ints, tolerance_ns: int | None) -> Bools:
-    """Whether ``until - ts`` is at most the tolerance."""
-    if tolerance_ns is None:
-        return np.ones(len(ts), dtype=bool)
-    return ts >= less(until, tolerance_ns)
-
-
-def within(left_ts: Ints, right_ts: Ints, tolerance_ns: int | None) -> Bools:
-    """Whether two times are at most the tolerance apart; exact over the whole range of int64."""
-    if tolerance_ns is None:
-        return np.ones(len(left_ts), dtype=bool)
-    high, low = np.maximum(left_ts, right_ts), np.minimum(left_ts, right_ts)
-    # The difference of two int64 fits into uint64, where the subtraction wraps to it.
-    return (high.view(np.uint64) - low.view(np.uint64)) <= np.uint64(tolerance_ns)
+    identity = rows.identity[order[shared]]
+    by_identity = np.lexsort((identity, group[shared]))
+    repeated = ~segment_starts(group[shared][by_identity], identity[by_identity])
+    return np.sort(shared[by_identity[repeated]])

@@ -1,14 +1,13 @@
 """Who is whose neighbour: one sort of both sides over key and time, then positions.
 
-In the merged order a record's previous neighbour is the last record of the other side that stands at or before
-the end of its group of equal (key, time), its next neighbour the first one at or after the group's start. Both
-are running counts; nothing is searched. Keys and times are never packed into one number: 100,000 keys times a
-day of nanoseconds overflow int64.
+The records of both sides lie in one table in the order (key, ts). In it a record's previous neighbour is the last
+record of the other side before it, its next neighbour the first one behind it, where times are not equal. Both follow
+from where the sides change; nothing is searched.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -16,19 +15,88 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+
+T = TypeVar("T", bound=np.generic)
 
 NOBODY: Final = -1
 """The index of a neighbour that is not there."""
 
+_BITS: Final = 63
+"""Of an int64 that is not negative."""
+
+
+class Segments(NamedTuple):
+    """Runs of equal entries in a table: where each begins and how long it is; shape (k,) each."""
+
+    start: Ints
+    length: Ints
+
+    @classmethod
+    def of(cls, starts: Bools) -> Self:
+        """The segments that begin where ``starts``, shape (n,), is true."""
+        start = np.flatnonzero(starts)
+        length = np.empty_like(start)
+        np.subtract(start[1:], start[:-1], out=length[:-1])
+        length[-1:] = len(starts) - start[-1:]
+        return cls(start, length)
+
+    def spread(self, values: NDArray[T]) -> NDArray[T]:
+        """A value for each segment, (k,), as one for each entry, (n,)."""
+        return np.repeat(values, self.length)
+
+    def entries(self, which: Ints) -> Ints:
+        """The indices of all entries of some segments, one after the other."""
+        start, length = self.start[which], self.length[which]
+        begins = np.cumsum(length) - length
+        return np.repeat(start - begins, length) + np.arange(int(length.sum()))
+
 
 class Neighbours(NamedTuple):
-    """For each record of one side the index of its neighbours on the other side, or `NOBODY`; shape (n,) each."""
+    """For each record the index of its neighbours on the other side, or `NOBODY`; shape (n,) each."""
 
     prev: Ints
     next: Ints
 
 
-def segment_starts(*columns: NDArray[np.generic]) -> NDArray[np.bool_]:
+def sorting_order(key: Ints, ts: Ints) -> Ints:
+    """The indices that sort by (key, ts); equal ones stay in the order in which they stand."""
+    if np.count_nonzero(ts[1:] < ts[:-1]) > _RUNS_FEW:
+        return _packed_order(key, ts)
+    by_time = np.argsort(ts, kind="stable")
+    return by_time[grouping_order(key[by_time])]
+
+
+def grouping_order(key: Ints) -> Ints:
+    """The indices that sort by key alone; equal ones stay in the order in which they stand."""
+    if not len(key) or int(key.max()) > np.iinfo(np.uint16).max:
+        return _packed_order(key, np.zeros_like(key))
+    # Numbers of 16 bits are sorted by counting.
+    return np.argsort(key.astype(np.uint16), kind="stable")
+
+
+_RUNS_FEW: Final = 64
+"""Rising runs that are quicker merged than sorted from the beginning."""
+
+
+def _packed_order(key: Ints, ts: Ints) -> Ints:
+    """As `sorting_order`, in the same time whatever the order is: key, time and index are put into one number."""
+    n = len(key)
+    if not n:
+        return np.empty(0, dtype=np.int64)
+    key_min, ts_min = int(key.min()), int(ts.min())
+    ts_bits = (int(ts.max()) - ts_min).bit_length()
+    index_bits = n.bit_length()
+    if (int(key.max()) - key_min).bit_length() + ts_bits + index_bits > _BITS:
+        # Far apart: 100,000 keys times a day of nanoseconds do not fit into one number.
+        return np.lexsort((ts, key))
+    packed = (((key - key_min) << ts_bits) + (ts - ts_min) << index_bits) + np.arange(n)
+    packed.sort()
+    order: Ints = packed & ((1 << index_bits) - 1)
+    return order
+
+
+def segment_starts(*columns: NDArray[np.generic]) -> Bools:
     """True where any of the columns differs from the entry before; shape (n,), true at 0."""
     starts = np.empty(len(columns[0]), dtype=bool)
     starts[:1] = True
@@ -38,46 +106,44 @@ def segment_starts(*columns: NDArray[np.generic]) -> NDArray[np.bool_]:
     return starts
 
 
-def position_in_segment(starts: NDArray[np.bool_]) -> Ints:
-    """0, 1, 2, … within each segment; shape (n,)."""
-    at = np.arange(len(starts))
-    return at - np.maximum.accumulate(np.where(starts, at, 0))
+def find_neighbours(is_right: Bools, new_key: Bools, ties: Segments | None) -> Neighbours:
+    """The neighbours of every record of a table in the order (key, ts), of equal ones the left records first.
 
-
-def find_neighbours(left: tuple[Ints, Ints], right: tuple[Ints, Ints]) -> tuple[Neighbours, Neighbours]:
-    """The neighbours of the left records and of the right ones.
-
-    ``left`` and ``right`` are (key, ts), each side in the order (key, ts, seq).
+    ``new_key`` is true where a key begins. ``ties``: the segments of equal (key, ts); None: there are no such.
     """
-    (left_key, left_ts), (right_key, right_ts) = left, right
-    n_left = len(left_key)
-    key, ts = np.concatenate([left_key, right_key]), np.concatenate([left_ts, right_ts])
-    order = np.lexsort((ts, key))
-    is_right = order >= n_left
-    starts = segment_starts(key[order], ts[order])
-    group = np.cumsum(starts) - 1
-    # By group: how many right records stand before its start, and up to its end; the left ones are the rest.
-    start_at = np.flatnonzero(starts)
-    end_at = np.append(start_at[1:], len(order))
-    rights = np.concatenate([[0], np.cumsum(is_right)])
-    right_before, right_until = rights[start_at], rights[end_at]
-    left_before, left_until = start_at - right_before, end_at - right_until
-    group_of_left, group_of_right = group[~is_right], group[is_right]
-    of_left = Neighbours(
-        _same_key(right_until[group_of_left] - 1, left_key, right_key),
-        _same_key(right_before[group_of_left], left_key, right_key),
-    )
-    of_right = Neighbours(
-        _same_key(left_until[group_of_right] - 1, right_key, left_key),
-        _same_key(left_before[group_of_right], right_key, left_key),
-    )
-    return of_left, of_right
+    n = len(is_right)
+    at = np.arange(n)
+    # The table is runs of records of one side. Behind the last one before its run and ahead of the first one behind it
+    # nothing of the other side comes nearer.
+    new_run = new_key.copy()
+    new_run[1:] |= is_right[1:] != is_right[:-1]
+    run = np.maximum.accumulate(np.where(new_run, at, 0))
+    next_run = np.full(n + 1, n)
+    np.minimum.accumulate(np.where(new_run, at, n)[::-1], out=next_run[n - 1 :: -1] if n else next_run[:0])
+    prev, following = run - 1, next_run[1:]
+    prev[new_key[run]] = NOBODY
+    following[np.append(new_key, np.True_)[following]] = NOBODY
+    if ties is not None:
+        _see_ties(prev, following, is_right, ties)
+    return Neighbours(prev, following)
 
 
-def _same_key(index: Ints, key: Ints, other_key: Ints) -> Ints:
-    """``index`` where the other side has such a record of the same key, else `NOBODY`."""
-    if not len(other_key):
-        return np.full(len(index), NOBODY, dtype=np.int64)
-    there = (index >= 0) & (index < len(other_key))
-    there &= other_key[np.where(there, index, 0)] == key
-    return np.where(there, index, NOBODY)
+def _see_ties(prev: Ints, following: Ints, is_right: Bools, ties: Segments) -> None:
+    """Where both sides have the same time, a left record's previous neighbour stands behind it, among the equal ones.
+
+    And so does a right record's next one before it.
+    """
+    last = ties.start + ties.length - 1
+    mixed = np.flatnonzero(is_right[ties.start] != is_right[last])
+    entries = ties.entries(mixed)
+    right, length = is_right[entries], ties.length[mixed]
+    prev[entries[~right]] = np.repeat(last[mixed], length)[~right]
+    following[entries[right]] = np.repeat(ties.start[mixed], length)[right]
+
+
+def distinct(keys: list[Ints]) -> Ints:
+    """The different ones of small integers from 0 on, ascending."""
+    there = np.zeros(max((int(some.max()) for some in keys if len(some)), default=-1) + 1, dtype=bool)
+    for some in keys:
+        there[some] = True
+    return np.flatnonzero(there)

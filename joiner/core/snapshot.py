@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-VERSION: Final = 1
+VERSION: Final = 2
 _MAGIC: Final = b"LSBJOIN\n"
 _PREFIX: Final = struct.Struct("<8sHI")
 _CHECKSUM: Final = struct.Struct("<I")
@@ -46,6 +46,9 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Ints]]:
     if version > VERSION:
         message = f"the snapshot has format version {version}; this release reads up to {VERSION}: use a newer one"
         raise NewerSnapshotError(message)
+    if version < VERSION:
+        message = f"the snapshot has format version {version}; this release reads {VERSION} alone"
+        raise SnapshotError(message)
     body = memoryview(data)[: -_CHECKSUM.size]
     if zlib.crc32(body) != _CHECKSUM.unpack(data[-_CHECKSUM.size :])[0]:
         message = "the snapshot is damaged: its checksum does not match"

@@ -65,8 +65,9 @@ class JoinSettings(Section):
     output: str = Field(min_length=1, max_length=256)
     tolerance: Duration | None = None
     lateness: Annotated[tuple[Duration, Duration], BeforeValidator(_as_pair)] = (0, 0)
-    direction: Literal["both"] = "both"
-    driver: Literal["both"] = "both"
+    direction: Literal["both", "backward", "forward", "nearest"] = "both"
+    driver: Literal["both", "left", "right"] = "both"
+    progress: Literal["key", "partition"] = "key"
 
 
 class ApplicationSettings(Section):
@@ -150,7 +151,7 @@ class JoinerSettings(ServiceSettings):
                     "direction": join.direction,
                     "driver": join.driver,
                     "emit_unmatched": "none",
-                    "progress": "key",
+                    "progress": join.progress,
                 }
                 for join in self.join
             },

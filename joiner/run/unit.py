@@ -90,7 +90,14 @@ class Unit:
         self._settings = settings
         self._keys = Keys(unit, settings.topics.partitions)
         self._buffers = [
-            LocalStreamBuffer(tolerance_ns=join.tolerance, lateness_ns=join.lateness) for join in settings.join
+            LocalStreamBuffer(
+                tolerance_ns=join.tolerance,
+                lateness_ns=join.lateness,
+                direction=join.direction,
+                driver=join.driver,
+                progress=join.progress,
+            )
+            for join in settings.join
         ]
         self._payloads: list[tuple[dict[int, HeldRecord], dict[int, HeldRecord]]] = [({}, {}) for _ in settings.join]
         self._outlets = [Outlet(settings, join, unit) for join in settings.join]

@@ -140,7 +140,7 @@ def newer_unit(data: bytes) -> bytes:
 def newer_buffers(data: bytes) -> bytes:
     """A snapshot whose engine is of a later release."""
     saved = msgspec.msgpack.decode(data)
-    buffers = {name: bytes(b[:8]) + b"\x02\x00" + b"other" * 9 for name, b in saved["buffers"].items()}
+    buffers = {name: bytes(b[:8]) + b"\x03\x00" + b"other" * 9 for name, b in saved["buffers"].items()}
     return msgspec.msgpack.encode(saved | {"buffers": buffers})
 
 
@@ -167,7 +167,7 @@ def test_state_of_a_newer_release_is_refused_as_such_whatever_its_structure(app:
         producer.commit_transaction(DEADLINE_S)
     said = refusal(app)
     assert "the snapshot of unit 0 was written by a newer release (format 2, this one reads up to 1)" in said
-    assert "the snapshot of unit 1 was written by a newer release (the snapshot has format version 2" in said
+    assert "the snapshot of unit 1 was written by a newer release (the snapshot has format version 3" in said
     assert "unit 2: the state topic was written by a newer release (format 2); run that one" in said
 
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from joiner import LocalStreamBuffer, Step
 from joiner.check.oracle import ALL_KEYS, Mark, Rec
+from joiner.core.engine import PROGRESS
+from joiner.core.match import DIRECTIONS, DRIVERS
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,9 @@ class Options:
 
     tolerance_ns: int | None
     lateness_ns: tuple[int, int]
+    direction: str = "both"
+    driver: str = "both"
+    progress: str = "key"
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,14 @@ class Feed:
 def options() -> st.SearchStrategy[Options]:
     """Small tolerances and latenesses, so that they matter among small times."""
     lateness = st.integers(0, 6)
-    return st.builds(Options, st.none() | st.integers(0, 8), st.tuples(lateness, lateness))
+    return st.builds(
+        Options,
+        st.none() | st.integers(0, 8),
+        st.tuples(lateness, lateness),
+        st.sampled_from(DIRECTIONS),
+        st.sampled_from(DRIVERS),
+        st.sampled_from(PROGRESS),
+    )
 
 
 @st.composite
@@ -98,7 +110,13 @@ def _columns(rows: list[tuple[int, int, int]]) -> tuple[np.ndarray, ...] | None:
 def seeded(seed: int) -> tuple[Feed, Options]:
     """A feed and options from a seed: many more of them in a second than Hypothesis draws, but none shrinks."""
     chance = random.Random(seed)
-    chosen = Options(chance.choice([None, None, 0, 3, 8]), (chance.choice([0, 0, 4, 12]), chance.choice([0, 0, 4, 12])))
+    chosen = Options(
+        chance.choice([None, None, 0, 3, 8]),
+        (chance.choice([0, 0, 4, 12]), chance.choice([0, 0, 4, 12])),
+        chance.choice(DIRECTIONS),
+        chance.choice(DRIVERS),
+        chance.choice(PROGRESS),
+    )
     identified = chance.random() < 0.3
     left, right = (_seeded_stream(chance, identified=identified) for _ in range(2))
     cuts, at, largest = [], (0, 0), chance.choice([1, 2, 8])

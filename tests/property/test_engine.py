@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import random
 from collections.abc import Iterator
@@ -21,17 +22,23 @@ everywhere = settings(max_examples=EXAMPLES, deadline=None)
 
 
 def start(chosen: Options) -> LocalStreamBuffer:
-    return LocalStreamBuffer(tolerance_ns=chosen.tolerance_ns, lateness_ns=chosen.lateness_ns)
+    return LocalStreamBuffer(emit_unmatched="both", **dataclasses.asdict(chosen))
 
 
 def answer(feed: Feed, chosen: Options, at: tuple[int, int], *, closed: bool = False) -> oracle.Answer:
     return oracle.join(
         feed.left[: at[0]],
         feed.right[: at[1]],
-        tolerance_ns=chosen.tolerance_ns,
-        lateness_ns=chosen.lateness_ns,
+        **dataclasses.asdict(chosen),
         closed=closed,
     )
+
+
+def unmatched_until(
+    feed: Feed, chosen: Options, at: tuple[int, int], *, closed: bool = False
+) -> tuple[set[int], set[int]]:
+    left, right = feed.left[: at[0]], feed.right[: at[1]]
+    return oracle.unmatched(left, right, closed=closed, **dataclasses.asdict(chosen))
 
 
 @everywhere
@@ -62,6 +69,7 @@ def check_every_step(feed: Feed, chosen: Options) -> None:
     late: tuple[list[int], list[int]] = ([], [])
     duplicates: tuple[list[int], list[int]] = ([], [])
     released: tuple[set[int], set[int]] = (set(), set())
+    unmatched: tuple[list[int], list[int]] = ([], [])
     before = (0, 0)
     for left_at, right_at, restart in feed.cuts:
         step = push(buffer, feed.left[before[0] : left_at], feed.right[before[1] : right_at])
@@ -79,6 +87,7 @@ def check_every_step(feed: Feed, chosen: Options) -> None:
             duplicates[side].extend(duplicate_seq.tolist())
             released[side].update(released_seq.tolist())
         expected = answer(feed, chosen, before)
+        alone = unmatched_until(feed, chosen, before)
         assert sorted(emitted) == sorted(expected.pairs)
         for side, stream in enumerate((expected.left, expected.right)):
             assert late[side] == [record.seq for record in stream.late]
@@ -86,11 +95,17 @@ def check_every_step(feed: Feed, chosen: Options) -> None:
             ordinal = oracle.ordinals(stream.accepted)
             seq, places = ((step.left_seq, step.left_ordinal), (step.right_seq, step.right_ordinal))[side]
             assert places.tolist() == [ordinal[at] for at in seq.tolist()]
+            unmatched[side].extend((step.left_unmatched_seq, step.right_unmatched_seq)[side].tolist())
+            assert sorted(unmatched[side]) == sorted(alone[side])
             accepted = {record.seq for record in stream.accepted}
             assert accepted == released[side] | set(buffer.held_seq()[side].tolist())
         if restart:
             buffer = LocalStreamBuffer.restore(buffer.snapshot())
-    assert sorted(emitted + pairs(buffer.close())) == sorted(answer(feed, chosen, before, closed=True).pairs)
+    step = buffer.close()
+    assert sorted(emitted + pairs(step)) == sorted(answer(feed, chosen, before, closed=True).pairs)
+    alone = unmatched_until(feed, chosen, before, closed=True)
+    assert sorted(unmatched[0] + step.left_unmatched_seq.tolist()) == sorted(alone[0])
+    assert sorted(unmatched[1] + step.right_unmatched_seq.tolist()) == sorted(alone[1])
     assert len(buffer) == 0
 
 

@@ -32,10 +32,14 @@ def streams(draw: st.DrawFn) -> list[Rec | Mark]:
 
 
 LATENESS = st.one_of(st.integers(0, 8), st.integers(0, 2**62))
+DIRECTIONS = ("both", "backward", "forward", "nearest")
 OPTIONS = st.fixed_dictionaries(
     {
         "tolerance_ns": st.one_of(st.none(), st.integers(0, 6), st.integers(0, 2**63 - 1)),
         "lateness_ns": st.one_of(LATENESS, st.tuples(LATENESS, LATENESS)),
+        "direction": st.sampled_from(DIRECTIONS),
+        "driver": st.sampled_from(("both", "left", "right")),
+        "progress": st.sampled_from(("key", "partition")),
     }
 )
 
@@ -66,11 +70,13 @@ def test_what_must_have_been_emitted_only_grows(
 def test_the_join_is_symmetric(
     left: list[Rec | Mark], right: list[Rec | Mark], options: dict[str, Any], *, closed: bool
 ) -> None:
-    lateness = options["lateness_ns"]
-    mirrored = lateness if isinstance(lateness, int) else lateness[::-1]
-    tolerance = options["tolerance_ns"]
+    lateness, driver = options["lateness_ns"], options["driver"]
+    mirrored = {
+        "lateness_ns": lateness if isinstance(lateness, int) else lateness[::-1],
+        "driver": {"left": "right", "right": "left"}.get(driver, driver),
+    }
     there = oracle.join(left, right, **options, closed=closed)
-    back = oracle.join(right, left, tolerance_ns=tolerance, lateness_ns=mirrored, closed=closed)
+    back = oracle.join(right, left, **(options | mirrored), closed=closed)
     assert there.pairs == {(left_seq, right_seq) for right_seq, left_seq in back.pairs}
 
 

@@ -84,8 +84,10 @@ def test_what_cannot_be_pushed_is_refused_by_name_and_index_and_changes_nothing(
         ({"lateness_ns": True}, r"lateness_ns \(left\) must be an integer"),
         ({"lateness_ns": (0, -1)}, r"lateness_ns \(right\) = -1"),
         ({"lateness_ns": (1, 2, 3)}, "lateness_ns must be one value or"),
-        ({"direction": "backward"}, "direction = 'backward'"),
-        ({"driver": "left"}, "driver = 'left'"),
+        ({"direction": "sideways"}, "direction = 'sideways' is not known; it is one of 'both', 'backward'"),
+        ({"driver": "nobody"}, "driver = 'nobody'"),
+        ({"progress": "clock"}, "progress = 'clock'"),
+        ({"emit_unmatched": "all"}, "emit_unmatched = 'all'"),
     ],
 )
 def test_options_that_cannot_be_are_refused_by_name(options: dict[str, Any], text: str) -> None:
@@ -128,9 +130,10 @@ def test_damage_anywhere_in_a_snapshot_is_noticed() -> None:
             LocalStreamBuffer.restore(data[:at])
 
 
-def test_a_snapshot_of_a_newer_release_is_refused_by_its_version() -> None:
+def test_a_snapshot_of_another_release_is_refused_by_its_version() -> None:
     data = bytearray(filled().snapshot())
-    struct.pack_into("<H", data, 8, 2)
-    data[-4:] = struct.pack("<I", zlib.crc32(data[:-4]))
-    with pytest.raises(SnapshotError, match="format version 2; this release reads up to 1"):
-        LocalStreamBuffer.restore(bytes(data))
+    for version, text in ((3, "format version 3; this release reads up to 2"), (1, "format version 1; this release")):
+        struct.pack_into("<H", data, 8, version)
+        data[-4:] = struct.pack("<I", zlib.crc32(data[:-4]))
+        with pytest.raises(SnapshotError, match=text):
+            LocalStreamBuffer.restore(bytes(data))
