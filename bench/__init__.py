@@ -1,0 +1,1 @@
+"""Measurements against peers, on seeded data, as ratios within one run."""

@@ -1,0 +1,198 @@
+"""How fast is the join in memory, beside the four `pandas.merge_asof` whose union it is?
+
+``python -m bench.engine --report docs/evidence/bench_engine`` writes ``.json`` and ``.md``. Both get the same data in
+the same run; each figure is the median of several runs, the two contenders in turn; every run is in the JSON.
+One thread each. pandas gets its records whole, sorted by time beforehand and outside the measurement; the engine gets
+them in batches, in log order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pandas as pd
+
+from joiner import LocalStreamBuffer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+_MS: Final = 1_000_000
+_TICK_NS: Final = 2 * _MS
+
+
+@dataclass(frozen=True)
+class Case:
+    """Streams that alternate: left and right by turns, key after key.
+
+    ``disorder``: the share of records whose log position is up to 100 places later than their time's; both sides then
+    have the lateness for it. ``ties``: the share of right records that have the time of their left one.
+    """
+
+    records: int = 1_000_000
+    keys: int = 8
+    batch: int = 10_000
+    disorder: float = 0.0
+    ties: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Keys and times in ns, in log order."""
+
+    key: Ints
+    ts: Ints
+
+
+def streams_of(case: Case, seed: int) -> tuple[Stream, Stream]:
+    """The left and the right stream."""
+    draw = np.random.default_rng(seed)
+    at = np.arange(case.records // 2)
+    left, right = at * _TICK_NS, at * _TICK_NS + np.where(draw.random(len(at)) < case.ties, 0, _MS)
+    key = (at % case.keys).astype(np.int64)
+    return _disordered(key, left, case, draw), _disordered(key, right, case, draw)
+
+
+def _disordered(key: Ints, ts: Ints, case: Case, draw: np.random.Generator) -> Stream:
+    place = np.arange(len(ts)) + np.where(draw.random(len(ts)) < case.disorder, draw.integers(1, 100, len(ts)), 0)
+    order = np.argsort(place, kind="stable")
+    return Stream(key[order], ts[order])
+
+
+def run_engine(case: Case, left: Stream, right: Stream) -> int:
+    """Push all batches; returns how many pairs came out."""
+    lateness_ns = 100 * _TICK_NS if case.disorder else 0
+    buffer = LocalStreamBuffer(lateness_ns=lateness_ns)
+    half, seq, pairs = case.batch // 2, np.arange(len(left.key)), 0
+    for begin in range(0, len(seq), half):
+        part = slice(begin, begin + half)
+        step = buffer.push(
+            left=(left.key[part], left.ts[part], seq[part]), right=(right.key[part], right.ts[part], seq[part])
+        )
+        pairs += len(step.left_seq)
+    return pairs + len(buffer.close().left_seq)
+
+
+def run_pandas(left: pd.DataFrame, right: pd.DataFrame) -> None:
+    """The four as-of joins: previous and next, from either side."""
+    for one, other in ((left, right), (right, left)):
+        for direction in ("backward", "forward"):
+            pd.merge_asof(one, other, on="ts", by="key", direction=direction)
+
+
+def frame_of(stream: Stream, name: str) -> pd.DataFrame:
+    """What pandas gets: sorted by time."""
+    order = np.argsort(stream.ts, kind="stable")
+    return pd.DataFrame({"key": stream.key[order], "ts": stream.ts[order], name: order})
+
+
+def measure(case: Case, runs: int) -> dict[str, Any]:
+    """Both contenders on one case, in turn."""
+    left, right = streams_of(case, seed=1)
+    frames = frame_of(left, "left"), frame_of(right, "right")
+    warm = Case(**(asdict(case) | {"records": min(case.records, 2 * case.batch)}))
+    run_engine(warm, *streams_of(warm, seed=1))
+    seconds: dict[str, list[float]] = {"engine": [], "pandas": []}
+    pairs: set[int] = set()
+    for _ in range(runs):
+        seconds["engine"].append(_timed(lambda: pairs.add(run_engine(case, left, right))))
+        seconds["pandas"].append(_timed(lambda: run_pandas(*frames)))
+    (count,) = pairs
+    rate = {name: case.records / statistics.median(taken) / 1e6 for name, taken in seconds.items()}
+    return {
+        "case": asdict(case),
+        "pairs": count,
+        "seconds": seconds,
+        "million_records_a_second": rate,
+        "ratio": rate["engine"] / rate["pandas"],
+    }
+
+
+def _timed(run: Callable[[], None]) -> float:
+    gc.collect()
+    began_s = time.perf_counter()
+    run()
+    return time.perf_counter() - began_s
+
+
+CURVES: Final[dict[str, list[Case]]] = {
+    "keys": [Case(keys=keys) for keys in (1, 8, 100, 1_000, 10_000, 100_000)],
+    "records in a batch": [Case(batch=batch, records=50 * batch) for batch in (100, 1_000, 10_000, 100_000)],
+    "records in all": [Case(records=10**power) for power in (4, 5, 6, 7)],
+    "disorder": [Case(disorder=share) for share in (0.0, 0.01, 0.1, 0.5)],
+    "equal times on both sides": [Case(ties=share) for share in (0.0, 0.01, 0.1, 0.5, 1.0)],
+}
+_VARIED: Final = {
+    "keys": "keys",
+    "records in a batch": "batch",
+    "records in all": "records",
+    "disorder": "disorder",
+    "equal times on both sides": "ties",
+}
+
+
+def main() -> int:
+    """Measure all curves, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5, help="of each contender and case (default 5)")
+    parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_engine"), help="where .json and .md go")
+    options = parser.parse_args()
+    machine = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "cores": os.cpu_count(),
+        "processor": platform.processor() or platform.machine(),
+        "Python": platform.python_version(),
+        **{name: version(name) for name in ("numpy", "pandas")},
+    }
+    curves: dict[str, list[dict[str, Any]]] = {}
+    for name in options.curves:
+        curves[name] = []
+        for case in CURVES[name]:
+            found = measure(case, options.runs)
+            curves[name].append(found)
+            rate = found["million_records_a_second"]
+            print(
+                f"{name} {getattr(case, _VARIED[name]):,}: {rate['engine']:.2f} M records/s, "
+                f"pandas {rate['pandas']:.2f}, ratio {found['ratio']:.2f}",
+                flush=True,
+            )
+    write(options.report, machine, curves)
+    return 0
+
+
+def write(path: Path, machine: dict[str, Any], curves: dict[str, list[dict[str, Any]]]) -> None:
+    """The report as JSON and as tables."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".json").write_text(json.dumps({"machine": machine, "curves": curves}, indent=1) + "\n")
+    lines = ["# The join in memory, beside four `pandas.merge_asof`", ""]
+    lines += [f"- {name}: {value}" for name, value in machine.items()]
+    standard = ", ".join(f"{name} {value:,}" for name, value in asdict(Case()).items())
+    lines += ["", f"Where nothing else is said: {standard}. Medians; one core. Rates in million records a second."]
+    for name, found in curves.items():
+        lines += ["", f"## {name}", f"| {name} | engine | pandas | ratio |", "|---|---|---|---|"]
+        for one in found:
+            rate = one["million_records_a_second"]
+            value = one["case"][_VARIED[name]]
+            lines.append(f"| {value:,} | {rate['engine']:.2f} | {rate['pandas']:.2f} | {one['ratio']:.2f} |")
+    path.with_suffix(".md").write_text("\n".join([*lines, ""]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
