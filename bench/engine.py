@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -106,7 +106,7 @@ def measure(case: Case, runs: int) -> dict[str, Any]:
     """Both contenders on one case, in turn."""
     left, right = streams_of(case, seed=1)
     frames = frame_of(left, "left"), frame_of(right, "right")
-    warm = Case(**(asdict(case) | {"records": min(case.records, 2 * case.batch)}))
+    warm = replace(case, records=min(case.records, 2 * case.batch))
     run_engine(warm, *streams_of(warm, seed=1))
     seconds: dict[str, list[float]] = {"engine": [], "pandas": []}
     pairs: set[int] = set()

@@ -308,7 +308,8 @@ class LocalStreamBuffer:
             left, right = left[near], right[near]
         unmatched = self._find_unmatched(merged, known, relations, left, right)
         kept = find_kept(merged, known, relations, self._wants, self._tolerance_ns)
-        self._let_go(merged, known, ~kept)
+        released = ~kept
+        self._let_go(merged, known, released)
         self._held.put(keys, merged.of(np.flatnonzero(kept)))
         left, right = merged.order[left], merged.order[right]
         seq, ordinal = merged.rows.seq, merged.rows.ordinal
@@ -320,7 +321,7 @@ class LocalStreamBuffer:
             ordinal[right] if has_ordinals else np.zeros_like(right),
             *late_seq,
             *_seq_by_side(duplicates),
-            *merged.seq_by_side(~kept),
+            *merged.seq_by_side(released),
             *unmatched,
         )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from joiner.core.arguments import ALL_KEYS, Marks, Records
-from joiner.core.order import grouping_order, segment_starts
+from joiner.core.order import Segments, grouping_order, segment_starts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,15 +103,15 @@ class Frontier:
         key, promise = key[order], promise[order]
         starts = segment_starts(key)
         highest = _running_max(promise, starts)
-        first = np.flatnonzero(starts)
-        keys, last = key[first], np.append(first[1:], len(key)) - 1
+        of_key = Segments.of(starts)
+        keys = key[of_key.start]
         known = self.by_key[keys]
-        self.by_key[keys] = np.maximum(known, highest[last])
+        self.by_key[keys] = np.maximum(known, highest[of_key.start + of_key.length - 1])
         earlier = np.empty_like(highest)
         earlier[1:] = highest[:-1]
-        earlier[first] = NEVER
+        earlier[of_key.start] = NEVER
         before = np.empty_like(highest)
-        before[order] = np.maximum(earlier, np.repeat(known, last - first + 1))
+        before[order] = np.maximum(earlier, of_key.spread(known))
         return before
 
 

@@ -96,9 +96,7 @@ class Held:
 
     def rows(self, keys: Ints) -> Rows:
         """The records of ``keys``: one key after the other, each in the order (time, position)."""
-        count = self._count[keys]
-        begins = np.cumsum(count) - count
-        return self._table.take(np.repeat(self._start[keys] - begins, count) + np.arange(int(count.sum())))
+        return self._table.take(Segments(self._start[keys], self._count[keys]).entries())
 
     def put(self, keys: Ints, rows: Rows) -> None:
         """Hold ``rows``, in the order of key, as all that is held of their keys, and nothing of the other ``keys``."""
@@ -109,10 +107,9 @@ class Held:
         end = self._used + len(rows.key)
         for column, values in zip(self._table, rows, strict=True):
             column[self._used : end] = values
-        first = np.flatnonzero(segment_starts(rows.key))
-        key = rows.key[first]
-        self._start[key] = self._used + first
-        self._count[key] = np.append(first[1:], len(rows.key)) - first if len(first) else 0
+        of_key = Segments.of(segment_starts(rows.key))
+        key = rows.key[of_key.start]
+        self._start[key], self._count[key] = self._used + of_key.start, of_key.length
         self._used = end
 
     def _move_together(self, more: int) -> None:
@@ -189,10 +186,9 @@ def _give_ordinals(rows: Rows, order: Ints, old: Bools, ties: Segments, rights_a
     A group of equal times that still gets records has lost none (they are held until the stream's own frontier has
     passed them), so its positions are its ordinals; a group that has lost some keeps those it was given.
     """
-    shared = ties.entries(np.flatnonzero(ties.length > 1))
+    shared = ties.take(np.flatnonzero(ties.length > 1)).entries()
     at = order[shared]
-    new_group = segment_starts(rows.key[at], rows.ts[at], at >= rights_at)
-    groups = Segments.of(new_group)
+    groups = Segments.of(segment_starts(rows.key[at], rows.ts[at], at >= rights_at))
     ordinal = np.arange(len(at)) - groups.spread(groups.start)
     new = np.flatnonzero(~old[at])
     rows.ordinal[at[new]] = ordinal[new]

@@ -222,6 +222,7 @@ def _judge_nearest(merged: Merged, known: Known, neighbours: Neighbours, done: I
 
 def gap(later: Ints, earlier: Ints) -> Gaps:
     """``later - earlier`` in ns; exact over the whole range of int64 where it is not negative, else of no meaning."""
+    # The difference of two int64 fits into uint64, where the subtraction wraps to it.
     return later.view(np.uint64) - earlier.view(np.uint64)
 
 

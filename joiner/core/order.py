@@ -45,11 +45,14 @@ class Segments(NamedTuple):
         """A value for each segment, (k,), as one for each entry, (n,)."""
         return np.repeat(values, self.length)
 
-    def entries(self, which: Ints) -> Ints:
-        """The indices of all entries of some segments, one after the other."""
-        start, length = self.start[which], self.length[which]
-        begins = np.cumsum(length) - length
-        return np.repeat(start - begins, length) + np.arange(int(length.sum()))
+    def take(self, which: Ints) -> Self:
+        """Some of the segments."""
+        return type(self)(self.start[which], self.length[which])
+
+    def entries(self) -> Ints:
+        """The indices of all entries, one segment after the other."""
+        begins = np.cumsum(self.length) - self.length
+        return self.spread(self.start - begins) + np.arange(int(self.length.sum()))
 
 
 class Neighbours(NamedTuple):
@@ -133,12 +136,11 @@ def _see_ties(prev: Ints, following: Ints, is_right: Bools, ties: Segments) -> N
 
     And so does a right record's next one before it.
     """
-    last = ties.start + ties.length - 1
-    mixed = np.flatnonzero(is_right[ties.start] != is_right[last])
-    entries = ties.entries(mixed)
-    right, length = is_right[entries], ties.length[mixed]
-    prev[entries[~right]] = np.repeat(last[mixed], length)[~right]
-    following[entries[right]] = np.repeat(ties.start[mixed], length)[right]
+    mixed = ties.take(np.flatnonzero(is_right[ties.start] != is_right[ties.start + ties.length - 1]))
+    entries = mixed.entries()
+    right = is_right[entries]
+    prev[entries[~right]] = mixed.spread(mixed.start + mixed.length - 1)[~right]
+    following[entries[right]] = mixed.spread(mixed.start)[right]
 
 
 def distinct(keys: list[Ints]) -> Ints:

@@ -12,7 +12,7 @@ import numpy as np
 
 from joiner.core.frontier import FOREVER, less
 from joiner.core.held import Merged
-from joiner.core.match import Known, Relation, Relations, Wants
+from joiner.core.match import Known, Relation, Relations, Wants, gap
 from joiner.core.order import NOBODY
 
 if TYPE_CHECKING:
@@ -44,18 +44,18 @@ def find_kept(
         needed &= known.frontier != FOREVER
     # The other side can still send its time; or a twin may come, an equal time or itself again, to recognise it by.
     needed |= merged.ts >= known.own(np.minimum(known.now, known.now[::-1]))
-    _add_tentative(needed, merged.ts, relations.prev, tolerance_ns)
+    add_tentative(needed, merged.ts, relations.prev, tolerance_ns)
     # By side and key: the first one that is needed.
     first = [np.minimum.reduceat(np.where(needed & of_side, at, behind), known.first) for of_side in sides]
     kept: Bools = at >= known.own(np.array(first))
     return kept
 
 
-def _add_tentative(needed: Bools, ts: Ints, prev: Relation, tolerance_ns: int | None) -> None:
-    """Add the records that a pending record of the other side has as its previous neighbour for now."""
-    pending = np.flatnonzero(prev.open & (prev.partner != NOBODY))
-    at = prev.partner[pending]
-    needed[at[reaches(ts[at], ts[pending], tolerance_ns)]] = True
+def add_tentative(which: Bools, ts: Ints, relation: Relation, tolerance_ns: int | None) -> None:
+    """Add the records that a pending record of the other side has as its neighbour for now."""
+    pending = np.flatnonzero(relation.open & (relation.partner != NOBODY))
+    at = relation.partner[pending]
+    which[at[within(ts[at], ts[pending], tolerance_ns)]] = True
 
 
 def reaches(ts: Ints, until: Ints, tolerance_ns: int | None) -> Bools:
@@ -69,6 +69,4 @@ def within(left_ts: Ints, right_ts: Ints, tolerance_ns: int | None) -> Bools:
     """Whether two times are at most the tolerance apart; exact over the whole range of int64."""
     if tolerance_ns is None:
         return np.ones(len(left_ts), dtype=bool)
-    high, low = np.maximum(left_ts, right_ts), np.minimum(left_ts, right_ts)
-    # The difference of two int64 fits into uint64, where the subtraction wraps to it.
-    return (high.view(np.uint64) - low.view(np.uint64)) <= np.uint64(tolerance_ns)
+    return gap(np.maximum(left_ts, right_ts), np.minimum(left_ts, right_ts)) <= np.uint64(tolerance_ns)

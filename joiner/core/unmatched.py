@@ -19,8 +19,7 @@ import numpy as np
 from joiner.core.frontier import FOREVER, NEVER
 from joiner.core.held import Merged
 from joiner.core.match import Known, Relations, Wants, gap
-from joiner.core.order import NOBODY
-from joiner.core.release import reaches, within
+from joiner.core.release import add_tentative, reaches
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,9 +41,7 @@ def may_match(
     possible = relations.prev.open | relations.next.open | of_one_to_come
     possible &= (frontier != FOREVER) & reaches(merged.ts, frontier, tolerance_ns)
     for relation in relations:
-        pending = np.flatnonzero(relation.open & (relation.partner != NOBODY))
-        at = relation.partner[pending]
-        possible[at[within(merged.ts[at], merged.ts[pending], tolerance_ns)]] = True
+        add_tentative(possible, merged.ts, relation, tolerance_ns)
     return possible
 
 
