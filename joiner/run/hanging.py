@@ -11,10 +11,16 @@ is not judged. All that the unit has brought forth is known from its input, and 
 
  1. note in the state topic, outside any transaction, how far results may have been written: up to the furthest
     progress record, committed or not
- 2. roll back whatever hangs, and wait until nothing does
+ 2. draw a line (below), which rolls back whatever hangs
  3. replay from an earlier state up to there; what of it is not visible is written with the claim, and the note removed
 
 A claimant that dies or is fenced at any point leaves the note to the next one, which does the same again.
+
+Where nothing hangs, a claimant draws the line all the same. A partition knows only the owners that it was told of: as
+long as it has no record and no marker of the new one, a request that the old owner's client had on its way may still be
+taken, behind the look, and would come out of the new owner's first commit. The line is a record of the new owner in
+each partition, rolled back. Nothing older is taken behind it, and what lies before it is decided. (KIP-890 tells of
+such requests; they belong to no transaction that was committed, so there is nothing to write again.)
 
 An owner whose commit takes long, as one does that meets a restart of Kafka, looks as well, and claims its unit anew.
 
@@ -72,7 +78,7 @@ class Unsettled:
 
 def find_unsettled(settings: JoinerSettings, log: StateLog) -> Unsettled | None:
     """Look for what hangs, behind the init; None: nothing does. ``log`` is what is committed in the state topic."""
-    open_from = _open_from(settings, log.unit, [settings.state_topic, *_data_topics(settings)])
+    open_from = _open_from(settings, log.unit)
     start = open_from.get(settings.state_topic)
     logs = [log]
     if start is not None:
@@ -87,7 +93,7 @@ def find_unsettled(settings: JoinerSettings, log: StateLog) -> Unsettled | None:
 def check_ended(settings: JoinerSettings, unit: int, transactions: UnitTransactions) -> None:
     """Look whether the last commit hangs, where it was disturbed. Raises `Aborted`: the unit must be claimed anew."""
     deadline_s = time.monotonic() + _MARKERS_S
-    while transactions.was_disturbed and _open_from(settings, unit, [settings.state_topic, *_data_topics(settings)]):
+    while transactions.was_disturbed and _open_from(settings, unit):
         if time.monotonic() > deadline_s:
             raise Aborted("Kafka was away and may have left the transaction open")
         time.sleep(_LOOK_S)
@@ -115,8 +121,7 @@ def settle(
         offsets_as_text(reached.offsets),
     )
     _note(settings, unsettled.key, unit, reached)
-    if unsettled.open_from:
-        _roll_back(settings, unit, transactions, list(unsettled.open_from), progress)
+    draw_line(settings, unit, transactions, progress)
     effects = effects_again()
     topics = settings.topics
     effects.joined = _missing(settings, unit, topics.out, effects.joined)
@@ -141,23 +146,20 @@ def _note(settings: JoinerSettings, key: str, unit: int, reached: Progress) -> N
         raise KafkaException(outcome[0])
 
 
-def _roll_back(
-    settings: JoinerSettings, unit: int, transactions: UnitTransactions, topics: list[str], progress: Progress
-) -> None:
-    """End what is open in these partitions by an aborted transaction over them, and wait until Kafka has done it."""
-    before = _open_from(settings, unit, topics)
-    transactions.roll_back(topics, progress)
+def draw_line(settings: JoinerSettings, unit: int, transactions: UnitTransactions, progress: Progress) -> None:
+    """Roll back a record of ours in each partition of the unit, and wait until everything before it is decided."""
+    line = transactions.roll_back(_topics(settings), progress)
     deadline_s = time.monotonic() + TIMEOUT_S
-    while any(at <= before.get(topic, -1) for topic, at in _open_from(settings, unit, topics).items()):
-        if time.monotonic() > deadline_s:
-            # Perhaps somebody else has taken the unit since and has a transaction open; then this one fails.
-            transactions.roll_back(topics, progress)
-            raise timed_out(f"the rollback in {', '.join(topics)} [{unit}] did not end within {TIMEOUT_S:.0f} s")
-        time.sleep(_LOOK_S)
+    with closing(make_consumer(settings.kafka, settings.application.name)) as consumer:
+        while behind := [topic for topic, at in line.items() if log_range(consumer, topic, unit)[1] <= at]:
+            if time.monotonic() > deadline_s:
+                raise timed_out(f"the rollback in {', '.join(behind)} [{unit}] did not end within {TIMEOUT_S:.0f} s")
+            time.sleep(_LOOK_S)
 
 
-def _data_topics(settings: JoinerSettings) -> list[str]:
-    return [settings.topics.out, settings.topics.late, settings.topics.rejected]
+def _topics(settings: JoinerSettings) -> list[str]:
+    """Where a unit writes."""
+    return [settings.state_topic, settings.topics.out, settings.topics.late, settings.topics.rejected]
 
 
 class _Told(msgspec.Struct):
@@ -188,11 +190,13 @@ def _id_of(value: bytes | None) -> str:
         return ""
 
 
-def _open_from(settings: JoinerSettings, unit: int, topics: list[str]) -> dict[str, int]:
+def _open_from(settings: JoinerSettings, unit: int) -> dict[str, int]:
     """Where the unit's partitions hold something that is neither committed nor rolled back: the first such offset."""
     with (
         closing(make_consumer(settings.kafka, settings.application.name)) as stable,
         closing(make_consumer(settings.kafka, settings.application.name, isolation_level="read_uncommitted")) as all_of,
     ):
-        ends = {topic: (log_range(stable, topic, unit)[1], log_range(all_of, topic, unit)[1]) for topic in topics}
+        ends = {
+            topic: (log_range(stable, topic, unit)[1], log_range(all_of, topic, unit)[1]) for topic in _topics(settings)
+        }
     return {topic: settled for topic, (settled, end) in ends.items() if settled < end}

@@ -5,9 +5,10 @@ Claim:    0. look at the progress record, so that a process with other settings 
           2. read the progress record
           3. check that it is ours to continue: placement, fingerprint, topics, partitions, the log's range
           4. settle what Kafka has left open by mistake (see `hanging`)
-          5. a transaction that writes the record back with our run id
-Recover:  6. read the newest snapshot, at C0 <= C
-          7. replay silently from C0 to C
+          5. draw a line, behind which nothing of older owners comes (the same)
+          6. a transaction that writes the record back with our run id
+Recover:  7. read the newest snapshot, at C0 <= C
+          8. replay silently from C0 to C
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ from joiner.run.clients import (
     make_consumer,
     make_reader,
     raise_for,
+    read_to_end,
     timed_out,
 )
-from joiner.run.hanging import check_ended, find_unsettled, settle
+from joiner.run.hanging import check_ended, draw_line, find_unsettled, settle
 from joiner.run.intake import Message
 from joiner.run.progress import FORMAT_VERSION, Progress
 from joiner.run.settings import JoinerSettings
@@ -84,7 +86,7 @@ def claim(
     transactions: UnitTransactions,
     claimant: Claimant,
 ) -> Progress:
-    """Steps 0-5; returns the progress record that we wrote.
+    """Steps 0-6; returns the progress record that we wrote.
 
     Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException where Kafka does not answer.
     """
@@ -119,7 +121,9 @@ def claim(
             progress = _owned(found, claimant)
         _check_log_range(settings, unit, progress.offsets)
         messages: list[tuple[str, bytes | None, bytes | None]] = []
-        if unsettled is not None:
+        if unsettled is None:
+            draw_line(settings, unit, transactions, progress)
+        else:
             reached = reached or progress
             effects = settle(settings, unsettled, transactions, progress, partial(_effects_again, settings, reached))
             messages = [*effects.messages(settings.topics), (settings.state_topic, unsettled.key.encode(), None)]
@@ -130,7 +134,7 @@ def claim(
 
 
 def recover(settings: JoinerSettings, unit: int, transactions: UnitTransactions, progress: Progress) -> Recovered:
-    """Steps 6-7. Raises `UnitStopped` where the state cannot be built, `Fenced` where another has the unit by now."""
+    """Steps 7-8. Raises `UnitStopped` where the state cannot be built, `Fenced` where another has the unit by now."""
     with _unless_fenced(transactions):
         return _recover(settings, unit, progress)
 
@@ -244,18 +248,18 @@ def _check_never_begun(settings: JoinerSettings, unit: int) -> None:
 
 def _tell_results_that_are_there(settings: JoinerSettings, unit: int) -> None:
     """A first start cannot be told from one after both state and group are lost: the results may be of others."""
-    consumer = make_consumer(settings.kafka, settings.application.name)
-    try:
-        _, end = log_range(consumer, settings.topics.out, unit)
-    finally:
-        consumer.close()
-    if end:
+    topic = settings.topics.out
+    with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
+        low, end = log_range(consumer, topic, unit)
+        # The log of a claimant that died before its first commit holds nothing that can be seen.
+        found = next(read_to_end(consumer, topic, unit, low, end), None)
+    if found is not None:
         _log.warning(
             "unit %s of %r begins anew, and %s holds results already: those of its joins are written again, under the "
             "same ids, if this application has run before and its state is lost",
             unit,
             settings.application.name,
-            settings.topics.out,
+            topic,
         )
 
 

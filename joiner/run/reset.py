@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.topics import ensure_topics, topic_facts
 from joiner.run.clients import make_admin
-from joiner.run.hanging import check_ended
+from joiner.run.hanging import check_ended, draw_line
 from joiner.run.progress import RESET_RUN
 from joiner.run.recovery import Claimant, application_topics, first_progress, group_offsets
 from joiner.run.settings import JoinerSettings
@@ -32,14 +32,13 @@ def reset(settings: JoinerSettings, *, confirmed: bool) -> int:
     topics = ensure_topics(admin, application_topics(settings))
     claimant = Claimant(RESET_RUN, settings.application.instance)
     lender = unsubscribed_consumer(settings)
-    outputs = [settings.topics.out, settings.topics.late, settings.topics.rejected]
     failed = False
     for unit in units:
         transactions = UnitTransactions(settings, unit, lender)
         try:
             transactions.init()
             progress = first_progress(settings, unit, topics, claimant)
-            transactions.roll_back([settings.state_topic, *outputs], progress)
+            draw_line(settings, unit, transactions, progress)
             state = read_state(settings.kafka, application, settings.state_topic, unit)
             transactions.begin_anew(state, progress)
             check_ended(settings, unit, transactions)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from joiner.run.clients import TIMEOUT_S, is_fenced, make_consumer, make_producer, names_fencing, timed_out
 from joiner.run.progress import (
@@ -53,6 +53,8 @@ _LAST_STEP_S: Final = 1.0
 
 _LONG_S: Final = 1.0
 """A commit that met a restart of Kafka takes longer than this, and hardly any other."""
+
+_OnDelivery = Callable[[KafkaError | None, Message], None]
 
 _log = logging.getLogger(__name__)
 
@@ -158,21 +160,28 @@ class UnitTransactions:
         except KafkaException as error:
             raise _failure(error) from error
 
-    def roll_back(self, topics: Sequence[str], progress: Progress) -> None:
-        """Write to the unit's partition of each topic and to the group's offsets, and abort that.
+    def roll_back(self, topics: Sequence[str], progress: Progress) -> dict[str, int]:
+        """Write a record to the unit's partition of each topic, and to the group's offsets, and abort that.
 
         The marker of the rollback also ends what an earlier transaction of this producer has left open there.
-        Raises `Fenced` or `Aborted`.
+        Returns the offsets of the records. Raises `Fenced` or `Aborted`.
         """
+        written: dict[str, int] = {}
+
+        def note(_error: KafkaError | None, message: Message) -> None:
+            written[str(message.topic())] = int(message.offset() or 0)
+
         try:
             self._producer.begin_transaction()
             for topic in topics:
-                self._produce(topic, f"{self._unit}/rolled-back", None)
+                self._produce(topic, f"{self._unit}/rolled-back", None, note)
             self._send_offsets(progress.offsets)
-            self._producer.flush(_COMMIT_S)
+            if self._producer.flush(_COMMIT_S):
+                raise timed_out(f"the records of a rollback were not written within {_COMMIT_S:.0f} s")
             self._producer.abort_transaction(_COMMIT_S)
         except KafkaException as error:
             raise _failure(error) from error
+        return written
 
     def _produce_all(self, messages: Sequence[tuple[str, bytes | None, bytes | None]]) -> None:
         by_topic: dict[str, list[dict[str, bytes | None]]] = {}
@@ -191,10 +200,10 @@ class UnitTransactions:
                 waiting = refused
                 self._producer.poll(0.05 if refused else 0)
 
-    def _produce(self, topic: str, key: str, value: bytes | None) -> None:
+    def _produce(self, topic: str, key: str, value: bytes | None, on_delivery: _OnDelivery | None = None) -> None:
         while True:
             try:
-                self._producer.produce(topic, value, key.encode(), self._unit)
+                self._producer.produce(topic, value, key.encode(), self._unit, on_delivery=on_delivery)
             except BufferError:
                 self._producer.poll(0.05)
             else:

@@ -305,6 +305,11 @@ def hanging_is_not_looked_for() -> AbstractContextManager[None]:
     return _changed(recovery, "find_unsettled", lambda *_: None)
 
 
+def no_line_is_drawn() -> AbstractContextManager[None]:
+    """A claimant that finds nothing open trusts that nothing older comes any more."""
+    return _changed(recovery, "draw_line", lambda *_: None)
+
+
 def what_hangs_is_rolled_back_without_a_note() -> AbstractContextManager[None]:
     """A claimant that dies while it settles leaves nothing to the next one."""
     return _changed(hanging, "_note", lambda *_: None)
@@ -343,6 +348,7 @@ BUGS: Final[dict[str, Bug]] = {
         snapshot_is_one_ahead,
         keys_are_not_in_the_snapshot,
         hanging_is_not_looked_for,
+        no_line_is_drawn,
         what_hangs_is_rolled_back_without_a_note,
         what_hangs_is_taken_for_rolled_back,
     )

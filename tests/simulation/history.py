@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -28,6 +30,8 @@ _HEAL_STEPS_MAX: Final = 4000
 _REST_S: Final = 15.0
 _OPEN_STEPS_MAX: Final = 1000
 _LOOK_EVERY: Final = 20
+_BELATED_STEPS_MAX: Final = 60
+"""Steps by which a record may arrive behind the initialisation of the next owner: about two claims."""
 _FEED_AGAIN: Final = 500
 """Steps after which more input comes: only by that does an owner notice that it has lost its unit."""
 # What a process says when it gives a unit up to another owner, and when it claims one that it was not given anew.
@@ -107,6 +111,10 @@ class _History:
         self._rest_until_s = 0.0
         self._rate = plan.choice([0.05, 0.15, 0.4])
         self._sources: dict[int, Transaction] = {}
+        self._leaves_behind = False
+        # What older owners have on their way, with the step at which it arrives.
+        self._belated: list[tuple[int, Callable[[], None]]] = []
+        self.world.kafka.on_init = self._leave_behind
         self._trouble = plan.choice(_TEMPERS)
         self._faults_max = plan.randint(1, 12)
         self._act = self._begin
@@ -135,6 +143,9 @@ class _History:
         for slot in self._slots:
             if slot.process is None and slot.start_s <= self.world.clock_s:
                 slot.process = self.world.start(slot.settings)
+        for arrival in [arrival for arrival in self._belated if arrival[0] <= self.world.steps]:
+            self._belated.remove(arrival)
+            arrival[1]()
         self._act()
 
     def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
@@ -349,12 +360,34 @@ class _History:
         self.world.kafka.forgets = lambda: self._draw.random() < share
         self._did("markers forgotten")
 
+    def deed_belated(self) -> None:
+        """The next owner of some unit is too quick for what the one before has on its way."""
+        self._leaves_behind = True
+        self._did("belated records")
+
+    def _leave_behind(self, transactional_id: str, epoch: int) -> None:
+        if self._leaves_behind and epoch:
+            self._leaves_behind = False
+            arrive = partial(self._arrive_belated, transactional_id, epoch - 1)
+            self._belated.append((self.world.steps + self._draw.randint(1, _BELATED_STEPS_MAX), arrive))
+
+    def _arrive_belated(self, transactional_id: str, epoch: int) -> None:
+        """A copy of something that the unit's owners have written before: its results are always the same."""
+        kafka, unit = self.world.kafka, int(transactional_id.rpartition("-")[2])
+        topic = self._draw.choice([self._settings.topics.out, self._settings.topics.late])
+        written = [entry for entry in kafka.log(topic, unit).archive if entry.value is not None]
+        if written:
+            record = self._draw.choice(written)
+            if kafka.arrive_belated(transactional_id, epoch, topic, unit, record.key, record.value):
+                self.world.counts["belated records taken"] += 1
+                self.world.note("belated in %s [%s]", topic, unit)
+
     def deed_retention(self) -> None:
         """Retention removes input that lies behind the newest snapshot.
 
-        Behind the one before, where what Kafka has forgotten is to be settled: that begins there.
+        Behind the one before, where what hangs is to be settled: that begins there.
         """
-        older = 1 + bool(self.world.counts["markers forgotten"])
+        older = 1 + bool(self.world.counts["markers forgotten"] or self.world.counts["belated records"])
         for unit, log in enumerate(self.world.kafka.topics[_STATE].logs):
             keys = {manifest_key(unit, slot).encode() for slot in (0, 1)}
             found = [entry for entry in log.archive if entry.key in keys and entry.is_committed]
@@ -376,4 +409,5 @@ _DEEDS: Final = (
     _History.deed_outsider,
     _History.deed_retention,
     _History.deed_forget,
+    _History.deed_belated,
 )

@@ -92,6 +92,17 @@ class MemoryMessage(NamedTuple):
         return self.fault
 
 
+_OnDelivery = Callable[[KafkaError | None, Any], None]
+
+
+class _Waiting(NamedTuple):
+    """A record that was produced and is in no log yet."""
+
+    key: bytes | None
+    value: bytes | None
+    on_delivery: _OnDelivery | None = None
+
+
 class MemoryAdmin:
     """As `confluent_kafka.admin.AdminClient`."""
 
@@ -161,8 +172,8 @@ class MemoryProducer:
         self._epoch = -1
         self._is_open = False
         self._fatal: KafkaError | None = None
-        self._buffer: dict[tuple[str, int], list[tuple[bytes | None, bytes | None]]] = {}
-        self._to_tell: list[Callable[[KafkaError | None, Any], None]] = []
+        self._buffer: dict[Place, list[_Waiting]] = {}
+        self._to_tell: list[tuple[_OnDelivery, MemoryMessage]] = []
         link.attach(self)
 
     def list_topics(self, _topic: str, _timeout: float = 0) -> None:
@@ -190,21 +201,20 @@ class MemoryProducer:
         value: bytes | None = None,
         key: bytes | None = None,
         partition: int = 0,
-        on_delivery: Callable[[KafkaError | None, Any], None] | None = None,
+        on_delivery: _OnDelivery | None = None,
     ) -> None:
         """Buffer a record. ``on_delivery`` is told by the next flush."""
         self._tell("produce", lambda: None)
         if self._id and not self._is_open:
             raise kafka_error(_STATE, "no transaction is open")
-        self._buffer.setdefault((topic, partition), []).append((key, value))
-        if on_delivery is not None:
-            self._to_tell.append(on_delivery)
+        self._buffer.setdefault((topic, partition), []).append(_Waiting(key, value, on_delivery))
         self._let_some_go()
 
     def produce_batch(self, topic: str, messages: list[dict[str, Any]], partition: int = 0) -> int:
         """Buffer records."""
         self._tell("produce", lambda: None)
-        self._buffer.setdefault((topic, partition), []).extend((given["key"], given["value"]) for given in messages)
+        waiting = [_Waiting(given["key"], given["value"]) for given in messages]
+        self._buffer.setdefault((topic, partition), []).extend(waiting)
         self._let_some_go()
         return len(messages)
 
@@ -217,7 +227,8 @@ class MemoryProducer:
         for place in list(self._buffer):
             self._tell("flush", partial(self._flush, place))
         while self._to_tell:
-            self._to_tell.pop()(None, None)
+            on_delivery, message = self._to_tell.pop(0)
+            on_delivery(None, message)
         return 0
 
     def send_offsets_to_transaction(self, offsets: list[TopicPartition], group: Any, _timeout: float = 0) -> None:
@@ -296,8 +307,10 @@ class MemoryProducer:
             if identity.transaction is not within:
                 return
             within = self._kafka.transaction(self._id, self._epoch)
-        for key, value in going:
-            self._kafka.append(*place, key, value, within)
+        for key, value, on_delivery in going:
+            at = self._kafka.append(*place, key, value, within)
+            if on_delivery is not None:
+                self._to_tell.append((on_delivery, MemoryMessage(place, at, content=(key, value))))
         del waiting[: len(going)]
         if not waiting:
             self._buffer.pop(place, None)

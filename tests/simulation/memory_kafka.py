@@ -50,6 +50,8 @@ class MemoryKafka:
         """Of the next transaction that ends: asked for each of its partitions whether that is never told (see
         `joiner.run.hanging`)."""
         self.times_forgotten = 0
+        self.on_init: Callable[[str, int], None] = lambda _transactional_id, _epoch: None
+        """Told of each new owner of a transactional id, with its epoch."""
         self.decided: list[Transaction] = []
         """Committed or aborted, and not yet marked in every partition."""
         self._markers_lag = markers_lag
@@ -94,11 +96,12 @@ class MemoryKafka:
     def init(self, transactional_id: str, timeout_s: float) -> tuple[int, int]:
         """Hand the id to a new producer: what was open is aborted, every older one is fenced."""
         identity = self.identities.setdefault(transactional_id, Identity(len(self.identities)))
+        identity.epoch += 1
         if identity.transaction is not None:
             self._decide(identity, ABORTED)
         self._settle(identity)
-        identity.epoch += 1
         identity.timeout_s = timeout_s
+        self.on_init(transactional_id, identity.epoch)
         return identity.producer, identity.epoch
 
     def check_epoch(self, transactional_id: str, epoch: int) -> Identity:
@@ -127,8 +130,22 @@ class MemoryKafka:
         now_s = self.now_s()
         for identity in self.identities.values():
             if identity.transaction is not None and now_s - identity.transaction.begun_s > identity.timeout_s:
-                self._decide(identity, ABORTED)
                 identity.epoch += 1
+                self._decide(identity, ABORTED)
+
+    def arrive_belated(
+        self, transactional_id: str, epoch: int, topic: str, partition: int, key: bytes | None, value: bytes | None
+    ) -> bool:
+        """A record of an older owner arrives after all; whether the partition takes it.
+
+        It does where it was not told of a newer owner yet, and nobody will ever end the transaction that this opens:
+        see tests/integration/test_hanging_transactions.
+        """
+        producer, log = self.identities[transactional_id].producer, self.log(topic, partition)
+        is_taken = log.epochs.get(producer, -1) <= epoch
+        if is_taken:
+            log.append(key, value, self.time_ms(), Transaction(producer, epoch, self.now_s()))
+        return is_taken
 
     def begin_source(self) -> Transaction:
         """A transaction of a producer that nobody fences: a source's."""
@@ -164,7 +181,7 @@ class MemoryKafka:
                 log.leave_open(transaction)
             self.forgets = None
             self.times_forgotten += 1
-        transaction.state = state
+        transaction.state, transaction.epoch = state, identity.epoch
         self.aborted += state == ABORTED
         self.decided.append(transaction)
         if not self._markers_lag:

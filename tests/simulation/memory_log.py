@@ -17,7 +17,10 @@ ABORTED: Final = "aborted"
 
 @dataclass(eq=False)
 class Transaction:
-    """Of one producer: decided by its coordinator at one moment, marked in each partition some time later."""
+    """Of one producer: decided by its coordinator at one moment, marked in each partition some time later.
+
+    ``epoch`` is that of its records; once it is decided, that of its markers, which tell of a newer owner.
+    """
 
     producer: int
     epoch: int
@@ -54,6 +57,8 @@ class Log:
         self.end = 0
         self.entries: list[Entry] = []
         self.archive: list[Entry] = []
+        self.epochs: dict[int, int] = {}
+        """The newest epoch of each producer that this partition was told of, by a record or a control record."""
         self._first_open: dict[Transaction, int] = {}
 
     @property
@@ -66,6 +71,7 @@ class Log:
         if transaction is not None and transaction not in self._first_open:
             self._first_open[transaction] = self.end
             transaction.logs.append(self)
+            self.epochs[transaction.producer] = transaction.epoch
         return self._add(Entry(self.end, time_ms, key, value, transaction))
 
     def write_marker(self, transaction: Transaction, time_ms: int) -> None:
@@ -74,6 +80,7 @@ class Log:
         The broker tells producers apart, not their transactions.
         """
         del self._first_open[transaction]
+        self.epochs[transaction.producer] = transaction.epoch
         for left in [known for known in self._first_open if known.producer == transaction.producer >= 0]:
             del self._first_open[left]
             for entry in self.archive:
