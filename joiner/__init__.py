@@ -2,12 +2,16 @@
 
 The library face, which needs numpy and no server::
 
-    from joiner import LocalStreamBuffer
+    from joiner import join                 # two whole tables, in one call
+    from joiner import LocalStreamBuffer    # two streams, batch by batch
+    from joiner import RecordJoin           # two streams, record by record
 
 The process that joins Kafka topics is ``python -m joiner`` (`joiner.run`).
 """
 
 from joiner.core.engine import ALL_KEYS, LocalStreamBuffer, Step
 from joiner.core.errors import ArgumentError, SnapshotError
+from joiner.library.join import join
+from joiner.library.records import RecordJoin
 
-__all__ = ["ALL_KEYS", "ArgumentError", "LocalStreamBuffer", "SnapshotError", "Step"]
+__all__ = ["ALL_KEYS", "ArgumentError", "LocalStreamBuffer", "RecordJoin", "SnapshotError", "Step", "join"]

@@ -168,36 +168,19 @@ class LocalStreamBuffer:
             ArgumentError: naming the argument and the index; the buffer is then as it was before.
 
         """
-        if self._closed:
-            message = "push after close: both streams have ended"
-            raise ArgumentError(message)
+        self._check_open("push")
         records = [check_records("left", left), check_records("right", right)]
         marks = [check_marks("left_marks", left_marks), check_marks("right_marks", right_marks)]
-        last_seq = [
-            check_rising(_NAMES[side], records[side], marks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)
-        ]
-        self._identified = self._check_identities(records)
-        self._last_seq = last_seq
-        keys = self._touched_keys(records, marks)
-        before = self._frontiers(keys)
-        late = [np.flatnonzero(self._frontier[side].advance(records[side], marks[side])) for side in (_LEFT, _RIGHT)]
-        new = (
-            _accepted(records[_LEFT], late[_LEFT], is_right=False),
-            _accepted(records[_RIGHT], late[_RIGHT], is_right=True),
-        )
-        late_seq = records[_LEFT].seq[late[_LEFT]], records[_RIGHT].seq[late[_RIGHT]]
-        return self._step(keys, before, new, late_seq)
+        return self._take(records, marks)
 
-    def close(self) -> Step:
-        """Both streams have ended: everything left becomes certain, and the buffer is empty. Once only."""
-        if self._closed:
-            message = "close after close: both streams have ended already"
-            raise ArgumentError(message)
-        keys = self._held.keys()
-        before = self._frontiers(keys)
-        for frontier in self._frontier:
-            frontier.end()
-        step = self._step(keys, before, (Rows.room(0), Rows.room(0)), (_NOTHING, _NOTHING))
+    def close(self, *, left: Sequence[object] | None = None, right: Sequence[object] | None = None) -> Step:
+        """Both streams have ended, with these last records: everything becomes certain, and the buffer is empty.
+
+        Once only. Arguments and errors are those of `push`.
+        """
+        self._check_open("close")
+        records = [check_records("left", left), check_records("right", right)]
+        step = self._take(records, [check_marks("left_marks", None)] * 2, ends=True)
         self._closed = True
         return step
 
@@ -265,6 +248,31 @@ class LocalStreamBuffer:
         buffer._closed = options["closed"]
         return buffer
 
+    def _check_open(self, call: str) -> None:
+        if self._closed:
+            message = f"{call} after close: both streams have ended"
+            raise ArgumentError(message)
+
+    def _take(self, records: list[Records], marks: list[Marks], *, ends: bool = False) -> Step:
+        """Take the records and marks of both sides; ``ends``: nothing comes behind them."""
+        last_seq = [
+            check_rising(_NAMES[side], records[side], marks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)
+        ]
+        self._identified = self._check_identities(records)
+        self._last_seq = last_seq
+        keys = self._touched_keys(records, marks, all_held=ends)
+        before = self._frontiers(keys)
+        late = [np.flatnonzero(self._frontier[side].advance(records[side], marks[side])) for side in (_LEFT, _RIGHT)]
+        if ends:
+            for frontier in self._frontier:
+                frontier.end()
+        new = (
+            _accepted(records[_LEFT], late[_LEFT], is_right=False),
+            _accepted(records[_RIGHT], late[_RIGHT], is_right=True),
+        )
+        late_seq = records[_LEFT].seq[late[_LEFT]], records[_RIGHT].seq[late[_RIGHT]]
+        return self._step(keys, before, new, late_seq)
+
     def _check_identities(self, records: list[Records]) -> list[bool | None]:
         """A side gives identities always or never: without them a duplicate could not be told from a tie."""
         known = list(self._identified)
@@ -278,10 +286,10 @@ class LocalStreamBuffer:
             known[side] = has
         return known
 
-    def _touched_keys(self, records: list[Records], marks: list[Marks]) -> Ints:
-        """The keys, ascending, for which a batch can change anything."""
+    def _touched_keys(self, records: list[Records], marks: list[Marks], *, all_held: bool) -> Ints:
+        """The keys, ascending, for which a batch can change anything; with ``all_held``, those of all held records."""
         keys = [batch.key for batch in records] + [batch.key[batch.key != ALL_KEYS] for batch in marks]
-        if any(map(Frontier.concerns_all, self._frontier, records, marks)):
+        if all_held or any(map(Frontier.concerns_all, self._frontier, records, marks)):
             keys.append(self._held.keys())
         touched = distinct(keys)
         self._grow(int(touched[-1]) + 1 if len(touched) else 0)

@@ -1,0 +1,222 @@
+"""`join`: the neighbour join of two whole tables, in one call.
+
+Tables are pandas or polars frames, or mappings of names to numpy arrays. pandas and polars are not required: which of
+them is used is told by the tables that come in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joiner.core.arguments import DURATION_MAX_NS, TIME_MAX_NS, TIME_MIN_NS
+from joiner.core.engine import LocalStreamBuffer
+from joiner.core.errors import ArgumentError
+from joiner.library.tables import NOBODY, Kind, kind_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Array = NDArray[Any]
+
+
+def join(  # noqa: PLR0913 - the options of the join, by name only
+    left: Any,
+    right: Any,
+    *,
+    on: str | tuple[str, str],
+    by: str | Sequence[str] = (),
+    tolerance: object = None,
+    direction: str = "both",
+    driver: str = "both",
+    emit_unmatched: str = "none",
+    suffixes: tuple[str, str] = ("_left", "_right"),
+) -> Any:
+    """All pairs of rows of one key in which one is the previous or the next neighbour of the other, each pair once.
+
+    What `pandas.merge_asof` gives in four calls (backward and forward, from either side), without doubles. Rows may be
+    in any order; of rows with equal times, the one that stands later is the later one.
+
+    Args:
+        left: a pandas or polars frame, or a mapping of column names to arrays of shape (n,).
+        right: another one of the same kind.
+        on: the column of event times, of one name or (left, right): integers of any unit, or datetimes.
+        by: the columns of the key, in both tables; none: all rows have one key.
+        tolerance: pairs whose times are farther apart are left out: an integer where times are integers, else a
+            duration (`datetime.timedelta`, `numpy.timedelta64`, `pandas.Timedelta`).
+        direction: see `LocalStreamBuffer`; ``driver`` too. ``direction="backward", driver="left"`` is the as-of join.
+        driver: whose rows look for neighbours.
+        emit_unmatched: ``"left"``, ``"right"`` or ``"both"``: rows of these that are in no pair come too, behind the
+            pairs, with nothing on the other side.
+        suffixes: for names that both tables have.
+
+    Returns:
+        A table of the same kind: the columns of the key, the others of ``left``, the others of ``right``. Its
+        rows are grouped by key, and of one key in the order of left, then right time. Arrays are masked ones
+        where ``emit_unmatched`` leaves something out.
+
+    Raises:
+        ArgumentError: naming the table, the column and the row.
+
+    >>> import numpy as np
+    >>> speed = {"machine": np.array([7, 7]), "at": np.array([10, 30]), "rpm": np.array([900.0, 950.0])}
+    >>> torque = {"machine": np.array([7]), "at": np.array([20]), "nm": np.array([4.5])}
+    >>> joined = join(speed, torque, on="at", by="machine")
+    >>> list(zip(joined["at_left"].tolist(), joined["at_right"].tolist(), joined["nm"].tolist()))
+    [(10, 20, 4.5), (30, 20, 4.5)]
+
+    """
+    kind = kind_of(left, right)
+    names = [by] if isinstance(by, str) else list(by)
+    times = (on, on) if isinstance(on, str) else tuple(on)
+    sides = [_Side("left", left, times[0], names), _Side("right", right, times[1], names)]
+    for side in sides:
+        side.check_columns(kind)
+    stamps = [side.times(kind) for side in sides]
+    if stamps[0].is_datetime != stamps[1].is_datetime or stamps[0].has_zone != stamps[1].has_zone:
+        raise ArgumentError(f"on: the times of left are {stamps[0].what}, those of right {stamps[1].what}")
+    keys = _keys(kind, sides, names)
+    buffer = LocalStreamBuffer(
+        tolerance_ns=_tolerance(tolerance, stamps[0]),
+        lateness_ns=DURATION_MAX_NS,
+        direction=direction,
+        driver=driver,
+        emit_unmatched=emit_unmatched,
+    )
+    (lefts, rights) = ((key, at.ns, np.arange(len(key))) for key, at in zip(keys, stamps, strict=True))
+    step = buffer.close(left=lefts, right=rights)
+    alone, other = step.left_unmatched_seq, step.right_unmatched_seq
+    rows = _Rows(
+        np.concatenate([step.left_seq, alone, np.full_like(other, NOBODY)]),
+        np.concatenate([step.right_seq, np.full_like(alone, NOBODY), other]),
+        may_lack=emit_unmatched != "none",
+    )
+    return _assembled(kind, sides, rows, suffixes)
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Event times in ns, or in whatever unit integers have."""
+
+    ns: Ints
+    is_datetime: bool
+    has_zone: bool
+
+    @property
+    def what(self) -> str:
+        if not self.is_datetime:
+            return "integers"
+        return "datetimes with a time zone" if self.has_zone else "datetimes without a time zone"
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Which rows of both tables stand beside each other; `NOBODY` may be among them where ``may_lack``."""
+
+    left: Ints
+    right: Ints
+    may_lack: bool
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One of the two tables."""
+
+    name: str
+    table: Any
+    on: str
+    by: list[str]
+
+    def check_columns(self, kind: Kind) -> None:
+        there = kind.names(self.table)
+        for column in (self.on, *self.by):
+            if column not in there:
+                raise ArgumentError(f"{self.name} has no column {column!r}; it has {', '.join(map(repr, there))}")
+            lacking = np.flatnonzero(kind.lacks(self.table, column))
+            if len(lacking):
+                raise ArgumentError(
+                    f"{self.name}[{column!r}] has no value in row {lacking[0]} (and {len(lacking)} rows in all): "
+                    "leave such rows out, they are nobody's neighbour"
+                )
+
+    def times(self, kind: Kind) -> _Times:
+        values, has_zone = kind.column(self.table, self.on)
+        if values.dtype.kind == "M":
+            return _Times(_in_ns(f"{self.name}[{self.on!r}]", values), is_datetime=True, has_zone=has_zone)
+        if values.dtype.kind not in "iu" or (values.dtype == np.uint64):
+            raise ArgumentError(
+                f"{self.name}[{self.on!r}] must hold integers or datetimes, not {values.dtype}: times that are not "
+                "exact have no certain neighbours"
+            )
+        return _Times(values.astype(np.int64), is_datetime=False, has_zone=False)
+
+    def others(self, kind: Kind) -> list[str]:
+        return [name for name in kind.names(self.table) if name not in self.by]
+
+
+def _in_ns(what: str, values: Array) -> Ints:
+    """Datetimes of any unit; those that ns cannot hold are refused."""
+    low, high = (np.datetime64(bound, "ns").astype("datetime64[D]") for bound in (TIME_MIN_NS, TIME_MAX_NS))
+    days = values.astype("datetime64[D]")
+    outside = np.flatnonzero((days < low) | (days > high))
+    if len(outside):
+        raise ArgumentError(f"{what} = {values[outside[0]]} in row {outside[0]} is outside the years 1678 to 2261")
+    return values.astype("datetime64[ns]").view(np.int64)
+
+
+def _tolerance(value: Any, times: _Times) -> int | None:
+    if value is None or not times.is_datetime:
+        # An integer, or refused with the name of the option by the buffer.
+        return value  # type: ignore[no-any-return] # see above
+    if hasattr(value, "to_timedelta64"):
+        value = value.to_timedelta64()
+    if not isinstance(value, timedelta | np.timedelta64):
+        raise ArgumentError(
+            f"tolerance = {value!r}: a duration is needed where times are datetimes (datetime.timedelta)"
+        )
+    return int(np.timedelta64(value).astype("timedelta64[ns]").astype(np.int64))
+
+
+def _keys(kind: Kind, sides: list[_Side], names: list[str]) -> tuple[Ints, Ints]:
+    left, right = (side.table for side in sides)
+    count = len(kind.lacks(left, sides[0].on))
+    if not names:
+        return np.zeros(count, dtype=np.int64), np.zeros(len(kind.lacks(right, sides[1].on)), dtype=np.int64)
+    for name in names:
+        types = [kind.key_type(side.table, name) for side in sides]
+        if types[0] != types[1]:
+            raise ArgumentError(
+                f"by: left[{name!r}] holds {types[0]}, right[{name!r}] {types[1]}; they are never equal"
+            )
+    codes = kind.codes(left, right, names)
+    return codes[:count], codes[count:]
+
+
+def _assembled(kind: Kind, sides: list[_Side], rows: _Rows, suffixes: tuple[str, str]) -> Any:
+    left, right = sides
+    others = left.others(kind), right.others(kind)
+    shared = set(others[0]) & set(others[1])
+    new = [
+        [name + suffix if name in shared else name for name in names]
+        for names, suffix in zip(others, suffixes, strict=True)
+    ]
+    every = [*left.by, *new[0], *new[1]]
+    twice = sorted({name for name in every if every.count(name) > 1})
+    if twice:
+        raise ArgumentError(f"suffixes = {suffixes!r}: the result would have two columns {twice[0]!r}; choose others")
+    parts = [
+        (kind.take(left.table, others[0], rows.left, may_lack=rows.may_lack), new[0]),
+        (kind.take(right.table, others[1], rows.right, may_lack=rows.may_lack), new[1]),
+    ]
+    if left.by:
+        # Of the left row, or of the right one where there is no left one.
+        of_both = kind.stacked(left.table, right.table, left.by)
+        behind = len(kind.lacks(left.table, left.on))
+        at = np.where(rows.left != NOBODY, rows.left, behind + rows.right)
+        parts.insert(0, (kind.take(of_both, left.by, at, may_lack=False), left.by))
+    return kind.beside(parts)

@@ -1,0 +1,225 @@
+"""The kinds of tables that `join` knows: pandas frames, polars frames, mappings of names to arrays."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from joiner.core.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Array = NDArray[Any]
+
+NOBODY: Final = -1
+"""The row of a record that has no partner."""
+
+
+class Kind(Protocol):
+    """What `join` needs of a kind of table."""
+
+    def names(self, table: Any) -> list[str]:
+        """Its columns."""
+        ...
+
+    def column(self, table: Any, name: str) -> tuple[Array, bool]:
+        """A column as an array, datetimes in UTC, and whether they have a time zone."""
+        ...
+
+    def lacks(self, table: Any, name: str) -> Array:
+        """Where a column has no value, shape (n,)."""
+        ...
+
+    def key_type(self, table: Any, name: str) -> str:
+        """What must be equal on both sides for values to be comparable."""
+        ...
+
+    def codes(self, left: Any, right: Any, names: list[str]) -> Ints:
+        """The keys of the left, then of the right rows as small integers from 0 on."""
+        ...
+
+    def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:
+        """Rows of some columns; `NOBODY` gives nothing."""
+        ...
+
+    def stacked(self, left: Any, right: Any, names: list[str]) -> Any:
+        """Some columns of both tables, the right rows below the left ones."""
+        ...
+
+    def beside(self, parts: list[tuple[Any, list[str]]]) -> Any:
+        """Tables of equal length side by side, with new names for their columns."""
+        ...
+
+
+def kind_of(left: Any, right: Any) -> Kind:
+    """The kind of both tables. Raises `ArgumentError` where they are of two kinds, or of none."""
+    kinds = {_module(table) for table in (left, right)}
+    if len(kinds) > 1:
+        raise ArgumentError(f"left is {_shown(left)} and right {_shown(right)}: two of one kind are needed")
+    (module,) = kinds
+    if module == "pandas" and hasattr(left, "columns"):
+        return _Pandas()
+    if module == "polars" and hasattr(left, "get_columns"):
+        return _Polars()
+    if module == "arrays":
+        return _Arrays()
+    raise ArgumentError(
+        f"left is {_shown(left)}: a pandas or polars DataFrame is needed, or a mapping of column names to arrays"
+    )
+
+
+def _module(table: Any) -> str:
+    return "arrays" if isinstance(table, Mapping) else type(table).__module__.partition(".")[0]
+
+
+def _shown(table: Any) -> str:
+    return f"{type(table).__module__.partition('.')[0]}.{type(table).__qualname__}"
+
+
+class _Arrays:
+    """Mappings of names to arrays of shape (n,)."""
+
+    def names(self, table: Mapping[str, Any]) -> list[str]:
+        lengths = {name: np.shape(column) for name, column in table.items()}
+        if any(len(shape) != 1 for shape in lengths.values()) or len(set(lengths.values())) > 1:
+            raise ArgumentError(f"columns of one dimension and length are needed, not {lengths}")
+        return list(table)
+
+    def column(self, table: Mapping[str, Any], name: str) -> tuple[Array, bool]:
+        return np.asarray(table[name]), False
+
+    def lacks(self, table: Mapping[str, Any], name: str) -> Array:
+        values = np.asarray(table[name])
+        found: Array = np.zeros(len(values), dtype=bool)
+        if values.dtype.kind in "fcmM":
+            found = np.isnat(values) if values.dtype.kind in "mM" else np.isnan(values)
+        return found
+
+    def key_type(self, table: Mapping[str, Any], name: str) -> str:
+        kinds = {"i": "integers", "u": "integers", "U": "texts", "S": "bytes", "f": "floats", "b": "flags"}
+        dtype = np.asarray(table[name]).dtype
+        return kinds.get(dtype.kind, str(dtype))
+
+    def codes(self, left: Mapping[str, Any], right: Mapping[str, Any], names: list[str]) -> Ints:
+        codes = np.zeros(0, dtype=np.int64)
+        for name in names:
+            of_one = _numbered(np.concatenate([np.asarray(left[name]), np.asarray(right[name])]))
+            codes = _numbered(codes * (of_one.max(initial=0) + 1) + of_one) if len(codes) else of_one
+        return codes
+
+    def take(self, table: Mapping[str, Any], names: list[str], rows: Ints, *, may_lack: bool) -> dict[str, Any]:
+        columns = {name: np.asarray(table[name]) for name in names}
+        if not may_lack:
+            return {name: column[rows] for name, column in columns.items()}
+        return {name: _masked(column, rows) for name, column in columns.items()}
+
+    def stacked(self, left: Mapping[str, Any], right: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+        return {name: np.concatenate([np.asarray(left[name]), np.asarray(right[name])]) for name in names}
+
+    def beside(self, parts: list[tuple[Any, list[str]]]) -> dict[str, Any]:
+        return {name: column for part, names in parts for name, column in zip(names, part.values(), strict=True)}
+
+
+def _numbered(values: Array) -> Ints:
+    """Numbers from 0 on, equal ones for equal values."""
+    if values.dtype.kind in "iu" and len(values):
+        low, high = int(values.min()), int(values.max())
+        if high - low < 2 * len(values):
+            return (values - low).astype(np.int64)
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def _masked(column: Array, rows: Ints) -> Any:
+    """The rows of a column, those of `NOBODY` masked; a table without rows has only such."""
+    there = column[rows] if len(column) else np.zeros(len(rows), dtype=column.dtype)
+    return np.ma.masked_array(there, mask=rows == NOBODY)
+
+
+class _Pandas:
+    """pandas frames."""
+
+    def __init__(self) -> None:
+        self._pandas: Any = importlib.import_module("pandas")
+
+    def names(self, table: Any) -> list[str]:
+        return list(table.columns)
+
+    def column(self, table: Any, name: str) -> tuple[Array, bool]:
+        values = table[name]
+        if getattr(values.dtype, "tz", None) is not None:
+            return values.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(), True
+        return values.to_numpy(), False
+
+    def lacks(self, table: Any, name: str) -> Array:
+        found: Array = table[name].isna().to_numpy()
+        return found
+
+    def key_type(self, table: Any, name: str) -> str:
+        return "integers" if table[name].dtype.kind in "iu" else str(table[name].dtype)
+
+    def codes(self, left: Any, right: Any, names: list[str]) -> Ints:
+        both = self.stacked(left, right, names)
+        if len(names) > 1:
+            codes: Ints = both.groupby(names, sort=False, observed=True).ngroup().to_numpy().astype(np.int64)
+        else:
+            codes = self._pandas.factorize(both[names[0]])[0].astype(np.int64)
+        return codes
+
+    def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:
+        chosen = table[names].reset_index(drop=True)
+        return (chosen.reindex(rows) if may_lack else chosen.take(rows)).reset_index(drop=True)
+
+    def stacked(self, left: Any, right: Any, names: list[str]) -> Any:
+        return self._pandas.concat([left[names], right[names]], ignore_index=True)
+
+    def beside(self, parts: list[tuple[Any, list[str]]]) -> Any:
+        return self._pandas.concat([part.set_axis(names, axis=1) for part, names in parts], axis=1)
+
+
+class _Polars:
+    """polars frames."""
+
+    def __init__(self) -> None:
+        self._polars: Any = importlib.import_module("polars")
+
+    def names(self, table: Any) -> list[str]:
+        return list(table.columns)
+
+    def column(self, table: Any, name: str) -> tuple[Array, bool]:
+        values = table[name]
+        if getattr(values.dtype, "time_zone", None) is not None:
+            return values.dt.convert_time_zone("UTC").dt.replace_time_zone(None).to_numpy(), True
+        return values.to_numpy(), False
+
+    def lacks(self, table: Any, name: str) -> Array:
+        found: Array = table[name].is_null().to_numpy()
+        return found
+
+    def key_type(self, table: Any, name: str) -> str:
+        dtype = table[name].dtype
+        return "integers" if dtype.is_integer() else str(dtype)
+
+    def codes(self, left: Any, right: Any, names: list[str]) -> Ints:
+        both = self.stacked(left, right, names)
+        keys = both.unique(maintain_order=True).with_row_index("__number")
+        numbered = both.join(keys, on=names, how="left", maintain_order="left")
+        codes: Ints = numbered["__number"].to_numpy().astype(np.int64)
+        return codes
+
+    def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:
+        index = self._polars.Series(rows)
+        if may_lack:
+            index = index.set(index == NOBODY, None)
+        return table.select(self._polars.col(name).gather(index) for name in names)
+
+    def stacked(self, left: Any, right: Any, names: list[str]) -> Any:
+        return self._polars.concat([left.select(names), right.select(names)], how="vertical_relaxed")
+
+    def beside(self, parts: list[tuple[Any, list[str]]]) -> Any:
+        renamed = [part.rename(dict(zip(part.columns, names, strict=True))) for part, names in parts if part.columns]
+        return self._polars.concat(renamed, how="horizontal")

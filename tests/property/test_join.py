@@ -1,0 +1,100 @@
+"""Is `joiner.join` of whole tables the join of the streams, for every kind of table, and what polars calls it?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joiner import LocalStreamBuffer, join
+
+RECORDS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30)), max_size=25)
+TOLERANCES = st.none() | st.integers(0, 6)
+DIRECTIONS = st.sampled_from(["both", "backward", "forward", "nearest"])
+DRIVERS = st.sampled_from(["both", "left", "right"])
+
+
+def arrays(records: list[tuple[int, int]], name: str) -> dict[str, np.ndarray]:
+    table = np.array(records, dtype=np.int64).reshape(-1, 2)
+    return {"key": table[:, 0].copy(), "ts": table[:, 1].copy(), name: np.arange(len(table))}
+
+
+def pairs(joined: Any) -> list[tuple[int | None, int | None]]:
+    """Row numbers, None for a missing side."""
+    columns = [joined[name] for name in ("left", "right")]
+    plain = [
+        column.to_list() if hasattr(column, "to_list") else np.ma.masked_array(column).tolist() for column in columns
+    ]
+    return [
+        (None if left != left or left is None else int(left), None if right != right or right is None else int(right))  # noqa: PLR0124 - NaN
+        for left, right in zip(*plain, strict=True)
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(left=RECORDS, right=RECORDS, tolerance=TOLERANCES, direction=DIRECTIONS, driver=DRIVERS)
+def test_the_join_of_two_tables_is_that_of_the_streams_which_bring_their_rows(
+    left: list[tuple[int, int]], right: list[tuple[int, int]], tolerance: int | None, direction: str, driver: str
+) -> None:
+    options: dict[str, Any] = {"direction": direction, "driver": driver, "emit_unmatched": "both"}
+    found = pairs(join(arrays(left, "left"), arrays(right, "right"), on="ts", by="key", tolerance=tolerance, **options))
+    buffer = LocalStreamBuffer(tolerance_ns=tolerance, lateness_ns=30, **options)
+    sides = [(table["key"], table["ts"], np.arange(len(table["ts"]))) for table in map(arrays, (left, right), "lr")]
+    steps = [buffer.push(left=sides[0]), buffer.push(right=sides[1]), buffer.close()]
+    expected: list[tuple[int | None, int | None]] = []
+    for step in steps:
+        expected += zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True)
+        expected += [(alone, None) for alone in step.left_unmatched_seq.tolist()]
+        expected += [(None, alone) for alone in step.right_unmatched_seq.tolist()]
+    assert sorted(found, key=str) == sorted(expected, key=str)
+
+
+@settings(max_examples=50, deadline=None)
+@given(left=RECORDS, right=RECORDS, unmatched=st.sampled_from(["none", "left", "both"]))
+def test_every_kind_of_table_gives_the_same_rows(
+    left: list[tuple[int, int]], right: list[tuple[int, int]], unmatched: str
+) -> None:
+    tables = arrays(left, "left"), arrays(right, "right")
+    # By a second column that says the same.
+    for table in tables:
+        table["name"] = np.array(["a", "b", "c"])[table["key"]]
+    for by in ("key", ["key", "name"], ["name"]):
+        of_arrays, of_pandas, of_polars = (
+            pairs(join(*map(kind, tables), on="ts", by=by, emit_unmatched=unmatched))
+            for kind in (dict, pd.DataFrame, pl.DataFrame)
+        )
+        assert sorted(of_arrays, key=str) == sorted(of_pandas, key=str) == sorted(of_polars, key=str)
+
+
+@pytest.mark.parametrize("direction", ["backward", "forward", "nearest"])
+@settings(max_examples=50, deadline=None)
+@given(left=RECORDS, right=RECORDS, tolerance=TOLERANCES)
+def test_the_as_of_join_of_each_direction_is_that_of_polars(
+    direction: Any, left: list[tuple[int, int]], right: list[tuple[int, int]], tolerance: int | None
+) -> None:
+    # No two distances are equal: of two equally near ones polars takes the next one, and of equal times the last;
+    # pandas and we take the previous one, and of equal times the nearer in order.
+    right = sorted(set(right)) if direction == "nearest" else right
+    lefts = pl.DataFrame(arrays(sorted(((key, 4 * ts) for key, ts in left), key=lambda row: row[1]), "left"))
+    rights = pl.DataFrame(arrays(sorted(((key, 4 * ts + 1) for key, ts in right), key=lambda row: row[1]), "right"))
+    expected = lefts.join_asof(
+        rights, on="ts", by="key", strategy=direction, tolerance=tolerance, check_sortedness=False
+    ).drop_nulls()
+    found = join(lefts, rights, on="ts", by="key", tolerance=tolerance, direction=direction, driver="left")
+    assert sorted(pairs(found), key=str) == sorted(pairs(expected), key=str)
+
+
+@settings(max_examples=50, deadline=None)
+@given(left=RECORDS, right=RECORDS, seed=st.integers(0, 2**32 - 1))
+def test_the_order_of_rows_does_not_matter_where_times_differ(
+    left: list[tuple[int, int]], right: list[tuple[int, int]], seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    tables = [pd.DataFrame(arrays(sorted(set(rows)), name)) for rows, name in ((left, "left"), (right, "right"))]
+    shuffled = [table.iloc[draw.permutation(len(table))] for table in tables]
+    assert sorted(pairs(join(*tables, on="ts", by="key"))) == sorted(pairs(join(*shuffled, on="ts", by="key")))

@@ -1,0 +1,127 @@
+"""What `joiner.join` takes and refuses, and how its result looks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from joiner import ArgumentError, join
+
+SPEED = pd.DataFrame({"machine": ["a", "a", "b"], "at": pd.to_datetime([10, 30, 5], unit="s"), "value": [1, 2, 3]})
+TORQUE = pd.DataFrame({"machine": ["a", "c"], "at": pd.to_datetime([20, 1], unit="s"), "value": [1.5, 2.5]})
+
+
+def test_the_result_has_the_key_then_both_tables_with_suffixes_for_names_that_both_have() -> None:
+    joined = join(SPEED, TORQUE.rename(columns={"at": "when"}), on=("at", "when"), by="machine")
+    assert list(joined.columns) == ["machine", "at", "value_left", "when", "value_right"]
+    assert joined["value_left"].tolist() == [1, 2]
+    assert joined["value_right"].tolist() == [1.5, 1.5]
+    assert joined["value_left"].dtype == np.int64
+    assert joined.index.tolist() == [0, 1]
+
+
+def test_rows_without_a_partner_come_behind_the_pairs_with_their_key() -> None:
+    joined = join(pl.from_pandas(SPEED), pl.from_pandas(TORQUE), on="at", by="machine", emit_unmatched="both")
+    assert joined["machine"].to_list() == ["a", "a", "b", "c"]
+    assert joined["value_left"].to_list() == [1, 2, 3, None]
+    assert joined["value_right"].to_list() == [1.5, 1.5, None, 2.5]
+
+
+@pytest.mark.parametrize("tolerance", [timedelta(seconds=9), np.timedelta64(9_999, "ms"), pd.Timedelta("9.5s")])
+def test_what_is_farther_apart_than_a_tolerance_of_any_kind_is_no_pair(tolerance: object) -> None:
+    for tables in ((SPEED, TORQUE), (pl.from_pandas(SPEED), pl.from_pandas(TORQUE))):
+        assert len(join(*tables, on="at", by="machine", tolerance=tolerance)) == 0
+        assert len(join(*tables, on="at", by="machine", tolerance=timedelta(seconds=10))) == 2
+
+
+def test_without_a_key_all_rows_are_neighbours() -> None:
+    joined = join({"at": np.array([10, 30])}, {"at": np.array([20])}, on="at")
+    assert {name: column.tolist() for name, column in joined.items()} == {"at_left": [10, 30], "at_right": [20, 20]}
+
+
+def test_units_of_time_and_zones_are_brought_together() -> None:
+    noon, behind = pd.to_datetime(["2026-01-01T12:00"]), pd.to_datetime(["2026-01-01T11:00:00.000000001"])
+    of_pandas = (
+        pd.DataFrame({"at": noon.tz_localize("Europe/Berlin").as_unit("s")}),
+        pd.DataFrame({"at": behind.tz_localize("UTC")}),
+    )
+    of_polars = (
+        pl.DataFrame({"at": noon.to_numpy()}).select(
+            pl.col("at").cast(pl.Datetime("ms", "Europe/Berlin")) - timedelta(hours=1)
+        ),
+        pl.DataFrame({"at": behind.to_numpy()}).select(pl.col("at").cast(pl.Datetime("ns", "UTC"))),
+    )
+    for tables in (of_pandas, of_polars):
+        assert len(join(*tables, on="at", tolerance=timedelta(microseconds=1))) == 1
+
+
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame])
+def test_tables_without_rows_are_joined_like_all_others(kind: Any) -> None:
+    empty = kind({"key": np.empty(0, np.int64), "at": np.empty(0, np.int64), "x": np.empty(0, np.int64)})
+    one = kind({"key": np.array([1]), "at": np.array([1]), "x": np.array([7])})
+    for tables in ((empty, empty), (empty, one), (one, empty)):
+        assert len(join(*tables, on="at", by="key")["key"]) == 0
+        alone = join(*tables, on="at", by="key", emit_unmatched="both")
+        assert len(alone["key"]) == sum(len(table["key"]) for table in tables)
+
+
+def test_the_tables_that_come_in_stay_as_they_are() -> None:
+    before = SPEED.copy(), TORQUE.copy()
+    join(SPEED, TORQUE, on="at", by="machine", emit_unmatched="both")
+    pd.testing.assert_frame_equal(SPEED, before[0])
+    pd.testing.assert_frame_equal(TORQUE, before[1])
+
+
+def column(values: list[Any], name: str = "at") -> pd.DataFrame:
+    return pd.DataFrame({name: values})
+
+
+FINE = column([1, 2])
+DATES = column([np.datetime64("2026-01-01", "s")])
+REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
+    (FINE, FINE, {"on": "when"}, "left has no column 'when'; it has 'at'"),
+    (FINE, column([1], "t"), {"on": "at"}, "right has no column 'at'; it has 't'"),
+    (FINE, FINE, {"on": "at", "by": "key"}, "left has no column 'key'"),
+    (FINE, column([1.5]), {"on": "at"}, r"right\['at'\] must hold integers or datetimes, not float64"),
+    (FINE, column(["x"]), {"on": "at"}, r"right\['at'\] must hold integers or datetimes, not object"),
+    (column([1, None]).astype("Int64"), FINE, {"on": "at"}, r"left\['at'\] has no value in row 1"),
+    (column([pd.NaT]), DATES, {"on": "at"}, r"left\['at'\] has no value in row 0"),
+    (pl.DataFrame({"at": [1, None]}), pl.DataFrame({"at": [1]}), {"on": "at"}, r"left\['at'\] has no value in row 1"),
+    ({"at": np.array([np.datetime64("NaT")])}, {"at": np.array([1])}, {"on": "at"}, r"no value in row 0"),
+    (FINE, DATES, {"on": "at"}, "the times of left are integers, those of right datetimes without a time zone"),
+    (DATES, column([pd.Timestamp("2026-01-01", tz="UTC")]), {"on": "at"}, "those of right datetimes with a time zone"),
+    (
+        {"at": np.array(["2026-01-01", "1600-01-01"], "datetime64[s]")},
+        {"at": np.array(["2026-01-01"], "datetime64[s]")},
+        {"on": "at"},
+        "1600-01-01T00:00:00 in row 1 is outside the years 1678 to 2261",
+    ),
+    (DATES, DATES, {"on": "at", "tolerance": 5}, "tolerance = 5: a duration is needed"),
+    (FINE, FINE, {"on": "at", "tolerance": timedelta(1)}, "tolerance_ns must be an integer"),
+    (FINE, FINE, {"on": "at", "tolerance": -1}, "tolerance_ns = -1 is outside"),
+    (FINE, FINE, {"on": "at", "direction": "up"}, "direction = 'up' is not known"),
+    (FINE, FINE, {"on": "at", "suffixes": ("", "")}, "the result would have two columns 'at'"),
+    (FINE, {"at": [1]}, {"on": "at"}, "left is pandas.DataFrame and right builtins.dict"),
+    ([1], [2], {"on": "at"}, "left is builtins.list: a pandas or polars DataFrame is needed"),
+    (pd.Series([1]), pd.Series([1]), {"on": "at"}, "left is pandas.Series"),
+    ({"at": np.array([1]), "x": np.array([1, 2])}, {"at": np.array([1])}, {"on": "at"}, "columns of one dimension"),
+    (
+        pd.DataFrame({"at": [1], "key": [1]}),
+        pd.DataFrame({"at": [1], "key": ["1"]}),
+        {"on": "at", "by": "key"},
+        r"left\['key'\] holds integers, right\['key'\] object",
+    ),
+]
+
+
+@pytest.mark.parametrize(("left", "right", "options", "message"), REFUSED)
+def test_what_cannot_be_joined_is_refused_with_table_column_and_row(
+    left: Any, right: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        join(left, right, **options)
