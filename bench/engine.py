@@ -9,23 +9,16 @@ them in batches, in log order.
 from __future__ import annotations
 
 import argparse
-import gc
-import json
-import os
-import platform
 import statistics
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
 
+from bench.report import machine, seconds_of, spread, table, write
 from joiner import LocalStreamBuffer
 
 if TYPE_CHECKING:
@@ -111,8 +104,8 @@ def measure(case: Case, runs: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"engine": [], "pandas": []}
     pairs: set[int] = set()
     for _ in range(runs):
-        seconds["engine"].append(_timed(lambda: pairs.add(run_engine(case, left, right))))
-        seconds["pandas"].append(_timed(lambda: run_pandas(*frames)))
+        seconds["engine"].append(seconds_of(lambda: pairs.add(run_engine(case, left, right))))
+        seconds["pandas"].append(seconds_of(lambda: run_pandas(*frames)))
     (count,) = pairs
     rate = {name: case.records / statistics.median(taken) / 1e6 for name, taken in seconds.items()}
     return {
@@ -122,13 +115,6 @@ def measure(case: Case, runs: int) -> dict[str, Any]:
         "million_records_a_second": rate,
         "ratio": rate["engine"] / rate["pandas"],
     }
-
-
-def _timed(run: Callable[[], None]) -> float:
-    gc.collect()
-    began_s = time.perf_counter()
-    run()
-    return time.perf_counter() - began_s
 
 
 CURVES: Final[dict[str, list[Case]]] = {
@@ -154,13 +140,6 @@ def main() -> int:
     parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
     parser.add_argument("--report", type=Path, default=Path(".lsb/bench_engine"), help="where .json and .md go")
     options = parser.parse_args()
-    machine = {
-        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        "cores": os.cpu_count(),
-        "processor": platform.processor() or platform.machine(),
-        "Python": platform.python_version(),
-        **{name: version(name) for name in ("numpy", "pandas")},
-    }
     curves: dict[str, list[dict[str, Any]]] = {}
     for name in options.curves:
         curves[name] = []
@@ -173,25 +152,34 @@ def main() -> int:
                 f"pandas {rate['pandas']:.2f}, ratio {found['ratio']:.2f}",
                 flush=True,
             )
-    write(options.report, machine, curves)
+    lines = _lines(curves)
+    write(
+        options.report, "The join in memory, beside four pandas.merge_asof", machine("numpy", "pandas"), curves, lines
+    )
     return 0
 
 
-def write(path: Path, machine: dict[str, Any], curves: dict[str, list[dict[str, Any]]]) -> None:
-    """The report as JSON and as tables."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".json").write_text(json.dumps({"machine": machine, "curves": curves}, indent=1) + "\n")
-    lines = ["# The join in memory, beside four `pandas.merge_asof`", ""]
-    lines += [f"- {name}: {value}" for name, value in machine.items()]
+def _lines(curves: dict[str, list[dict[str, Any]]]) -> list[str]:
     standard = ", ".join(f"{name} {value:,}" for name, value in asdict(Case()).items())
-    lines += ["", f"Where nothing else is said: {standard}. Medians; one core. Rates in million records a second."]
+    lines = [
+        f"Where nothing else is said: {standard}. One core. Rates in million records a second; medians, and of the",
+        "engine minimum / median / maximum.",
+    ]
     for name, found in curves.items():
-        lines += ["", f"## {name}", f"| {name} | engine | pandas | ratio |", "|---|---|---|---|"]
-        for one in found:
-            rate = one["million_records_a_second"]
-            value = one["case"][_VARIED[name]]
-            lines.append(f"| {value:,} | {rate['engine']:.2f} | {rate['pandas']:.2f} | {one['ratio']:.2f} |")
-    path.with_suffix(".md").write_text("\n".join([*lines, ""]))
+        lines += ["", f"## {name}"]
+        lines += table(
+            [name, "engine", "pandas", "ratio"],
+            [
+                (
+                    f"{one['case'][_VARIED[name]]:,}",
+                    spread([one["case"]["records"] / taken / 1e6 for taken in one["seconds"]["engine"]]),
+                    f"{one['million_records_a_second']['pandas']:.2f}",
+                    f"{one['ratio']:.2f}",
+                )
+                for one in found
+            ],
+        )
+    return lines
 
 
 if __name__ == "__main__":

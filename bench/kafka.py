@@ -1,0 +1,220 @@
+"""How fast is the joiner from Kafka to Kafka, beside a raw exactly-once pass-through of the same bytes?
+
+``python -m bench.kafka --report docs/evidence/bench_kafka`` starts a Kafka of its own, writes the input once, lets each
+contender read it several times in turn, and writes ``.json`` and ``.md``. JSON in and out. Everyone is a process of its
+own, and its time is that between the first and the last record in its output topic, by the broker's clock; so
+starting up counts for nobody. The pass-through is as little as a Python client can do: consume, produce, offsets,
+commit; it is told twice, with the joiner's batch and with a larger one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from bench.report import machine, spread, table, write
+from broker.partitioner import partition_of
+from broker.settings import KafkaSettings, load_settings
+from broker.stack import ephemeral_stack
+from broker.stack.parts import KAFKA_VERSION
+from joiner.run.clients import log_range, make_admin, make_consumer, make_producer, make_reader, read_to_end
+from joiner.run.settings import JoinerSettings
+from joiner.run.state_log import read_progress
+
+PARTITIONS: Final = 4
+THINGS: Final = 32
+_WAIT_S: Final = 600.0
+_LOOK_S: Final = 0.5
+_TAIL: Final = 1000
+_BATCHES: Final = (10_000, 50_000)
+
+_SETTINGS: Final = """\
+[kafka]
+bootstrap_servers = "{bootstrap}"
+
+[topics]
+data = "{data}"
+out = "{name}.out"
+late = "{name}.late"
+rejected = "{name}.rejected"
+partitions = {partitions}
+
+[application]
+name = "{name}"
+
+[[join]]
+name = "power"
+left = "speed"
+right = "torque"
+function = "product"
+output = "power"
+"""
+
+
+def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
+    """Speed and torque of `THINGS` machines by turns, a millisecond apart."""
+    producer = Producer(kafka.producer_config(linger_ms=50, compression_type="lz4"))
+    things = [f"machine-{number}" for number in range(THINGS)]
+    places = [partition_of(thing.encode(), PARTITIONS) for thing in things]
+    for number in range(records):
+        which, turn = number % THINGS, number // THINGS
+        value = {
+            "thing": things[which],
+            "quantity": ("speed", "torque")[turn % 2],
+            "phenomenonTime": 1_554_096_460_000 + number,
+            "result": (number * 7919 % 100_000) / 100,
+            "id": f"{number:x}",
+        }
+        while True:
+            try:
+                producer.produce(topic, json.dumps(value).encode(), things[which].encode(), places[which])
+            except BufferError:
+                producer.poll(0.1)
+            else:
+                break
+    producer.flush()
+
+
+def pass_through(bootstrap: str, data: str, out: str, batch: int) -> None:
+    """Bring all records of a topic into another, each batch in a transaction with its offsets."""
+    kafka = KafkaSettings(bootstrap_servers=bootstrap)
+    consumer = make_consumer(kafka, out, queued_max_messages_kbytes=64 * 1024, fetch_queue_backoff_ms=2)
+    producer = make_producer(
+        kafka,
+        transactional_id=out,
+        queue_buffering_backpressure_threshold=1,
+        retry_backoff_ms=2,
+        linger_ms=5,
+        compression_type="lz4",
+    )
+    producer.init_transactions()
+    left = {number: log_range(consumer, data, number)[1] for number in range(PARTITIONS)}
+    consumer.assign([TopicPartition(data, number, 0) for number in left])
+    while any(left.values()):
+        by_partition: dict[int, list[dict[str, bytes | None]]] = {}
+        for message in consumer.consume(batch, 0.02):
+            found = by_partition.setdefault(message.partition() or 0, [])
+            found.append({"key": message.key(), "value": message.value()})
+        if not by_partition:
+            continue
+        producer.begin_transaction()
+        for number, messages in by_partition.items():
+            producer.produce_batch(out, messages, partition=number)
+            left[number] -= len(messages)
+        producer.send_offsets_to_transaction(
+            consumer.position(consumer.assignment()), consumer.consumer_group_metadata()
+        )
+        producer.commit_transaction()
+
+
+def run_pass_through(kafka: KafkaSettings, data: str, _folder: Path, batch: int) -> float:
+    """Seconds between the first and the last record that it writes."""
+    name = f"raw-{uuid.uuid4().hex[:8]}"
+    make_topic(kafka, name)
+    command = [sys.executable, "-m", "bench.kafka", "--pass-through", kafka.bootstrap_servers, data, name, str(batch)]
+    subprocess.run(command, check=True, timeout=_WAIT_S)  # noqa: S603 - this program
+    return seconds_between(kafka, name)
+
+
+def run_joiner(kafka: KafkaSettings, data: str, folder: Path, processes: int) -> float:
+    """The same of the joiner, in as many processes; a second one takes half of the units from the first as it comes."""
+    name = f"join-{uuid.uuid4().hex[:8]}"
+    config = folder / f"{name}.toml"
+    config.write_text(_SETTINGS.format(bootstrap=kafka.bootstrap_servers, data=data, name=name, partitions=PARTITIONS))
+    settings = load_settings(JoinerSettings, config)
+    with closing(make_consumer(kafka, "bench")) as consumer:
+        ends = [log_range(consumer, data, number)[1] for number in range(PARTITIONS)]
+    command = [sys.executable, "-m", "joiner", "run", "--config", str(config), "--log-level", "warning"]
+    commands = [[*command, "--instance", str(number)] for number in range(processes)]
+    running = [subprocess.Popen(each) for each in commands]  # noqa: S603 - the joiner
+    try:
+        while not _is_through(settings, ends):
+            if any(process.poll() is not None for process in running):
+                raise RuntimeError(f"a joiner has ended by itself; its settings are in {config}")
+            time.sleep(_LOOK_S)
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait()
+    return seconds_between(kafka, settings.topics.out)
+
+
+def _is_through(settings: JoinerSettings, ends: list[int]) -> bool:
+    found = [read_progress(settings.kafka, "bench", settings.state_topic, unit) for unit in range(PARTITIONS)]
+    return [one.offsets[settings.topics.data] if one else 0 for one in found] == ends
+
+
+def seconds_between(kafka: KafkaSettings, topic: str) -> float:
+    """Seconds between the first and the last committed record of a topic, by the broker's clock."""
+    times_ms = []
+    with closing(make_reader(kafka, "bench")) as consumer:
+        for number in range(PARTITIONS):
+            low, high = log_range(consumer, topic, number)
+            first = next(read_to_end(consumer, topic, number, low, high))
+            *_, last = read_to_end(consumer, topic, number, max(low, high - _TAIL), high)
+            times_ms += [first.timestamp()[1], last.timestamp()[1]]
+    return (max(times_ms) - min(times_ms)) / 1000
+
+
+def make_topic(kafka: KafkaSettings, name: str) -> None:
+    """A topic of `PARTITIONS` partitions."""
+    (made,) = make_admin(kafka).create_topics([NewTopic(name, PARTITIONS, 1)]).values()
+    made.result()
+
+
+CONTENDERS: Final[dict[str, Callable[[KafkaSettings, str, Path], float]]] = {
+    **{f"pass-through, batches of {size:,}": partial(run_pass_through, batch=size) for size in _BATCHES},
+    "joiner": partial(run_joiner, processes=1),
+    "joiner, two processes": partial(run_joiner, processes=2),
+}
+
+
+def main() -> int:
+    """Measure, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=1_000_000, help="in the input topic (default 1,000,000)")
+    parser.add_argument("--runs", type=int, default=5, help="of each contender (default 5)")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_kafka"), help="where .json and .md go")
+    parser.add_argument("--pass-through", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.pass_through:
+        bootstrap, data, out, batch = options.pass_through
+        pass_through(bootstrap, data, out, int(batch))
+        return 0
+    found: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    with ephemeral_stack(say=print) as stack, tempfile.TemporaryDirectory() as folder:
+        stack.kafka.more = {"log.message.timestamp.type": "LogAppendTime"}
+        stack.up([stack.kafka])
+        kafka = KafkaSettings(bootstrap_servers=stack.kafka.address)
+        make_topic(kafka, "bench.data")
+        produce(kafka, "bench.data", options.records)
+        for turn in range(options.runs):
+            for name, run in CONTENDERS.items():
+                rate = options.records / run(kafka, "bench.data", Path(folder)) / 1000
+                found[name].append(rate)
+                print(f"run {turn + 1}, {name}: {rate:.0f} thousand records/s", flush=True)
+    reference = max(statistics.median(found[name]) for name in list(found)[: len(_BATCHES)])
+    rows = [(name, spread(rates, 0), f"{statistics.median(rates) / reference:.2f}") for name, rates in found.items()]
+    about = machine("confluent-kafka", "msgspec", "numpy") | {"Kafka": KAFKA_VERSION, "records": options.records}
+    lines = table(["", "thousand records/s (min / median / max)", "of the better pass-through"], rows)
+    write(options.report, "Kafka to Kafka, exactly once, JSON in and out", about, found, lines)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

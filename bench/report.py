@@ -1,0 +1,53 @@
+"""What every benchmark writes: the machine it ran on, its figures as JSON, and the tables of a page."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+
+def machine(*packages: str) -> dict[str, Any]:
+    """Date, cores, processor, Python, and the versions of some packages."""
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "cores": os.cpu_count(),
+        "processor": platform.processor() or platform.machine(),
+        "Python": platform.python_version(),
+        **{name: version(name) for name in packages},
+    }
+
+
+def seconds_of(run: Callable[[], object]) -> float:
+    """How long a call takes, without what the garbage collector owes from before."""
+    gc.collect()
+    began_s = time.perf_counter()
+    run()
+    return time.perf_counter() - began_s
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """``minimum / median / maximum``."""
+    return " / ".join(f"{value:.{digits}f}" for value in (min(values), statistics.median(values), max(values)))
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Lines of a Markdown table, with an empty one before."""
+    lines = ["", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    return [*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)]
+
+
+def write(path: Path, title: str, about: dict[str, Any], figures: Any, lines: Sequence[str]) -> None:
+    """``path`` with ``.json`` and ``.md``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".json").write_text(json.dumps({"machine": about, "figures": figures}, indent=1) + "\n")
+    head = [f"# {title}", "", *(f"- {name}: {value}" for name, value in about.items())]
+    path.with_suffix(".md").write_text("\n".join([*head, "", *lines, ""]))
