@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, cast
 
 import msgspec
@@ -178,6 +179,27 @@ def decode_data(value: bytes | None, unit: str) -> tuple[Record | Mark, int]:
     return record, _time_ns(record.phenomenonTime, unit)
 
 
+def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
+    """Many values of the data topic at once, several times quicker; None: one of them has to be read by itself.
+
+    That is so for marks, and for everything that `decode_data` refuses but a time out of range.
+    """
+    if not all(values):
+        return None
+    whole: Sequence[bytes] = values  # type: ignore[assignment] # none of them is None
+    lines = b"\n".join(whole)
+    if lines.count(b"\n") >= len(whole) or len(max(whole, key=len)) > RECORD_BYTES_MAX:
+        return None
+    # A record has one bracket, and none may have more than so many.
+    if lines.count(b"[") + lines.count(b"{") >= len(whole) + BRACKETS_MAX:
+        return None
+    try:
+        records = _records.decode_lines(lines)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return records if len(records) == len(whole) else None
+
+
 def decode_record(value: bytes) -> Record:
     """A record that was encoded here. Raises msgspec.DecodeError where it is none."""
     try:
@@ -218,6 +240,12 @@ def _time_ns(value: int | str | bytes, unit: str) -> int:
 def encode(message: Record | Mark | Joined | Late | Rejected) -> bytes:
     """The JSON bytes of a message."""
     return _encoder.encode(message)
+
+
+def encode_all(messages: Sequence[Record | Joined | Late | Rejected]) -> list[bytes]:
+    """The JSON bytes of many messages, quicker than one by one."""
+    # No message has a line break in it: in texts it is written as \n.
+    return _encoder.encode_lines(messages).split(b"\n")[:-1]
 
 
 def decode_joined(value: bytes) -> _JoinedIn:

@@ -8,17 +8,21 @@ future, in its key's partition.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from itertools import compress
+from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from broker.partitioner import partition_of
-from broker.wire import Mark, Record, Rejected, Unreadable, decode_data, reject
+from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
+from broker.wire import Mark, Record, Rejected, Unreadable, decode_data, decode_records, reject
 from joiner.core.arguments import ALL_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from confluent_kafka import Message as KafkaMessage
     from numpy.typing import NDArray
 
     from joiner.run.settings import JoinerSettings
@@ -28,13 +32,28 @@ if TYPE_CHECKING:
 LEFT: Final = 0
 RIGHT: Final = 1
 
+_TOGETHER: Final = 500
+"""Messages that are read together: where one of them is no plain record, all of these are read one by one."""
 
-class Message(NamedTuple):
+
+class Message(msgspec.Struct, frozen=True, gc=False):
     """What the joiner needs of a Kafka message: its offset, the broker's append time in ms, its value."""
 
     offset: int
     append_ms: int
     value: bytes | None
+
+    @classmethod
+    def of_all(cls, messages: Sequence[KafkaMessage]) -> list[Message]:
+        """That of many, none of which is an event. The loops are short: there is one of these for every record."""
+        return list(
+            map(
+                cls,
+                [message.offset() for message in messages],
+                [message.timestamp()[1] for message in messages],
+                [message.value() for message in messages],
+            )
+        )
 
 
 @dataclass
@@ -98,6 +117,12 @@ class Keys:
             number = self._number[thing] = len(self._number)
         return number
 
+    def numbers(self, things: Sequence[str]) -> list[int] | None:
+        """Those of many; None where some do not belong here."""
+        if not self._number.keys() >= set(things) and any(self.number(thing) is None for thing in things):
+            return None
+        return [self._number[thing] for thing in things]
+
     def things(self) -> list[str]:
         """The things by number."""
         return list(self._number)
@@ -134,6 +159,45 @@ class TopicReader:
     def read(self, messages: Sequence[Message]) -> Intake:
         """Sort a batch of messages, which are in the order of their offsets."""
         intake = Intake()
+        for begin in range(0, len(messages), _TOGETHER):
+            some = messages[begin : begin + _TOGETHER]
+            if not self._take_together(intake, some):
+                self._take_singly(intake, some)
+        return intake
+
+    def _take_together(self, intake: Intake, messages: Sequence[Message]) -> bool:
+        """Take messages all of which are records with nothing to say against; False: they are not, nothing is taken."""
+        records = decode_records([message.value for message in messages])
+        times = None if records is None else _plain_times_ns(records, self._time_unit)
+        if records is None or times is None:
+            return False
+        # One limit for all, which is too strict for some: then each is judged by its own.
+        if int(times.max()) > min(message.append_ms for message in messages) * 1_000_000 + self._ahead_max_ns:
+            return False
+        quantities = [record.quantity for record in records]
+        targets = {quantity: self._by_quantity.get(quantity, self._whole) for quantity in set(quantities)}
+        seqs, times_ns = [message.offset for message in messages], times.tolist()
+        if not all(targets.values()):
+            chosen = [bool(targets[quantity]) for quantity in quantities]
+            records, times_ns, seqs, quantities = (
+                list(compress(column, chosen)) for column in (records, times_ns, seqs, quantities)
+            )
+        keys = self._keys.numbers([record.thing for record in records])
+        if keys is None:
+            return False
+        intake.not_selected += len(messages) - len(records)
+        intake.selected += len(records)
+        for target in sorted({target for sides in targets.values() for target in sides}):
+            wanted = {quantity for quantity, sides in targets.items() if target in sides}
+            which = [quantity in wanted for quantity in quantities]
+            side = self._side(intake, target)
+            side.key += compress(keys, which)
+            side.ts_ns += compress(times_ns, which)
+            side.seq += compress(seqs, which)
+            side.records += compress(records, which)
+        return True
+
+    def _take_singly(self, intake: Intake, messages: Sequence[Message]) -> None:
         for message in messages:
             try:
                 content, ts_ns = decode_data(message.value, self._time_unit)
@@ -152,7 +216,6 @@ class TopicReader:
                         offset=message.offset,
                     )
                 )
-        return intake
 
     def _take_record(self, intake: Intake, message: Message, record: Record, ts_ns: int) -> None:
         targets = self._by_quantity.get(record.quantity, self._whole)
@@ -207,6 +270,20 @@ class TopicReader:
         if side is None:
             side = intake.sides[target] = SideInput(mixed=target in self._whole)
         return side
+
+
+def _plain_times_ns(records: Sequence[Record], unit: str) -> Ints | None:
+    """The times of records, in ns; None where some are no integers in range, and have to be looked at singly."""
+    unit_ns, given = UNIT_NS[unit], [record.phenomenonTime for record in records]
+    if set(map(type, given)) != {int}:
+        return None
+    try:
+        times = np.array(given, dtype=np.int64)
+    except OverflowError:
+        return None
+    if times.min() < -(-TIME_MIN_NS // unit_ns) or times.max() > TIME_MAX_NS // unit_ns:
+        return None
+    return times * unit_ns
 
 
 def identities(ids: Sequence[str]) -> Ints:

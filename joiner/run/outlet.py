@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -12,7 +13,7 @@ from broker.wire import Joined, Record, Rejected, Side, encode, pair_id, reject
 from joiner.functions import NUMBER_KINDS, Columns, JoinFunction, load_function
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -21,11 +22,24 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-class HeldRecord(NamedTuple):
-    """A record with its event time in ns, as the unit keeps it while the engine holds it."""
+class HeldRecord(msgspec.Struct, frozen=True, gc=False):
+    """A record with its event time in ns, as the unit keeps it while the engine holds it, and as results show it."""
 
     ts_ns: int
     record: Record
+    side: Side
+
+    @classmethod
+    def of_all(cls, ts_ns: Sequence[int], records: Sequence[Record]) -> list[HeldRecord]:
+        """Many at once. The loops are those of ``map``: there is one of these for every record."""
+        sides = map(
+            Side,
+            [record.quantity for record in records],
+            [record.phenomenonTime for record in records],
+            [record.result for record in records],
+            [record.id for record in records],
+        )
+        return list(map(cls, ts_ns, records, sides))
 
 
 class Pairs(NamedTuple):
@@ -52,33 +66,32 @@ class Outlet:
 
     def results(self, pairs: Pairs) -> tuple[list[Joined], list[Rejected]]:
         """One result for each pair, in order, and a dead letter for each pair whose function failed."""
-        values, reasons = _evaluate(self._function, pairs.left, pairs.right)
-        joined, failed = [], []
-        ties = (pairs.left_ordinal + pairs.right_ordinal).tolist()
-        seqs = zip(pairs.left_seq.tolist(), pairs.right_seq.tolist(), strict=True)
-        for at, ((left_seq, right_seq), left, right) in enumerate(zip(seqs, pairs.left, pairs.right, strict=True)):
-            identity = pair_id(self._join.name, self._unit, left_seq, right_seq)
-            if at in reasons:
-                failed.append(self._dead_letter(identity, reasons[at], left, right))
-                continue
-            tie = f"{pairs.left_ordinal[at]}-{pairs.right_ordinal[at]}" if ties[at] else ""
-            joined.append(self._joined(identity, left, right, values[at], tie))
-        return joined, failed
-
-    def _joined(
-        self, identity: str, left: HeldRecord, right: HeldRecord, value: float | list[float], tie: str
-    ) -> Joined:
-        result = {"left": value[0], "right": value[1]} if isinstance(value, list) else value
-        return Joined(
-            left.record.thing,
-            self._join.output,
-            mean_time(left.ts_ns, right.ts_ns, self._time_unit),
-            result,
-            identity,
-            _side(left.record),
-            _side(right.record),
-            tie,
+        left, right = _columns(pairs.left), _columns(pairs.right)
+        # Before the function, which may alter what it is given.
+        means = mean_times(left.time_ns, right.time_ns, self._time_unit)
+        values, reasons = _evaluate(self._function, pairs.left, pairs.right, (left, right))
+        ids = [
+            pair_id(self._join.name, self._unit, left_seq, right_seq)
+            for left_seq, right_seq in zip(pairs.left_seq.tolist(), pairs.right_seq.tolist(), strict=True)
+        ]
+        joined = list(
+            map(
+                Joined,
+                [held.record.thing for held in pairs.left],
+                repeat(self._join.output),
+                means,
+                [{"left": value[0], "right": value[1]} if isinstance(value, list) else value for value in values],
+                ids,
+                [held.side for held in pairs.left],
+                [held.side for held in pairs.right],
+                _ties(pairs.left_ordinal, pairs.right_ordinal),
+            )
         )
+        failed = [
+            self._dead_letter(ids[at], reason, pairs.left[at], pairs.right[at])
+            for at, reason in sorted(reasons.items())
+        ]
+        return [one for at, one in enumerate(joined) if at not in reasons] if reasons else joined, failed
 
     def _dead_letter(self, identity: str, reason: str, left: HeldRecord, right: HeldRecord) -> Rejected:
         value = b'{"left":' + encode(left.record) + b',"right":' + encode(right.record) + b"}"
@@ -92,8 +105,24 @@ def mean_time(left_ns: int, right_ns: int, unit: str) -> int | msgspec.Raw:
     return msgspec.Raw(mean_text(left_ns, right_ns, unit).encode()) if rest else whole
 
 
-def _side(record: Record) -> Side:
-    return Side(record.quantity, record.phenomenonTime, record.result, record.id)
+def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> list[int | msgspec.Raw]:
+    """As `mean_time`, of n pairs of times."""
+    unit_ns = UNIT_NS[unit]
+    (left, left_rest), (right, right_rest) = np.divmod(left_ns, unit_ns), np.divmod(right_ns, unit_ns)
+    # Rounded down, without the sum, which an int64 may not hold.
+    whole = (left & right) + ((left ^ right) >> 1)
+    if left_rest.any() or right_rest.any() or (whole < 0).any():
+        return [mean_time(one, other, unit) for one, other in zip(left_ns.tolist(), right_ns.tolist(), strict=True)]
+    has_half = ((left ^ right) & 1).tolist()
+    return [msgspec.Raw(b"%d.5" % mean) if half else mean for mean, half in zip(whole.tolist(), has_half, strict=True)]
+
+
+def _ties(left_ordinal: Ints, right_ordinal: Ints) -> Iterable[str]:
+    """The names of n pairs among those of equal times; empty where there are no such."""
+    if not (left_ordinal.any() or right_ordinal.any()):
+        return repeat("")
+    ordinals = zip(left_ordinal.tolist(), right_ordinal.tolist(), strict=True)
+    return [f"{left}-{right}" if left or right else "" for left, right in ordinals]
 
 
 def _columns(held: Sequence[HeldRecord]) -> Columns:
@@ -106,7 +135,10 @@ def _columns(held: Sequence[HeldRecord]) -> Columns:
 
 
 def _evaluate(
-    function: JoinFunction, left: Sequence[HeldRecord], right: Sequence[HeldRecord]
+    function: JoinFunction,
+    left: Sequence[HeldRecord],
+    right: Sequence[HeldRecord],
+    columns: tuple[Columns, Columns],
 ) -> tuple[list[float] | list[list[float]], dict[int, str]]:
     """The values by position, and by position the reasons of those that have none.
 
@@ -115,7 +147,7 @@ def _evaluate(
     """
     count = len(left)
     try:
-        values = _call(function, _columns(left), _columns(right))
+        values = _call(function, *columns)
     except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, SystemExit too; signals come otherwise
         if count == 1:
             return [np.nan], {0: f"{type(error).__name__}: {error}"}
@@ -133,7 +165,8 @@ def _evaluate_singly(
     values: list[object] = []
     reasons = {}
     for at in range(len(left)):
-        value, why = _evaluate(function, left[at : at + 1], right[at : at + 1])
+        one, other = left[at : at + 1], right[at : at + 1]
+        value, why = _evaluate(function, one, other, (_columns(one), _columns(other)))
         values.append(value[0])
         if why:
             reasons[at] = why[0]

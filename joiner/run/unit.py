@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 import numpy as np
 
-from broker.wire import Joined, Late, Rejected, decode_record, encode
+from broker.wire import Joined, Late, Rejected, decode_record, encode_all
 from joiner.core.engine import LocalStreamBuffer, Step
 from joiner.core.errors import NewerSnapshotError, SnapshotError
 from joiner.run.intake import LEFT, RIGHT, Keys, Message, SideInput, TopicReader
@@ -50,9 +51,9 @@ class Effects:
     def messages(self, topics: Any) -> list[tuple[str, bytes | None, bytes]]:
         """(topic, key, value) of each record to be written."""
         return [
-            *((topics.out, joined.thing.encode(), encode(joined)) for joined in self.joined),
-            *((topics.late, late.record.thing.encode(), encode(late)) for late in self.late),
-            *((topics.rejected, None, encode(rejected)) for rejected in self.rejected),
+            *zip(repeat(topics.out), [joined.thing.encode() for joined in self.joined], encode_all(self.joined)),
+            *zip(repeat(topics.late), [late.record.thing.encode() for late in self.late], encode_all(self.late)),
+            *zip(repeat(topics.rejected), repeat(None), encode_all(self.rejected)),
         ]
 
 
@@ -151,9 +152,9 @@ class Unit:
         for join, buffer, payloads in zip(self._settings.join, self._buffers, self._payloads, strict=True):
             buffers[join.name] = buffer.snapshot()
             for name, side in zip(_SIDE_NAMES, payloads, strict=True):
-                records[f"{join.name}.{name}"] = [
-                    _SavedRecord(seq, held.ts_ns, encode(held.record)) for seq, held in side.items()
-                ]
+                values = encode_all([held.record for held in side.values()])
+                times = [held.ts_ns for held in side.values()]
+                records[f"{join.name}.{name}"] = list(map(_SavedRecord, side, times, values))
         saved = _Saved(SNAPSHOT_VERSION, self.offsets, self._keys.things(), dict(self.counts), buffers, records)
         return msgspec.msgpack.encode(saved)
 
@@ -179,8 +180,10 @@ class Unit:
         restored._buffers = [buffers[join.name] for join in settings.join]
         for join, payloads in zip(settings.join, restored._payloads, strict=True):
             for name, side in zip(_SIDE_NAMES, payloads, strict=True):
-                for record in saved.records[f"{join.name}.{name}"]:
-                    side[record.seq] = HeldRecord(record.ts_ns, decode_record(record.value))
+                held = saved.records[f"{join.name}.{name}"]
+                records = [decode_record(record.value) for record in held]
+                times = [record.ts_ns for record in held]
+                side.update(zip([record.seq for record in held], HeldRecord.of_all(times, records), strict=True))
         return restored
 
     def _make_readers(self) -> None:
@@ -203,7 +206,7 @@ class Unit:
     def _join(self, join: int, inputs: Mapping[tuple[int, int], SideInput], effects: Effects, *, silent: bool) -> None:
         left, right = (inputs.get((join, side), SideInput()) for side in (LEFT, RIGHT))
         for payloads, side in zip(self._payloads[join], (left, right), strict=True):
-            payloads.update(zip(side.seq, map(HeldRecord, side.ts_ns, side.records), strict=True))
+            payloads.update(zip(side.seq, HeldRecord.of_all(side.ts_ns, side.records), strict=True))
         step = self._buffers[join].push(
             left=left.columns(), right=right.columns(), left_marks=left.marks(), right_marks=right.marks()
         )

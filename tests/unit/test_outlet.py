@@ -18,7 +18,7 @@ from tests.unit.joiner_inputs import POWER, make_settings
 
 
 def held(result: float, ts_ns: int = 0) -> HeldRecord:
-    return HeldRecord(ts_ns, Record("a", "q", ts_ns, result, f"id {result}"))
+    return HeldRecord.of_all([ts_ns], [Record("a", "q", ts_ns, result, f"id {result}")])[0]
 
 
 def results(

@@ -32,7 +32,7 @@ def seeded_messages(seed: int, count: int = 60) -> list[Message]:
             mark = {"mark": clock - draw.randrange(1500), "quantity": draw.choice(["speed", "torque", "command"])}
             sent.append(message(offset, mark))
         elif chance < 0.2 and sent:
-            sent.append(draw.choice(sent[-5:])._replace(offset=offset))
+            sent.append(msgspec.structs.replace(draw.choice(sent[-5:]), offset=offset))
         else:
             clock += draw.choice([0, 0, 10, 400])
             back = draw.choice([0, 0, 0, 200, 2000])

@@ -1,0 +1,127 @@
+"""Does a message become the same, whether it is read together with its neighbours or by itself?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.times import TIME_MAX_NS, TIME_MIN_NS
+from joiner.run import intake
+from joiner.run.intake import Intake, Keys, Message, TopicReader
+from joiner.run.outlet import mean_time, mean_times
+from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, make_settings
+
+_DAY_MS = 86_400_000
+_PLAIN = st.fixed_dictionaries(
+    {
+        "thing": st.sampled_from(["a", "b", "c", "ä"]),
+        "quantity": st.sampled_from(["speed", "torque", "command", "other"]),
+        "phenomenonTime": st.integers(BASE_MS - 5, BASE_MS + 5),
+        "result": st.floats(allow_nan=False, allow_infinity=False) | st.integers(-5, 5),
+        "id": st.text(min_size=1, max_size=5),
+    }
+)
+_ODD_TIMES = st.sampled_from(
+    [
+        f"{BASE_MS}",
+        "2019-04-01T05:26:20Z",
+        BASE_MS + 0.5,
+        BASE_MS + 2 * _DAY_MS,
+        BASE_MS + _DAY_MS,
+        -(10**13),
+        2**63,
+        2**70,
+        True,
+    ]
+)
+_ODD = st.sampled_from(
+    [
+        None,
+        b"",
+        b" ",
+        b"\n",
+        b"{",
+        b"[]",
+        b'{"mark":%d}' % BASE_MS,
+        b'{"mark":%d,"quantity":"speed","thing":"a"}' % BASE_MS,
+        b'{"thing":"a","quantity":"speed","phenomenonTime":1,"result":1,"id":"x"}\n' * 2,
+        b'{"thing":"a",\n"quantity":"speed","phenomenonTime":1,"result":1,"id":"x"}',
+        b'{"thing":"a","quantity":"speed","phenomenonTime":1,"result":1,"id":"x"} ',
+        b'{"thing":"a","quantity":"speed","phenomenonTime":1,"result":1,"id":"x","more":'
+        + b"[" * 300
+        + b"]" * 300
+        + b"}",
+        b'{"thing":"a","quantity":"speed","phenomenonTime":1,"result":1,"id":"x","pad":"' + b"p" * 70_000 + b'"}',
+        b'{"thing":"\xff","quantity":"speed","phenomenonTime":1,"result":1,"id":"x"}',
+        b'\xef\xbb\xbf{"thing":"a","quantity":"speed","phenomenonTime":1,"result":1,"id":"x"}',
+    ]
+)
+
+
+def _as_bytes(content: dict[str, Any]) -> bytes:
+    return json.dumps(content).encode()
+
+
+_VALUES = st.lists(
+    st.one_of(
+        _PLAIN.map(_as_bytes),
+        _PLAIN.map(_as_bytes),
+        _PLAIN.map(_as_bytes),
+        st.tuples(_PLAIN, _ODD_TIMES).map(lambda drawn: _as_bytes(drawn[0] | {"phenomenonTime": drawn[1]})),
+        _ODD,
+    ),
+    max_size=20,
+)
+_WHOLE = {"name": "whole", "left": {"topic": DATA}, "right": {"topic": "b", "quantity": "q"}, "output": "w"}
+
+
+def _read(values: list[bytes | None], joins: list[dict[str, Any]], partitions: int) -> tuple[Any, ...]:
+    """What a batch becomes, in a form that can be compared, with the keys that are numbered by it."""
+    keys = Keys(0, partitions)
+    reader = TopicReader(make_settings(*joins, partitions=partitions), DATA, 0, keys)
+    found: Intake = reader.read([Message(at, BASE_MS + at % 2, value) for at, value in enumerate(values)])
+    sides = {
+        target: [msgspec.json.encode(column) for column in astuple(side)]
+        for target, side in sorted(found.sides.items())
+    }
+    letters = [msgspec.to_builtins(letter) for letter in found.rejected]
+    return sides, letters, found.not_selected, found.marks, found.selected, keys.things()
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    values=_VALUES,
+    joins=st.sampled_from([[POWER], [POWER, GAP], [_WHOLE], [POWER, _WHOLE]]),
+    partitions=st.sampled_from([1, 2]),
+    together=st.sampled_from([1, 3, 500]),
+)
+def test_a_message_becomes_the_same_together_with_others_and_alone(
+    values: list[bytes | None], joins: list[dict[str, Any]], partitions: int, together: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intake, "_TOGETHER", together)
+        found = _read(values, joins, partitions)
+        patch.setattr(TopicReader, "_take_together", lambda *_: False)
+        assert found == _read(values, joins, partitions)
+
+
+_TIMES = st.integers(TIME_MIN_NS, TIME_MAX_NS) | st.integers(-5, 5) | st.integers(-5, 5).map(lambda ms: ms * 10**6)
+
+
+@settings(max_examples=300, deadline=None)
+@given(pairs=st.lists(st.tuples(_TIMES, _TIMES), min_size=1, max_size=4), unit=st.sampled_from(["ns", "us", "ms", "s"]))
+def test_the_mean_of_many_times_is_that_of_each(pairs: list[tuple[int, int]], unit: str) -> None:
+    left, right = np.array(pairs, dtype=np.int64).T
+    expected = [mean_time(one, other, unit) for one, other in pairs]
+    assert [_text(mean) for mean in mean_times(left, right, unit)] == [_text(mean) for mean in expected]
+
+
+def _text(mean: int | msgspec.Raw) -> bytes:
+    return msgspec.json.encode(mean)
