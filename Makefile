@@ -13,7 +13,7 @@ CHAOS_SEEDS ?= 1 2
 # Two at a time, each with servers of its own: half of their time is waiting.
 SIDE_BY_SIDE ?= -n 2 --dist loadfile
 CHAOS_REPORT ?= .lsb/chaos
-BENCH_REPORT ?= .lsb/bench_engine
+BENCH_REPORTS ?= .lsb
 SOAK_MINUTES ?= 65
 SOAK_REPORT ?= .lsb/soak
 
@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help setup demo up down status test test-chaos soak simulation bench-engine check format lock clean
+.PHONY: help setup demo up down status test test-chaos soak simulation bench-engine bench-kafka check format lock clean
 
 help: ## this list
 	@printf 'LocalStreamBuffer: what to type\n\n'
@@ -84,8 +84,13 @@ simulation: setup ## ten thousand histories of the joiner over a broker in memor
 # Tests in tests/chaos read their seeds from the environment; without any, one run is made.
 chaos = LSB_CHAOS_SEEDS="$(strip $(1))" $(PY) -m pytest tests/chaos
 
-bench-engine: setup ## the join in memory beside pandas, about five minutes: make bench-engine BENCH_REPORT=path
-	@$(PY) -m bench.engine --report "$(BENCH_REPORT)"
+bench-engine: setup ## the join in memory beside pandas, polars, DuckDB, about ten minutes: make bench-engine BENCH_REPORTS=folder
+	@$(PY) -m bench.engine --report "$(BENCH_REPORTS)/bench_engine"
+	@$(PY) -m bench.tables --report "$(BENCH_REPORTS)/bench_tables"
+
+bench-kafka: setup ## throughput and latency beside a raw pass-through, about ten minutes: make bench-kafka BENCH_REPORTS=folder
+	@$(PY) -m bench.kafka --report "$(BENCH_REPORTS)/bench_kafka"
+	@$(PY) -m bench.latency --report "$(BENCH_REPORTS)/bench_latency"
 
 check: setup ## style, format and types
 	$(call say,Style)

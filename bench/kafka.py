@@ -89,8 +89,8 @@ def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
     producer.flush()
 
 
-def pass_through(bootstrap: str, data: str, out: str, batch: int) -> None:
-    """Bring all records of a topic into another, each batch in a transaction with its offsets."""
+def pass_through(bootstrap: str, data: str, out: str, batch: int, records: int) -> None:
+    """Bring so many records of a topic into another, each batch in a transaction with its offsets."""
     kafka = KafkaSettings(bootstrap_servers=bootstrap)
     consumer = make_consumer(kafka, out, queued_max_messages_kbytes=64 * 1024, fetch_queue_backoff_ms=2)
     producer = make_producer(
@@ -102,9 +102,8 @@ def pass_through(bootstrap: str, data: str, out: str, batch: int) -> None:
         compression_type="lz4",
     )
     producer.init_transactions()
-    left = {number: log_range(consumer, data, number)[1] for number in range(PARTITIONS)}
-    consumer.assign([TopicPartition(data, number, 0) for number in left])
-    while any(left.values()):
+    consumer.assign([TopicPartition(data, number, 0) for number in range(PARTITIONS)])
+    while records:
         by_partition: dict[int, list[dict[str, bytes | None]]] = {}
         for message in consumer.consume(batch, 0.02):
             found = by_partition.setdefault(message.partition() or 0, [])
@@ -114,37 +113,46 @@ def pass_through(bootstrap: str, data: str, out: str, batch: int) -> None:
         producer.begin_transaction()
         for number, messages in by_partition.items():
             producer.produce_batch(out, messages, partition=number)
-            left[number] -= len(messages)
+            records -= len(messages)
         producer.send_offsets_to_transaction(
             consumer.position(consumer.assignment()), consumer.consumer_group_metadata()
         )
         producer.commit_transaction()
 
 
+def start_pass_through(kafka: KafkaSettings, data: str, out: str, batch: int, records: int) -> subprocess.Popen[bytes]:
+    """In a process of its own, which ends with the last record."""
+    make_topic(kafka, out)
+    given = [kafka.bootstrap_servers, data, out, str(batch), str(records)]
+    command = [sys.executable, "-m", "bench.kafka", "--pass-through", *given]
+    return subprocess.Popen(command)  # noqa: S603 - this program
+
+
+def start_joiner(kafka: KafkaSettings, data: str, folder: Path, name: str, instance: str) -> subprocess.Popen[bytes]:
+    """In a process of its own, which runs until it is stopped."""
+    config = folder / f"{name}.toml"
+    config.write_text(_SETTINGS.format(bootstrap=kafka.bootstrap_servers, data=data, name=name, partitions=PARTITIONS))
+    given = ["--config", str(config), "--log-level", "warning", "--instance", instance]
+    return subprocess.Popen([sys.executable, "-m", "joiner", "run", *given])  # noqa: S603 - the joiner
+
+
 def run_pass_through(kafka: KafkaSettings, data: str, _folder: Path, batch: int) -> float:
     """Seconds between the first and the last record that it writes."""
-    name = f"raw-{uuid.uuid4().hex[:8]}"
-    make_topic(kafka, name)
-    command = [sys.executable, "-m", "bench.kafka", "--pass-through", kafka.bootstrap_servers, data, name, str(batch)]
-    subprocess.run(command, check=True, timeout=_WAIT_S)  # noqa: S603 - this program
-    return seconds_between(kafka, name)
+    out = f"raw-{uuid.uuid4().hex[:8]}"
+    if start_pass_through(kafka, data, out, batch, sum(_ends(kafka, data))).wait(_WAIT_S):
+        raise RuntimeError("the pass-through has failed")
+    return seconds_between(kafka, out)
 
 
 def run_joiner(kafka: KafkaSettings, data: str, folder: Path, processes: int) -> float:
     """The same of the joiner, in as many processes; a second one takes half of the units from the first as it comes."""
     name = f"join-{uuid.uuid4().hex[:8]}"
-    config = folder / f"{name}.toml"
-    config.write_text(_SETTINGS.format(bootstrap=kafka.bootstrap_servers, data=data, name=name, partitions=PARTITIONS))
-    settings = load_settings(JoinerSettings, config)
-    with closing(make_consumer(kafka, "bench")) as consumer:
-        ends = [log_range(consumer, data, number)[1] for number in range(PARTITIONS)]
-    command = [sys.executable, "-m", "joiner", "run", "--config", str(config), "--log-level", "warning"]
-    commands = [[*command, "--instance", str(number)] for number in range(processes)]
-    running = [subprocess.Popen(each) for each in commands]  # noqa: S603 - the joiner
+    running = [start_joiner(kafka, data, folder, name, str(number)) for number in range(processes)]
+    ends, settings = _ends(kafka, data), load_settings(JoinerSettings, folder / f"{name}.toml")
     try:
         while not _is_through(settings, ends):
             if any(process.poll() is not None for process in running):
-                raise RuntimeError(f"a joiner has ended by itself; its settings are in {config}")
+                raise RuntimeError("a joiner has ended by itself")
             time.sleep(_LOOK_S)
     finally:
         for process in running:
@@ -152,6 +160,11 @@ def run_joiner(kafka: KafkaSettings, data: str, folder: Path, processes: int) ->
         for process in running:
             process.wait()
     return seconds_between(kafka, settings.topics.out)
+
+
+def _ends(kafka: KafkaSettings, topic: str) -> list[int]:
+    with closing(make_consumer(kafka, "bench")) as consumer:
+        return [log_range(consumer, topic, number)[1] for number in range(PARTITIONS)]
 
 
 def _is_through(settings: JoinerSettings, ends: list[int]) -> bool:
@@ -190,11 +203,11 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=1_000_000, help="in the input topic (default 1,000,000)")
     parser.add_argument("--runs", type=int, default=5, help="of each contender (default 5)")
     parser.add_argument("--report", type=Path, default=Path(".lsb/bench_kafka"), help="where .json and .md go")
-    parser.add_argument("--pass-through", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--pass-through", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.pass_through:
-        bootstrap, data, out, batch = options.pass_through
-        pass_through(bootstrap, data, out, int(batch))
+        bootstrap, data, out, batch, records = options.pass_through
+        pass_through(bootstrap, data, out, int(batch), int(records))
         return 0
     found: dict[str, list[float]] = {name: [] for name in CONTENDERS}
     with ephemeral_stack(say=print) as stack, tempfile.TemporaryDirectory() as folder:

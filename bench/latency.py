@@ -1,0 +1,143 @@
+"""How late do results come, beside a raw exactly-once pass-through with the same waits for a batch?
+
+``python -m bench.latency --report docs/evidence/bench_latency`` writes ``.json`` and ``.md``. Records come at a steady
+rate; the time of a result is that from just before its later record was given to the producer to its arrival,
+committed, at a consumer. Sender, contender and consumer are processes of one machine, with one clock. The first seconds
+do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from confluent_kafka import Producer, TopicPartition
+
+from bench.kafka import PARTITIONS, THINGS, make_topic, start_joiner, start_pass_through
+from bench.report import machine, spread, table, write
+from broker.partitioner import partition_of
+from broker.settings import KafkaSettings
+from broker.stack import ephemeral_stack
+from broker.stack.parts import KAFKA_VERSION
+from broker.topics import topic_facts
+from joiner.run.clients import make_admin, make_consumer
+
+_WARM_UP_S: Final = 5.0
+_QUIET_S: Final = 5.0
+"""Nothing comes any more."""
+_QUANTILES: Final = (50, 99, 99.9)
+_BATCH: Final = 10_000
+
+
+def send(bootstrap: str, topic: str, rate: int, seconds: float) -> None:
+    """Records at a steady rate, their ids the times in ns at which they were sent."""
+    producer = Producer(KafkaSettings(bootstrap_servers=bootstrap).producer_config(linger_ms=1))
+    things = [f"machine-{number}" for number in range(THINGS)]
+    places = [partition_of(thing.encode(), PARTITIONS) for thing in things]
+    began_s = time.monotonic()
+    for number in range(int(rate * seconds)):
+        ahead_s = began_s + number / rate - time.monotonic()
+        if ahead_s > 0:
+            time.sleep(ahead_s)
+        which, turn = number % THINGS, number // THINGS
+        value = {
+            "thing": things[which],
+            "quantity": ("speed", "torque")[turn % 2],
+            "phenomenonTime": 1_554_096_460_000 + number,
+            "result": number / 7,
+            "id": str(time.time_ns()),
+        }
+        producer.produce(topic, json.dumps(value).encode(), things[which].encode(), places[which])
+        producer.poll(0)
+    producer.flush()
+
+
+def measure(kafka: KafkaSettings, folder: Path, contender: str, rate: int, seconds: float) -> list[float]:
+    """The latencies in ms of all results behind the warm-up."""
+    name = f"late-{uuid.uuid4().hex[:8]}"
+    data, out = f"{name}.data", f"{name}.out"
+    make_topic(kafka, data)
+    if contender == "joiner":
+        running = start_joiner(kafka, data, folder, name, "one")
+    else:
+        running = start_pass_through(kafka, data, out, _BATCH, int(rate * seconds))
+    given = [kafka.bootstrap_servers, data, str(rate), str(seconds)]
+    try:
+        with closing(make_consumer(kafka, name, fetch_wait_max_ms=5, auto_offset_reset="earliest")) as consumer:
+            while out not in topic_facts(make_admin(kafka), [out]):
+                time.sleep(0.1)
+            consumer.assign([TopicPartition(out, number, 0) for number in range(PARTITIONS)])
+            sender = subprocess.Popen([sys.executable, "-m", "bench.latency", "--send", *given])  # noqa: S603 - this
+            arrived: list[tuple[int, bytes]] = []
+            last_s = time.monotonic()
+            while sender.poll() is None or time.monotonic() - last_s < _QUIET_S:
+                messages = consumer.consume(1000, 0.002)
+                now_ns = time.time_ns()
+                arrived += [(now_ns, message.value() or b"") for message in messages if message.error() is None]
+                last_s = time.monotonic() if messages else last_s
+    finally:
+        running.terminate()
+        running.wait()
+    sent_ns = [max(_sent_ns(json.loads(value))) for _, value in arrived]
+    first_ns = min(sent_ns) + int(_WARM_UP_S * 1e9)
+    return [(at - sent) / 1e6 for (at, _), sent in zip(arrived, sent_ns, strict=True) if sent > first_ns]
+
+
+def _sent_ns(content: dict[str, Any]) -> list[int]:
+    """When the records of a result were sent; a record that was only passed through has one time."""
+    return [int(content[side]["id"]) for side in ("left", "right")] if "left" in content else [int(content["id"])]
+
+
+def main() -> int:
+    """Measure, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rates", type=int, nargs="+", default=[5_000], help="records a second (default 5000)")
+    parser.add_argument("--seconds", type=float, default=25.0, help="of each run (default 25)")
+    parser.add_argument("--runs", type=int, default=5, help="of each contender and rate (default 5)")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_latency"), help="where .json and .md go")
+    parser.add_argument("--send", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.send:
+        bootstrap, topic, rate, seconds = options.send
+        send(bootstrap, topic, int(rate), float(seconds))
+        return 0
+    found: list[dict[str, Any]] = []
+    with ephemeral_stack(say=print) as stack, tempfile.TemporaryDirectory() as folder:
+        stack.up([stack.kafka])
+        kafka = KafkaSettings(bootstrap_servers=stack.kafka.address)
+        for rate in options.rates:
+            for turn in range(options.runs):
+                for name in ("pass-through", "joiner"):
+                    took_ms = measure(kafka, Path(folder), name, rate, options.seconds)
+                    quantiles = np.percentile(took_ms, _QUANTILES).tolist()
+                    found.append({"rate": rate, "run": turn + 1, "contender": name, "ms": quantiles})
+                    print(
+                        f"{rate}/s, run {turn + 1}, {name}: " + ", ".join(f"{ms:.0f} ms" for ms in quantiles),
+                        flush=True,
+                    )
+    about = machine("confluent-kafka", "msgspec", "numpy") | {"Kafka": KAFKA_VERSION, "seconds a run": options.seconds}
+    write(options.report, "Latency from Kafka to Kafka, exactly once", about, found, _lines(found, options.rates))
+    return 0
+
+
+def _lines(found: list[dict[str, Any]], rates: list[int]) -> list[str]:
+    rows = []
+    for rate in rates:
+        for name in ("pass-through", "joiner"):
+            runs = [one["ms"] for one in found if (one["rate"], one["contender"]) == (rate, name)]
+            rows.append((f"{rate:,}", name, *(spread(list(column), 0) for column in zip(*runs, strict=True))))
+    heads = ["records/s", "", *(f"p{quantile:g} ms (min / median / max of the runs)" for quantile in _QUANTILES)]
+    return table(heads, rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
