@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from bench.report import machine, spread, table, write
@@ -168,7 +168,10 @@ def _ends(kafka: KafkaSettings, topic: str) -> list[int]:
 
 
 def _is_through(settings: JoinerSettings, ends: list[int]) -> bool:
-    found = [read_progress(settings.kafka, "bench", settings.state_topic, unit) for unit in range(PARTITIONS)]
+    try:
+        found = [read_progress(settings.kafka, "bench", settings.state_topic, unit) for unit in range(PARTITIONS)]
+    except KafkaException:
+        return False  # the state topic is just being made
     return [one.offsets[settings.topics.data] if one else 0 for one in found] == ends
 
 
@@ -186,7 +189,9 @@ def seconds_between(kafka: KafkaSettings, topic: str) -> float:
 
 def make_topic(kafka: KafkaSettings, name: str) -> None:
     """A topic of `PARTITIONS` partitions."""
-    (made,) = make_admin(kafka).create_topics([NewTopic(name, PARTITIONS, 1)]).values()
+    # Kept: the answers of a client that nobody holds any more never come.
+    admin = make_admin(kafka)
+    (made,) = admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values()
     made.result()
 
 

@@ -7,6 +7,7 @@ future, in its key's partition.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING, Final
@@ -18,16 +19,19 @@ from broker.partitioner import partition_of
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
 from broker.wire import Mark, Record, Rejected, Unreadable, decode_data, decode_records, reject
 from joiner.core.arguments import ALL_KEYS
+from joiner.run.clients import EOF_CODE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from confluent_kafka import KafkaError
     from confluent_kafka import Message as KafkaMessage
     from numpy.typing import NDArray
 
     from joiner.run.settings import JoinerSettings
 
     Ints = NDArray[np.int64]
+    _Error = tuple[KafkaError, int | None, str | None]
 
 LEFT: Final = 0
 RIGHT: Final = 1
@@ -54,6 +58,27 @@ class Message(msgspec.Struct, frozen=True, gc=False):
                 [message.value() for message in messages],
             )
         )
+
+
+def sort_messages(
+    messages: Sequence[KafkaMessage],
+) -> tuple[dict[int, dict[str, list[Message]]], dict[int, dict[str, int]], list[_Error]]:
+    """What was read, by unit and topic: the messages, and where the end of a log was met; and the errors."""
+    by_place: defaultdict[tuple[int | None, str | None], list[KafkaMessage]] = defaultdict(list)
+    ends: dict[int, dict[str, int]] = {}
+    errors: list[_Error] = []
+    for message in messages:
+        error = message.error()
+        if error is None:
+            by_place[message.partition(), message.topic()].append(message)
+        elif error.code() == EOF_CODE:
+            ends.setdefault(int(message.partition() or 0), {})[str(message.topic())] = int(message.offset() or 0)
+        else:
+            errors.append((error, message.partition(), message.topic()))
+    batches: dict[int, dict[str, list[Message]]] = {}
+    for (unit, topic), batch in by_place.items():
+        batches.setdefault(int(unit or 0), {})[str(topic)] = Message.of_all(batch)
+    return batches, ends, errors
 
 
 @dataclass

@@ -11,17 +11,14 @@ import gc
 import logging
 import threading
 import time
-from collections import defaultdict
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka import Message as KafkaMessage
 
 from broker.topics import TopicError, wait_for_topics
 from joiner.run.clients import (
-    EOF_CODE,
     KAFKA_LOG,
     TIMEOUT_S,
     log_range,
@@ -31,7 +28,7 @@ from joiner.run.clients import (
     timed_out,
 )
 from joiner.run.hanging import check_ended
-from joiner.run.intake import Message
+from joiner.run.intake import Message, sort_messages
 from joiner.run.membership import Membership
 from joiner.run.metrics import Metrics
 from joiner.run.progress import FORMAT_VERSION, RESET_RUN, Progress
@@ -247,7 +244,10 @@ class JoinerProcess:
 
     def _cycle(self) -> None:
         application = self._settings.application
-        self._sort(self._data.consume(application.batch_records_max, application.commit_interval / 1e9))
+        messages = self._data.consume(application.batch_records_max, application.commit_interval / 1e9)
+        self._batches, self._ends, errors = sort_messages(messages)
+        for error in errors:
+            self._read_error(*error)
         commits: dict[int, Future[None]] = {}
         for number, owned in list(self._owned.items()):
             batches = self._batches.pop(number, {})
@@ -264,22 +264,6 @@ class JoinerProcess:
             self._metrics.count(count, len(effects.joined))
         for number, commit in commits.items():
             self._finish_commit(number, commit)
-
-    def _sort(self, messages: list[KafkaMessage]) -> None:
-        """Messages and ends of logs by unit and topic."""
-        self._batches, self._ends = {}, {}
-        by_place: defaultdict[tuple[int | None, str | None], list[KafkaMessage]] = defaultdict(list)
-        for message in messages:
-            error = message.error()
-            if error is None:
-                by_place[message.partition(), message.topic()].append(message)
-            elif error.code() == EOF_CODE:
-                ends = self._ends.setdefault(int(message.partition() or 0), {})
-                ends[str(message.topic())] = int(message.offset() or 0)
-            else:
-                self._read_error(error, message.partition(), message.topic())
-        for (number, topic), batch in by_place.items():
-            self._batches.setdefault(int(number or 0), {})[str(topic)] = Message.of_all(batch)
 
     def _apply(
         self, number: int, owned: Owned, batches: dict[str, list[Message]], ends: dict[str, int]
