@@ -271,7 +271,7 @@ class LocalStreamBuffer:
             _accepted(records[_RIGHT], late[_RIGHT], is_right=True),
         )
         late_seq = records[_LEFT].seq[late[_LEFT]], records[_RIGHT].seq[late[_RIGHT]]
-        return self._step(keys, before, new, late_seq)
+        return self._step(keys, before, new, late_seq, ends=ends)
 
     def _check_identities(self, records: list[Records]) -> list[bool | None]:
         """A side gives identities always or never: without them a duplicate could not be told from a tie."""
@@ -305,7 +305,9 @@ class LocalStreamBuffer:
         self._gone = [grown(gone, keys) for gone in self._gone]
         self._held.grow(keys)
 
-    def _step(self, keys: Ints, before: Ints, new: tuple[Rows, Rows], late_seq: tuple[Ints, Ints]) -> Step:
+    def _step(
+        self, keys: Ints, before: Ints, new: tuple[Rows, Rows], late_seq: tuple[Ints, Ints], *, ends: bool
+    ) -> Step:
         """Take accepted records in; ``before``: the frontiers of the touched ``keys`` before the batch, (2, k)."""
         merged, duplicates = merge(self._held.rows(keys), new, identified=any(self._identified))
         known = self._known(merged, keys, before)
@@ -315,9 +317,13 @@ class LocalStreamBuffer:
             near = np.flatnonzero(within(merged.ts[left], merged.ts[right], self._tolerance_ns))
             left, right = left[near], right[near]
         unmatched = self._find_unmatched(merged, known, relations, left, right)
-        kept = find_kept(merged, known, relations, self._wants, self._tolerance_ns)
+        if ends:
+            kept = np.zeros(len(merged.key), dtype=bool)
+        else:
+            kept = find_kept(merged, known, relations, self._wants, self._tolerance_ns)
         released = ~kept
-        self._let_go(merged, known, released)
+        if not ends:
+            self._let_go(merged, known, released)
         self._held.put(keys, merged.of(np.flatnonzero(kept)))
         left, right = merged.order[left], merged.order[right]
         seq, ordinal = merged.rows.seq, merged.rows.ordinal

@@ -171,14 +171,20 @@ class _Pandas:
         return codes
 
     def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:
-        chosen = table[names].reset_index(drop=True)
-        return (chosen.reindex(rows) if may_lack else chosen.take(rows)).reset_index(drop=True)
+        if may_lack:
+            return table[names].reset_index(drop=True).reindex(rows).reset_index(drop=True)
+        # Column by column: of a frame, pandas makes copies on the way.
+        columns = {name: table[name].array.take(rows) for name in names}
+        return self._pandas.DataFrame(columns, index=range(len(rows)), copy=False)
 
     def stacked(self, left: Any, right: Any, names: list[str]) -> Any:
         return self._pandas.concat([left[names], right[names]], ignore_index=True)
 
     def beside(self, parts: list[tuple[Any, list[str]]]) -> Any:
-        return self._pandas.concat([part.set_axis(names, axis=1) for part, names in parts], axis=1)
+        columns = {
+            new: part[name].array for part, names in parts for name, new in zip(part.columns, names, strict=True)
+        }
+        return self._pandas.DataFrame(columns, index=parts[0][0].index, copy=False)
 
 
 class _Polars:

@@ -326,7 +326,8 @@ def test_every_architecture_invariant_names_what_holds_it() -> None:
 def test_every_file_and_symbol_that_the_architecture_names_exists() -> None:
     spans = re.findall(r"`([^`\n]+)`", prose(ARCHITECTURE))
     files = {span for span in spans if re.fullmatch(r"[\w/]+\.py", span)}
-    known = {shown(path) for path in [*sources(), *(ROOT / "tests").rglob("*.py")]}
+    known = {shown(path) for folder in ("tests", "bench") for path in (ROOT / folder).rglob("*.py")}
+    known |= {shown(path) for path in sources()}
     assert {file for file in files if not any(f"/{path}".endswith(f"/{file}") for path in known)} == set()
     defined = {
         node.name
