@@ -80,7 +80,7 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     stamps = [side.times(kind) for side in sides]
     if stamps[0].is_datetime != stamps[1].is_datetime or stamps[0].has_zone != stamps[1].has_zone:
         raise ArgumentError(f"on: the times of left are {stamps[0].what}, those of right {stamps[1].what}")
-    keys = _keys(kind, sides, names)
+    keys = _keys(kind, sides, [len(at.ns) for at in stamps])
     buffer = LocalStreamBuffer(
         tolerance_ns=_tolerance(tolerance, stamps[0]),
         lateness_ns=DURATION_MAX_NS,
@@ -94,6 +94,7 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     rows = _Rows(
         np.concatenate([step.left_seq, alone, np.full_like(other, NOBODY)]),
         np.concatenate([step.right_seq, np.full_like(alone, NOBODY), other]),
+        len(stamps[0].ns),
         may_lack=emit_unmatched != "none",
     )
     return _assembled(kind, sides, rows, suffixes)
@@ -116,10 +117,14 @@ class _Times:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Which rows of both tables stand beside each other; `NOBODY` may be among them where ``may_lack``."""
+    """Which rows of both tables stand beside each other; `NOBODY` may be among them where ``may_lack``.
+
+    ``lefts``: how many rows the left table has.
+    """
 
     left: Ints
     right: Ints
+    lefts: int
     may_lack: bool
 
 
@@ -182,19 +187,18 @@ def _tolerance(value: Any, times: _Times) -> int | None:
     return int(np.timedelta64(value).astype("timedelta64[ns]").astype(np.int64))
 
 
-def _keys(kind: Kind, sides: list[_Side], names: list[str]) -> tuple[Ints, Ints]:
-    left, right = (side.table for side in sides)
-    count = len(kind.lacks(left, sides[0].on))
-    if not names:
-        return np.zeros(count, dtype=np.int64), np.zeros(len(kind.lacks(right, sides[1].on)), dtype=np.int64)
+def _keys(kind: Kind, sides: list[_Side], counts: list[int]) -> tuple[Ints, Ints]:
+    """The keys of the left and of the right rows, of which there are so many, as small integers."""
+    names = sides[0].by
     for name in names:
         types = [kind.key_type(side.table, name) for side in sides]
         if types[0] != types[1]:
             raise ArgumentError(
                 f"by: left[{name!r}] holds {types[0]}, right[{name!r}] {types[1]}; they are never equal"
             )
-    codes = kind.codes(left, right, names)
-    return codes[:count], codes[count:]
+    left, right = (side.table for side in sides)
+    codes = kind.codes(left, right, names) if names else np.zeros(sum(counts), dtype=np.int64)
+    return codes[: counts[0]], codes[counts[0] :]
 
 
 def _assembled(kind: Kind, sides: list[_Side], rows: _Rows, suffixes: tuple[str, str]) -> Any:
@@ -216,7 +220,6 @@ def _assembled(kind: Kind, sides: list[_Side], rows: _Rows, suffixes: tuple[str,
     if left.by:
         # Of the left row, or of the right one where there is no left one.
         of_both = kind.stacked(left.table, right.table, left.by)
-        behind = len(kind.lacks(left.table, left.on))
-        at = np.where(rows.left != NOBODY, rows.left, behind + rows.right)
+        at = np.where(rows.left != NOBODY, rows.left, rows.lefts + rows.right)
         parts.insert(0, (kind.take(of_both, left.by, at, may_lack=False), left.by))
     return kind.beside(parts)

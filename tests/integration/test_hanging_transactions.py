@@ -19,7 +19,14 @@ from broker.client_log import client_logger
 from broker.stack import LocalStack, ephemeral_stack
 from joiner.run.progress import encode, progress_key
 from tests.integration.belated_owner import BelatedOwner
-from tests.integration.joiner_application import PARTITIONS, Application, application, outsider, seeded_entries
+from tests.integration.joiner_application import (
+    PARTITIONS,
+    Application,
+    application,
+    outsider,
+    run_once,
+    seeded_entries,
+)
 from tests.integration.services import DEADLINE_S, wait_until
 
 _TRANSACTION_S = 8
@@ -46,11 +53,7 @@ def app(own_stack: LocalStack, tmp_path: Path) -> Iterator[Application]:
 def test_what_kafka_forgot_to_end_is_there_once_and_what_was_rolled_back_is_not(
     app: Application, own_stack: LocalStack
 ) -> None:
-    app.create_topics()
-    app.produce(seeded_entries(61, 600))
-    joiner = app.start()
-    app.wait_until_through()
-    assert joiner.stop() == 0
+    run_once(app, 61)
     app.produce(seeded_entries(62, 600))
     ends = app.ends()
     progress = app.progress()
@@ -73,11 +76,7 @@ def test_what_kafka_forgot_to_end_is_there_once_and_what_was_rolled_back_is_not(
 
 
 def test_what_an_older_owner_has_on_its_way_is_refused_once_the_unit_is_taken(app: Application) -> None:
-    app.create_topics()
-    app.produce(seeded_entries(63, 300))
-    joiner = app.start()
-    app.wait_until_through()
-    assert joiner.stop() == 0
+    run_once(app, 63, 300)
     older = BelatedOwner(app.bootstrap, f"{app.name}-0")
     again = app.start()
     again.wait_for_units()
@@ -90,11 +89,7 @@ def test_what_an_older_owner_has_on_its_way_is_refused_once_the_unit_is_taken(ap
 
 
 def test_what_an_older_owner_had_on_its_way_is_rolled_back_by_the_next_one(app: Application) -> None:
-    app.create_topics()
-    app.produce(seeded_entries(65, 300))
-    joiner = app.start()
-    app.wait_until_through()
-    assert joiner.stop() == 0
+    run_once(app, 65, 300)
     older = BelatedOwner(app.bootstrap, f"{app.name}-0")
     outsider(app, 0)
     assert older.write(app.topic("out"), b"R1", b'{"id":"belated"}') == KafkaError.NO_ERROR
