@@ -34,18 +34,24 @@ class Records(NamedTuple):
     """Records of one stream in log order: n keys, event times in ns, log positions, and identities.
 
     Two records of one stream, key and time with equal identities are the same event delivered twice.
-    ``identity`` is None where no such thing is known: then no record is a duplicate.
+    ``identity`` is None where no such thing is known: then no record is a duplicate. ``in_order``: no time is below
+    the one before.
     """
 
     key: Ints
     ts: Ints
     seq: Ints
     identity: Ints | None
+    in_order: bool
 
-    def take(self, which: Ints) -> Records:
-        """The records of an index."""
-        identity = None if self.identity is None else self.identity[which]
-        return Records(self.key[which], self.ts[which], self.seq[which], identity)
+    def but(self, late: Ints) -> Records:
+        """All but those of an index."""
+        if not len(late):
+            return self
+        fine = np.ones(len(self.key), dtype=bool)
+        fine[late] = False
+        identity = None if self.identity is None else self.identity[fine]
+        return Records(self.key[fine], self.ts[fine], self.seq[fine], identity, self.in_order)
 
 
 class Marks(NamedTuple):
@@ -59,21 +65,22 @@ class Marks(NamedTuple):
 def check_records(name: str, columns: Sequence[object] | None) -> Records:
     """``(keys, ts_ns, seq)`` or ``(keys, ts_ns, seq, identity)``, each int64 of shape (n,); None: no records."""
     if columns is None:
-        return Records(_NONE, _NONE, _NONE, None)
+        return _NO_RECORDS
     with_identity = 4
     key, ts, seq, *identity = _columns(name, columns, (with_identity - 1, with_identity))
     _check_range(f"{name} keys", key, 0, KEY_MAX, "keys are small integers from 0 on; number them densely")
-    _check_times(f"{name} ts_ns", ts)
-    return Records(key, ts, seq, identity[0] if identity else None)
+    in_order = bool((ts[1:] >= ts[:-1]).all())
+    _check_times(f"{name} ts_ns", ts, in_order=in_order)
+    return Records(key, ts, seq, identity[0] if identity else None, in_order)
 
 
 def check_marks(name: str, columns: Sequence[object] | None) -> Marks:
     """``(keys, ts_ns, seq)``, each int64 of shape (n,); a key may be `ALL_KEYS`; None: no marks."""
     if columns is None:
-        return Marks(_NONE, _NONE, _NONE)
+        return NO_MARKS
     key, ts, seq = _columns(name, columns, (3,))
     _check_range(f"{name} keys", key, ALL_KEYS, KEY_MAX, "a mark's key is ALL_KEYS (-1) or a record's key")
-    _check_times(f"{name} ts_ns", ts)
+    _check_times(f"{name} ts_ns", ts, in_order=False)
     return Marks(key, ts, seq)
 
 
@@ -111,6 +118,8 @@ def check_duration(name: str, value: object) -> int:
 
 
 _NONE: Final = np.empty(0, dtype=np.int64)
+_NO_RECORDS: Final = Records(_NONE, _NONE, _NONE, None, in_order=True)
+NO_MARKS: Final = Marks(_NONE, _NONE, _NONE)
 
 
 def _columns(name: str, columns: Sequence[object], counts: tuple[int, ...]) -> list[Ints]:
@@ -140,8 +149,10 @@ def _int64(name: str, column: object) -> Ints:
     return array
 
 
-def _check_times(name: str, ts: Ints) -> None:
+def _check_times(name: str, ts: Ints, *, in_order: bool) -> None:
     hint = "times are ns since the epoch, 1678 to 2261; NaT is no time"
+    if in_order and len(ts) and ts[0] >= TIME_MIN_NS and ts[-1] <= TIME_MAX_NS:
+        return
     _check_range(name, ts, TIME_MIN_NS, TIME_MAX_NS, hint)
 
 
@@ -153,8 +164,8 @@ def _check_range(name: str, values: Ints, low: int, high: int, hint: str) -> Non
 
 
 def _check_rising_within(name: str, seq: Ints) -> None:
-    falls = np.flatnonzero(seq[1:] <= seq[:-1])
-    if len(falls):
-        at = int(falls[0]) + 1
+    falls = seq[1:] <= seq[:-1]
+    if falls.any():
+        at = int(falls.argmax()) + 1
         message = f"{name}[{at}] = {seq[at]} does not rise: the one before is {seq[at - 1]}"
         raise ArgumentError(message)

@@ -22,11 +22,11 @@ from joiner.core.arguments import (
     check_rising,
 )
 from joiner.core.errors import ArgumentError
-from joiner.core.frontier import NEVER, Frontier, grown
-from joiner.core.held import Held, Merged, Rows, merge
+from joiner.core.frontier import Frontier
+from joiner.core.held import SEQ, TOLD, Held, Merged, merge
 from joiner.core.match import DIRECTIONS, DRIVERS, Known, Relations, new_pairs, relate, wants_of
-from joiner.core.order import Segments, distinct
-from joiner.core.release import find_kept, within
+from joiner.core.order import distinct
+from joiner.core.release import find_kept, note_done, within
 from joiner.core.unmatched import may_match
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ __all__ = ["ALL_KEYS", "LocalStreamBuffer", "Step"]
 
 _LEFT, _RIGHT = 0, 1
 _NAMES: Final = ("left", "right")
+_COLUMNS: Final = ("key", "ts", "seq", "identity", "notes")
+"""Of a table of records, as a snapshot names them."""
 PROGRESS: Final = ("key", "partition")
 UNMATCHED: Final = ("none", "left", "right", "both")
 
@@ -137,8 +139,6 @@ class LocalStreamBuffer:
             for name, value in zip(_NAMES, sides, strict=True)
         ]
         self._held = Held()
-        # By side and key, the largest time that was released.
-        self._gone = [np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)]
         self._last_seq: list[int | None] = [None, None]
         self._identified: list[bool | None] = [None, None]
         self._closed = False
@@ -190,7 +190,8 @@ class LocalStreamBuffer:
 
     def held_seq(self) -> tuple[Ints, Ints]:
         """The positions of the records held on the left and on the right, ascending."""
-        return _seq_by_side(self._held.rows(self._held.keys()))
+        rows, lefts = self._held.rows(self._held.keys())
+        return _seq_by_side(rows, np.arange(rows.shape[1]), lefts)
 
     def held_by_key(self) -> tuple[Ints, Ints]:
         """The keys of which records are held, ascending, and how many of each, of both sides together."""
@@ -218,11 +219,9 @@ class LocalStreamBuffer:
             "identified": self._identified,
             "closed": self._closed,
         }
-        columns = {}
-        for name, frontier, gone in zip(_NAMES, self._frontier, self._gone, strict=True):
-            columns[f"{name}.frontier"], columns[f"{name}.gone"] = frontier.by_key, gone
-        for name, column in self._held.rows(self._held.keys())._asdict().items():
-            columns[name] = column.astype(np.int64)
+        columns = {f"{name}.frontier": one.by_key for name, one in zip(_NAMES, self._frontier, strict=True)}
+        rows, options["lefts"] = self._held.rows(self._held.keys())
+        columns |= zip(_COLUMNS, rows, strict=True)
         return snapshot.pack(options, columns)
 
     @classmethod
@@ -240,10 +239,9 @@ class LocalStreamBuffer:
         for side, name in enumerate(_NAMES):
             buffer._frontier[side].of_all = options["of_all"][side]
             buffer._frontier[side].by_key = columns[f"{name}.frontier"]
-            buffer._gone[side] = columns[f"{name}.gone"]
-        empty = Rows.room(0)
-        buffer._held = Held(Rows(*(columns[n].astype(c.dtype) for n, c in empty._asdict().items())))
-        buffer._held.grow(len(buffer._gone[_LEFT]))
+        rows = np.stack([columns[name] for name in _COLUMNS])
+        buffer._grow(len(buffer._frontier[_LEFT].by_key))
+        buffer._held.put(_NOTHING, rows, options["lefts"])
         buffer._last_seq, buffer._identified = options["last_seq"], options["identified"]
         buffer._closed = options["closed"]
         return buffer
@@ -262,16 +260,13 @@ class LocalStreamBuffer:
         self._last_seq = last_seq
         keys = self._touched_keys(records, marks, all_held=ends)
         before = self._frontiers(keys)
-        late = [np.flatnonzero(self._frontier[side].advance(records[side], marks[side])) for side in (_LEFT, _RIGHT)]
+        late = [self._frontier[side].advance(records[side], marks[side]) for side in (_LEFT, _RIGHT)]
         if ends:
             for frontier in self._frontier:
                 frontier.end()
-        new = (
-            _accepted(records[_LEFT], late[_LEFT], is_right=False),
-            _accepted(records[_RIGHT], late[_RIGHT], is_right=True),
-        )
         late_seq = records[_LEFT].seq[late[_LEFT]], records[_RIGHT].seq[late[_RIGHT]]
-        return self._step(keys, before, new, late_seq, ends=ends)
+        accepted = records[_LEFT].but(late[_LEFT]), records[_RIGHT].but(late[_RIGHT])
+        return self._step(keys, before, accepted, late_seq, ends=ends)
 
     def _check_identities(self, records: list[Records]) -> list[bool | None]:
         """A side gives identities always or never: without them a duplicate could not be told from a tie."""
@@ -291,9 +286,9 @@ class LocalStreamBuffer:
         keys = [batch.key for batch in records] + [batch.key[batch.key != ALL_KEYS] for batch in marks]
         if all_held or any(map(Frontier.concerns_all, self._frontier, records, marks)):
             keys.append(self._held.keys())
-        touched = distinct(keys)
-        self._grow(int(touched[-1]) + 1 if len(touched) else 0)
-        return touched
+        largest = max((int(some.max()) for some in keys if len(some)), default=-1)
+        self._grow(largest + 1)
+        return distinct(keys, largest)
 
     def _frontiers(self, keys: Ints) -> Ints:
         """The frontiers of both streams for ``keys``, shape (2, k)."""
@@ -302,40 +297,38 @@ class LocalStreamBuffer:
     def _grow(self, keys: int) -> None:
         for frontier in self._frontier:
             frontier.grow(keys)
-        self._gone = [grown(gone, keys) for gone in self._gone]
         self._held.grow(keys)
 
     def _step(
-        self, keys: Ints, before: Ints, new: tuple[Rows, Rows], late_seq: tuple[Ints, Ints], *, ends: bool
+        self,
+        keys: Ints,
+        before: Ints,
+        new: tuple[Records, Records],
+        late_seq: tuple[Ints, Ints],
+        *,
+        ends: bool,
     ) -> Step:
         """Take accepted records in; ``before``: the frontiers of the touched ``keys`` before the batch, (2, k)."""
-        merged, duplicates = merge(self._held.rows(keys), new, identified=any(self._identified))
+        merged, duplicates = merge(self._held.rows(keys), *new, self._identified)
         known = self._known(merged, keys, before)
         relations = relate(merged, known, self._wants)
         left, right = new_pairs(merged, relations)
         if self._tolerance_ns is not None:
-            near = np.flatnonzero(within(merged.ts[left], merged.ts[right], self._tolerance_ns))
-            left, right = left[near], right[near]
+            near = within(merged.ts.take(left), merged.ts.take(right), self._tolerance_ns)
+            left, right = left.compress(near), right.compress(near)
         unmatched = self._find_unmatched(merged, known, relations, left, right)
-        if ends:
-            kept = np.zeros(len(merged.key), dtype=bool)
-        else:
+        kept = _NOTHING
+        if not ends and len(merged.key):
             kept = find_kept(merged, known, relations, self._wants, self._tolerance_ns)
-        released = ~kept
-        if not ends:
-            self._let_go(merged, known, released)
-        self._held.put(keys, merged.of(np.flatnonzero(kept)))
-        left, right = merged.order[left], merged.order[right]
-        seq, ordinal = merged.rows.seq, merged.rows.ordinal
-        has_ordinals = ordinal.any()
+            note_done(merged, relations, self._wants, kept)
+        self._held.put(keys, *merged.whole(kept))
         return Step(
-            seq[left],
-            seq[right],
-            ordinal[left] if has_ordinals else np.zeros_like(left),
-            ordinal[right] if has_ordinals else np.zeros_like(right),
+            merged.seq(left),
+            merged.seq(right),
+            *merged.ordinals(left, right),
             *late_seq,
-            *_seq_by_side(duplicates),
-            *merged.seq_by_side(released),
+            *_seq_by_side(merged.rows, duplicates, merged.rights_at),
+            *merged.seq_but(kept),
             *unmatched,
         )
 
@@ -345,54 +338,30 @@ class LocalStreamBuffer:
         """The positions of those found to be unmatched in this step, in which the given ones are paired."""
         if self._emit_unmatched == "none":
             return _NOTHING, _NOTHING
-        told = merged.rows.told[merged.order]
+        told = (merged.notes() & TOLD).astype(bool)
         told[left] = told[right] = True
         unmatched = ~told & ~may_match(merged, known, relations, self._wants, self._tolerance_ns)
         if self._emit_unmatched != "both":
             unmatched &= merged.is_right == (self._emit_unmatched == "right")
-        merged.rows.told[merged.order] = told | unmatched
-        return _seq_by_side(merged.of(np.flatnonzero(unmatched)))
-
-    def _let_go(self, merged: Merged, known: Known, released: NDArray[np.bool_]) -> None:
-        """Note the largest time that is released of each side and key."""
-        if not len(known.first):
-            return
-        keys = merged.key[known.first]
-        for gone, of_side in zip(self._gone, (~merged.is_right, merged.is_right), strict=True):
-            largest = np.maximum.reduceat(np.where(released & of_side, merged.ts, NEVER), known.first)
-            gone[keys] = np.maximum(gone[keys], largest)
+        merged.note((told | unmatched).nonzero()[0], TOLD)
+        return _seq_by_side(merged.rows, merged.order.compress(unmatched), merged.rights_at)
 
     def _known(self, merged: Merged, touched: Ints, before: Ints) -> Known:
         """What is known of the streams, for the keys of which there are records."""
-        of_key = Segments.of(merged.new_key)
-        keys = merged.key[of_key.start]
-        number, now = np.arange(len(keys)), self._frontiers(keys)
-        place = np.where(merged.is_right, of_key.spread(number + len(keys)), of_key.spread(number))
-        return Known(
-            before[:, np.searchsorted(touched, keys)],
-            now,
-            np.array([gone[keys] for gone in self._gone]),
-            of_key.start,
-            place,
-            now[::-1].ravel()[place],
-        )
+        keys = merged.key.take(merged.of_key.start)
+        if len(keys) < len(touched):
+            before = before.take(touched.searchsorted(keys), axis=1)
+        return Known.of(before, self._frontiers(keys), merged)
 
 
 _NOTHING: Final = np.empty(0, dtype=np.int64)
 
 
-def _accepted(records: Records, late: Ints, *, is_right: bool) -> Rows:
-    """The records that are not late."""
-    if len(late):
-        fine = np.ones(len(records.key), dtype=bool)
-        fine[late] = False
-        records = records.take(np.flatnonzero(fine))
-    return Rows.new(records.key, records.ts, records.seq, records.identity, is_right=is_right)
-
-
-def _seq_by_side(rows: Rows) -> tuple[Ints, Ints]:
-    """The positions of the left and of the right ones, ascending."""
-    if not len(rows.key):
+def _seq_by_side(rows: Ints, which: Ints, rights_at: int) -> tuple[Ints, Ints]:
+    """The positions of the left and of the right ones of some records of a table, ascending."""
+    if not len(which):
         return _NOTHING, _NOTHING
-    seq = [rows.seq[np.flatnonzero(rows.is_right == side)] for side in (_LEFT, _RIGHT)]
-    return np.sort(seq[_LEFT]), np.sort(seq[_RIGHT])
+    at = np.sort(which)
+    lefts = int(at.searchsorted(rights_at))
+    seq = rows[SEQ].take(at)
+    return np.sort(seq[:lefts]), np.sort(seq[lefts:])

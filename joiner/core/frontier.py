@@ -50,13 +50,18 @@ class Frontier:
         """Whether a batch may move the frontier of keys that it does not name."""
         return bool((self.by_partition and len(records.key)) or (marks.key == ALL_KEYS).any())
 
-    def advance(self, records: Records, marks: Marks) -> Bools:
-        """Take a batch in log order; returns which records are late, shape (n,). Keys must have room."""
+    def advance(self, records: Records, marks: Marks) -> Ints:
+        """Take a batch in log order; returns the indices of the records that are late. Keys must have room."""
         promise = less(records.ts, self.lateness_ns)
-        if not self.by_partition and not len(marks.key):
-            in_order = bool((records.ts[1:] >= records.ts[:-1]).all())
-            raise_keys = self._raise_keys_in_order if in_order else self._raise_keys
-            return records.ts < np.maximum(raise_keys(records.key, promise), self.of_all)
+        if self.by_partition or len(marks.key):
+            return self._advance_with_marks(records, promise, marks).nonzero()[0]
+        raise_keys = self._raise_keys_in_order if records.in_order else self._raise_keys
+        before = raise_keys(records.key, promise)
+        if len(before) and records.in_order and records.ts[0] >= max(before.max(), self.of_all):
+            return _NOBODY
+        return (records.ts < np.maximum(before, self.of_all)).nonzero()[0]
+
+    def _advance_with_marks(self, records: Records, promise: Ints, marks: Marks) -> Bools:
         covers = marks.key == ALL_KEYS
         seq = np.append(records.seq, marks.seq[~covers])
         order = np.argsort(seq)
@@ -90,7 +95,7 @@ class Frontier:
 
     def _raise_keys_in_order(self, key: Ints, promise: Ints) -> Ints:
         """As `_raise_keys`, of promises that rise across keys: none is late for another one of its batch."""
-        before = self.by_key[key]
+        before = self.by_key.take(key)
         # Of equal keys the last one is assigned last, and is the largest.
         self.by_key[key] = np.maximum(before, promise)
         return before
@@ -113,6 +118,9 @@ class Frontier:
         before = np.empty_like(highest)
         before[order] = np.maximum(earlier, of_key.spread(known))
         return before
+
+
+_NOBODY: Final = np.empty(0, dtype=np.int64)
 
 
 def less(ts: Ints, duration_ns: int) -> Ints:

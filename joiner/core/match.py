@@ -15,13 +15,12 @@ certain under the new frontiers and none was under the old ones with both record
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 
-from joiner.core.frontier import NEVER
-from joiner.core.held import Merged
-from joiner.core.order import NOBODY, Neighbours, find_neighbours, segment_starts
+from joiner.core.held import DONE, Merged
+from joiner.core.order import segment_starts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,34 +59,35 @@ def wants_of(direction: str, driver: str) -> tuple[Wants, Wants]:
 class Known(NamedTuple):
     """What is known of the two streams by key of a merged table, shape (2, keys) each, left and right.
 
-    The frontiers before and after a step, and the largest times that were released. ``place`` is where a record
-    finds its own side's entry in the flat form of these, shape (n,); ``first``: where the records
-    of each key begin; ``frontier``: the other stream's, now, for each record, shape (n,).
+    The frontiers before and after a step; and ``frontier``, shape (n,), the other stream's now, for each record.
     """
 
     before: Ints
     now: Ints
-    gone: Ints
-    first: Ints
-    place: Ints
     frontier: Ints
 
-    def own(self, by_side: Ints, at: Ints | slice = slice(None)) -> Ints:
-        """What the records at ``at`` have of one of these for their own stream."""
-        return by_side.ravel()[self.place[at]]
+    @classmethod
+    def of(cls, before: Ints, now: Ints, merged: Merged) -> Self:
+        """What is known of the keys of ``merged``."""
+        left, right = merged.of_key.spread(now[0]), merged.of_key.spread(now[1])
+        return cls(before, now, np.where(merged.is_right, left, right))
 
-    def other(self, by_side: Ints, at: Ints | slice = slice(None)) -> Ints:
-        """The same for the other stream."""
-        return by_side[::-1].ravel()[self.place[at]]
+    def other_before(self, merged: Merged, at: Ints) -> Ints:
+        """The frontier of the other stream before the step, for the records at ``at``."""
+        number = merged.of_key.start.searchsorted(at, side="right") - 1
+        found: Ints = self.before[1 - merged.is_right.take(at), number]
+        return found
 
 
 class Relation(NamedTuple):
-    """A relation of every record: its partner or `NOBODY`; whether it counts for certain, now and before the step.
+    """A relation of every record, shape (n,) each: its partner, if one is ``there``.
 
-    ``open``: wanted, and not decided yet.
+    ``now`` and ``before``: whether it is certain after the step, and was before it; ``open``: wanted, and not decided
+    yet.
     """
 
     partner: Ints
+    there: Bools
     now: Bools
     before: Bools
     open: Bools
@@ -100,36 +100,122 @@ class Relations(NamedTuple):
     next: Relation
 
 
+class _Neighbour(NamedTuple):
+    """Where each record's neighbour stands, and whether there is one; shape (n,)."""
+
+    at: Ints
+    there: Bools
+
+
 def relate(merged: Merged, known: Known, wants: tuple[Wants, Wants]) -> Relations:
     """The relations of the records of both sides."""
-    is_right, ts = merged.is_right, merged.ts
-    neighbours = find_neighbours(is_right, merged.new_key, merged.ties)
-    # A record at or below what the other side has released has its next neighbour among that, told long ago.
-    old = np.flatnonzero(merged.old)
-    done = old[ts[old] <= known.other(known.gone, old)]
-    neighbours.next[done] = NOBODY
-    if wants[0].nearest or wants[1].nearest:
-        prev, following = _judge_nearest(merged, known, neighbours, done)
-    else:
-        prev, following = _judge_both(merged, known, neighbours, old, done)
+    old = merged.old.nonzero()[0]
+    # What decided these was told long ago, and is not here any more.
+    done = old.compress(merged.notes(old) & DONE)
+    judge = _judge_nearest if wants[0].nearest or wants[1].nearest else _judge_both
+    prev, following = judge(merged, known, _find_neighbours(merged), old, done)
     return Relations(
-        _if_wanted(prev, by_side(is_right, wants[0].prev, wants[1].prev)),
-        _if_wanted(following, by_side(is_right, wants[0].next, wants[1].next)),
+        _if_wanted(prev, by_side(merged.is_right, wants[0].prev, wants[1].prev)),
+        _if_wanted(following, by_side(merged.is_right, wants[0].next, wants[1].next)),
+    )
+
+
+def _find_neighbours(merged: Merged) -> tuple[_Neighbour, _Neighbour]:
+    """The previous and the next neighbour of every record."""
+    of_key, runs, ties = merged.of_key, merged.runs, merged.ties
+    prev, following = runs.begin - 1, runs.behind
+    has_prev = prev >= of_key.spread(of_key.start)
+    has_next = following < of_key.spread(of_key.start + of_key.length)
+    if len(ties.start):
+        # A left record's previous neighbour stands behind it, the last of the equal ones; a right one's next before it.
+        entries = ties.entries()
+        right = merged.is_right[entries]
+        lefts, rights = entries[~right], entries[right]
+        following = following.copy()
+        prev[lefts] = ties.spread(ties.start + ties.length - 1)[~right]
+        following[rights] = ties.spread(ties.start)[right]
+        has_prev[lefts] = has_next[rights] = True
+    return _Neighbour(prev, has_prev), _Neighbour(following, has_next)
+
+
+def _judge_both(
+    merged: Merged, known: Known, neighbours: tuple[_Neighbour, _Neighbour], old: Ints, done: Ints
+) -> Relations:
+    """Certain is prev by itself, and next by itself."""
+    prev, following = neighbours
+    ts, next_ts = merged.ts, merged.ts.take(following.at, mode="clip")
+    passed, reached = known.frontier > ts, next_ts <= known.frontier
+    if len(merged.ties.start):
+        reached |= next_ts == ts
+    prev_now, next_now = prev.there & passed, following.there & reached
+    next_now[done] = False
+    next_open = ~next_now
+    next_open[done] = False
+    prev_before, next_before = np.zeros((2, len(ts)), dtype=bool)
+    ts, next_ts, frontier = ts.take(old), next_ts.take(old), known.other_before(merged, old)
+    before, behind = (merged.old.take(one.at.take(old), mode="clip") for one in neighbours)
+    prev_before[old] = prev_now.take(old) & before & (frontier > ts)
+    next_before[old] = next_now.take(old) & behind & ((next_ts <= frontier) | (next_ts == ts))
+    return Relations(
+        Relation(*prev, prev_now, prev_before, ~passed), Relation(*following, next_now, next_before, next_open)
+    )
+
+
+def _judge_nearest(
+    merged: Merged, known: Known, neighbours: tuple[_Neighbour, _Neighbour], old: Ints, done: Ints
+) -> Relations:
+    """Certain is one of the two, once nothing nearer can come."""
+    prev, following = neighbours
+    ts, next_ts = merged.ts, merged.ts.take(following.at, mode="clip")
+    to_prev, to_next = gap(ts, ts.take(prev.at, mode="clip")), gap(next_ts, ts)
+    is_prev = prev.there & (~following.there | (to_prev <= to_next))
+
+    def decided(which: Ints | slice, frontier: Ints) -> tuple[Bools, Bools]:
+        next_known = following.there[which] & ((next_ts[which] <= frontier) | (to_next[which] == 0))
+        near = (to_prev[which] <= gap(frontier, ts[which])) | next_known
+        return is_prev[which] & (frontier > ts[which]) & near, next_known & ~is_prev[which]
+
+    prev_now, next_now = decided(slice(None), known.frontier)
+    prev_now[done] = next_now[done] = False
+    is_open = ~prev_now & ~next_now
+    is_open[done] = False
+    prev_before, next_before = np.zeros((2, len(ts)), dtype=bool)
+    before, behind = (merged.old.take(one.at.take(old), mode="clip") for one in neighbours)
+    prev_known, next_known = decided(old, known.other_before(merged, old))
+    prev_before[old] = prev_now[old] & before & prev_known
+    next_before[old] = next_now[old] & behind & next_known
+    # The other one of the two is not looked for.
+    return Relations(
+        Relation(prev.at, is_prev, prev_now, prev_before, is_open),
+        Relation(following.at, following.there & ~is_prev, next_now, next_before, is_open),
     )
 
 
 def new_pairs(merged: Merged, relations: Relations) -> tuple[Ints, Ints]:
     """The pairs that became certain: indices of the left and of the right records, ordered by (left, right)."""
-    prev, following = _said_once(relations)
-    if merged.ties is not None:
-        return _each_once(merged.is_right, prev, following)
-    left, right = _held_together(merged.is_right, prev, np.flatnonzero(prev.now & ~prev.before))
-    more = np.flatnonzero(following.now & ~following.before)
-    if not len(more):
-        return left, right
-    more_left, more_right = _held_together(merged.is_right, following, more)
-    code = np.append((left << _SHIFT) + right, (more_left << _SHIFT) + more_right)
-    # Each of the two is in order already, which this way of sorting makes use of.
+    found = []
+    if len(merged.ties.start):
+        tied = merged.ties.entries()
+        found.append(_pairs_of_equal_times(merged.is_right, relations, tied))
+        apart = np.ones(len(merged.key), dtype=bool)
+        apart[tied] = False
+        relations = Relations(*(_if_wanted(relation, apart) for relation in relations))
+    prev, following = relations
+    next_told, prev_told = following.now & ~following.before, prev.now & ~prev.before
+    # Where a run begins, its first record is the next neighbour of the one before, which is its previous one: a single
+    # pair, which the next neighbour tells, or has told, unless the previous one was quicker.
+    begins = merged.runs.new[1:]
+    next_told[:-1] &= ~(begins & prev.before[1:])
+    prev_told[1:] &= ~(begins & following.now[:-1])
+    found += [
+        _of_relation(merged.is_right, following.partner, next_told.nonzero()[0]),
+        _of_relation(merged.is_right, prev.partner, prev_told.nonzero()[0]),
+    ]
+    some = [pairs for pairs in found if len(pairs[0])]
+    if len(some) == 1:
+        return some[0]
+    code = np.concatenate([(left << _SHIFT) + right for left, right in found])
+    # Each part is in order already, which this way of sorting makes use of.
     code.sort(kind="stable")
     return code >> _SHIFT, code & _MASK
 
@@ -138,86 +224,25 @@ _SHIFT: Final = 32
 _MASK: Final = (1 << _SHIFT) - 1
 
 
-def _each_once(is_right: Bools, prev: Relation, following: Relation) -> tuple[Ints, Ints]:
-    """As `new_pairs`, where equal times on both sides may hold a pair together by any of four relations."""
+def _pairs_of_equal_times(is_right: Bools, relations: Relations, tied: Ints) -> tuple[Ints, Ints]:
+    """The new pairs of the records at ``tied``, where any of four relations may hold a pair together."""
     codes = []
-    for relation in (prev, following):
-        at = np.flatnonzero(relation.now)
-        left, right = _held_together(is_right, relation, at)
+    for relation in relations:
+        at = tied[relation.now[tied]]
+        left, right = _of_relation(is_right, relation.partner, at)
         codes.append((left << _SHIFT) + (right << 1) + ~relation.before[at])
     code = np.concatenate(codes)
-    code.sort()
+    code.sort(kind="stable")
     # Of the relations that hold a pair, one that was certain before stands first, and tells that it is not new.
-    emitted = code[np.flatnonzero(segment_starts(code >> 1) & (code & 1).astype(bool))]
-    return emitted >> _SHIFT, (emitted & _MASK) >> 1
+    told = code[np.flatnonzero(segment_starts(code >> 1) & (code & 1).astype(bool))]
+    return told >> _SHIFT, (told & _MASK) >> 1
 
 
-def _held_together(is_right: Bools, relation: Relation, at: Ints) -> tuple[Ints, Ints]:
+def _of_relation(is_right: Bools, partners: Ints, at: Ints) -> tuple[Ints, Ints]:
     """The pairs of the records at ``at`` with their partners: the left ones, the right ones."""
-    partner = relation.partner[at]
-    left = np.where(is_right[at], partner, at)
+    partner = partners.take(at)
+    left = np.where(is_right.take(at), partner, at)
     return left, at + partner - left
-
-
-def _said_once(relations: Relations) -> Relations:
-    """Where x is the previous of y and y the next of x, the first of these says what both do."""
-    prev, following = relations
-    at = np.arange(len(prev.partner))
-    # An index of `NOBODY` gives the last entry, whose next is nobody.
-    mutual = following.partner[prev.partner] == at
-    now = prev.now | (mutual & following.now[prev.partner])
-    before = prev.before | (mutual & following.before[prev.partner])
-    alone = prev.partner[following.partner] != at
-    return Relations(
-        prev._replace(now=now, before=before), following._replace(now=following.now & alone, before=following.before)
-    )
-
-
-def _judge_both(merged: Merged, known: Known, neighbours: Neighbours, old: Ints, done: Ints) -> Relations:
-    """Certain is prev by itself, and next by itself."""
-    prev, following = neighbours
-    has_prev, has_next = prev != NOBODY, following != NOBODY
-    ts, frontier = merged.ts, known.frontier
-    next_ts = ts[following]
-    passed, next_now = frontier > ts, has_next & ((next_ts <= frontier) | (next_ts == ts))
-    prev_now, next_open = has_prev & passed, ~next_now
-    next_open[done] = False
-    ts, next_ts, frontier = ts[old], next_ts[old], known.other(known.before, old)
-    prev_before, next_before = np.zeros((2, len(passed)), dtype=bool)
-    prev_before[old] = prev_now[old] & merged.old[prev[old]] & (frontier > ts)
-    next_before[old] = next_now[old] & merged.old[following[old]] & ((next_ts <= frontier) | (next_ts == ts))
-    return Relations(
-        Relation(prev, prev_now, prev_before, ~passed), Relation(following, next_now, next_before, next_open)
-    )
-
-
-def _judge_nearest(merged: Merged, known: Known, neighbours: Neighbours, done: Ints) -> Relations:
-    """Certain is one of the two, once nothing nearer can come."""
-    prev, following = neighbours
-    ts, gone = merged.ts, known.other(known.gone)
-    has_prev, has_next = prev != NOBODY, following != NOBODY
-    # Where the previous neighbour has been released, it was the last one that was.
-    to_prev, to_next = gap(ts, np.where(has_prev, ts[prev], gone)), gap(ts[following], ts)
-    is_prev = (has_prev | (gone != NEVER)) & (~has_next | (to_prev <= to_next))
-
-    def decided(by_side: Ints) -> tuple[Bools, Bools]:
-        frontier = known.other(by_side)
-        next_known = has_next & ((ts[following] <= frontier) | (to_next == 0))
-        prev_known = is_prev & (frontier > ts) & ((to_prev <= gap(frontier, ts)) | next_known)
-        prev_known[done] = False
-        return prev_known, next_known & ~is_prev
-
-    prev_now, next_now = decided(known.now)
-    prev_before, next_before = decided(known.before)
-    prev_before &= merged.old & merged.old[prev]
-    next_before &= merged.old & merged.old[following]
-    is_open = ~prev_now & ~next_now
-    is_open[done] = False
-    # The other one of the two is not looked for.
-    prev, following = np.where(is_prev, prev, NOBODY), np.where(is_prev, NOBODY, following)
-    return Relations(
-        Relation(prev, prev_now & has_prev, prev_before, is_open), Relation(following, next_now, next_before, is_open)
-    )
 
 
 def gap(later: Ints, earlier: Ints) -> Gaps:
@@ -234,4 +259,5 @@ def by_side(is_right: Bools, left: bool, right: bool) -> Bools | np.bool_:  # no
 def _if_wanted(relation: Relation, wanted: Bools | np.bool_) -> Relation:
     if wanted is np.True_:
         return relation
-    return relation._replace(now=relation.now & wanted, before=relation.before & wanted, open=relation.open & wanted)
+    now, before, still = (flags & wanted for flags in (relation.now, relation.before, relation.open))
+    return relation._replace(now=now, before=before, open=still)

@@ -1,8 +1,8 @@
 """Who is whose neighbour: one sort of both sides over key and time, then positions.
 
-The records of both sides lie in one table in the order (key, ts). In it a record's previous neighbour is the last
-record of the other side before it, its next neighbour the first one behind it, where times are not equal. Both follow
-from where the sides change; nothing is searched.
+The records of both sides lie in one table in the order (key, ts), of equal ones the left first. It consists of runs
+of records of one key and side. A record's previous neighbour is the last one before its run, its next neighbour the
+first one behind it, where times are not equal: nothing is searched.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=np.generic)
 
-NOBODY: Final = -1
-"""The index of a neighbour that is not there."""
-
 _BITS: Final = 63
 """Of an int64 that is not negative."""
 
@@ -35,7 +32,7 @@ class Segments(NamedTuple):
     @classmethod
     def of(cls, starts: Bools) -> Self:
         """The segments that begin where ``starts``, shape (n,), is true."""
-        start = np.flatnonzero(starts)
+        start = starts.nonzero()[0]
         length = np.empty_like(start)
         np.subtract(start[1:], start[:-1], out=length[:-1])
         length[-1:] = len(starts) - start[-1:]
@@ -43,7 +40,7 @@ class Segments(NamedTuple):
 
     def spread(self, values: NDArray[T]) -> NDArray[T]:
         """A value for each segment, (k,), as one for each entry, (n,)."""
-        return np.repeat(values, self.length)
+        return values.repeat(self.length)
 
     def take(self, which: Ints) -> Self:
         """Some of the segments."""
@@ -51,23 +48,18 @@ class Segments(NamedTuple):
 
     def entries(self) -> Ints:
         """The indices of all entries, one segment after the other."""
-        begins = np.cumsum(self.length) - self.length
-        return self.spread(self.start - begins) + np.arange(int(self.length.sum()))
-
-
-class Neighbours(NamedTuple):
-    """For each record the index of its neighbours on the other side, or `NOBODY`; shape (n,) each."""
-
-    prev: Ints
-    next: Ints
+        ends = self.length.cumsum()
+        found: Ints = (self.start - ends + self.length).repeat(self.length)
+        found += np.arange(len(found))
+        return found
 
 
 def sorting_order(key: Ints, ts: Ints) -> Ints:
     """The indices that sort by (key, ts); equal ones stay in the order in which they stand."""
     if np.count_nonzero(ts[1:] < ts[:-1]) > _RUNS_FEW:
         return _packed_order(key, ts)
-    by_time = np.argsort(ts, kind="stable")
-    return by_time[grouping_order(key[by_time])]
+    by_time = ts.argsort(kind="stable")
+    return by_time.take(grouping_order(key.take(by_time)))
 
 
 def grouping_order(key: Ints) -> Ints:
@@ -75,7 +67,7 @@ def grouping_order(key: Ints) -> Ints:
     if not len(key) or int(key.max()) > np.iinfo(np.uint16).max:
         return _packed_order(key, np.zeros_like(key))
     # Numbers of 16 bits are sorted by counting.
-    return np.argsort(key.astype(np.uint16), kind="stable")
+    return key.astype(np.uint16).argsort(kind="stable")
 
 
 _RUNS_FEW: Final = 64
@@ -109,43 +101,29 @@ def segment_starts(*columns: NDArray[np.generic]) -> Bools:
     return starts
 
 
-def find_neighbours(is_right: Bools, new_key: Bools, ties: Segments | None) -> Neighbours:
-    """The neighbours of every record of a table in the order (key, ts), of equal ones the left records first.
+class Runs(NamedTuple):
+    """Runs of records of one key and side.
 
-    ``new_key`` is true where a key begins. ``ties``: the segments of equal (key, ts); None: there are no such.
+    For each record, shape (n,): whether it is the first of its run, where its run begins, and where the one behind it.
     """
-    n = len(is_right)
-    at = np.arange(n)
-    # The table is runs of records of one side. Behind the last one before its run and ahead of the first one behind it
-    # nothing of the other side comes nearer.
-    new_run = new_key.copy()
-    new_run[1:] |= is_right[1:] != is_right[:-1]
-    run = np.maximum.accumulate(np.where(new_run, at, 0))
-    next_run = np.full(n + 1, n)
-    np.minimum.accumulate(np.where(new_run, at, n)[::-1], out=next_run[n - 1 :: -1] if n else next_run[:0])
-    prev, following = run - 1, next_run[1:]
-    prev[new_key[run]] = NOBODY
-    following[np.append(new_key, np.True_)[following]] = NOBODY
-    if ties is not None:
-        _see_ties(prev, following, is_right, ties)
-    return Neighbours(prev, following)
+
+    new: Bools
+    begin: Ints
+    behind: Ints
+
+    @classmethod
+    def of(cls, new_run: Bools) -> Self:
+        """The runs that begin where ``new_run``, shape (n,), is true."""
+        n = len(new_run)
+        at = np.arange(n)
+        behind = np.full(n + 1, n)
+        np.minimum.accumulate(np.where(new_run, at, n)[::-1], out=behind[:n][::-1])
+        return cls(new_run, np.maximum.accumulate(np.where(new_run, at, 0)), behind[1:])
 
 
-def _see_ties(prev: Ints, following: Ints, is_right: Bools, ties: Segments) -> None:
-    """Where both sides have the same time, a left record's previous neighbour stands behind it, among the equal ones.
-
-    And so does a right record's next one before it.
-    """
-    mixed = ties.take(np.flatnonzero(is_right[ties.start] != is_right[ties.start + ties.length - 1]))
-    entries = mixed.entries()
-    right = is_right[entries]
-    prev[entries[~right]] = mixed.spread(mixed.start + mixed.length - 1)[~right]
-    following[entries[right]] = mixed.spread(mixed.start)[right]
-
-
-def distinct(keys: list[Ints]) -> Ints:
+def distinct(keys: list[Ints], largest: int) -> Ints:
     """The different ones of small integers from 0 on, ascending."""
-    there = np.zeros(max((int(some.max()) for some in keys if len(some)), default=-1) + 1, dtype=bool)
+    there = np.zeros(largest + 1, dtype=bool)
     for some in keys:
         there[some] = True
-    return np.flatnonzero(there)
+    return there.nonzero()[0]

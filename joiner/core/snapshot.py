@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-VERSION: Final = 2
+VERSION: Final = 3
 _MAGIC: Final = b"LSBJOIN\n"
 _PREFIX: Final = struct.Struct("<8sHI")
 _CHECKSUM: Final = struct.Struct("<I")
