@@ -22,7 +22,7 @@ from joiner.core.arguments import (
     check_rising,
 )
 from joiner.core.errors import ArgumentError
-from joiner.core.frontier import Frontier
+from joiner.core.frontier import NEVER, Frontiers
 from joiner.core.held import SEQ, TOLD, Held, Merged, merge
 from joiner.core.match import DIRECTIONS, DRIVERS, Known, Relations, new_pairs, relate, wants_of
 from joiner.core.order import distinct
@@ -134,10 +134,8 @@ class LocalStreamBuffer:
         if len(sides) != len(_NAMES):
             message = f"lateness_ns must be one value or (left, right), not {len(sides)} values"
             raise ArgumentError(message)
-        self._frontier = [
-            Frontier(check_duration(f"lateness_ns ({name})", value), by_partition=progress == "partition")
-            for name, value in zip(_NAMES, sides, strict=True)
-        ]
+        lateness = [check_duration(f"lateness_ns ({name})", value) for name, value in zip(_NAMES, sides, strict=True)]
+        self._frontiers = Frontiers((lateness[_LEFT], lateness[_RIGHT]), by_partition=progress == "partition")
         self._held = Held()
         self._last_seq: list[int | None] = [None, None]
         self._identified: list[bool | None] = [None, None]
@@ -203,7 +201,8 @@ class LocalStreamBuffer:
         asked = np.asarray(keys, dtype=np.int64)
         if len(asked):
             self._grow(int(asked.max()) + 1)
-        return self._frontier[_LEFT].at(asked), self._frontier[_RIGHT].at(asked)
+        left, right = self._frontiers.at(asked)
+        return left, right
 
     def snapshot(self) -> bytes:
         """The whole state, options included, as bytes for `restore`."""
@@ -213,13 +212,13 @@ class LocalStreamBuffer:
             "driver": self._driver,
             "progress": self._progress,
             "emit_unmatched": self._emit_unmatched,
-            "lateness_ns": [frontier.lateness_ns for frontier in self._frontier],
-            "of_all": [frontier.of_all for frontier in self._frontier],
+            "lateness_ns": self._frontiers.lateness_ns,
+            "of_all": self._frontiers.of_all.ravel().tolist(),
             "last_seq": self._last_seq,
             "identified": self._identified,
             "closed": self._closed,
         }
-        columns = {f"{name}.frontier": one.by_key for name, one in zip(_NAMES, self._frontier, strict=True)}
+        columns = {f"{name}.frontier": of_side for name, of_side in zip(_NAMES, self._frontiers.by_key, strict=True)}
         rows, options["lefts"] = self._held.rows(self._held.keys())
         columns |= zip(_COLUMNS, rows, strict=True)
         return snapshot.pack(options, columns)
@@ -236,11 +235,10 @@ class LocalStreamBuffer:
             progress=options["progress"],
             emit_unmatched=options["emit_unmatched"],
         )
-        for side, name in enumerate(_NAMES):
-            buffer._frontier[side].of_all = options["of_all"][side]
-            buffer._frontier[side].by_key = columns[f"{name}.frontier"]
+        buffer._frontiers.of_all[:, 0] = options["of_all"]
+        buffer._frontiers.by_key = np.stack([columns[f"{name}.frontier"] for name in _NAMES])
+        buffer._held.grow(buffer._frontiers.by_key.shape[1])
         rows = np.stack([columns[name] for name in _COLUMNS])
-        buffer._grow(len(buffer._frontier[_LEFT].by_key))
         buffer._held.put(_NOTHING, rows, options["lefts"])
         buffer._last_seq, buffer._identified = options["last_seq"], options["identified"]
         buffer._closed = options["closed"]
@@ -259,11 +257,11 @@ class LocalStreamBuffer:
         self._identified = self._check_identities(records)
         self._last_seq = last_seq
         keys = self._touched_keys(records, marks, all_held=ends)
-        before = self._frontiers(keys)
-        late = [self._frontier[side].advance(records[side], marks[side]) for side in (_LEFT, _RIGHT)]
+        before = self._frontiers.at(keys)
+        highest = before.max(axis=1, initial=NEVER).tolist()
+        late = [self._frontiers.advance(side, records[side], marks[side], highest[side]) for side in (_LEFT, _RIGHT)]
         if ends:
-            for frontier in self._frontier:
-                frontier.end()
+            self._frontiers.end()
         late_seq = records[_LEFT].seq[late[_LEFT]], records[_RIGHT].seq[late[_RIGHT]]
         accepted = records[_LEFT].but(late[_LEFT]), records[_RIGHT].but(late[_RIGHT])
         return self._step(keys, before, accepted, late_seq, ends=ends)
@@ -283,20 +281,17 @@ class LocalStreamBuffer:
 
     def _touched_keys(self, records: list[Records], marks: list[Marks], *, all_held: bool) -> Ints:
         """The keys, ascending, for which a batch can change anything; with ``all_held``, those of all held records."""
-        keys = [batch.key for batch in records] + [batch.key[batch.key != ALL_KEYS] for batch in marks]
-        if all_held or any(map(Frontier.concerns_all, self._frontier, records, marks)):
+        keys = [batch.key for batch in records] + [
+            batch.key[batch.key != ALL_KEYS] for batch in marks if len(batch.key)
+        ]
+        if all_held or any(map(self._frontiers.concerns_all, records, marks)):
             keys.append(self._held.keys())
         largest = max((int(some.max()) for some in keys if len(some)), default=-1)
         self._grow(largest + 1)
         return distinct(keys, largest)
 
-    def _frontiers(self, keys: Ints) -> Ints:
-        """The frontiers of both streams for ``keys``, shape (2, k)."""
-        return np.array([frontier.at(keys) for frontier in self._frontier])
-
     def _grow(self, keys: int) -> None:
-        for frontier in self._frontier:
-            frontier.grow(keys)
+        self._frontiers.grow(keys)
         self._held.grow(keys)
 
     def _step(
@@ -351,7 +346,7 @@ class LocalStreamBuffer:
         keys = merged.key.take(merged.of_key.start)
         if len(keys) < len(touched):
             before = before.take(touched.searchsorted(keys), axis=1)
-        return Known.of(before, self._frontiers(keys), merged)
+        return Known.of(before, self._frontiers.at(keys), merged)
 
 
 _NOTHING: Final = np.empty(0, dtype=np.int64)

@@ -28,52 +28,61 @@ FOREVER: Final = np.iinfo(np.int64).max
 """The frontier of a stream that has ended: above every time."""
 
 
-class Frontier:
-    """The frontier of one stream: by key, and what covers all keys."""
+class Frontiers:
+    """The frontiers of both streams: of each key, ``by_key`` of shape (2, keys), and what covers all keys, (2, 1)."""
 
-    def __init__(self, lateness_ns: int, *, by_partition: bool = False) -> None:
+    def __init__(self, lateness_ns: tuple[int, int], *, by_partition: bool = False) -> None:
         """``by_partition``: a record tells of all keys, not of its own alone."""
         self.lateness_ns = lateness_ns
         self.by_partition = by_partition
-        self.by_key: Ints = np.empty(0, dtype=np.int64)
-        self.of_all = int(NEVER)
+        self.by_key: Ints = np.empty((2, 0), dtype=np.int64)
+        self.of_all: Ints = np.full((2, 1), NEVER)
 
     def at(self, keys: Ints) -> Ints:
-        """``F`` of each of ``keys``; shape as ``keys``, ns."""
-        return np.maximum(self.by_key[keys], self.of_all)
+        """``F`` of each of ``keys``, which have room: shape (2, k), ns."""
+        return np.maximum(self.by_key.take(keys, axis=1), self.of_all)
 
     def grow(self, keys: int) -> None:
-        """Make room for keys below ``keys``."""
-        self.by_key = grown(self.by_key, keys)
+        """Make room for keys below ``keys``; doubles so that growing stays cheap."""
+        have = self.by_key.shape[1]
+        if keys > have:
+            self.by_key = np.hstack([self.by_key, np.full((2, max(keys - have, have)), NEVER)])
 
     def concerns_all(self, records: Records, marks: Marks) -> bool:
-        """Whether a batch may move the frontier of keys that it does not name."""
-        return bool((self.by_partition and len(records.key)) or (marks.key == ALL_KEYS).any())
+        """Whether a batch of either side may move the frontier of keys that it does not name."""
+        return bool((self.by_partition and len(records.key)) or (len(marks.key) and marks.key.min() == ALL_KEYS))
 
-    def advance(self, records: Records, marks: Marks) -> Ints:
-        """Take a batch in log order; returns the indices of the records that are late. Keys must have room."""
-        promise = less(records.ts, self.lateness_ns)
-        if self.by_partition or len(marks.key):
-            return self._advance_with_marks(records, promise, marks).nonzero()[0]
-        raise_keys = self._raise_keys_in_order if records.in_order else self._raise_keys
-        before = raise_keys(records.key, promise)
-        if len(before) and records.in_order and records.ts[0] >= max(before.max(), self.of_all):
+    def advance(self, side: int, records: Records, marks: Marks, highest: int) -> Ints:
+        """Take a batch of one side in log order; returns the indices of the records that are late.
+
+        Keys must have room; ``highest``: of what is known of the side, for the keys of the batch.
+        """
+        if not len(records.key) and not len(marks.key):
             return _NOBODY
-        return (records.ts < np.maximum(before, self.of_all)).nonzero()[0]
+        promise = less(records.ts, self.lateness_ns[side])
+        if self.by_partition or len(marks.key):
+            return self._advance_with_marks(side, records, promise, marks).nonzero()[0]
+        if records.in_order and promise[0] >= highest:
+            # Of equal keys the last one is assigned last, and is the largest.
+            self.by_key[side, records.key] = promise
+            return _NOBODY
+        before = np.maximum(self._raise_keys(side, records.key, promise), self.of_all[side])
+        return (records.ts < before).nonzero()[0]
 
-    def _advance_with_marks(self, records: Records, promise: Ints, marks: Marks) -> Bools:
+    def _advance_with_marks(self, side: int, records: Records, promise: Ints, marks: Marks) -> Bools:
         covers = marks.key == ALL_KEYS
         seq = np.append(records.seq, marks.seq[~covers])
         order = np.argsort(seq)
         own = np.full_like(promise, NEVER) if self.by_partition else promise
         of_keys = np.empty_like(seq)
         of_keys[order] = self._raise_keys(
-            np.append(records.key, marks.key[~covers])[order], np.append(own, marks.ts[~covers])[order]
+            side, np.append(records.key, marks.key[~covers])[order], np.append(own, marks.ts[~covers])[order]
         )
         of_keys = of_keys[: len(promise)]
         # With `by_partition`, what is late for its key tells nothing of the others.
         counts = np.flatnonzero(records.ts >= of_keys) if self.by_partition else np.arange(0)
         of_all = self._raise_all(
+            side,
             np.append(records.seq[counts], marks.seq[covers]),
             np.append(promise[counts], marks.ts[covers]),
             records.seq,
@@ -81,26 +90,17 @@ class Frontier:
         return records.ts < np.maximum(of_all, of_keys)
 
     def end(self) -> None:
-        """The stream has ended: nothing comes any more."""
-        self.of_all = int(FOREVER)
+        """The streams have ended: nothing comes any more."""
+        self.of_all[:] = FOREVER
 
-    def _raise_all(self, seq: Ints, promise: Ints, asked: Ints) -> Ints:
+    def _raise_all(self, side: int, seq: Ints, promise: Ints, asked: Ints) -> Ints:
         """Take promises for all keys; returns what covered all of them just before each position in ``asked``."""
-        if not len(seq):
-            return np.full_like(asked, self.of_all)
         order = np.argsort(seq)
-        highest = np.maximum.accumulate(np.append(self.of_all, promise[order]))
-        self.of_all = int(highest[-1])
+        highest = np.maximum.accumulate(np.append(self.of_all[side], promise[order]))
+        self.of_all[side] = highest[-1]
         return highest[np.searchsorted(seq[order], asked)]
 
-    def _raise_keys_in_order(self, key: Ints, promise: Ints) -> Ints:
-        """As `_raise_keys`, of promises that rise across keys: none is late for another one of its batch."""
-        before = self.by_key.take(key)
-        # Of equal keys the last one is assigned last, and is the largest.
-        self.by_key[key] = np.maximum(before, promise)
-        return before
-
-    def _raise_keys(self, key: Ints, promise: Ints) -> Ints:
+    def _raise_keys(self, side: int, key: Ints, promise: Ints) -> Ints:
         """Take promises for single keys, in log order; returns the frontier of each one's key just before it."""
         if not len(key):
             return promise
@@ -110,8 +110,8 @@ class Frontier:
         highest = _running_max(promise, starts)
         of_key = Segments.of(starts)
         keys = key[of_key.start]
-        known = self.by_key[keys]
-        self.by_key[keys] = np.maximum(known, highest[of_key.start + of_key.length - 1])
+        known = self.by_key[side, keys]
+        self.by_key[side, keys] = np.maximum(known, highest[of_key.start + of_key.length - 1])
         earlier = np.empty_like(highest)
         earlier[1:] = highest[:-1]
         earlier[of_key.start] = NEVER
@@ -128,15 +128,6 @@ def less(ts: Ints, duration_ns: int) -> Ints:
     if not duration_ns:
         return ts
     return np.where(ts < NEVER + duration_ns, NEVER, ts - duration_ns)
-
-
-def grown(values: Ints, length: int) -> Ints:
-    """``values`` with room for ``length``, new places holding `NEVER`; doubles so that growing stays cheap."""
-    if length <= len(values):
-        return values
-    larger = np.full(max(length, 2 * len(values)), NEVER, dtype=np.int64)
-    larger[: len(values)] = values
-    return larger
 
 
 def _running_max(values: Ints, starts: Bools) -> Ints:

@@ -141,7 +141,7 @@ class Merged(NamedTuple):
         """The ordinals of the records at two indices; most streams have no equal times, and all of them are 0."""
         notes = self.rows[NOTES]
         if notes.max(initial=0) < 1 << ORDINAL:
-            return np.zeros_like(left), np.zeros_like(right)
+            return np.zeros(len(left), dtype=np.int64), np.zeros(len(left), dtype=np.int64)
         return self.notes(left) >> ORDINAL, self.notes(right) >> ORDINAL
 
     def seq_but(self, kept: Ints) -> tuple[Ints, Ints]:
@@ -176,7 +176,9 @@ def merge(
             equal = _equal_times(key, ts)
         _give_ordinals(rows, order, old, equal, rights_at)
     is_right = order >= rights_at
-    ties = equal.take(np.flatnonzero(is_right[equal.start] != is_right[equal.start + equal.length - 1]))
+    ties = equal
+    if len(equal.start):
+        ties = equal.take(np.flatnonzero(is_right[equal.start] != is_right[equal.start + equal.length - 1]))
     new_key = segment_starts(key)
     new_run = segment_starts(is_right)
     new_run |= new_key

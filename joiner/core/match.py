@@ -207,13 +207,12 @@ def new_pairs(merged: Merged, relations: Relations) -> tuple[Ints, Ints]:
     begins = merged.runs.new[1:]
     next_told[:-1] &= ~(begins & prev.before[1:])
     prev_told[1:] &= ~(begins & following.now[:-1])
-    found += [
-        _of_relation(merged.is_right, following.partner, next_told.nonzero()[0]),
-        _of_relation(merged.is_right, prev.partner, prev_told.nonzero()[0]),
-    ]
-    some = [pairs for pairs in found if len(pairs[0])]
-    if len(some) == 1:
-        return some[0]
+    for relation, told in ((following, next_told), (prev, prev_told)):
+        at = told.nonzero()[0]
+        if len(at) or not found:
+            found.append(_of_relation(merged.is_right, relation.partner, at))
+    if len(found) == 1:
+        return found[0]
     code = np.concatenate([(left << _SHIFT) + right for left, right in found])
     # Each part is in order already, which this way of sorting makes use of.
     code.sort(kind="stable")
