@@ -188,7 +188,7 @@ def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
         return None
     whole: Sequence[bytes] = values  # type: ignore[assignment] # none of them is None
     lines = b"\n".join(whole)
-    if lines.count(b"\n") >= len(whole) or len(max(whole, key=len)) > RECORD_BYTES_MAX:
+    if lines.count(b"\n") >= len(whole) or max(map(len, whole)) > RECORD_BYTES_MAX:
         return None
     # A record has one bracket, and none may have more than so many.
     if lines.count(b"[") + lines.count(b"{") >= len(whole) + BRACKETS_MAX:

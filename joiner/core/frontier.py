@@ -61,13 +61,13 @@ class Frontiers:
             return _NOBODY
         promise = less(records.ts, self.lateness_ns[side])
         if self.by_partition or len(marks.key):
-            return self._advance_with_marks(side, records, promise, marks).nonzero()[0]
+            return np.flatnonzero(self._advance_with_marks(side, records, promise, marks))
         if records.in_order and promise[0] >= highest:
             # Of equal keys the last one is assigned last, and is the largest.
             self.by_key[side, records.key] = promise
             return _NOBODY
         before = np.maximum(self._raise_keys(side, records.key, promise), self.of_all[side])
-        return (records.ts < before).nonzero()[0]
+        return np.flatnonzero(records.ts < before)
 
     def _advance_with_marks(self, side: int, records: Records, promise: Ints, marks: Marks) -> Bools:
         covers = marks.key == ALL_KEYS

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import numpy as np
 
 from broker.partitioner import partition_of
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
-from broker.wire import Mark, Record, Rejected, Unreadable, decode_data, decode_records, reject
+from broker.wire import Mark, Record, Rejected, Side, Unreadable, decode_data, decode_records, reject
 from joiner.core.arguments import ALL_KEYS
+from joiner.core.order import Segments, segment_starts
 from joiner.run.clients import EOF_CODE
+from joiner.run.payloads import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,76 +37,91 @@ if TYPE_CHECKING:
 LEFT: Final = 0
 RIGHT: Final = 1
 
-_TOGETHER: Final = 500
-"""Messages that are read together: where one of them is no plain record, all of these are read one by one."""
+_NO_ROWS: Final = Rows.room(0)
+
+_SINGLY: Final = 16
+"""So few messages are read one by one, where one of them is no plain record."""
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
-    """What the joiner needs of a Kafka message: its offset, the broker's append time in ms, its value."""
+@dataclass(frozen=True)
+class Messages:
+    """What the joiner needs of n Kafka messages of one partition: offsets, the broker's append times in ms, values."""
 
-    offset: int
-    append_ms: int
-    value: bytes | None
+    offset: list[int]
+    append_ms: list[int]
+    value: list[bytes | None]
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def part(self, begin: int, end: int) -> Messages:
+        """Those from one index up to another."""
+        return Messages(self.offset[begin:end], self.append_ms[begin:end], self.value[begin:end])
 
     @classmethod
-    def of_all(cls, messages: Sequence[KafkaMessage]) -> list[Message]:
-        """That of many, none of which is an event. The loops are short: there is one of these for every record."""
-        return list(
-            map(
-                cls,
-                [message.offset() for message in messages],
-                [message.timestamp()[1] for message in messages],
-                [message.value() for message in messages],
-            )
+    def of(cls, messages: Sequence[KafkaMessage]) -> Messages:
+        """Those of messages none of which is an event. The loops are short: each of these is made for every record."""
+        return cls(
+            [message.offset() or 0 for message in messages],
+            [message.timestamp()[1] for message in messages],
+            [message.value() for message in messages],
         )
 
 
 def sort_messages(
-    messages: Sequence[KafkaMessage],
-) -> tuple[dict[int, dict[str, list[Message]]], dict[int, dict[str, int]], list[_Error]]:
-    """What was read, by unit and topic: the messages, and where the end of a log was met; and the errors."""
-    by_place: defaultdict[tuple[int | None, str | None], list[KafkaMessage]] = defaultdict(list)
+    messages: Sequence[KafkaMessage], topics: Sequence[str]
+) -> tuple[dict[int, dict[str, Messages]], dict[int, dict[str, int]], list[_Error]]:
+    """What was read of ``topics``, by unit and topic: the messages, and where a log's end was met; and the errors."""
     ends: dict[int, dict[str, int]] = {}
     errors: list[_Error] = []
-    for message in messages:
-        error = message.error()
-        if error is None:
-            by_place[message.partition(), message.topic()].append(message)
-        elif error.code() == EOF_CODE:
-            ends.setdefault(int(message.partition() or 0), {})[str(message.topic())] = int(message.offset() or 0)
+    if any(faults := [message.error() for message in messages]):
+        for message, error in zip(messages, faults, strict=True):
+            if error is not None and error.code() == EOF_CODE:
+                ends.setdefault(int(message.partition() or 0), {})[str(message.topic())] = int(message.offset() or 0)
+            elif error is not None:
+                errors.append((error, message.partition(), message.topic()))
+        messages = [message for message, error in zip(messages, faults, strict=True) if error is None]
+    # Those of one partition come many in a row. A message's topic is a new string each time it is asked for.
+    units = np.array([message.partition() for message in messages], dtype=np.int64)
+    runs = Segments.of(segment_starts(units))
+    by_place: defaultdict[tuple[int, str], list[KafkaMessage]] = defaultdict(list)
+    for begin, length in zip(runs.start.tolist(), runs.length.tolist(), strict=True):
+        run = messages[begin : begin + length]
+        if len(topics) == 1:
+            by_place[int(units[begin]), topics[0]] += run
         else:
-            errors.append((error, message.partition(), message.topic()))
-    batches: dict[int, dict[str, list[Message]]] = {}
+            for message in run:
+                by_place[int(units[begin]), str(message.topic())].append(message)
+    batches: dict[int, dict[str, Messages]] = {}
     for (unit, topic), batch in by_place.items():
-        batches.setdefault(int(unit or 0), {})[str(topic)] = Message.of_all(batch)
+        batches.setdefault(unit, {})[topic] = Messages.of(batch)
     return batches, ends, errors
 
 
 @dataclass
 class SideInput:
-    """What a batch holds for one side of one join, in log order.
+    """What a batch holds for one side of one join, in log order: records with the hashes of their ids, and marks.
 
     ``mixed``: the side takes several quantities, so that an event may give it several records of one id.
     """
 
     mixed: bool = False
-    key: list[int] = field(default_factory=list)
-    ts_ns: list[int] = field(default_factory=list)
-    seq: list[int] = field(default_factory=list)
-    records: list[Record] = field(default_factory=list)
+    parts: list[Rows] = field(default_factory=list)
+    identities: list[Ints] = field(default_factory=list)
     mark_key: list[int] = field(default_factory=list)
     mark_ts_ns: list[int] = field(default_factory=list)
     mark_seq: list[int] = field(default_factory=list)
 
+    def rows(self) -> Rows:
+        """All of the records."""
+        return self.parts[0] if len(self.parts) == 1 else Rows.together([_NO_ROWS, *self.parts])
+
     def columns(self) -> tuple[Ints, Ints, Ints, Ints] | None:
         """Keys, times, offsets and identities for the engine; None where there are no records."""
-        if not self.key:
+        if not self.parts:
             return None
-        if self.mixed:
-            identity = identities([f"{record.quantity}\0{record.id}" for record in self.records])
-        else:
-            identity = identities([record.id for record in self.records])
-        return _int64(self.key), _int64(self.ts_ns), _int64(self.seq), identity
+        rows = self.rows()
+        return rows.key, rows.ts_ns, rows.seq, np.concatenate(self.identities)
 
     def marks(self) -> tuple[Ints, Ints, Ints] | None:
         """Keys, times and offsets of the marks; None where there are none."""
@@ -142,11 +158,11 @@ class Keys:
             number = self._number[thing] = len(self._number)
         return number
 
-    def numbers(self, things: Sequence[str]) -> list[int] | None:
+    def numbers(self, things: Sequence[str]) -> Ints | None:
         """Those of many; None where some do not belong here."""
         if not self._number.keys() >= set(things) and any(self.number(thing) is None for thing in things):
             return None
-        return [self._number[thing] for thing in things]
+        return np.fromiter(map(self._number.__getitem__, things), dtype=np.int64, count=len(things))
 
     def things(self) -> list[str]:
         """The things by number."""
@@ -181,82 +197,93 @@ class TopicReader:
         for sides in self._by_quantity.values():
             sides.extend(self._whole)
 
-    def read(self, messages: Sequence[Message]) -> Intake:
+    def read(self, messages: Messages) -> Intake:
         """Sort a batch of messages, which are in the order of their offsets."""
         intake = Intake()
-        for begin in range(0, len(messages), _TOGETHER):
-            some = messages[begin : begin + _TOGETHER]
-            if not self._take_together(intake, some):
-                self._take_singly(intake, some)
+        self._take(intake, messages)
         return intake
 
-    def _take_together(self, intake: Intake, messages: Sequence[Message]) -> bool:
+    def _take(self, intake: Intake, messages: Messages) -> None:
+        """Take messages all at once; where one of them needs to be looked at, halve by halve."""
+        count = len(messages)
+        if not count or self._take_together(intake, messages):
+            return
+        if count <= _SINGLY:
+            self._take_singly(intake, messages)
+            return
+        for begin, end in ((0, count // 2), (count // 2, count)):
+            self._take(intake, messages.part(begin, end))
+
+    def _take_together(self, intake: Intake, messages: Messages) -> bool:
         """Take messages all of which are records with nothing to say against; False: they are not, nothing is taken."""
-        records = decode_records([message.value for message in messages])
-        times = None if records is None else _plain_times_ns(records, self._time_unit)
-        if records is None or times is None:
+        records = decode_records(messages.value)
+        times_ns = None if records is None else _plain_times_ns(records, self._time_unit)
+        if records is None or times_ns is None:
             return False
         # One limit for all, which is too strict for some: then each is judged by its own.
-        if int(times.max()) > min(message.append_ms for message in messages) * 1_000_000 + self._ahead_max_ns:
+        if int(times_ns.max()) > min(messages.append_ms) * 1_000_000 + self._ahead_max_ns:
             return False
-        quantities = [record.quantity for record in records]
+        quantities, seq = [record.quantity for record in records], _int64(messages.offset)
         targets = {quantity: self._by_quantity.get(quantity, self._whole) for quantity in set(quantities)}
-        seqs, times_ns = [message.offset for message in messages], times.tolist()
         if not all(targets.values()):
             chosen = [bool(targets[quantity]) for quantity in quantities]
-            records, times_ns, seqs, quantities = (
-                list(compress(column, chosen)) for column in (records, times_ns, seqs, quantities)
-            )
+            records, quantities = list(compress(records, chosen)), list(compress(quantities, chosen))
+            which = np.flatnonzero(chosen)
+            times_ns, seq = times_ns.take(which), seq.take(which)
         keys = self._keys.numbers([record.thing for record in records])
         if keys is None:
             return False
         intake.not_selected += len(messages) - len(records)
         intake.selected += len(records)
-        for target in sorted({target for sides in targets.values() for target in sides}):
-            wanted = {quantity for quantity, sides in targets.items() if target in sides}
-            which = [quantity in wanted for quantity in quantities]
-            side = self._side(intake, target)
-            side.key += compress(keys, which)
-            side.ts_ns += compress(times_ns, which)
-            side.seq += compress(seqs, which)
-            side.records += compress(records, which)
+        if records:
+            self._share_out(intake, quantities, rows_of(seq, keys, times_ns, records))
         return True
 
-    def _take_singly(self, intake: Intake, messages: Sequence[Message]) -> None:
-        for message in messages:
+    def _share_out(self, intake: Intake, quantities: list[str], rows: Rows) -> None:
+        """Give the records to the sides that select their quantities."""
+        number = {quantity: at for at, quantity in enumerate(dict.fromkeys(quantities))}
+        numbers = np.fromiter(map(number.__getitem__, quantities), dtype=np.intp, count=len(quantities))
+        takers = [self._by_quantity.get(quantity, self._whole) for quantity in number]
+        for target in sorted({target for sides in takers for target in sides}):
+            wanted = np.array([target in sides for sides in takers])
+            mine = rows if wanted.all() else rows.take(wanted.take(numbers).nonzero()[0])
+            side = self._side(intake, target)
+            side.parts.append(mine)
+            names = (
+                [f"{one.quantity}\0{one.id}" for one in mine.shown] if side.mixed else [one.id for one in mine.shown]
+            )
+            side.identities.append(identities(names))
+
+    def _take_singly(self, intake: Intake, messages: Messages) -> None:
+        for offset, append_ms, value in zip(messages.offset, messages.append_ms, messages.value, strict=True):
             try:
-                content, ts_ns = decode_data(message.value, self._time_unit)
+                content, ts_ns = decode_data(value, self._time_unit)
                 if isinstance(content, Record):
-                    self._take_record(intake, message, content, ts_ns)
+                    self._take_record(intake, offset, append_ms, content, ts_ns)
                 else:
-                    self._take_mark(intake, message, content, ts_ns)
+                    self._take_mark(intake, offset, append_ms, content, ts_ns)
             except Unreadable as reason:
                 intake.rejected.append(
                     reject(
-                        message.value,
+                        value,
                         str(reason),
                         source=self._source,
                         topic=self._topic,
                         partition=self._unit,
-                        offset=message.offset,
+                        offset=offset,
                     )
                 )
 
-    def _take_record(self, intake: Intake, message: Message, record: Record, ts_ns: int) -> None:
-        targets = self._by_quantity.get(record.quantity, self._whole)
-        if not targets:
+    def _take_record(self, intake: Intake, offset: int, append_ms: int, record: Record, ts_ns: int) -> None:
+        if not self._by_quantity.get(record.quantity, self._whole):
             intake.not_selected += 1
             return
-        key = self._checked_key(message, record.thing, ts_ns)
+        key = self._checked_key(append_ms, record.thing, ts_ns)
         intake.selected += 1
-        for target in targets:
-            side = self._side(intake, target)
-            side.key.append(key)
-            side.ts_ns.append(ts_ns)
-            side.seq.append(message.offset)
-            side.records.append(record)
+        rows = rows_of(_int64([offset]), _int64([key]), _int64([ts_ns]), [record])
+        self._share_out(intake, [record.quantity], rows)
 
-    def _take_mark(self, intake: Intake, message: Message, mark: Mark, ts_ns: int) -> None:
+    def _take_mark(self, intake: Intake, offset: int, append_ms: int, mark: Mark, ts_ns: int) -> None:
         if mark.quantity is None:
             targets = {target for sides in self._by_quantity.values() for target in sides} | set(self._whole)
         else:
@@ -265,17 +292,17 @@ class TopicReader:
         if not targets:
             intake.not_selected += 1
             return
-        key = self._checked_key(message, mark.thing, ts_ns)
+        key = self._checked_key(append_ms, mark.thing, ts_ns)
         intake.marks += 1
         for target in sorted(targets):
             side = self._side(intake, target)
             side.mark_key.append(key)
             side.mark_ts_ns.append(ts_ns)
-            side.mark_seq.append(message.offset)
+            side.mark_seq.append(offset)
 
-    def _checked_key(self, message: Message, thing: str | None, ts_ns: int) -> int:
-        if ts_ns > message.append_ms * 1_000_000 + self._ahead_max_ns:
-            ahead_s = (ts_ns - message.append_ms * 1_000_000) // 10**9
+    def _checked_key(self, append_ms: int, thing: str | None, ts_ns: int) -> int:
+        if ts_ns > append_ms * 1_000_000 + self._ahead_max_ns:
+            ahead_s = (ts_ns - append_ms * 1_000_000) // 10**9
             reason = f"its time is {ahead_s} s ahead of its arrival, more than application.ahead_max allows"
             raise Unreadable(reason)
         if thing is None:
@@ -309,6 +336,19 @@ def _plain_times_ns(records: Sequence[Record], unit: str) -> Ints | None:
     if times.min() < -(-TIME_MIN_NS // unit_ns) or times.max() > TIME_MAX_NS // unit_ns:
         return None
     return times * unit_ns
+
+
+def rows_of(seq: Ints, key: Ints, ts_ns: Ints, records: Sequence[Record]) -> Rows:
+    """The columns of records. The loops are those of ``map``: there is one of these for every record."""
+    results = [record.result for record in records]
+    shown = map(
+        Side,
+        [record.quantity for record in records],
+        [record.phenomenonTime for record in records],
+        results,
+        [record.id for record in records],
+    )
+    return Rows(seq, key, ts_ns, np.array(results, dtype=np.float64), np.fromiter(shown, object, len(results)))
 
 
 def identities(ids: Sequence[str]) -> Ints:

@@ -9,11 +9,12 @@ import msgspec
 import numpy as np
 
 from broker.times import UNIT_NS, mean_text
-from broker.wire import Joined, Record, Rejected, Side, encode, pair_id, reject
+from broker.wire import Joined, Record, Rejected, Side, encode, reject
 from joiner.functions import NUMBER_KINDS, Columns, JoinFunction, load_function
+from joiner.run.payloads import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -22,35 +23,20 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-class HeldRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record with its event time in ns, as the unit keeps it while the engine holds it, and as results show it."""
-
-    ts_ns: int
-    record: Record
-    side: Side
-
-    @classmethod
-    def of_all(cls, ts_ns: Sequence[int], records: Sequence[Record]) -> list[HeldRecord]:
-        """Many at once. The loops are those of ``map``: there is one of these for every record."""
-        sides = map(
-            Side,
-            [record.quantity for record in records],
-            [record.phenomenonTime for record in records],
-            [record.result for record in records],
-            [record.id for record in records],
-        )
-        return list(map(cls, ts_ns, records, sides))
-
-
 class Pairs(NamedTuple):
-    """n pairs of one join: the records, and the engine's positions and ordinals (int64, shape (n,))."""
+    """n pairs of one join: the records, their things, and the engine's ordinals (int64, shape (n,))."""
 
-    left: list[HeldRecord]
-    right: list[HeldRecord]
-    left_seq: Ints
-    right_seq: Ints
+    left: Rows
+    right: Rows
+    things: list[str]
     left_ordinal: Ints
     right_ordinal: Ints
+
+    def only(self, at: int) -> Pairs:
+        """One of them."""
+        here = slice(at, at + 1)
+        left, right = self.left.part(at, at + 1), self.right.part(at, at + 1)
+        return Pairs(left, right, self.things[here], self.left_ordinal[here], self.right_ordinal[here])
 
 
 class Outlet:
@@ -66,37 +52,38 @@ class Outlet:
 
     def results(self, pairs: Pairs) -> tuple[list[Joined], list[Rejected]]:
         """One result for each pair, in order, and a dead letter for each pair whose function failed."""
-        left, right = _columns(pairs.left), _columns(pairs.right)
-        # Before the function, which may alter what it is given.
-        means = mean_times(left.time_ns, right.time_ns, self._time_unit)
-        values, reasons = _evaluate(self._function, pairs.left, pairs.right, (left, right))
-        ids = [
-            pair_id(self._join.name, self._unit, left_seq, right_seq)
-            for left_seq, right_seq in zip(pairs.left_seq.tolist(), pairs.right_seq.tolist(), strict=True)
-        ]
+        means = mean_times(pairs.left.ts_ns, pairs.right.ts_ns, self._time_unit)
+        values, reasons = _evaluate(self._function, pairs)
+        prefix = f"{self._join.name}:{self._unit}"
+        seqs = zip(pairs.left.seq.tolist(), pairs.right.seq.tolist(), strict=True)
         joined = list(
             map(
                 Joined,
-                [held.record.thing for held in pairs.left],
+                pairs.things,
                 repeat(self._join.output),
                 means,
-                [{"left": value[0], "right": value[1]} if isinstance(value, list) else value for value in values],
-                ids,
-                [held.side for held in pairs.left],
-                [held.side for held in pairs.right],
+                values,
+                [f"{prefix}:{left_seq}:{right_seq}" for left_seq, right_seq in seqs],
+                pairs.left.shown.tolist(),
+                pairs.right.shown.tolist(),
                 _ties(pairs.left_ordinal, pairs.right_ordinal),
             )
         )
-        failed = [
-            self._dead_letter(ids[at], reason, pairs.left[at], pairs.right[at])
-            for at, reason in sorted(reasons.items())
-        ]
-        return [one for at, one in enumerate(joined) if at not in reasons] if reasons else joined, failed
+        if not reasons:
+            return joined, []
+        failed = [self._dead_letter(joined[at], reason) for at, reason in sorted(reasons.items())]
+        return [one for at, one in enumerate(joined) if at not in reasons], failed
 
-    def _dead_letter(self, identity: str, reason: str, left: HeldRecord, right: HeldRecord) -> Rejected:
-        value = b'{"left":' + encode(left.record) + b',"right":' + encode(right.record) + b"}"
+    def _dead_letter(self, pair: Joined, reason: str) -> Rejected:
+        left, right = (encode(record_of(pair.thing, side)) for side in (pair.left, pair.right))
+        value = b'{"left":' + left + b',"right":' + right + b"}"
         why = f"the joining function {self._join.function} of join {self._join.name!r}: {reason}"
-        return reject(value, why, source=self._source, topic=self._topic, partition=self._unit, identity=identity)
+        return reject(value, why, source=self._source, topic=self._topic, partition=self._unit, identity=pair.id)
+
+
+def record_of(thing: str, side: Side) -> Record:
+    """The record that a side of a result shows."""
+    return Record(thing, side.quantity, side.phenomenonTime, side.result, side.id)
 
 
 def mean_time(left_ns: int, right_ns: int, unit: str) -> int | msgspec.Raw:
@@ -125,52 +112,43 @@ def _ties(left_ordinal: Ints, right_ordinal: Ints) -> Iterable[str]:
     return [f"{left}-{right}" if left or right else "" for left, right in ordinals]
 
 
-def _columns(held: Sequence[HeldRecord]) -> Columns:
-    return Columns(
-        np.array([one.record.result for one in held], dtype=np.float64),
-        np.array([one.ts_ns for one in held], dtype=np.int64),
-        [one.record.thing for one in held],
-        [one.record.id for one in held],
-    )
-
-
-def _evaluate(
-    function: JoinFunction,
-    left: Sequence[HeldRecord],
-    right: Sequence[HeldRecord],
-    columns: tuple[Columns, Columns],
-) -> tuple[list[float] | list[list[float]], dict[int, str]]:
+def _evaluate(function: JoinFunction, pairs: Pairs) -> tuple[list[float] | list[dict[str, float]], dict[int, str]]:
     """The values by position, and by position the reasons of those that have none.
 
     A function that raises on a batch is asked again for each pair, so that one bad pair costs only itself. It gets
     new columns each time: it may have altered those that it was given.
     """
-    count = len(left)
+    count = len(pairs.things)
     try:
-        values = _call(function, *columns)
+        values = _call(function, _columns(pairs.left, pairs.things), _columns(pairs.right, pairs.things))
     except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, SystemExit too; signals come otherwise
         if count == 1:
             return [np.nan], {0: f"{type(error).__name__}: {error}"}
-        return _evaluate_singly(function, left, right)
+        return _evaluate_singly(function, pairs)
     finite = np.isfinite(values) if values.ndim == 1 else np.isfinite(values).all(axis=1)
     reasons = {
         at: f"the value is {values[at].tolist()}, not a finite number" for at in np.flatnonzero(~finite).tolist()
     }
-    return values.tolist(), reasons
+    if values.ndim == 1:
+        return values.tolist(), reasons
+    return [{"left": left, "right": right} for left, right in values.tolist()], reasons
 
 
 def _evaluate_singly(
-    function: JoinFunction, left: Sequence[HeldRecord], right: Sequence[HeldRecord]
-) -> tuple[list[float] | list[list[float]], dict[int, str]]:
+    function: JoinFunction, pairs: Pairs
+) -> tuple[list[float] | list[dict[str, float]], dict[int, str]]:
     values: list[object] = []
     reasons = {}
-    for at in range(len(left)):
-        one, other = left[at : at + 1], right[at : at + 1]
-        value, why = _evaluate(function, one, other, (_columns(one), _columns(other)))
+    for at in range(len(pairs.things)):
+        value, why = _evaluate(function, pairs.only(at))
         values.append(value[0])
         if why:
             reasons[at] = why[0]
     return values, reasons  # type: ignore[return-value] # numbers or pairs of them, as the function gives
+
+
+def _columns(rows: Rows, things: list[str]) -> Columns:
+    return Columns(rows.result.copy(), rows.ts_ns.copy(), list(things), [one.id for one in rows.shown])
 
 
 def _call(function: JoinFunction, left: Columns, right: Columns) -> NDArray[np.float64]:

@@ -1,8 +1,8 @@
 """The plain process: consume, join, commit, for the units that the group gives it.
 
 One data consumer reads all units at explicit offsets; each unit has its own transactions, so that the failure of one
-undoes nothing of the others. They are written at the same time, and the slowest is waited for. Everything a unit has
-not committed can be thrown away at any moment: its state is built anew from its last commit.
+undoes nothing of the others. They are written at the same time, and while they are, the next batch is read and joined.
+Everything a unit has not committed can be thrown away at any moment: its state is built anew from its last commit.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import gc
 import logging
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -28,15 +27,16 @@ from joiner.run.clients import (
     timed_out,
 )
 from joiner.run.hanging import check_ended
-from joiner.run.intake import Message, sort_messages
+from joiner.run.intake import Messages, sort_messages
 from joiner.run.membership import Membership
 from joiner.run.metrics import Metrics
-from joiner.run.progress import FORMAT_VERSION, RESET_RUN, Progress
-from joiner.run.recovery import Claimant, Recovered, application_topics, claim, recover
+from joiner.run.owned import Owned
+from joiner.run.progress import RESET_RUN, Progress
+from joiner.run.recovery import Claimant, application_topics, claim, recover
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress
 from joiner.run.topic_watch import TopicWatch
-from joiner.run.transaction import Aborted, Fenced, UnitTransactions, unsubscribed_consumer
+from joiner.run.transaction import Aborted, Fenced, SnapshotPlace, UnitTransactions, unsubscribed_consumer
 from joiner.run.unit import Effects, UnitStopped
 
 _CLAIM_ATTEMPTS: Final = 5
@@ -46,20 +46,10 @@ _RETRY_WAIT_S: Final = 1.0
 _LAST_COMMIT_S: Final = 3.0
 """For the last snapshots when units are given back: ending must take seconds, whatever Kafka does."""
 
+_GC_THRESHOLD: Final = (50_000, 20, 50)
+"""Objects and rounds between collections; a batch has tens of thousands of messages."""
+
 _log = logging.getLogger(__name__)
-
-
-@dataclass
-class Owned:
-    """A unit that this process runs."""
-
-    recovered: Recovered
-    transactions: UnitTransactions
-    snapshot_at_s: float
-    records: int = 0
-    is_ahead: bool = False
-    """Whether the state holds a batch that is not committed: then nothing but the commit of its results may be
-    written, or they would be lost."""
 
 
 class JoinerProcess:
@@ -76,7 +66,7 @@ class JoinerProcess:
         # Of those set aside because another process has claimed them: when it is looked whether they are still ours.
         self._lost: dict[int, float] = {}
         # What was read last, by unit and topic: messages, and where a log's end was met.
-        self._batches: dict[int, dict[str, list[Message]]] = {}
+        self._batches: dict[int, dict[str, Messages]] = {}
         self._ends: dict[int, dict[str, int]] = {}
         self._second: Consumer | None = None
         self._metrics = Metrics()
@@ -118,6 +108,8 @@ class JoinerProcess:
         )
         # What lives now lives to the end: the collector need not look at it for every batch.
         gc.freeze()
+        # Of what is made for every batch, almost nothing is for it to find.
+        gc.set_threshold(*_GC_THRESHOLD)
         try:
             while not self._stop.is_set() and not self._all_aside(membership):
                 membership.poll()
@@ -245,33 +237,34 @@ class JoinerProcess:
     def _cycle(self) -> None:
         application = self._settings.application
         messages = self._data.consume(application.batch_records_max, application.commit_interval / 1e9)
-        self._batches, self._ends, errors = sort_messages(messages)
+        self._batches, self._ends, errors = sort_messages(messages, self._settings.input_topics)
         for error in errors:
             self._read_error(*error)
-        commits: dict[int, Future[None]] = {}
         for number, owned in list(self._owned.items()):
             batches = self._batches.pop(number, {})
-            ends = _ends(owned, batches, self._ends.pop(number, {}))
-            if not ends and not self._snapshot_due(owned):
+            ends = owned.ends(batches, self._ends.pop(number, {}))
+            if owned.commit is not None and owned.commit.written.done() and not self._finish_commit(number, owned):
+                continue
+            if not ends and (owned.commit is not None or not owned.snapshot_due(application)):
                 continue
             owned.is_ahead = True
             try:
                 effects, count = self._apply(number, owned, batches, ends)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
-                self._give_up(number, error)
+                if self._finish_commit(number, owned):
+                    self._give_up(number, error)
                 continue
-            commits[number] = self._pool.submit(self._commit, owned, effects, with_snapshot=self._snapshot_due(owned))
-            self._metrics.count(count, len(effects.joined))
-        for number, commit in commits.items():
-            self._finish_commit(number, commit)
+            if self._finish_commit(number, owned):
+                self._hand_in(owned, effects, with_snapshot=owned.snapshot_due(application))
+                self._metrics.count(count, len(effects.joined))
 
     def _apply(
-        self, number: int, owned: Owned, batches: dict[str, list[Message]], ends: dict[str, int]
+        self, number: int, owned: Owned, batches: dict[str, Messages], ends: dict[str, int]
     ) -> tuple[Effects, int]:
         unit = owned.recovered.unit
         for topic, batch in batches.items():
-            if batch[0].offset > unit.offsets[topic]:
-                self._check_gap(topic, number, unit.offsets[topic], batch[0].offset)
+            if batch.offset[0] > unit.offsets[topic]:
+                self._check_gap(topic, number, unit.offsets[topic], batch.offset[0])
         count = sum(map(len, batches.values()))
         owned.records += count
         return unit.apply(batches, ends), count
@@ -300,51 +293,31 @@ class JoinerProcess:
                 "restart the joiner; if it happens again, this is a defect to report"
             )
 
-    def _snapshot_due(self, owned: Owned) -> bool:
-        if not _is_changed(owned):
-            return False
-        application = self._settings.application
-        late = time.monotonic() - owned.snapshot_at_s >= application.snapshot_interval / 1e9
-        return late or owned.records >= application.snapshot_records
+    def _commit(
+        self,
+        transactions: UnitTransactions,
+        effects: Effects,
+        progress: Progress,
+        snapshot: tuple[bytes, SnapshotPlace] | None,
+    ) -> SnapshotPlace | None:
+        place = transactions.commit(effects.messages(self._settings.topics), progress, snapshot)
+        check_ended(self._settings, progress.unit, transactions)
+        return place
 
-    def _commit(self, owned: Owned, effects: Effects, *, with_snapshot: bool) -> None:
-        recovered = owned.recovered
-        unit = recovered.unit
-        progress = self._progress(recovered)
-        snapshot = (unit.snapshot(), recovered.place) if with_snapshot else None
-        place = owned.transactions.commit(effects.messages(self._settings.topics), progress, snapshot)
-        recovered.progress = progress
-        owned.is_ahead = False
-        if place is not None:
-            recovered.place = place
-            recovered.snapshot_offsets = progress.offsets
-            owned.snapshot_at_s, owned.records = time.monotonic(), 0
-        check_ended(self._settings, unit.number, owned.transactions)
+    def _hand_in(self, owned: Owned, effects: Effects, *, with_snapshot: bool) -> None:
+        """Begin the commit of everything that the unit's state holds, the one before being finished."""
+        progress = owned.progress(self._claimant)
+        snapshot = owned.snapshot() if with_snapshot else None
+        owned.hand_in(progress, self._pool.submit(self._commit, owned.transactions, effects, progress, snapshot))
 
-    def _progress(self, recovered: Recovered) -> Progress:
-        unit, last = recovered.unit, recovered.progress
-        return Progress(
-            format=FORMAT_VERSION,
-            application=last.application,
-            unit=last.unit,
-            run=self._claimant.run,
-            instance=self._claimant.instance,
-            placement=self._claimant.placement,
-            offsets=dict(unit.offsets),
-            start=last.start,
-            topics=last.topics,
-            partitions=last.partitions,
-            fingerprint=last.fingerprint,
-            semantics=last.semantics,
-            counts=dict(unit.counts),
-            joins=unit.progress(),
-        )
-
-    def _finish_commit(self, number: int, commit: Future[None]) -> None:
+    def _finish_commit(self, number: int, owned: Owned) -> bool:
+        """Wait for what is on its way, if anything is; returns whether the unit goes on."""
         try:
-            commit.result()
+            owned.finish_commit()
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
             self._give_up(number, error)
+            return False
+        return True
 
     def _give_up(self, number: int, error: Exception) -> None:
         """A batch failed: forget the unit, and begin it anew at its last commit where that may help."""
@@ -409,27 +382,26 @@ class JoinerProcess:
             self._drop(number)
 
     def _write_snapshots(self, units: list[int]) -> None:
-        settled = [self._owned[number] for number in units if not self._owned[number].is_ahead]
-        changed = [owned for owned in settled if _is_changed(owned)]
-        commits = [self._pool.submit(self._commit, owned, Effects(), with_snapshot=True) for owned in changed]
-        wait(commits, timeout=_LAST_COMMIT_S)
-        for commit in commits:
-            try:
-                commit.result(timeout=0)
-            except Exception as error:  # noqa: BLE001 - ending goes on, whatever it is
-                # Not needed for correctness: whoever comes next replays from the snapshot before.
-                _log.warning("the last snapshot was not written: %s", _text(error))
+        """Finish the commits of the units, and write last snapshots, as far as that takes no long time."""
+        until_s = time.monotonic() + _LAST_COMMIT_S
+        self._finish_soon(units, until_s)
+        for number in units:
+            owned = self._owned.get(number)
+            if owned is not None and owned.commit is None and not owned.is_ahead and owned.is_changed():
+                self._hand_in(owned, Effects(), with_snapshot=True)
+        self._finish_soon(units, until_s)
 
-
-def _ends(owned: Owned, batches: dict[str, list[Message]], met: dict[str, int]) -> dict[str, int]:
-    """The vector after a batch: behind its last messages, or where the end of a log was met, if that is farther."""
-    ends = {topic: batch[-1].offset + 1 for topic, batch in batches.items()}
-    offsets = owned.recovered.unit.offsets
-    return ends | {topic: at for topic, at in met.items() if at > ends.get(topic, offsets[topic])}
-
-
-def _is_changed(owned: Owned) -> bool:
-    return owned.recovered.unit.offsets != owned.recovered.snapshot_offsets
+    def _finish_soon(self, units: list[int], until_s: float) -> None:
+        under_way = {
+            number: owned.commit for number in units if (owned := self._owned.get(number)) is not None and owned.commit
+        }
+        wait([commit.written for commit in under_way.values()], timeout=max(0.0, until_s - time.monotonic()))
+        for number, commit in under_way.items():
+            if commit.written.done():
+                self._finish_commit(number, self._owned[number])
+            else:
+                # Not needed for correctness: whoever comes next finds out whether it was, and replays.
+                _log.warning("unit %s: the last commit is not known to be written", number)
 
 
 def _text(error: BaseException) -> str:

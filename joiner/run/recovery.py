@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -22,28 +23,26 @@ from functools import partial
 from typing import Final
 
 import msgspec
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from broker.topics import TopicFacts, TopicSpec, data_topic_specs, state_topic_spec, topic_facts
 from joiner.run.clients import (
-    EOF_CODE,
     READ_WAIT_S,
     TIMEOUT_S,
     log_range,
     make_consumer,
     make_reader,
-    raise_for,
     read_to_end,
     timed_out,
 )
 from joiner.run.hanging import check_ended, draw_line, find_unsettled, settle
-from joiner.run.intake import Message
+from joiner.run.intake import Messages, sort_messages
 from joiner.run.progress import FORMAT_VERSION, Progress
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import StateLog, read_newest, read_progress, read_state
 from joiner.run.transaction import SnapshotPlace, UnitTransactions, offsets_as_text
-from joiner.run.unit import Effects, Unit, UnitStopped
+from joiner.run.unit import Effects, Outgoing, Unit, UnitStopped
 
 PLACEMENT: Final = "process"
 _REPLAY_BATCH: Final = 10_000
@@ -120,13 +119,14 @@ def claim(
         else:
             progress = _owned(found, claimant)
         _check_log_range(settings, unit, progress.offsets)
-        messages: list[tuple[str, bytes | None, bytes | None]] = []
+        messages: Outgoing = {}
         if unsettled is None:
             draw_line(settings, unit, transactions, progress)
         else:
             reached = reached or progress
             effects = settle(settings, unsettled, transactions, progress, partial(_effects_again, settings, reached))
-            messages = [*effects.messages(settings.topics), (settings.state_topic, unsettled.key.encode(), None)]
+            messages = effects.messages(settings.topics)
+            messages[settings.state_topic] = ([unsettled.key.encode()], [None])
             progress = _owned(reached, claimant)
     transactions.commit(messages, progress)
     check_ended(settings, unit, transactions)
@@ -364,25 +364,19 @@ def _replay(settings: JoinerSettings, unit: Unit, until: dict[str, int], effects
         consumer.assign([TopicPartition(topic, unit.number, at) for topic, at in behind.items()])
         deadline = time.monotonic() + TIMEOUT_S
         while behind:
-            batches: dict[str, list[Message]] = {topic: [] for topic in behind}
-            reached: set[str] = set()
-            for message in consumer.consume(_REPLAY_BATCH, READ_WAIT_S):
-                topic, offset = str(message.topic()), int(message.offset() or 0)
-                error = message.error()
-                if error is not None and error.code() == EOF_CODE:
-                    reached |= {topic} if offset >= until[topic] else set()
-                    continue
-                raise_for(message)
-                deadline = time.monotonic() + TIMEOUT_S
-                if offset >= until[topic] - 1:
-                    reached.add(topic)
-                if topic in behind and offset < until[topic]:
-                    batches[topic].append(Message(offset, message.timestamp()[1], message.value()))
-            ends = {topic: batch[-1].offset + 1 for topic, batch in batches.items() if batch}
-            ends |= {topic: until[topic] for topic in reached if topic in behind}
-            brought = unit.apply(
-                {topic: batch for topic, batch in batches.items() if batch}, ends, silent=effects is None
-            )
+            found, met, errors = sort_messages(consumer.consume(_REPLAY_BATCH, READ_WAIT_S), settings.input_topics)
+            if errors:
+                raise KafkaException(errors[0][0])
+            batches: dict[str, Messages] = {}
+            for topic, batch in found.get(unit.number, {}).items():
+                if topic in behind:
+                    deadline = time.monotonic() + TIMEOUT_S
+                    batches[topic] = batch.part(0, bisect_left(batch.offset, until[topic]))
+            ends = {topic: batch.offset[-1] + 1 for topic, batch in found.get(unit.number, {}).items()}
+            ends |= {topic: at for topic, at in met.get(unit.number, {}).items() if at >= until[topic]}
+            reached = {topic for topic in behind if ends.get(topic, 0) >= until[topic]}
+            ends = {topic: min(end, until[topic]) for topic, end in ends.items() if topic in behind}
+            brought = unit.apply(batches, ends, silent=effects is None)
             if effects is not None:
                 effects.joined += brought.joined
                 effects.late += brought.late

@@ -77,7 +77,7 @@ class ApplicationSettings(Section):
     instance: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,100}$")] = Field(default_factory=socket.gethostname)
     start: Literal["earliest", "latest"] = "earliest"
     ahead_max: Duration = parse_duration("1d")
-    batch_records_max: int = Field(default=10_000, ge=1, le=1_000_000)
+    batch_records_max: int = Field(default=30_000, ge=1, le=1_000_000)
     commit_interval: Duration = parse_duration("20ms")
     snapshot_records: int = Field(default=200_000, ge=1)
     snapshot_interval: Duration = parse_duration("60s")

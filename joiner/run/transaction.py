@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -40,6 +40,7 @@ from joiner.run.progress import (
 )
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import StateLog
+from joiner.run.unit import Outgoing
 
 _COMMIT_S: Final = 30.0
 """For a commit, large snapshots included. A client that is stuck (see `broker.producer`) is given up after it, and the
@@ -93,6 +94,8 @@ class UnitTransactions:
         self._settings = settings
         self._unit = unit
         self._offsets_of = offsets_of
+        # What is handed to the producer, again and again: making as many anew costs as much as encoding them.
+        self._slots: list[dict[str, bytes | None]] = []
         self.was_disturbed = False
         """Whether Kafka may have been started anew during the last commit: it took long, or was asked for again."""
         self._producer = make_producer(
@@ -122,7 +125,7 @@ class UnitTransactions:
 
     def commit(
         self,
-        messages: Sequence[tuple[str, bytes | None, bytes | None]],
+        messages: Outgoing,
         progress: Progress,
         snapshot: tuple[bytes, SnapshotPlace] | None = None,
     ) -> SnapshotPlace | None:
@@ -183,22 +186,23 @@ class UnitTransactions:
             raise _failure(error) from error
         return written
 
-    def _produce_all(self, messages: Sequence[tuple[str, bytes | None, bytes | None]]) -> None:
-        by_topic: dict[str, list[dict[str, bytes | None]]] = {}
-        for topic, key, value in messages:
-            by_topic.setdefault(topic, []).append({"key": key, "value": value})
-        for topic, batch in by_topic.items():
-            waiting = batch
-            while waiting:
-                self._producer.produce_batch(topic, waiting, partition=self._unit)
+    def _produce_all(self, messages: Outgoing) -> None:
+        for topic, (keys, values) in messages.items():
+            while len(self._slots) < len(keys):
+                self._slots.append({"key": None, "value": None})
+            waiting = self._slots[: len(keys)]
+            for slot, key, value in zip(waiting, keys, values, strict=True):
+                slot["key"], slot["value"] = key, value
+            # It copies what it takes.
+            while self._producer.produce_batch(topic, waiting, partition=self._unit) < len(waiting):
                 # It does not raise: what the full queue refused carries an error and is offered again.
-                refused = [message for message in waiting if "_error" in message]
-                for message in refused:
-                    fault = message.pop("_error")
-                    if fault.code() != KafkaError._QUEUE_FULL:  # type: ignore[union-attr] # noqa: SLF001
+                waiting = [slot for slot in waiting if "_error" in slot]
+                for slot in waiting:
+                    fault: Any = slot.pop("_error")
+                    if fault.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka's own codes are named so
                         raise KafkaException(fault)
-                waiting = refused
-                self._producer.poll(0.05 if refused else 0)
+                self._producer.poll(0.05)
+            self._producer.poll(0)
 
     def _produce(self, topic: str, key: str, value: bytes | None, on_delivery: _OnDelivery | None = None) -> None:
         while True:

@@ -8,9 +8,9 @@ a function of C alone; so a state is built by a snapshot and a silent replay, an
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 import numpy as np
@@ -18,15 +18,15 @@ import numpy as np
 from broker.wire import Joined, Late, Rejected, decode_record, encode_all
 from joiner.core.engine import LocalStreamBuffer, Step
 from joiner.core.errors import NewerSnapshotError, SnapshotError
-from joiner.run.intake import LEFT, RIGHT, Keys, Message, SideInput, TopicReader
-from joiner.run.outlet import HeldRecord, Outlet, Pairs
+from joiner.run.intake import LEFT, RIGHT, Keys, Messages, SideInput, TopicReader, rows_of
+from joiner.run.outlet import Outlet, Pairs, record_of
+from joiner.run.payloads import Payloads
 from joiner.run.progress import JoinProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from numpy.typing import NDArray
 
+    from broker.settings import TopicSettings
     from joiner.run.settings import JoinerSettings
 
     Ints = NDArray[np.int64]
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 SNAPSHOT_VERSION: Final = 1
 _SideName = Literal["left", "right"]
 _SIDE_NAMES: Final[tuple[_SideName, _SideName]] = ("left", "right")
+
+
+Outgoing = dict[str, tuple[Sequence[bytes | None], Sequence[bytes | None]]]
+"""Messages by topic: their keys and their values."""
 
 
 class UnitStopped(Exception):
@@ -48,13 +52,16 @@ class Effects:
     late: list[Late] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
 
-    def messages(self, topics: Any) -> list[tuple[str, bytes | None, bytes]]:
-        """(topic, key, value) of each record to be written."""
-        return [
-            *zip(repeat(topics.out), [joined.thing.encode() for joined in self.joined], encode_all(self.joined)),
-            *zip(repeat(topics.late), [late.record.thing.encode() for late in self.late], encode_all(self.late)),
-            *zip(repeat(topics.rejected), repeat(None), encode_all(self.rejected)),
-        ]
+    def messages(self, topics: TopicSettings) -> Outgoing:
+        """What is to be written, by topic."""
+        keyed = (
+            (topics.out, [one.thing for one in self.joined], encode_all(self.joined)),
+            (topics.late, [one.record.thing for one in self.late], encode_all(self.late)),
+        )
+        found: Outgoing = {topic: (list(map(str.encode, things)), values) for topic, things, values in keyed if values}
+        if self.rejected:
+            found[topics.rejected] = ([None] * len(self.rejected), encode_all(self.rejected))
+        return found
 
 
 class _SavedRecord(msgspec.Struct, array_like=True):
@@ -100,13 +107,11 @@ class Unit:
             )
             for join in settings.join
         ]
-        self._payloads: list[tuple[dict[int, HeldRecord], dict[int, HeldRecord]]] = [({}, {}) for _ in settings.join]
+        self._payloads = [(Payloads(), Payloads()) for _ in settings.join]
         self._outlets = [Outlet(settings, join, unit) for join in settings.join]
         self._make_readers()
 
-    def apply(
-        self, batches: Mapping[str, Sequence[Message]], ends: Mapping[str, int], *, silent: bool = False
-    ) -> Effects:
+    def apply(self, batches: Mapping[str, Messages], ends: Mapping[str, int], *, silent: bool = False) -> Effects:
         """Take the next messages of each input topic; returns what became of them.
 
         ``ends`` is the vector C after the batch: positions, which may lie beyond the last message. ``silent``:
@@ -152,9 +157,10 @@ class Unit:
         for join, buffer, payloads in zip(self._settings.join, self._buffers, self._payloads, strict=True):
             buffers[join.name] = buffer.snapshot()
             for name, side in zip(_SIDE_NAMES, payloads, strict=True):
-                values = encode_all([held.record for held in side.values()])
-                times = [held.ts_ns for held in side.values()]
-                records[f"{join.name}.{name}"] = list(map(_SavedRecord, side, times, values))
+                rows = side.rows()
+                values = encode_all(list(map(record_of, self._things_of(rows.key), rows.shown)))
+                saved_records = map(_SavedRecord, rows.seq.tolist(), rows.ts_ns.tolist(), values)
+                records[f"{join.name}.{name}"] = list(saved_records)
         saved = _Saved(SNAPSHOT_VERSION, self.offsets, self._keys.things(), dict(self.counts), buffers, records)
         return msgspec.msgpack.encode(saved)
 
@@ -178,12 +184,10 @@ class Unit:
         restored._keys = Keys(unit, settings.topics.partitions, saved.things)
         restored._make_readers()
         restored._buffers = [buffers[join.name] for join in settings.join]
-        for join, payloads in zip(settings.join, restored._payloads, strict=True):
-            for name, side in zip(_SIDE_NAMES, payloads, strict=True):
-                held = saved.records[f"{join.name}.{name}"]
-                records = [decode_record(record.value) for record in held]
-                times = [record.ts_ns for record in held]
-                side.update(zip([record.seq for record in held], HeldRecord.of_all(times, records), strict=True))
+        restored._payloads = [
+            (restored._saved_rows(saved, f"{join.name}.left"), restored._saved_rows(saved, f"{join.name}.right"))
+            for join in settings.join
+        ]
         return restored
 
     def _make_readers(self) -> None:
@@ -191,14 +195,15 @@ class Unit:
             topic: TopicReader(self._settings, topic, self.number, self._keys) for topic in self._settings.input_topics
         }
 
-    def _check_continuity(self, topic: str, messages: Sequence[Message], end: int) -> None:
+    def _check_continuity(self, topic: str, messages: Messages, end: int) -> None:
         expected = self.offsets[topic]
-        if not messages:
+        if not len(messages):
             return
-        if messages[0].offset < expected or messages[-1].offset >= end:
+        first, last = messages.offset[0], messages.offset[-1]
+        if first < expected or last >= end:
             message = (
-                f"unit {self.number}: a batch of {topic} covers the offsets {messages[0].offset} to "
-                f"{messages[-1].offset}, and {expected} to {end - 1} should follow: restart the joiner; "
+                f"unit {self.number}: a batch of {topic} covers the offsets {first} to {last}, and {expected} to "
+                f"{end - 1} should follow: restart the joiner; "
                 "if it happens again, this is a defect to report"
             )
             raise UnitStopped(message)
@@ -206,7 +211,7 @@ class Unit:
     def _join(self, join: int, inputs: Mapping[tuple[int, int], SideInput], effects: Effects, *, silent: bool) -> None:
         left, right = (inputs.get((join, side), SideInput()) for side in (LEFT, RIGHT))
         for payloads, side in zip(self._payloads[join], (left, right), strict=True):
-            payloads.update(zip(side.seq, HeldRecord.of_all(side.ts_ns, side.records), strict=True))
+            payloads.add(side.rows())
         step = self._buffers[join].push(
             left=left.columns(), right=right.columns(), left_marks=left.marks(), right_marks=right.marks()
         )
@@ -219,6 +224,10 @@ class Unit:
             self._report_late(join, step, effects)
         self._forget(join, step)
 
+    def _things_of(self, keys: Ints) -> list[str]:
+        things = self._keys.things()
+        return [things[key] for key in keys.tolist()]
+
     def _count(self, step: Step) -> None:
         self.counts["pairs"] += len(step.left_seq)
         self.counts["late"] += len(step.left_late_seq) + len(step.right_late_seq)
@@ -226,21 +235,18 @@ class Unit:
 
     def _pairs(self, join: int, step: Step) -> Pairs:
         left, right = self._payloads[join]
-        return Pairs(
-            [left[seq] for seq in step.left_seq.tolist()],
-            [right[seq] for seq in step.right_seq.tolist()],
-            step.left_seq,
-            step.right_seq,
-            step.left_ordinal,
-            step.right_ordinal,
-        )
+        lefts, rights = left.find(step.left_seq), right.find(step.right_seq)
+        return Pairs(lefts, rights, self._things_of(lefts.key), step.left_ordinal, step.right_ordinal)
 
     def _report_late(self, join: int, step: Step, effects: Effects) -> None:
         options = self._settings.join[join]
         for side, (name, late_seq) in enumerate(
             zip(_SIDE_NAMES, (step.left_late_seq, step.right_late_seq), strict=True)
         ):
+            if not len(late_seq):
+                continue
             topic = str(self._settings.stream((options.left, options.right)[side])["topic"])
+            rows = self._payloads[join][side].find(late_seq)
             effects.late += [
                 Late(
                     f"{options.name}:{self.number}:{name}:{seq}",
@@ -250,9 +256,9 @@ class Unit:
                     topic,
                     self.number,
                     seq,
-                    self._payloads[join][side][seq].record,
+                    record_of(thing, shown),
                 )
-                for seq in late_seq.tolist()
+                for seq, thing, shown in zip(late_seq.tolist(), self._things_of(rows.key), rows.shown, strict=True)
             ]
 
     def _forget(self, join: int, step: Step) -> None:
@@ -261,9 +267,17 @@ class Unit:
             (left, (step.left_late_seq, step.left_duplicate_seq, step.left_released_seq)),
             (right, (step.right_late_seq, step.right_duplicate_seq, step.right_released_seq)),
         ):
-            for group in groups:
-                for seq in group.tolist():
-                    del side[seq]
+            for gone in groups:
+                if len(gone):
+                    side.remove(gone)
+
+    def _saved_rows(self, saved: _Saved, name: str) -> Payloads:
+        records = [decode_record(one.value) for one in saved.records[name]]
+        seq, ts_ns = ([getattr(one, field) for one in saved.records[name]] for field in ("seq", "ts_ns"))
+        keys = self._keys.numbers([record.thing for record in records])
+        if keys is None:
+            raise SnapshotError("it holds things of another unit")
+        return Payloads(rows_of(_int64(seq), keys, _int64(ts_ns), records))
 
     def _check_room(self) -> None:
         limit = self._settings.application.buffer_records_max
@@ -280,6 +294,10 @@ class Unit:
                 "Nothing is lost, the unit goes on from its last commit."
             )
             raise UnitStopped(message)
+
+
+def _int64(values: list[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
 
 
 def _span(frontier: Ints) -> tuple[int, int] | None:

@@ -22,7 +22,8 @@ from confluent_kafka.admin import (
 )
 
 from broker.topics import ensure_topics, state_topic_spec
-from joiner.run.intake import Message
+from broker.wire import encode
+from joiner.run.intake import Messages
 from joiner.run.unit import Unit
 from tests.integration.joiner_application import (
     PARTITIONS,
@@ -55,12 +56,13 @@ def apps(kafka: str, tmp_path: Path) -> Iterator[list[Application]]:
 
 def results_of(app: Application, entries: Sequence[Entry]) -> list[bytes]:
     """The results of entries that were produced in this order, computed in memory, sorted."""
-    settings, topic, found = app.settings(), app.topic("data"), []
+    settings, topic = app.settings(), app.topic("data")
+    found: list[bytes] = []
     for number in range(app.partitions):
         mine = [entry.value for entry in entries if app.unit_of(entry.key) == number]
-        messages = [Message(offset, 10**13, value) for offset, value in enumerate(mine)]
+        messages = Messages(list(range(len(mine))), [10**13] * len(mine), list(mine))
         effects = Unit(settings, number, {topic: 0}).apply({topic: messages}, {topic: len(messages)})
-        found += [value for name, _, value in effects.messages(settings.topics) if name == settings.topics.out]
+        found += map(encode, effects.joined)
     return sorted(found)
 
 

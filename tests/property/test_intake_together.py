@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS
 from joiner.run import intake
-from joiner.run.intake import Intake, Keys, Message, TopicReader
+from joiner.run.intake import Intake, Keys, Messages, TopicReader
 from joiner.run.outlet import mean_time, mean_times
 from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, make_settings
 
@@ -86,13 +87,21 @@ def _read(values: list[bytes | None], joins: list[dict[str, Any]], partitions: i
     """What a batch becomes, in a form that can be compared, with the keys that are numbered by it."""
     keys = Keys(0, partitions)
     reader = TopicReader(make_settings(*joins, partitions=partitions), DATA, 0, keys)
-    found: Intake = reader.read([Message(at, BASE_MS + at % 2, value) for at, value in enumerate(values)])
+    times = [BASE_MS + at % 2 for at in range(len(values))]
+    found: Intake = reader.read(Messages(list(range(len(values))), times, values))
     sides = {
-        target: [msgspec.json.encode(column) for column in astuple(side)]
+        target: [
+            msgspec.json.encode(column)
+            for column in [*_tolist(side.rows()), _tolist(side.marks() or ()), _tolist(side.columns() or ())]
+        ]
         for target, side in sorted(found.sides.items())
     }
     letters = [msgspec.to_builtins(letter) for letter in found.rejected]
     return sides, letters, found.not_selected, found.marks, found.selected, keys.things()
+
+
+def _tolist(columns: Iterable[NDArray[Any]]) -> list[Any]:
+    return [column.tolist() for column in columns]
 
 
 @settings(max_examples=300, deadline=None)
@@ -100,13 +109,13 @@ def _read(values: list[bytes | None], joins: list[dict[str, Any]], partitions: i
     values=_VALUES,
     joins=st.sampled_from([[POWER], [POWER, GAP], [_WHOLE], [POWER, _WHOLE]]),
     partitions=st.sampled_from([1, 2]),
-    together=st.sampled_from([1, 3, 500]),
+    singly=st.sampled_from([1, 3, 16]),
 )
 def test_a_message_becomes_the_same_together_with_others_and_alone(
-    values: list[bytes | None], joins: list[dict[str, Any]], partitions: int, together: int
+    values: list[bytes | None], joins: list[dict[str, Any]], partitions: int, singly: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intake, "_TOGETHER", together)
+        patch.setattr(intake, "_SINGLY", singly)
         found = _read(values, joins, partitions)
         patch.setattr(TopicReader, "_take_together", lambda *_: False)
         assert found == _read(values, joins, partitions)

@@ -18,6 +18,7 @@ from broker.settings import KafkaSettings
 from joiner.run import clients, hanging, process, recovery, state_log, transaction
 from joiner.run.clients import log_range, make_consumer
 from joiner.run.intake import Keys
+from joiner.run.owned import Owned
 from joiner.run.process import JoinerProcess
 from joiner.run.progress import encode, progress_key
 from joiner.run.state_log import StateLog
@@ -46,7 +47,7 @@ def offsets_before_results() -> AbstractContextManager[None]:
 
     def wrong(self: Any, messages: Any, progress: Any, snapshot: Any = None) -> Any:
         if messages:
-            commit(self, [], progress)
+            commit(self, {}, progress)
         return commit(self, messages, progress, snapshot)
 
     return _changed(UnitTransactions, "commit", wrong)
@@ -64,19 +65,19 @@ def results_before_offsets() -> AbstractContextManager[None]:
                 self._producer.commit_transaction(1.0)
             except KafkaException as error:
                 raise Aborted from error
-        return commit(self, [], progress, snapshot)
+        return commit(self, {}, progress, snapshot)
 
     return _changed(UnitTransactions, "commit", wrong)
 
 
 def progress_of_the_batch_before() -> AbstractContextManager[None]:
     """The progress record holds the vector before the batch."""
-    of = JoinerProcess._progress  # noqa: SLF001 - this is what is broken
+    of = Owned.progress
 
-    def wrong(self: Any, recovered: Any) -> Any:
-        return msgspec.structs.replace(of(self, recovered), offsets=recovered.progress.offsets)
+    def wrong(self: Any, claimant: Any) -> Any:
+        return msgspec.structs.replace(of(self, claimant), offsets=self.recovered.progress.offsets)
 
-    return _changed(JoinerProcess, "_progress", wrong)
+    return _changed(Owned, "progress", wrong)
 
 
 def claim_before_init() -> AbstractContextManager[None]:
@@ -158,10 +159,23 @@ def _torn_snapshot(split: Callable[[list[Any]], list[list[Any]]]) -> AbstractCon
 def last_record_is_the_end() -> AbstractContextManager[None]:
     """The vector ends behind the last record that was read: positions behind control records are ignored."""
 
-    def wrong(_owned: Any, batches: Any, _met: Any) -> dict[str, int]:
-        return {topic: batch[-1].offset + 1 for topic, batch in batches.items()}
+    def wrong(_self: Any, batches: Any, _met: Any) -> dict[str, int]:
+        return {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
 
-    return _changed(process, "_ends", wrong)
+    return _changed(Owned, "ends", wrong)
+
+
+def snapshot_of_a_later_state() -> AbstractContextManager[None]:
+    """The snapshot is taken when the commit is written: by then the next batch may be in the state."""
+    commit = JoinerProcess._commit  # noqa: SLF001 - this is what is broken
+
+    def wrong(self: Any, transactions: Any, effects: Any, progress: Any, snapshot: Any) -> Any:
+        owned = self._owned.get(progress.unit)
+        if snapshot is not None and owned is not None:
+            snapshot = (owned.recovered.unit.snapshot(), snapshot[1])
+        return commit(self, transactions, effects, progress, snapshot)
+
+    return _changed(JoinerProcess, "_commit", wrong)
 
 
 def own_run_is_not_checked() -> AbstractContextManager[None]:
@@ -198,13 +212,12 @@ def failed_commit_is_ignored() -> AbstractContextManager[None]:
     """After a commit that failed the state is kept, as if the batch had been written."""
     finish = JoinerProcess._finish_commit  # noqa: SLF001 - this is what is broken
 
-    def wrong(self: Any, number: int, commit: Any) -> None:
-        if isinstance(commit.exception(), Aborted):
-            transactions = UnitTransactions(self._settings, number, self._lender)
-            transactions.init()
-            self._owned[number].transactions = transactions
-        else:
-            finish(self, number, commit)
+    def wrong(self: Any, number: int, owned: Any) -> bool:
+        if owned.commit is None or not isinstance(owned.commit.written.exception(), Aborted):
+            return bool(finish(self, number, owned))
+        owned.transactions, owned.commit = UnitTransactions(self._settings, number, self._lender), None
+        owned.transactions.init()
+        return True
 
     return _changed(JoinerProcess, "_finish_commit", wrong)
 
@@ -336,6 +349,7 @@ BUGS: Final[dict[str, Bug]] = {
         manifest_before_chunks,
         one_slot_in_two_transactions,
         last_record_is_the_end,
+        snapshot_of_a_later_state,
         own_run_is_not_checked,
         fenced_state_goes_on,
         lost_answer_is_sent_again,

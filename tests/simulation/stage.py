@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from broker.topics import TopicFacts
@@ -83,21 +84,56 @@ class _Event:
         return self._is_set
 
 
+class _Later(Future[Any]):
+    """Work that is done when somebody asks for it a second time, or waits for it."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__()
+        self._work: Callable[[], Any] | None = work
+        self._asked = 0
+
+    def run(self) -> None:
+        """Do it, unless it is done."""
+        work, self._work = self._work, None
+        if work is None:
+            return
+        try:
+            self.set_result(work())
+        except Exception as error:  # noqa: BLE001 - as a pool does, whatever it is
+            self.set_exception(error)
+
+    def done(self) -> bool:
+        """See `Future.done`."""
+        self._asked += 1
+        if self._asked > 1:
+            self.run()
+        return super().done()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """See `Future.result`."""
+        self.run()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """See `Future.exception`."""
+        self.run()
+        return super().exception(timeout)
+
+
 class _Pool:
-    """In the place of a thread pool: work is done when it is handed in. Units share nothing, so any order is one
-    that threads could have taken; the death of the process passes through.
+    """In the place of a thread pool: work is done when it is handed in, or by turns when it is waited for. Units share
+    nothing, so any order is one that threads could have taken; the death of the process passes through.
     """
 
     def __init__(self, *_arguments: Any) -> None:
-        pass
+        self._count = 0
 
     def submit(self, work: Callable[..., Result], *arguments: Any, **named: Any) -> Future[Result]:
-        """Do it."""
-        future: Future[Result] = Future()
-        try:
-            future.set_result(work(*arguments, **named))
-        except Exception as error:  # noqa: BLE001 - as a pool does, whatever it is
-            future.set_exception(error)
+        """Do it, now or later."""
+        future = _Later(partial(work, *arguments, **named))
+        self._count += 1
+        if self._count % 2:
+            future.run()
         return future
 
     def map(self, work: Callable[[Any], Result], items: Iterable[Any]) -> list[Result]:
@@ -106,6 +142,12 @@ class _Pool:
 
     def shutdown(self, *, wait: bool) -> None:
         """Nothing is left to do."""
+
+
+def _wait(futures: Iterable[_Later], timeout: float) -> None:
+    """In the place of `concurrent.futures.wait`."""
+    for future in futures:
+        future.run()
 
 
 class _Threading:
@@ -120,6 +162,9 @@ class _Collector:
 
     def freeze(self) -> None:
         """Leave everything to the collector."""
+
+    def set_threshold(self, *_thresholds: int) -> None:
+        """Leave it as it is."""
 
 
 class _Lines(logging.Handler):
@@ -159,6 +204,7 @@ def on_stage(world: World) -> Iterator[None]:
         (clients, "Producer", lambda config, **_: MemoryProducer(world.link, config)),
         (clients, "AdminClient", lambda _config, **_: MemoryAdmin(world.link)),
         (process, "ThreadPoolExecutor", _Pool),
+        (process, "wait", _wait),
         (process, "threading", _Threading(world)),
         (process, "gc", _Collector()),
         (process, "wait_for_topics", lambda *_: _facts(world.link.kafka)),

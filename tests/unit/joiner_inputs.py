@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from broker.partitioner import partition_of
-from joiner.run.intake import Message
+from joiner.run.intake import Messages
 from joiner.run.settings import JoinerSettings
 
 BASE_MS = 1_554_096_460_000
@@ -19,6 +20,20 @@ def make_settings(*joins: dict[str, Any], partitions: int = 1, **sections: Any) 
     """Settings with the given joins (default: power)."""
     given = {"topics": {"partitions": partitions}, "join": list(joins or [POWER]), **sections}
     return JoinerSettings.model_validate(given)
+
+
+class Message(NamedTuple):
+    """A message of Kafka: offset, append time in ms, value."""
+
+    offset: int
+    append_ms: int
+    value: bytes | None
+
+
+def batch(messages: Sequence[Message]) -> Messages:
+    """Messages as they are read."""
+    offsets, times, values = ([one[column] for one in messages] for column in range(3))
+    return Messages(offsets, times, values)  # type: ignore[arg-type] # columns of them
 
 
 def message(offset: int, content: Any, append_ms: int = BASE_MS) -> Message:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from broker.wire import Record
+from broker.wire import Side
 from joiner import ALL_KEYS
 from joiner.run.intake import LEFT, RIGHT, Intake, Keys, TopicReader, identities
 from joiner.run.settings import JoinerSettings
-from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, make_settings, message, record, thing_of
+from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, batch, make_settings, message, record, thing_of
 
 DAY_MS = 86_400_000
 
 
 def read(settings: JoinerSettings, *messages: object, unit: int = 0, topic: str = DATA) -> Intake:
     keys = Keys(unit, settings.topics.partitions)
-    return TopicReader(settings, topic, unit, keys).read(list(messages))  # type: ignore[arg-type] # as tests have them
+    return TopicReader(settings, topic, unit, keys).read(batch(messages))  # type: ignore[arg-type] # as tests have them
 
 
 def test_a_record_goes_to_every_side_that_selects_its_quantity() -> None:
@@ -37,7 +37,7 @@ def test_what_no_join_wants_is_only_counted() -> None:
 
 def test_things_are_numbered_in_the_order_of_their_first_sight() -> None:
     intake = read(make_settings(), *(record(n, "speed", BASE_MS, thing=t) for n, t in enumerate("cabca")))
-    assert intake.sides[0, LEFT].key == [0, 1, 2, 0, 1]
+    assert intake.sides[0, LEFT].rows().key.tolist() == [0, 1, 2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_unreadable_becomes_a_dead_letter_with_its_place(content: object, re
     assert reason in letter.reason
     assert (letter.id, letter.topic, letter.partition, letter.offset) == (f"{DATA}:0:0", DATA, 0, 0)
     assert letter.source == "lsb"
-    assert intake.sides[0, LEFT].seq == [1], "the next one is read"
+    assert intake.sides[0, LEFT].rows().seq.tolist() == [1], "the next one is read"
 
 
 @pytest.mark.parametrize(("beyond_ms", "fine"), [(0, True), (1, False), (10**10, False), (-(10**11), True)])
@@ -77,7 +77,7 @@ def test_ahead_max_is_exact_to_the_nanosecond() -> None:
     settings = make_settings(events={"time_unit": "ns"}, application={"ahead_max": "1ns"})
     at_ns = BASE_MS * 10**6
     intake = read(settings, record(0, "speed", at_ns + 1), record(1, "speed", at_ns + 2))
-    assert intake.sides[0, LEFT].seq == [0]
+    assert intake.sides[0, LEFT].rows().seq.tolist() == [0]
     assert [letter.offset for letter in intake.rejected] == [1]
 
 
@@ -124,7 +124,7 @@ WHOLE = {"name": "whole", "left": {"topic": "a"}, "right": {"topic": "b", "quant
 
 @pytest.mark.parametrize("quantity", ["q", "anything"])
 def test_a_side_may_take_a_whole_topic(quantity: str) -> None:
-    assert read(make_settings(WHOLE), record(0, quantity, BASE_MS), topic="a").sides[0, LEFT].seq == [0]
+    assert read(make_settings(WHOLE), record(0, quantity, BASE_MS), topic="a").sides[0, LEFT].rows().seq.tolist() == [0]
     in_b = read(make_settings(WHOLE), record(0, quantity, BASE_MS), topic="b")
     assert list(in_b.sides) == ([(0, RIGHT)] if quantity == "q" else [])
 
@@ -140,8 +140,8 @@ def test_a_promise_about_one_quantity_does_not_cover_a_side_that_takes_all(
 def test_a_quantity_and_the_whole_topic_may_both_be_asked_for() -> None:
     other = {"name": "one", "left": {"topic": "a", "quantity": "q"}, "right": {"topic": "b"}, "output": "o"}
     intake = read(make_settings(WHOLE, other), record(0, "q", BASE_MS), record(1, "r", BASE_MS), topic="a")
-    assert intake.sides[0, LEFT].seq == [0, 1]
-    assert intake.sides[1, LEFT].seq == [0]
+    assert intake.sides[0, LEFT].rows().seq.tolist() == [0, 1]
+    assert intake.sides[1, LEFT].rows().seq.tolist() == [0]
 
 
 def test_quantities_of_one_event_are_no_duplicates_on_a_side_that_takes_all() -> None:
@@ -177,6 +177,6 @@ def test_ids_that_differ_only_at_the_end_or_in_length_have_other_numbers() -> No
 
 
 def test_a_kept_record_is_the_one_that_came() -> None:
-    (kept,) = read(make_settings(), record(0, "speed", BASE_MS + 0.5, 2.5)).sides[0, LEFT].records
-    assert isinstance(kept, Record)
+    (kept,) = read(make_settings(), record(0, "speed", BASE_MS + 0.5, 2.5)).sides[0, LEFT].rows().shown
+    assert isinstance(kept, Side)
     assert (kept.result, kept.id) == (2.5, "e0")

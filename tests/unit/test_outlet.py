@@ -13,12 +13,16 @@ import pytest
 from broker.times import UNIT_NS
 from broker.wire import Record, encode
 from joiner.functions import BUILT_IN, load_function
-from joiner.run.outlet import HeldRecord, Outlet, Pairs, mean_time
+from joiner.run.intake import rows_of
+from joiner.run.outlet import Outlet, Pairs, mean_time
+from joiner.run.payloads import Rows
 from tests.unit.joiner_inputs import POWER, make_settings
 
 
-def held(result: float, ts_ns: int = 0) -> HeldRecord:
-    return HeldRecord.of_all([ts_ns], [Record("a", "q", ts_ns, result, f"id {result}")])[0]
+def rows(results: list[float], times_ns: list[int], first_seq: int) -> Rows:
+    seq = np.arange(first_seq, first_seq + len(results))
+    records = [Record("a", "q", at, result, f"id {result}") for result, at in zip(results, times_ns, strict=True)]
+    return rows_of(seq, np.zeros_like(seq), np.array(times_ns, dtype=np.int64), records)
 
 
 def results(
@@ -30,10 +34,9 @@ def results(
     ordinals = np.array(ties or [(0, 0)] * count, dtype=np.int64).reshape(count, 2)
     times = times or [(0, 0)] * count
     pairs = Pairs(
-        [held(left, at) for (left, _), (at, _) in zip(values, times, strict=True)],
-        [held(right, at) for (_, right), (_, at) in zip(values, times, strict=True)],
-        np.arange(count),
-        np.arange(count) + 100,
+        rows([left for left, _ in values], [at for at, _ in times], 0),
+        rows([right for _, right in values], [at for _, at in times], 100),
+        ["a"] * count,
         ordinals[:, 0],
         ordinals[:, 1],
     )

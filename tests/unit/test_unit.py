@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from joiner.run.intake import Message
 from joiner.run.settings import JoinerSettings
 from joiner.run.unit import Effects, Unit, UnitStopped
-from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, make_settings, message, record
+from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, Message, batch, make_settings, message, record
 
 
 def both_joins(**application: Any) -> JoinerSettings:
@@ -32,7 +31,7 @@ def seeded_messages(seed: int, count: int = 60) -> list[Message]:
             mark = {"mark": clock - draw.randrange(1500), "quantity": draw.choice(["speed", "torque", "command"])}
             sent.append(message(offset, mark))
         elif chance < 0.2 and sent:
-            sent.append(msgspec.structs.replace(draw.choice(sent[-5:]), offset=offset))
+            sent.append(draw.choice(sent[-5:])._replace(offset=offset))
         else:
             clock += draw.choice([0, 0, 10, 400])
             back = draw.choice([0, 0, 0, 200, 2000])
@@ -46,11 +45,17 @@ def seeded_messages(seed: int, count: int = 60) -> list[Message]:
 def apply(unit: Unit, messages: Sequence[Message], *, silent: bool = False) -> Effects:
     if not messages:
         return Effects()
-    return unit.apply({DATA: messages}, {DATA: messages[-1].offset + 1}, silent=silent)
+    return unit.apply({DATA: batch(messages)}, {DATA: messages[-1].offset + 1}, silent=silent)
 
 
 def lines(settings: JoinerSettings, *effects: Effects) -> list[tuple[str, bytes | None, bytes]]:
-    return sorted((line for one in effects for line in one.messages(settings.topics)), key=lambda line: line[2])
+    found = [
+        (topic, key, value or b"")
+        for effect in effects
+        for topic, messages in effect.messages(settings.topics).items()
+        for key, value in zip(*messages, strict=True)
+    ]
+    return sorted(found, key=lambda line: line[2])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -120,12 +125,12 @@ def test_two_joins_that_share_a_quantity_do_not_disturb_each_other() -> None:
 def test_messages_that_do_not_continue_the_state_stop_the_unit(first: int, end: int) -> None:
     unit = Unit(make_settings(), 0, {DATA: 5})
     with pytest.raises(UnitStopped, match="covers the offsets"):
-        unit.apply({DATA: [record(first, "speed", BASE_MS), record(5, "speed", BASE_MS)]}, {DATA: end})
+        unit.apply({DATA: batch([record(first, "speed", BASE_MS), record(5, "speed", BASE_MS)])}, {DATA: end})
 
 
 def test_a_position_behind_the_last_message_moves_the_vector() -> None:
     unit = Unit(make_settings(), 0, {DATA: 0})
-    unit.apply({DATA: [record(0, "speed", BASE_MS)]}, {DATA: 9})
+    unit.apply({DATA: batch([record(0, "speed", BASE_MS)])}, {DATA: 9})
     assert unit.offsets == {DATA: 9}
     unit.apply({}, {DATA: 12})
     assert unit.offsets == {DATA: 12}

@@ -1,0 +1,96 @@
+"""A unit that this process runs: its state, its transactions, and the commit that is on its way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from joiner.run.intake import Messages
+from joiner.run.progress import FORMAT_VERSION, Progress
+from joiner.run.recovery import Claimant, Recovered
+from joiner.run.settings import ApplicationSettings
+from joiner.run.transaction import SnapshotPlace, UnitTransactions
+
+
+class Commit(NamedTuple):
+    """A transaction that is being written: what its progress record says, and where its snapshot went, if it has one.
+
+    While it is on its way, the unit's next batch is read and joined.
+    """
+
+    progress: Progress
+    written: Future[SnapshotPlace | None]
+
+
+@dataclass
+class Owned:
+    """A unit that this process runs."""
+
+    recovered: Recovered
+    transactions: UnitTransactions
+    snapshot_at_s: float
+    records: int = 0
+    commit: Commit | None = None
+    is_ahead: bool = False
+    """Whether the state holds a batch that was not handed in for a commit: then nothing but the commit of its results
+    may be written, or they would be lost."""
+
+    def ends(self, batches: Mapping[str, Messages], met: Mapping[str, int]) -> dict[str, int]:
+        """The vector after a batch: behind its last messages, or where a log's end was met, if that is farther."""
+        ends = {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
+        offsets = self.recovered.unit.offsets
+        return ends | {topic: at for topic, at in met.items() if at > ends.get(topic, offsets[topic])}
+
+    def is_changed(self) -> bool:
+        """Whether the last snapshot is not of this state."""
+        return self.recovered.unit.offsets != self.recovered.snapshot_offsets
+
+    def snapshot_due(self, application: ApplicationSettings) -> bool:
+        """Whether it is time for one."""
+        if not self.is_changed():
+            return False
+        late = time.monotonic() - self.snapshot_at_s >= application.snapshot_interval / 1e9
+        return late or self.records >= application.snapshot_records
+
+    def snapshot(self) -> tuple[bytes, SnapshotPlace]:
+        """One of this state, and the place of the one before, to be handed in."""
+        self.snapshot_at_s, self.records = time.monotonic(), 0
+        return self.recovered.unit.snapshot(), self.recovered.place
+
+    def progress(self, claimant: Claimant) -> Progress:
+        """The progress record of this state."""
+        unit, last = self.recovered.unit, self.recovered.progress
+        return Progress(
+            format=FORMAT_VERSION,
+            application=last.application,
+            unit=last.unit,
+            run=claimant.run,
+            instance=claimant.instance,
+            placement=claimant.placement,
+            offsets=dict(unit.offsets),
+            start=last.start,
+            topics=last.topics,
+            partitions=last.partitions,
+            fingerprint=last.fingerprint,
+            semantics=last.semantics,
+            counts=dict(unit.counts),
+            joins=unit.progress(),
+        )
+
+    def hand_in(self, progress: Progress, written: Future[SnapshotPlace | None]) -> None:
+        """The commit of this state has begun."""
+        self.commit, self.is_ahead = Commit(progress, written), False
+
+    def finish_commit(self) -> None:
+        """Wait for the commit that is on its way, if any is. Raises what it raises."""
+        commit, self.commit = self.commit, None
+        if commit is None:
+            return
+        place = commit.written.result()
+        recovered = self.recovered
+        recovered.progress = commit.progress
+        if place is not None:
+            recovered.place, recovered.snapshot_offsets = place, commit.progress.offsets
