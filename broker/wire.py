@@ -200,14 +200,6 @@ def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
     return records if len(records) == len(whole) else None
 
 
-def decode_record(value: bytes) -> Record:
-    """A record that was encoded here. Raises msgspec.DecodeError where it is none."""
-    try:
-        return _records.decode(value)
-    except msgspec.ValidationError:
-        return _with_exact_time(_raw_times.decode(value))
-
-
 def _with_exact_time(raw: _RawTimeRecord) -> Record:
     time = cast("int", msgspec.Raw(bytes(raw.phenomenonTime)))
     return Record(raw.thing, raw.quantity, time, raw.result, raw.id)
@@ -261,6 +253,11 @@ def decode_rejected(value: bytes) -> Rejected:
 def pair_id(join: str, unit: int, left_seq: int, right_seq: int) -> str:
     """The identity of a pair: the join, the unit, and the two offsets."""
     return f"{join}:{unit}:{left_seq}:{right_seq}"
+
+
+def pair_ids(join: str, unit: int, left_seq: Sequence[int], right_seq: Sequence[int]) -> list[str]:
+    """As `pair_id`, of many."""
+    return [f"{join}:{unit}:{left}:{right}" for left, right in zip(left_seq, right_seq, strict=True)]
 
 
 def reject(

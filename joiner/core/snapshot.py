@@ -1,8 +1,11 @@
-"""A buffer as bytes, and back: options, frontiers and held records.
+"""Columns as bytes, and back: the form of a buffer's snapshot, and of what is kept beside it.
 
-Layout: magic, format version (uint16), length of the header (uint32), header (JSON: options, and name, length of
-each column), the columns as little-endian int64 compressed by zlib, CRC-32 of everything before it. A newer
-version is refused, damage is noticed.
+Layout: magic, format version (uint16), length of the header (uint32), header (JSON: options, and of each column how it
+was packed), the columns, CRC-32 of everything before it. A newer version is refused, damage is noticed.
+
+A column of int64 is written as the differences between its entries, divided by their greatest common divisor, in as
+few bytes as these need, compressed by zlib. Times and positions rise by similar steps, so that little is left of them.
+Where eight bytes are needed, as for hashes, compressing would take long and help little, and is left out.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ import numpy as np
 from joiner.core.errors import NewerSnapshotError, SnapshotError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
@@ -26,14 +31,17 @@ _MAGIC: Final = b"LSBJOIN\n"
 _PREFIX: Final = struct.Struct("<8sHI")
 _CHECKSUM: Final = struct.Struct("<I")
 _COMPRESSION: Final = 1
-"""zlib's quickest level: times and positions that rise compress well at any."""
+"""zlib's quickest level."""
+_WIDTHS: Final = (1, 2, 4, 8)
 
 
-def pack(options: dict[str, Any], columns: dict[str, Ints]) -> bytes:
+def pack(options: dict[str, Any], columns: Mapping[str, Ints]) -> bytes:
     """The bytes of JSON-able ``options`` and int64 ``columns``."""
-    header = json.dumps({"options": options, "columns": {name: len(column) for name, column in columns.items()}})
-    raw = b"".join(np.ascontiguousarray(column, dtype="<i8").tobytes() for column in columns.values())
-    body = _PREFIX.pack(_MAGIC, VERSION, len(header)) + header.encode("ascii") + zlib.compress(raw, _COMPRESSION)
+    packed = {name: _pack_column(np.ascontiguousarray(column, dtype="<i8")) for name, column in columns.items()}
+    forms = {name: form for name, (form, _) in packed.items()}
+    header = json.dumps({"options": options, "columns": forms}).encode("ascii")
+    parts = [_PREFIX.pack(_MAGIC, VERSION, len(header)), header, *(data for _, data in packed.values())]
+    body = b"".join(parts)
     return body + _CHECKSUM.pack(zlib.crc32(body))
 
 
@@ -53,8 +61,42 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Ints]]:
     if zlib.crc32(body) != _CHECKSUM.unpack(data[-_CHECKSUM.size :])[0]:
         message = "the snapshot is damaged: its checksum does not match"
         raise SnapshotError(message)
-    header = json.loads(bytes(body[_PREFIX.size : _PREFIX.size + header_length]))
-    raw = np.frombuffer(zlib.decompress(body[_PREFIX.size + header_length :]), dtype="<i8")
-    ends = np.cumsum(list(header["columns"].values()))
-    parts = np.split(raw.astype(np.int64), ends[:-1])
-    return header["options"], dict(zip(header["columns"], parts, strict=True))
+    at = _PREFIX.size + header_length
+    header = json.loads(bytes(body[_PREFIX.size : at]))
+    columns = {}
+    for name, form in header["columns"].items():
+        columns[name] = _unpack_column(form, body[at : at + form["bytes"]])
+        at += form["bytes"]
+    return header["options"], columns
+
+
+def _pack_column(column: Ints) -> tuple[dict[str, int], bytes]:
+    # A sum that goes beyond int64 comes round to the same entry again.
+    steps = np.diff(column, prepend=column.dtype.type(0))
+    first = int(steps[0]) if len(steps) else 0
+    steps[:1] = 0
+    divisor = max(int(np.gcd.reduce(steps)), 1) if len(steps) else 1
+    width = _width_of(steps) if divisor == 1 else _width_of(steps := steps // divisor)
+    if width == _WIDTHS[-1]:
+        # As they are: the differences of hashes are no smaller.
+        data, divisor = column.tobytes(), 0
+    else:
+        data = zlib.compress(steps.astype(f"<i{width}").tobytes(), _COMPRESSION)
+    form = {"count": len(column), "first": first, "divisor": divisor, "width": width, "bytes": len(data)}
+    return form, data
+
+
+def _width_of(values: Ints) -> int:
+    """Bytes that every one of the values fits into."""
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    return next(width for width in _WIDTHS if -(1 << (8 * width - 1)) <= low and high < 1 << (8 * width - 1))
+
+
+def _unpack_column(form: dict[str, int], data: memoryview) -> Ints:
+    if not form["divisor"]:
+        return np.frombuffer(data, dtype="<i8").astype(np.int64)
+    steps = np.frombuffer(zlib.decompress(data), dtype=f"<i{form['width']}").astype(np.int64)
+    steps *= form["divisor"]
+    steps[:1] = form["first"]
+    column: Ints = steps.cumsum()
+    return column

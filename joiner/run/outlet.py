@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from broker.times import UNIT_NS, mean_text
-from broker.wire import Joined, Record, Rejected, Side, encode, reject
+from broker.wire import Joined, Record, Rejected, Side, encode, pair_ids, reject
 from joiner.functions import NUMBER_KINDS, Columns, JoinFunction, load_function
 from joiner.run.payloads import Rows
 
@@ -54,8 +54,6 @@ class Outlet:
         """One result for each pair, in order, and a dead letter for each pair whose function failed."""
         means = mean_times(pairs.left.ts_ns, pairs.right.ts_ns, self._time_unit)
         values, reasons = _evaluate(self._function, pairs)
-        prefix = f"{self._join.name}:{self._unit}"
-        seqs = zip(pairs.left.seq.tolist(), pairs.right.seq.tolist(), strict=True)
         joined = list(
             map(
                 Joined,
@@ -63,7 +61,7 @@ class Outlet:
                 repeat(self._join.output),
                 means,
                 values,
-                [f"{prefix}:{left_seq}:{right_seq}" for left_seq, right_seq in seqs],
+                pair_ids(self._join.name, self._unit, pairs.left.seq.tolist(), pairs.right.seq.tolist()),
                 pairs.left.shown.tolist(),
                 pairs.right.shown.tolist(),
                 _ties(pairs.left_ordinal, pairs.right_ordinal),

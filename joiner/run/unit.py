@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 import numpy as np
 
-from broker.wire import Joined, Late, Rejected, decode_record, encode_all
+from broker.wire import Joined, Late, Rejected, encode_all
 from joiner.core.engine import LocalStreamBuffer, Step
 from joiner.core.errors import NewerSnapshotError, SnapshotError
-from joiner.run.intake import LEFT, RIGHT, Keys, Messages, SideInput, TopicReader, rows_of
+from joiner.run.intake import LEFT, RIGHT, Keys, Messages, SideInput, TopicReader
 from joiner.run.outlet import Outlet, Pairs, record_of
 from joiner.run.payloads import Payloads
 from joiner.run.progress import JoinProgress
+from joiner.run.saved import VERSION, Saved, decode, encode, restore_rows, save_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-SNAPSHOT_VERSION: Final = 1
 _SideName = Literal["left", "right"]
 _SIDE_NAMES: Final[tuple[_SideName, _SideName]] = ("left", "right")
 
@@ -62,29 +62,6 @@ class Effects:
         if self.rejected:
             found[topics.rejected] = ([None] * len(self.rejected), encode_all(self.rejected))
         return found
-
-
-class _SavedRecord(msgspec.Struct, array_like=True):
-    seq: int
-    ts_ns: int
-    value: bytes
-
-
-class _Saved(msgspec.Struct):
-    """The form of a snapshot. ``records`` by join and side name hold what the buffers hold."""
-
-    version: int
-    offsets: dict[str, int]
-    things: list[str]
-    counts: dict[str, int]
-    buffers: dict[str, bytes]
-    records: dict[str, list[_SavedRecord]]
-
-
-class _SavedVersion(msgspec.Struct):
-    """What every release can read of a snapshot, whatever else a newer one may hold."""
-
-    version: int
 
 
 class Unit:
@@ -153,26 +130,22 @@ class Unit:
 
     def snapshot(self) -> bytes:
         """The whole state as bytes."""
-        buffers, records = {}, {}
+        time_unit = self._settings.events.time_unit
+        buffers, rows = {}, {}
         for join, buffer, payloads in zip(self._settings.join, self._buffers, self._payloads, strict=True):
             buffers[join.name] = buffer.snapshot()
             for name, side in zip(_SIDE_NAMES, payloads, strict=True):
-                rows = side.rows()
-                values = encode_all(list(map(record_of, self._things_of(rows.key), rows.shown)))
-                saved_records = map(_SavedRecord, rows.seq.tolist(), rows.ts_ns.tolist(), values)
-                records[f"{join.name}.{name}"] = list(saved_records)
-        saved = _Saved(SNAPSHOT_VERSION, self.offsets, self._keys.things(), dict(self.counts), buffers, records)
-        return msgspec.msgpack.encode(saved)
+                rows[f"{join.name}.{name}"] = save_rows(side.rows(), time_unit)
+        things = self._keys.things()
+        return encode(Saved(VERSION, self.offsets, things, dict(self.counts), buffers, rows))
 
     @classmethod
     def restore(cls, settings: JoinerSettings, unit: int, data: bytes) -> Unit:
         """The unit of a snapshot. Raises `UnitStopped` where it cannot be read."""
         try:
-            version = msgspec.msgpack.decode(data, type=_SavedVersion).version
-            if version > SNAPSHOT_VERSION:
-                raise NewerSnapshotError(f"format {version}, this one reads up to {SNAPSHOT_VERSION}")
-            saved = msgspec.msgpack.decode(data, type=_Saved)
+            saved = decode(data)
             buffers = {name: LocalStreamBuffer.restore(buffer) for name, buffer in saved.buffers.items()}
+            rows = {name: restore_rows(one, settings.events.time_unit) for name, one in saved.rows.items()}
         except NewerSnapshotError as error:
             message = f"the snapshot of unit {unit} was written by a newer release ({error}); run that one"
             raise UnitStopped(message) from error
@@ -185,8 +158,7 @@ class Unit:
         restored._make_readers()
         restored._buffers = [buffers[join.name] for join in settings.join]
         restored._payloads = [
-            (restored._saved_rows(saved, f"{join.name}.left"), restored._saved_rows(saved, f"{join.name}.right"))
-            for join in settings.join
+            (Payloads(rows[f"{join.name}.left"]), Payloads(rows[f"{join.name}.right"])) for join in settings.join
         ]
         return restored
 
@@ -271,14 +243,6 @@ class Unit:
                 if len(gone):
                     side.remove(gone)
 
-    def _saved_rows(self, saved: _Saved, name: str) -> Payloads:
-        records = [decode_record(one.value) for one in saved.records[name]]
-        seq, ts_ns = ([getattr(one, field) for one in saved.records[name]] for field in ("seq", "ts_ns"))
-        keys = self._keys.numbers([record.thing for record in records])
-        if keys is None:
-            raise SnapshotError("it holds things of another unit")
-        return Payloads(rows_of(_int64(seq), keys, _int64(ts_ns), records))
-
     def _check_room(self) -> None:
         limit = self._settings.application.buffer_records_max
         for join, buffer in zip(self._settings.join, self._buffers, strict=True):
@@ -294,10 +258,6 @@ class Unit:
                 "Nothing is lost, the unit goes on from its last commit."
             )
             raise UnitStopped(message)
-
-
-def _int64(values: list[int]) -> Ints:
-    return np.array(values, dtype=np.int64)
 
 
 def _span(frontier: Ints) -> tuple[int, int] | None:

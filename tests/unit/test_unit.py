@@ -175,7 +175,7 @@ def newer(buffer: bytes, version: int) -> bytes:
         (lambda data: data[: len(data) // 2], "cannot be read"),
         (lambda data: data.replace(b"LSBJOIN", b"LSBJOYN"), "cannot be read"),
         (lambda data: msgspec.msgpack.encode(msgspec.msgpack.decode(data) | {"version": 99}), "newer release"),
-        (lambda _data: msgspec.msgpack.encode({"version": 2, "things": {"a": 1}}), "newer release"),
+        (lambda _data: msgspec.msgpack.encode({"version": 3, "things": {"a": 1}}), "newer release"),
         (lambda data: with_buffers(data, lambda buffer: newer(buffer, 4) + b"more"), "newer release"),
         (lambda data: with_buffers(data, lambda buffer: newer(buffer, 1) + b"more"), "cannot be read"),
     ],
