@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 from hypothesis import given, settings
@@ -38,7 +40,7 @@ _SHOWN = st.builds(Side, st.sampled_from(["q", "ü\n"]), _TIMES, st.floats(allow
 @settings(max_examples=300, deadline=None)
 @given(shown=st.lists(_SHOWN, max_size=5))
 def test_rows_come_back_as_they_were(shown: list[Side]) -> None:
-    times = [one.phenomenonTime for one in shown]
+    times: list[Any] = [one.phenomenonTime for one in shown]
     texts = [bytes(one) if isinstance(one, msgspec.Raw) else one for one in times]
     rows = Rows.room(len(shown))
     rows.seq[:], rows.key[:] = np.arange(len(shown)) * 3, np.arange(len(shown)) % 2
