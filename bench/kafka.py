@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -148,18 +148,23 @@ def run_joiner(kafka: KafkaSettings, data: str, folder: Path, processes: int) ->
     """The same of the joiner, in as many processes; a second one takes half of the units from the first as it comes."""
     name = f"join-{uuid.uuid4().hex[:8]}"
     running = [start_joiner(kafka, data, folder, name, str(number)) for number in range(processes)]
-    ends, settings = _ends(kafka, data), load_settings(JoinerSettings, folder / f"{name}.toml")
+    settings = load_settings(JoinerSettings, folder / f"{name}.toml")
     try:
-        while not _is_through(settings, ends):
-            if any(process.poll() is not None for process in running):
-                raise RuntimeError("a joiner has ended by itself")
-            time.sleep(_LOOK_S)
+        wait_until_through(settings, _ends(kafka, data), running)
     finally:
         for process in running:
             process.terminate()
         for process in running:
             process.wait()
     return seconds_between(kafka, settings.topics.out)
+
+
+def wait_until_through(settings: JoinerSettings, ends: list[int], running: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait until the joiners have committed everything up to ``ends``, one for each unit."""
+    while not _is_through(settings, ends):
+        if any(process.poll() is not None for process in running):
+            raise RuntimeError("a joiner has ended by itself")
+        time.sleep(_LOOK_S)
 
 
 def _ends(kafka: KafkaSettings, topic: str) -> list[int]:
@@ -169,7 +174,7 @@ def _ends(kafka: KafkaSettings, topic: str) -> list[int]:
 
 def _is_through(settings: JoinerSettings, ends: list[int]) -> bool:
     try:
-        found = [read_progress(settings.kafka, "bench", settings.state_topic, unit) for unit in range(PARTITIONS)]
+        found = [read_progress(settings.kafka, "bench", settings.state_topic, unit) for unit in range(len(ends))]
     except KafkaException:
         return False  # the state topic is just being made
     return [one.offsets[settings.topics.data] if one else 0 for one in found] == ends
@@ -187,11 +192,11 @@ def seconds_between(kafka: KafkaSettings, topic: str) -> float:
     return (max(times_ms) - min(times_ms)) / 1000
 
 
-def make_topic(kafka: KafkaSettings, name: str) -> None:
-    """A topic of `PARTITIONS` partitions."""
+def make_topic(kafka: KafkaSettings, name: str, partitions: int = PARTITIONS) -> None:
+    """A topic of so many partitions."""
     # Kept: the answers of a client that nobody holds any more never come.
     admin = make_admin(kafka)
-    (made,) = admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values()
+    (made,) = admin.create_topics([NewTopic(name, partitions, 1)]).values()
     made.result()
 
 

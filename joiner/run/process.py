@@ -255,7 +255,7 @@ class JoinerProcess:
                     self._give_up(number, error)
                 continue
             if self._finish_commit(number, owned):
-                self._hand_in(owned, effects, with_snapshot=owned.snapshot_due(application))
+                self._hand_in(number, owned, effects, with_snapshot=owned.snapshot_due(application))
                 self._metrics.count(count, len(effects.joined))
 
     def _apply(
@@ -304,10 +304,14 @@ class JoinerProcess:
         check_ended(self._settings, progress.unit, transactions)
         return place
 
-    def _hand_in(self, owned: Owned, effects: Effects, *, with_snapshot: bool) -> None:
+    def _hand_in(self, number: int, owned: Owned, effects: Effects, *, with_snapshot: bool) -> None:
         """Begin the commit of everything that the unit's state holds, the one before being finished."""
-        progress = owned.progress(self._claimant)
-        snapshot = owned.snapshot() if with_snapshot else None
+        try:
+            progress = owned.progress(self._claimant)
+            snapshot = owned.snapshot() if with_snapshot else None
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
+            self._give_up(number, error)
+            return
         owned.hand_in(progress, self._pool.submit(self._commit, owned.transactions, effects, progress, snapshot))
 
     def _finish_commit(self, number: int, owned: Owned) -> bool:
@@ -388,7 +392,7 @@ class JoinerProcess:
         for number in units:
             owned = self._owned.get(number)
             if owned is not None and owned.commit is None and not owned.is_ahead and owned.is_changed():
-                self._hand_in(owned, Effects(), with_snapshot=True)
+                self._hand_in(number, owned, Effects(), with_snapshot=True)
         self._finish_soon(units, until_s)
 
     def _finish_soon(self, units: list[int], until_s: float) -> None:

@@ -17,6 +17,8 @@ import pytest
 from confluent_kafka import Producer
 
 from broker.partitioner import partition_of
+from joiner.core import snapshot
+from joiner.run import saved
 from joiner.run.progress import FORMAT_VERSION, Manifest, chunk_key, encode, manifest_key
 from joiner.run.state_log import read_state
 from tests.integration.joiner_application import (
@@ -134,14 +136,14 @@ def test_records_of_another_partitioner_are_rejected_with_their_right_partition(
 
 def newer_unit(data: bytes) -> bytes:
     """A snapshot as a later release might write it: another version, another structure."""
-    return msgspec.msgpack.encode({"version": 2, "units": [data[:9]], "offsets": "elsewhere"})
+    return msgspec.msgpack.encode({"version": saved.VERSION + 1, "units": [data[:9]], "offsets": "elsewhere"})
 
 
 def newer_buffers(data: bytes) -> bytes:
     """A snapshot whose engine is of a later release."""
-    saved = msgspec.msgpack.decode(data)
-    buffers = {name: bytes(b[:8]) + b"\x03\x00" + b"other" * 9 for name, b in saved["buffers"].items()}
-    return msgspec.msgpack.encode(saved | {"buffers": buffers})
+    content, version = msgspec.msgpack.decode(data), (snapshot.VERSION + 1).to_bytes(2, "little")
+    buffers = {name: bytes(b[:8]) + version + b"other" * 9 for name, b in content["buffers"].items()}
+    return msgspec.msgpack.encode(content | {"buffers": buffers})
 
 
 def test_state_of_a_newer_release_is_refused_as_such_whatever_its_structure(app: Application) -> None:
@@ -166,8 +168,9 @@ def test_state_of_a_newer_release_is_refused_as_such_whatever_its_structure(app:
         producer.produce(topic, manifest, manifest_key(unit, slot).encode(), unit)
         producer.commit_transaction(DEADLINE_S)
     said = refusal(app)
-    assert "the snapshot of unit 0 was written by a newer release (format 2, this one reads up to 1)" in said
-    assert "the snapshot of unit 1 was written by a newer release (the snapshot has format version 3" in said
+    newer, buffer = saved.VERSION + 1, snapshot.VERSION + 1
+    assert f"the snapshot of unit 0 was written by a newer release (format {newer}, this one reads up to" in said
+    assert f"the snapshot of unit 1 was written by a newer release (the snapshot has format version {buffer}" in said
     assert "unit 2: the state topic was written by a newer release (format 2); run that one" in said
 
 

@@ -68,8 +68,7 @@ def streams(draw: st.DrawFn, *, identified: bool) -> list[Rec | Mark]:
 @st.composite
 def feeds(draw: st.DrawFn) -> Feed:
     """Two streams with a random interleaving, random batch cuts, and restores at random points."""
-    identified = draw(st.booleans())
-    left, right = draw(streams(identified=identified)), draw(streams(identified=identified))
+    left, right = (draw(streams(identified=draw(st.booleans()))) for _ in range(2))
     cuts, at = [], (0, 0)
     while at != (len(left), len(right)):
         step = draw(st.tuples(st.integers(0, 6), st.integers(0, 6)))
@@ -84,9 +83,13 @@ def columns(entries: list[Rec | Mark]) -> tuple[tuple[np.ndarray, ...] | None, t
     marks = [entry for entry in entries if isinstance(entry, Mark)]
     record_columns = _columns([(r.key, r.ts, r.seq) for r in records])
     if record_columns is not None and records[0].event is not None:
-        identity = np.array([ord(str(r.event)) for r in records], dtype=np.int64)
+        identity = np.array([_identity(str(r.event)) for r in records], dtype=np.int64)
         record_columns = (*record_columns, identity)
     return record_columns, _columns([(m.key, m.ts, m.seq) for m in marks])
+
+
+def _identity(event: str) -> int:
+    return int.from_bytes(event.encode(), "little", signed=True)
 
 
 def push(buffer: LocalStreamBuffer, left: list[Rec | Mark], right: list[Rec | Mark]) -> Step:
@@ -117,8 +120,7 @@ def seeded(seed: int) -> tuple[Feed, Options]:
         chance.choice(DRIVERS),
         chance.choice(PROGRESS),
     )
-    identified = chance.random() < 0.3
-    left, right = (_seeded_stream(chance, identified=identified) for _ in range(2))
+    left, right = (_seeded_stream(chance, identified=chance.random() < 0.3) for _ in range(2))
     cuts, at, largest = [], (0, 0), chance.choice([1, 2, 8])
     while at != (len(left), len(right)):
         at = (

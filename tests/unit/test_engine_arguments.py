@@ -12,6 +12,7 @@ import pytest
 
 from joiner import ALL_KEYS, ArgumentError, LocalStreamBuffer, SnapshotError
 from joiner.core.arguments import KEY_MAX, TIME_MAX_NS, TIME_MIN_NS
+from joiner.core.snapshot import VERSION
 
 
 def column(*values: int) -> Any:
@@ -132,7 +133,8 @@ def test_damage_anywhere_in_a_snapshot_is_noticed() -> None:
 
 def test_a_snapshot_of_another_release_is_refused_by_its_version() -> None:
     data = bytearray(filled().snapshot())
-    for version, text in ((4, "format version 4; this release reads up to 3"), (1, "format version 1; this release")):
+    newer = f"format version {VERSION + 1}; this release reads up to {VERSION}"
+    for version, text in ((VERSION + 1, newer), (1, "format version 1; this release")):
         struct.pack_into("<H", data, 8, version)
         data[-4:] = struct.pack("<I", zlib.crc32(data[:-4]))
         with pytest.raises(SnapshotError, match=text):

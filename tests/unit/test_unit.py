@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from joiner.core import snapshot
+from joiner.run import saved
 from joiner.run.settings import JoinerSettings
 from joiner.run.unit import Effects, Unit, UnitStopped
 from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, Message, batch, make_settings, message, record
@@ -159,8 +161,8 @@ def test_progress_tells_what_is_held_and_how_far_the_streams_are() -> None:
 
 def with_buffers(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
     """The snapshot with the bytes of each buffer changed."""
-    saved = msgspec.msgpack.decode(data)
-    return msgspec.msgpack.encode(saved | {"buffers": {name: change(b) for name, b in saved["buffers"].items()}})
+    content = msgspec.msgpack.decode(data)
+    return msgspec.msgpack.encode(content | {"buffers": {name: change(b) for name, b in content["buffers"].items()}})
 
 
 def newer(buffer: bytes, version: int) -> bytes:
@@ -175,8 +177,11 @@ def newer(buffer: bytes, version: int) -> bytes:
         (lambda data: data[: len(data) // 2], "cannot be read"),
         (lambda data: data.replace(b"LSBJOIN", b"LSBJOYN"), "cannot be read"),
         (lambda data: msgspec.msgpack.encode(msgspec.msgpack.decode(data) | {"version": 99}), "newer release"),
-        (lambda _data: msgspec.msgpack.encode({"version": 3, "things": {"a": 1}}), "newer release"),
-        (lambda data: with_buffers(data, lambda buffer: newer(buffer, 4) + b"more"), "newer release"),
+        (lambda _data: msgspec.msgpack.encode({"version": saved.VERSION + 1, "things": {"a": 1}}), "newer release"),
+        (
+            lambda data: with_buffers(data, lambda buffer: newer(buffer, snapshot.VERSION + 1) + b"more"),
+            "newer release",
+        ),
         (lambda data: with_buffers(data, lambda buffer: newer(buffer, 1) + b"more"), "cannot be read"),
     ],
 )

@@ -1,0 +1,256 @@
+"""Laws of the join, each a sentence that must hold whatever the streams are: no second implementation is asked.
+
+``LSB_PROPERTY_EXAMPLES=1000`` for a full run. Where nothing else is said, a law holds for what has been told by the end
+of the entries, and again once the streams have ended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joiner import LocalStreamBuffer, Step
+from joiner.check.oracle import ALL_KEYS, Mark, Rec
+from tests.property.interleavings import Feed, Options, feeds, options, pairs, push
+
+Entries = list[Rec | Mark]
+Pairs = tuple[set[tuple[int, int]], set[tuple[int, int]]]
+"""By the end of the entries, and once the streams have ended."""
+
+EXAMPLES = int(os.environ.get("LSB_PROPERTY_EXAMPLES", "100"))
+law = settings(max_examples=EXAMPLES, deadline=None)
+
+
+def join(left: Entries, right: Entries, chosen: Options) -> Pairs:
+    buffer = LocalStreamBuffer(**dataclasses.asdict(chosen))
+    told = pairs(push(buffer, left, right))
+    rest = pairs(buffer.close())
+    assert len({*told, *rest}) == len(told) + len(rest), "a pair is told twice"
+    return set(told), {*told, *rest}
+
+
+def swapped(found: Pairs) -> Pairs:
+    told, at_end = ({(right, left) for left, right in some} for some in found)
+    return told, at_end
+
+
+def union(one: Pairs, other: Pairs) -> Pairs:
+    return one[0] | other[0], one[1] | other[1]
+
+
+def altered(entries: Entries, change: Callable[[Rec | Mark], Rec | Mark]) -> Entries:
+    return [change(entry) for entry in entries]
+
+
+def records(*streams: Entries) -> int:
+    return sum(isinstance(entry, Rec) for entries in streams for entry in entries)
+
+
+@law
+@given(feeds(), options())
+def test_swapping_the_sides_swaps_every_pair(feed: Feed, chosen: Options) -> None:
+    other = {"left": "right", "right": "left", "both": "both"}[chosen.driver]
+    mirrored = replace(chosen, driver=other, lateness_ns=chosen.lateness_ns[::-1])
+    assert swapped(join(feed.right, feed.left, mirrored)) == join(feed.left, feed.right, chosen)
+
+
+@law
+@given(feeds(), options(), st.integers(0, 8))
+def test_a_tolerance_takes_away_the_pairs_that_are_farther_apart_and_no_others(
+    feed: Feed, chosen: Options, tolerance_ns: int
+) -> None:
+    ts = [{entry.seq: entry.ts for entry in entries} for entries in (feed.left, feed.right)]
+    without = join(feed.left, feed.right, replace(chosen, tolerance_ns=None))
+    near = tuple({one for one in some if abs(ts[0][one[0]] - ts[1][one[1]]) <= tolerance_ns} for some in without)
+    assert join(feed.left, feed.right, replace(chosen, tolerance_ns=tolerance_ns)) == near
+
+
+@law
+@given(feeds(), options(), st.integers(-(10**18), 10**18), st.integers(1, 10**6))
+def test_moving_and_stretching_all_times_changes_nothing(feed: Feed, chosen: Options, by_ns: int, times: int) -> None:
+    def change(entry: Rec | Mark) -> Rec | Mark:
+        return entry._replace(ts=entry.ts * times + by_ns)
+
+    early, late = chosen.lateness_ns
+    tolerance_ns = None if chosen.tolerance_ns is None else chosen.tolerance_ns * times
+    wider = replace(chosen, tolerance_ns=tolerance_ns, lateness_ns=(early * times, late * times))
+    if chosen.direction == "nearest" and times > 1:
+        # Between two whole times there is now room for nearer ones, which may still come.
+        assert (
+            join(altered(feed.left, change), altered(feed.right, change), wider)[1]
+            == (join(feed.left, feed.right, chosen)[1])
+        )
+        return
+    assert join(altered(feed.left, change), altered(feed.right, change), wider) == join(feed.left, feed.right, chosen)
+
+
+@law
+@given(feeds(), options())
+def test_each_key_is_joined_as_if_it_were_alone(feed: Feed, chosen: Options) -> None:
+    by_key = replace(chosen, progress="key")
+    alone: Pairs = (set(), set())
+    for key in range(3):
+        left, right = ([one for one in entries if one.key in {key, ALL_KEYS}] for entries in (feed.left, feed.right))
+        alone = union(alone, join(left, right, by_key))
+    assert join(feed.left, feed.right, by_key) == alone
+
+
+@law
+@given(feeds(), options(), st.permutations(range(3)), st.integers(0, 70_000))
+def test_the_numbers_of_the_keys_do_not_matter(feed: Feed, chosen: Options, numbers: Sequence[int], first: int) -> None:
+    def change(entry: Rec | Mark) -> Rec | Mark:
+        return entry if entry.key == ALL_KEYS else entry._replace(key=first + numbers[entry.key])
+
+    found = join(altered(feed.left, change), altered(feed.right, change), chosen)
+    assert found == join(feed.left, feed.right, chosen)
+
+
+@law
+@given(feeds(), options())
+def test_both_directions_together_are_the_two_of_them(feed: Feed, chosen: Options) -> None:
+    both, backward, forward, nearest = (
+        join(feed.left, feed.right, replace(chosen, direction=direction))
+        for direction in ("both", "backward", "forward", "nearest")
+    )
+    assert both == union(backward, forward)
+    assert nearest[0] <= both[0]
+    assert nearest[1] <= both[1]
+
+
+@law
+@given(feeds(), options())
+def test_both_drivers_together_are_the_two_of_them(feed: Feed, chosen: Options) -> None:
+    both, left, right = (
+        join(feed.left, feed.right, replace(chosen, driver=driver)) for driver in ("both", "left", "right")
+    )
+    assert both == union(left, right)
+
+
+@law
+@given(feeds(), options(), st.integers(0, 5), st.integers(0, 5))
+def test_more_lateness_makes_no_record_late(feed: Feed, chosen: Options, more_left: int, more_right: int) -> None:
+    early, late = chosen.lateness_ns
+    patient = replace(chosen, lateness_ns=(early + more_left, late + more_right))
+    steps = [push(LocalStreamBuffer(**dataclasses.asdict(one)), feed.left, feed.right) for one in (chosen, patient)]
+    assert set(steps[1].left_late_seq.tolist()) <= set(steps[0].left_late_seq.tolist())
+    assert set(steps[1].right_late_seq.tolist()) <= set(steps[0].right_late_seq.tolist())
+
+
+@law
+@given(feeds(), options())
+def test_every_event_may_come_twice(feed: Feed, chosen: Options) -> None:
+    def named(entries: Entries, copies: int) -> Entries:
+        found: Entries = []
+        for entry in entries:
+            for seq in range(10 * entry.seq, 10 * entry.seq + copies):
+                if isinstance(entry, Rec):
+                    found.append(entry._replace(seq=seq, event=str(entry.seq)))
+                else:
+                    found.append(entry._replace(seq=seq))
+        return found
+
+    once = push(start(chosen), named(feed.left, 1), named(feed.right, 1))
+    buffer = start(chosen)
+    twice = push(buffer, named(feed.left, 2), named(feed.right, 2))
+    assert pairs(twice) == pairs(once)
+    dropped = (len(one) for one in (twice.left_duplicate_seq, twice.right_duplicate_seq))
+    late = (len(one) // 2 for one in (twice.left_late_seq, twice.right_late_seq))
+    assert sum(dropped) + sum(late) == records(feed.left, feed.right)
+
+
+def start(chosen: Options) -> LocalStreamBuffer:
+    # Columns of identities are one number for each event, whatever its name.
+    return LocalStreamBuffer(**dataclasses.asdict(chosen))
+
+
+@law
+@given(feeds(), options())
+def test_each_record_is_late_or_a_duplicate_or_held_or_released_and_only_one_of_these(
+    feed: Feed, chosen: Options
+) -> None:
+    buffer = start(chosen)
+    steps, before = list[Step](), (0, 0)
+    for left_at, right_at, _ in feed.cuts:
+        steps.append(push(buffer, feed.left[before[0] : left_at], feed.right[before[1] : right_at]))
+        before = (left_at, right_at)
+    for side, entries in (("left", feed.left), ("right", feed.right)):
+        ends = [
+            seq
+            for what in ("late", "duplicate", "released")
+            for step in steps
+            for seq in getattr(step, f"{side}_{what}_seq").tolist()
+        ]
+        held = buffer.held_seq()[side == "right"].tolist()
+        assert sorted(ends + held) == [entry.seq for entry in entries if isinstance(entry, Rec)]
+
+
+@law
+@given(feeds(), options(), st.data())
+def test_a_promise_that_is_kept_already_changes_nothing(feed: Feed, chosen: Options, data: st.DataObject) -> None:
+    buffer = start(chosen)
+    told = pairs(push(buffer, feed.left, feed.right))
+    key = data.draw(st.integers(0, 2))
+    known = int(buffer.frontier_ns([key])[0][0])
+    if known > np.iinfo(np.int64).min:
+        mark: Entries = [Mark(key, data.draw(st.integers(known - 5, known)), 10**6)]
+        assert pairs(push(buffer, mark, [])) == []
+    assert {*told, *pairs(buffer.close())} == join(feed.left, feed.right, chosen)[1]
+
+
+@law
+@given(feeds(), options(), st.integers(0, 2), st.integers(0, 60))
+def test_what_comes_late_changes_nothing_but_the_list_of_what_came_late(
+    feed: Feed, chosen: Options, key: int, back_ns: int
+) -> None:
+    buffer = start(chosen)
+    told = pairs(push(buffer, feed.left, feed.right))
+    known = int(buffer.frontier_ns([key])[0][0])
+    if known > np.iinfo(np.int64).min:
+        step = push(buffer, [Rec(key, known - 1 - back_ns, 10**6, "z" if is_identified(feed.left) else None)], [])
+        assert step.left_late_seq.tolist() == [10**6]
+        assert pairs(step) == []
+    assert {*told, *pairs(buffer.close())} == join(feed.left, feed.right, chosen)[1]
+
+
+def is_identified(entries: Entries) -> bool:
+    return any(isinstance(entry, Rec) and entry.event is not None for entry in entries)
+
+
+@law
+@given(feeds(), options())
+def test_of_each_side_and_key_at_most_one_record_is_held_that_nothing_needs(feed: Feed, chosen: Options) -> None:
+    buffer = start(chosen)
+    told = set(pairs(push(buffer, feed.left, feed.right)))
+    frontiers = [of_side.tolist() for of_side in buffer.frontier_ns([0, 1, 2])]
+    for side, entries in enumerate((feed.left, feed.right)):
+        held = set(buffer.held_seq()[side].tolist())
+        kept = [one for one in entries if isinstance(one, Rec) and one.seq in held]
+        for key in range(3):
+            # The later ones are held because the first are: one in the middle keeps older ones from being neighbours.
+            for one in sorted((one for one in kept if one.key == key), key=lambda one: (one.ts, one.seq))[1:2]:
+                needed = one.ts >= min(frontiers[0][key], frontiers[1][key])
+                assert needed or may_get_a_pair(buffer, one, side, frontiers[1 - side][key], told, feed), one
+
+
+def may_get_a_pair(
+    buffer: LocalStreamBuffer, one: Rec, side: int, frontier: int, told: set[tuple[int, int]], feed: Feed
+) -> bool:
+    """Whether the end of the streams, or a record of the other side that comes first, gives the record another pair."""
+    moments = {frontier, one.ts - 1, one.ts, one.ts + 1, *(entry.ts for entry in (*feed.left, *feed.right))}
+    for ts in (None, *sorted(ts for ts in moments if ts >= frontier)):
+        entries: Entries = (
+            []
+            if ts is None
+            else [Rec(one.key, ts, 10**6, "z" if is_identified((feed.left, feed.right)[1 - side]) else None)]
+        )
+        twin = LocalStreamBuffer.restore(buffer.snapshot())
+        found = {*pairs(push(twin, *((entries, []) if side else ([], entries)))), *pairs(twin.close())}
+        if any(pair[side] == one.seq for pair in found - told):
+            return True
+    return False
