@@ -45,7 +45,11 @@ from joiner.run.transaction import SnapshotPlace, UnitTransactions, offsets_as_t
 from joiner.run.unit import Effects, Outgoing, Unit, UnitStopped
 
 PLACEMENT: Final = "process"
-_REPLAY_BATCH: Final = 10_000
+_REPLAY_BATCH: Final = 200_000
+"""A step of the engine costs what its keys hold, besides what is new: a replay is better done in few."""
+_LONG_REPLAY: Final = 10_000
+_BATCH_WAIT_S: Final = 0.5
+"""For so many to come from Kafka; not where little is to be replayed, which is over sooner."""
 
 _log = logging.getLogger(__name__)
 
@@ -364,7 +368,10 @@ def _replay(settings: JoinerSettings, unit: Unit, until: dict[str, int], effects
         consumer.assign([TopicPartition(topic, unit.number, at) for topic, at in behind.items()])
         deadline = time.monotonic() + TIMEOUT_S
         while behind:
-            found, met, errors = sort_messages(consumer.consume(_REPLAY_BATCH, READ_WAIT_S), settings.input_topics)
+            ahead = sum(until[topic] - unit.offsets[topic] for topic in behind)
+            wait_s = _BATCH_WAIT_S if ahead > _LONG_REPLAY else READ_WAIT_S
+            messages = consumer.consume(min(ahead, _REPLAY_BATCH), wait_s)
+            found, met, errors = sort_messages(messages, settings.input_topics)
             if errors:
                 raise KafkaException(errors[0][0])
             batches: dict[str, Messages] = {}
