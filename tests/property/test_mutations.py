@@ -1,0 +1,14 @@
+"""Can each mutation of the core still be made? Whether it is noticed takes minutes: `make mutations`."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.property.mutations import CORE, MUTATIONS, ROOT, Mutation, broken
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.rule.replace(" ", "-"))
+def test_what_a_mutation_breaks_is_there_once_and_can_still_be_read_when_broken(mutation: Mutation) -> None:
+    ast.parse(broken((ROOT / CORE / mutation.file).read_text(), mutation))
