@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help setup demo up down status test test-chaos soak simulation bench-engine bench-kafka check format lock clean
+.PHONY: help setup demo up down status test test-chaos soak simulation mutations bench-engine bench-kafka check format lock clean
 
 help: ## this list
 	@printf 'LocalStreamBuffer: what to type\n\n'
@@ -80,6 +80,10 @@ soak: setup ## an hour with a kill every minute: make soak SOAK_MINUTES=65 SOAK_
 
 simulation: setup ## ten thousand histories of the joiner over a broker in memory
 	@$(PY) -m tests.simulation --seeds 1-10000 --jobs 2
+
+mutations: setup ## break each rule of the join once, and see that a test notices; its laws with 1,000 examples, about 15 minutes
+	@LSB_PROPERTY_EXAMPLES=1000 $(PY) -m pytest $(SIDE_BY_SIDE) tests/property
+	@$(PY) -m tests.property.mutations
 
 # Tests in tests/chaos read their seeds from the environment; without any, one run is made.
 chaos = LSB_CHAOS_SEEDS="$(strip $(1))" $(PY) -m pytest tests/chaos

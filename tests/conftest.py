@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # Two busy cores make single examples slow without anything being wrong: no deadline for an example.
 settings.register_profile("local", deadline=None, print_blob=True)
@@ -12,4 +12,6 @@ settings.register_profile("local", deadline=None, print_blob=True)
 settings.register_profile(
     "ci", parent=settings.get_profile("local"), derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("ci" if os.environ.get("CI") else "local")
+# For those who want to know that a test fails, and not why.
+settings.register_profile("no-shrinking", parent=settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate])
+settings.load_profile(os.environ.get("LSB_HYPOTHESIS", "ci" if os.environ.get("CI") else "local"))
