@@ -153,8 +153,9 @@ def _judge_both(
     next_open[done] = False
     prev_before, next_before = np.zeros((2, len(ts)), dtype=bool)
     ts, next_ts, frontier = ts.take(old), next_ts.take(old), known.other_before(merged, old)
-    before, behind = (merged.old.take(one.at.take(old), mode="clip") for one in neighbours)
-    prev_before[old] = prev_now.take(old) & before & (frontier > ts)
+    # What is new was not late, so it is nobody's previous neighbour for whom the frontier had passed.
+    prev_before[old] = prev_now.take(old) & (frontier > ts)
+    behind = merged.old.take(following.at.take(old), mode="clip")
     next_before[old] = next_now.take(old) & behind & ((next_ts <= frontier) | (next_ts == ts))
     return Relations(
         Relation(*prev, prev_now, prev_before, ~passed), Relation(*following, next_now, next_before, next_open)
@@ -180,9 +181,9 @@ def _judge_nearest(
     is_open = ~prev_now & ~next_now
     is_open[done] = False
     prev_before, next_before = np.zeros((2, len(ts)), dtype=bool)
-    before, behind = (merged.old.take(one.at.take(old), mode="clip") for one in neighbours)
+    behind = merged.old.take(following.at.take(old), mode="clip")
     prev_known, next_known = decided(old, known.other_before(merged, old))
-    prev_before[old] = prev_now[old] & before & prev_known
+    prev_before[old] = prev_now[old] & prev_known
     next_before[old] = next_now[old] & behind & next_known
     # The other one of the two is not looked for.
     return Relations(

@@ -27,15 +27,15 @@ def find_kept(
 ) -> Ints:
     """The indices of the records that must be held on, ascending: of each side and key, the last ones.
 
-    With a tolerance, neighbours that are farther away count as none.
+    None of these can be let go from the middle: whatever keeps a record, a time that may still come or a neighbour that
+    does, keeps all behind it, too. With a tolerance, neighbours that are farther away count as none.
     """
     # The other side can still send their times; or a twin may come, an equal time or itself again, to recognise it by.
     alive = merged.ts >= merged.of_key.spread(np.minimum(known.now[0], known.now[1]))
     tail = _tail(merged, alive)
     entries = tail.entries()
     starts, at = tail.length.cumsum() - tail.length, np.arange(len(entries))
-    is_right = merged.is_right.take(entries)
-    of_side = is_right == _SIDES
+    of_side = merged.is_right.take(entries) == _SIDES
     # By side and key, the last one up to the other side's frontier is the previous neighbour of whatever comes there.
     reached = merged.ts.take(entries) <= known.frontier.take(entries)
     asked = np.array([[wants[1].prev], [wants[0].prev]])
@@ -47,10 +47,7 @@ def find_kept(
         needed &= reaches(merged.ts, known.frontier, tolerance_ns)
     needed |= alive
     add_tentative(needed, merged.ts, relations.prev, tolerance_ns)
-    # By side and key: the first one that is needed; from it on, all are held.
-    first = np.minimum.reduceat(np.where(of_side & needed.take(entries), at, len(at)), starts, axis=1)
-    left, right = first.repeat(tail.length, axis=1)
-    return entries.compress(at >= np.where(is_right, right, left))
+    return needed.nonzero()[0]
 
 
 _SIDES: Final = np.array([[False], [True]])

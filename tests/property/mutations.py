@@ -55,7 +55,10 @@ MUTATIONS: Final = (
         "next_ts < known.frontier\n",
     ),
     Mutation(
-        "prev was certain at an equal frontier", "match.py", "& before & (frontier > ts)", "& before & (frontier >= ts)"
+        "prev was certain at an equal frontier",
+        "match.py",
+        "prev_now.take(old) & (frontier > ts)",
+        "prev_now.take(old) & (frontier >= ts)",
     ),
     Mutation(
         "next was certain only below the frontier",
@@ -71,9 +74,6 @@ MUTATIONS: Final = (
         "match.py",
         "((next_ts <= frontier) | (next_ts == ts))",
         "(next_ts <= frontier)",
-    ),
-    Mutation(
-        "prev was certain without its partner", "match.py", "prev_now.take(old) & before & ", "prev_now.take(old) & "
     ),
     Mutation(
         "next was certain without its partner", "match.py", "next_now.take(old) & behind & ", "next_now.take(old) & "
@@ -205,12 +205,6 @@ MUTATIONS: Final = (
         "release.py",
         "    add_tentative(needed, merged.ts, relations.prev, tolerance_ns)\n",
         "",
-    ),
-    Mutation(
-        "records are let go from the middle",
-        "release.py",
-        "entries.compress(at >= np.where(is_right, right, left))",
-        "entries.compress(needed.take(entries))",
     ),
     Mutation(
         "the tail is cut behind its run",

@@ -225,15 +225,18 @@ def is_identified(entries: Entries) -> bool:
 @law
 @given(feeds(), options())
 def test_of_each_side_and_key_at_most_one_record_is_held_that_nothing_needs(feed: Feed, chosen: Options) -> None:
+    """And without a tolerance, where not the nearest is looked for, not even one."""
     buffer = start(chosen)
     told = set(pairs(push(buffer, feed.left, feed.right)))
     frontiers = [of_side.tolist() for of_side in buffer.frontier_ns([0, 1, 2])]
+    allowed = int(chosen.direction == "nearest" or chosen.tolerance_ns is not None)
     for side, entries in enumerate((feed.left, feed.right)):
         held = set(buffer.held_seq()[side].tolist())
         kept = [one for one in entries if isinstance(one, Rec) and one.seq in held]
         for key in range(3):
             # The later ones are held because the first are: one in the middle keeps older ones from being neighbours.
-            for one in sorted((one for one in kept if one.key == key), key=lambda one: (one.ts, one.seq))[1:2]:
+            of_key = sorted((one for one in kept if one.key == key), key=lambda one: (one.ts, one.seq))
+            for one in of_key[allowed : allowed + 1]:
                 needed = one.ts >= min(frontiers[0][key], frontiers[1][key])
                 assert needed or may_get_a_pair(buffer, one, side, frontiers[1 - side][key], told, feed), one
 
@@ -254,3 +257,24 @@ def may_get_a_pair(
         if any(pair[side] == one.seq for pair in found - told):
             return True
     return False
+
+
+@law
+@given(feeds(), options())
+def test_what_is_held_of_a_side_and_key_are_the_last_ones_of_it(feed: Feed, chosen: Options) -> None:
+    buffer, before = start(chosen), (0, 0)
+    accepted: tuple[list[Rec], list[Rec]] = ([], [])
+    for left_at, right_at, _ in feed.cuts:
+        parts = feed.left[before[0] : left_at], feed.right[before[1] : right_at]
+        step, before = push(buffer, *parts), (left_at, right_at)
+        dropped = (
+            {*step.left_late_seq.tolist(), *step.left_duplicate_seq.tolist()},
+            {*step.right_late_seq.tolist(), *step.right_duplicate_seq.tolist()},
+        )
+        for side, part in enumerate(parts):
+            accepted[side].extend(one for one in part if isinstance(one, Rec) and one.seq not in dropped[side])
+            held = set(buffer.held_seq()[side].tolist())
+            for key in range(3):
+                of_key = sorted((one.ts, one.seq) for one in accepted[side] if one.key == key)
+                is_held = [seq in held for _, seq in of_key]
+                assert is_held == sorted(is_held)
