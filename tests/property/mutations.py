@@ -189,12 +189,6 @@ MUTATIONS: Final = (
     Mutation("equal to the frontier is let go", "release.py", "alive = merged.ts >= ", "alive = merged.ts > "),
     Mutation("prev of what comes is let go", "release.py", "    needed[entries[last[last >= 0]]] = True\n", ""),
     Mutation(
-        "reached is only what lies below the frontier",
-        "release.py",
-        "merged.ts.take(entries) <= known.frontier",
-        "merged.ts.take(entries) < known.frontier",
-    ),
-    Mutation(
         "what waits for its next is let go",
         "release.py",
         "needed = relations.next.open.copy()",

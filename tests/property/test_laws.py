@@ -225,18 +225,17 @@ def is_identified(entries: Entries) -> bool:
 @law
 @given(feeds(), options())
 def test_of_each_side_and_key_at_most_one_record_is_held_that_nothing_needs(feed: Feed, chosen: Options) -> None:
-    """And without a tolerance, where not the nearest is looked for, not even one."""
+    """The one is a neighbour of something pending, where their pair is told already or is farther than the tolerance."""
     buffer = start(chosen)
     told = set(pairs(push(buffer, feed.left, feed.right)))
     frontiers = [of_side.tolist() for of_side in buffer.frontier_ns([0, 1, 2])]
-    allowed = int(chosen.direction == "nearest" or chosen.tolerance_ns is not None)
     for side, entries in enumerate((feed.left, feed.right)):
         held = set(buffer.held_seq()[side].tolist())
         kept = [one for one in entries if isinstance(one, Rec) and one.seq in held]
         for key in range(3):
             # The later ones are held because the first are: one in the middle keeps older ones from being neighbours.
             of_key = sorted((one for one in kept if one.key == key), key=lambda one: (one.ts, one.seq))
-            for one in of_key[allowed : allowed + 1]:
+            for one in of_key[1:2]:
                 needed = one.ts >= min(frontiers[0][key], frontiers[1][key])
                 assert needed or may_get_a_pair(buffer, one, side, frontiers[1 - side][key], told, feed), one
 
