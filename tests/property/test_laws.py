@@ -225,7 +225,7 @@ def is_identified(entries: Entries) -> bool:
 @law
 @given(feeds(), options())
 def test_of_each_side_and_key_at_most_one_record_is_held_that_nothing_needs(feed: Feed, chosen: Options) -> None:
-    """The one is a neighbour of something pending, where their pair is told already or is farther than the tolerance."""
+    """The one is a neighbour of something pending, and their pair is told already or too far apart."""
     buffer = start(chosen)
     told = set(pairs(push(buffer, feed.left, feed.right)))
     frontiers = [of_side.tolist() for of_side in buffer.frontier_ns([0, 1, 2])]
@@ -233,7 +233,7 @@ def test_of_each_side_and_key_at_most_one_record_is_held_that_nothing_needs(feed
         held = set(buffer.held_seq()[side].tolist())
         kept = [one for one in entries if isinstance(one, Rec) and one.seq in held]
         for key in range(3):
-            # The later ones are held because the first are: one in the middle keeps older ones from being neighbours.
+            # What needs the second needs all behind it.
             of_key = sorted((one for one in kept if one.key == key), key=lambda one: (one.ts, one.seq))
             for one in of_key[1:2]:
                 needed = one.ts >= min(frontiers[0][key], frontiers[1][key])
