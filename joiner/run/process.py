@@ -368,15 +368,16 @@ class JoinerProcess:
     # Giving units back
 
     def _give_back(self, units: list[int], lost: bool) -> None:  # noqa: FBT001 - a callback's signature
-        for number in units:
-            self._waiting.pop(number, None)
-            self._aside.pop(number, None)
-            self._lost.pop(number, None)
         mine = [number for number in units if number in self._owned]
         if not lost:
             self._write_snapshots(mine)
         for number in mine:
             self._drop(number)
+        # Last: a commit that has failed meanwhile has put its unit among those that are to be taken again.
+        for number in units:
+            self._waiting.pop(number, None)
+            self._aside.pop(number, None)
+            self._lost.pop(number, None)
         if mine:
             _log.info("units %s: %s", mine, "lost to the group" if lost else "given back")
 
@@ -394,8 +395,13 @@ class JoinerProcess:
             if owned is not None and owned.commit is None and not owned.is_ahead and owned.is_changed():
                 self._hand_in(number, owned, Effects(), with_snapshot=True)
         self._finish_soon(units, until_s)
+        for number in units:
+            if number in self._owned and self._owned[number].commit is not None:
+                # Not needed for correctness: whoever comes next finds out whether it was, and replays.
+                _log.warning("unit %s: the last commit is not known to be written", number)
 
     def _finish_soon(self, units: list[int], until_s: float) -> None:
+        """Finish those commits that are written before a moment."""
         under_way = {
             number: owned.commit for number in units if (owned := self._owned.get(number)) is not None and owned.commit
         }
@@ -403,9 +409,6 @@ class JoinerProcess:
         for number, commit in under_way.items():
             if commit.written.done():
                 self._finish_commit(number, self._owned[number])
-            else:
-                # Not needed for correctness: whoever comes next finds out whether it was, and replays.
-                _log.warning("unit %s: the last commit is not known to be written", number)
 
 
 def _text(error: BaseException) -> str:

@@ -1,0 +1,34 @@
+"""What becomes of a unit that is given back while its last commit is on its way?"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from joiner.run.owned import Commit, Owned
+from joiner.run.process import JoinerProcess
+from joiner.run.recovery import Claimant
+from joiner.run.transaction import Aborted, Fenced
+from joiner.run.unit import UnitStopped
+from tests.unit.joiner_inputs import make_settings
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [Aborted("away"), Fenced(), UnitStopped("full"), MemoryError(), KafkaException(KafkaError(KafkaError._TIMED_OUT))],  # noqa: SLF001 - librdkafka's own codes are named so
+    ids=lambda failure: type(failure).__name__,
+)
+def test_a_unit_that_is_given_back_is_not_taken_again_where_its_last_commit_fails(failure: Exception) -> None:
+    process: Any = JoinerProcess(make_settings(), Claimant("run", "instance"))
+    process._data = SimpleNamespace(incremental_unassign=lambda _places: None)
+    written: Future[Any] = Future()
+    written.set_exception(failure)
+    unit: Any = SimpleNamespace(unit=SimpleNamespace(offsets={"machine.data": 5}))
+    nothing: Any = None
+    process._owned[3] = Owned(unit, nothing, 0.0, commit=Commit(nothing, written))
+    process._give_back([3], False)
+    assert (process._owned, process._waiting, process._aside, process._lost) == ({}, {}, {}, {})
