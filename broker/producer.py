@@ -2,14 +2,18 @@
 
 While Kafka is away, records wait in the library, which tries again by itself. But a producer of librdkafka that was
 told, while a broker restarted, that a partition has no leader may never send to it again (confluentinc/librdkafka#5430;
-seen with Kafka 4.3 and librdkafka 2.16). So records that wait too long are taken as the sign of
+seen with Kafka 4.3 and librdkafka 2.16). So a record that waits too long is taken as the sign of
 it: a new producer is made, and everything unconfirmed is sent again, in its order. Some may thereby arrive twice.
+
+How long is too long is measured here, and the library is told to wait for ever: records that it gives up by itself
+leave a gap, which those behind them overtake should Kafka return at that moment.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -20,7 +24,7 @@ from broker.settings import KafkaSettings
 T = TypeVar("T")
 
 PATIENCE_S: Final = 30.0
-"""How long a record waits for Kafka before the producer is made anew: longer than a restart takes."""
+"""How long the oldest record waits for Kafka before the producer is made anew: longer than a restart takes."""
 
 _QUEUE_MESSAGES_MAX: Final = 2_000_000
 _QUEUE_KIB_MAX: Final = 1024 * 1024
@@ -59,7 +63,7 @@ class LastingProducer(Generic[T]):
         self._confirm = confirm
         self._patience_s = patience_s
         self._config = kafka.producer_config(
-            message_timeout_ms=int(patience_s * 1000),
+            message_timeout_ms=0,
             queue_buffering_max_messages=_QUEUE_MESSAGES_MAX,
             queue_buffering_max_kbytes=_QUEUE_KIB_MAX,
             # With idempotence the send queue must not hold back.
@@ -71,7 +75,8 @@ class LastingProducer(Generic[T]):
         self._unconfirmed: dict[int, tuple[str, Outgoing[T]]] = {}
         self._count = 0
         self._fault: str | None = None
-        self._is_stuck = False
+        self._oldest: int | None = None
+        self._oldest_since_s = 0.0
         self._producer = self._make()
 
     def __len__(self) -> int:
@@ -84,14 +89,15 @@ class LastingProducer(Generic[T]):
         self._count += len(records)
         numbered = dict(zip(range(first, self._count), ((topic, record) for record in records), strict=True))
         self._unconfirmed |= numbered
-        self._produce(topic, numbered)
+        if not self._produce(topic, numbered):
+            self._begin_anew()
 
     def poll(self, timeout_s: float) -> None:
         """Hand on the confirmations that have come, waiting for the first. Raises `DeliveryError`."""
         self._producer.poll(timeout_s)
         if self._fault is not None:
             raise DeliveryError(self._fault)
-        if self._is_stuck:
+        if self._is_stuck():
             self._begin_anew()
 
     def flush(self, timeout_s: float) -> bool:
@@ -107,7 +113,32 @@ class LastingProducer(Generic[T]):
     def _make(self) -> Producer:
         return Producer({**self._config, "error_cb": self._note_error, "logger": self._log})
 
-    def _produce(self, topic: str, numbered: dict[int, tuple[str, Outgoing[T]]]) -> None:
+    def _is_stuck(self) -> bool:
+        """Whether the record that is now the oldest has been so for too long."""
+        oldest = next(iter(self._unconfirmed), None)
+        now_s = time.monotonic()
+        if oldest != self._oldest:
+            self._oldest, self._oldest_since_s = oldest, now_s
+        return oldest is not None and now_s - self._oldest_since_s > self._patience_s
+
+    def _begin_anew(self) -> None:
+        is_queued = False
+        while not is_queued:
+            old, self._producer = self._producer, self._make()
+            # What the old one still knows to have arrived need not be sent again.
+            old.purge()
+            old.flush(_LAST_LOOK_S)
+            self._log.warning(
+                "Kafka took no record for %g s; connecting anew, %d records are sent again",
+                self._patience_s,
+                len(self._unconfirmed),
+            )
+            self._oldest_since_s = time.monotonic()
+            unconfirmed = list(self._unconfirmed.items())
+            is_queued = all(self._produce(topic, {number: (topic, record)}) for number, (topic, record) in unconfirmed)
+
+    def _produce(self, topic: str, numbered: Mapping[int, tuple[str, Outgoing[T]]]) -> bool:
+        """Queue records, all to one topic; false where the producer was found to be stuck while its queue was full."""
         delivered = self._delivered
         batch: list[dict[str, Any]] = [
             {"key": record.key, "value": record.value, "callback": partial(delivered, number, record.ticket)}
@@ -121,28 +152,14 @@ class LastingProducer(Generic[T]):
                     reason = f"Kafka does not take a record for {topic}: {error.str()}"
                     raise DeliveryError(reason)
             self._producer.poll(_FULL_WAIT_S)
-
-    def _begin_anew(self) -> None:
-        old, self._producer = self._producer, self._make()
-        self._is_stuck = False
-        # What the old one still knows to have arrived need not be sent again.
-        old.purge()
-        old.flush(_LAST_LOOK_S)
-        self._is_stuck = False
-        self._log.warning(
-            "Kafka took no record for %g s; connecting anew, %d records are sent again",
-            self._patience_s,
-            len(self._unconfirmed),
-        )
-        for number, (topic, record) in list(self._unconfirmed.items()):
-            self._produce(topic, {number: (topic, record)})
+            if self._is_stuck():
+                return False
+        return True
 
     def _delivered(self, number: int, ticket: T, error: KafkaError | None, message: Message) -> None:
         if error is None:
             if self._unconfirmed.pop(number, None) is not None:
                 self._confirm(ticket)
-        elif error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001 - librdkafka's own codes are named so
-            self._is_stuck = True
         elif error.code() not in _PURGED and self._fault is None:
             self._fault = f"Kafka refused a record for {message.topic()}: {error.str()}"
 

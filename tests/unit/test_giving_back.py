@@ -1,5 +1,7 @@
 """What becomes of a unit that is given back while its last commit is on its way?"""
 
+# ruff: noqa: SLF001 - the moment in question lies within one call, and is set up from inside
+
 from __future__ import annotations
 
 from concurrent.futures import Future
@@ -19,7 +21,7 @@ from tests.unit.joiner_inputs import make_settings
 
 @pytest.mark.parametrize(
     "failure",
-    [Aborted("away"), Fenced(), UnitStopped("full"), MemoryError(), KafkaException(KafkaError(KafkaError._TIMED_OUT))],  # noqa: SLF001 - librdkafka's own codes are named so
+    [Aborted("away"), Fenced(), UnitStopped("full"), MemoryError(), KafkaException(KafkaError(KafkaError._TIMED_OUT))],
     ids=lambda failure: type(failure).__name__,
 )
 def test_a_unit_that_is_given_back_is_not_taken_again_where_its_last_commit_fails(failure: Exception) -> None:
@@ -30,5 +32,5 @@ def test_a_unit_that_is_given_back_is_not_taken_again_where_its_last_commit_fail
     unit: Any = SimpleNamespace(unit=SimpleNamespace(offsets={"machine.data": 5}))
     nothing: Any = None
     process._owned[3] = Owned(unit, nothing, 0.0, commit=Commit(nothing, written))
-    process._give_back([3], False)
+    process._give_back([3], lost=False)
     assert (process._owned, process._waiting, process._aside, process._lost) == ({}, {}, {}, {})

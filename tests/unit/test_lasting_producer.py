@@ -1,0 +1,133 @@
+"""When is the producer of the connectors made anew, and what does it send again? Its library is a stand-in here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from broker import producer as module
+from broker.client_log import client_logger
+from broker.producer import LastingProducer, Outgoing
+from broker.settings import KafkaSettings
+
+PATIENCE_S = 30.0
+
+
+class Library:
+    """As much of ``confluent_kafka.Producer`` as is used, and of a clock; Kafka takes nothing until it is told to."""
+
+    room = 1000
+
+    def __init__(self, _config: dict[str, Any]) -> None:
+        self.queued: list[dict[str, Any]] = []
+        self.taken: list[bytes] = []
+        made.append(self)
+
+    def produce_batch(self, _topic: str, batch: list[dict[str, Any]]) -> int:
+        fits = max(0, self.room - len(self.queued))
+        self.queued += batch[:fits]
+        for message in batch[fits:]:
+            message["_error"] = KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001 - librdkafka's own codes are named so
+        return min(fits, len(batch))
+
+    def poll(self, timeout_s: float) -> None:
+        clock.now_s += timeout_s
+
+    def flush(self, timeout_s: float) -> None:
+        clock.now_s += timeout_s
+
+    def purge(self) -> None:
+        pass
+
+    def take(self, count: int) -> None:
+        """Kafka takes the first records."""
+        for message in self.queued[:count]:
+            self.taken.append(message["value"])
+            message["callback"](None, None)
+        del self.queued[:count]
+
+
+class Clock:
+    """Time passes where somebody waits."""
+
+    now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+made: list[Library] = []
+clock = Clock()
+
+
+@pytest.fixture
+def confirmed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    made.clear()
+    monkeypatch.setattr(module, "Producer", Library)
+    monkeypatch.setattr(module, "time", clock)
+    return []
+
+
+def make(confirmed: list[int]) -> LastingProducer[int]:
+    return LastingProducer[int](KafkaSettings(), client_logger("test.lasting"), confirmed.append, patience_s=PATIENCE_S)
+
+
+def outgoing(*numbers: int) -> list[Outgoing[int]]:
+    return [Outgoing(b"key", b"%d" % number, number) for number in numbers]
+
+
+def test_what_is_unconfirmed_for_too_long_is_sent_again_by_a_new_producer_in_its_order(confirmed: list[int]) -> None:
+    producer = make(confirmed)
+    producer.send("topic", outgoing(0, 1, 2, 3))
+    made[0].take(1)
+    producer.poll(1.0)
+    producer.send("topic", outgoing(4))
+    producer.poll(PATIENCE_S)
+    assert len(made) == 1, "nothing has been the oldest for longer than that"
+    producer.poll(1.0)
+    assert [message["value"] for message in made[1].queued] == [b"1", b"2", b"3", b"4"]
+    made[0].take(2)
+    made[1].take(4)
+    assert (confirmed, len(producer)) == ([0, 1, 2, 3, 4], 0), "what both of them sent is confirmed once"
+
+
+def test_a_slow_kafka_is_no_stuck_one(confirmed: list[int]) -> None:
+    producer = make(confirmed)
+    producer.send("topic", outgoing(*range(10)))
+    for _ in range(10):
+        producer.poll(PATIENCE_S)
+        made[0].take(1)
+    assert (len(made), confirmed) == (1, list(range(10)))
+
+
+def test_time_without_a_record_is_no_waiting(confirmed: list[int]) -> None:
+    producer = make(confirmed)
+    for number in range(3):
+        producer.poll(0.0)
+        clock.now_s += 100 * PATIENCE_S
+        producer.send("topic", outgoing(number))
+        producer.poll(0.0)
+        made[0].take(1)
+    assert (len(made), confirmed) == (1, [0, 1, 2])
+
+
+def test_a_producer_that_gets_stuck_while_its_queue_is_full_is_made_anew_and_loses_nothing(
+    confirmed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Library, "room", 3)
+    producer = make(confirmed)
+    original = Library.poll
+
+    def poll(library: Library, timeout_s: float) -> None:
+        original(library, timeout_s)
+        if len(made) > 2:
+            library.take(1)
+
+    monkeypatch.setattr(Library, "poll", poll)
+    producer.send("topic", outgoing(*range(10)))
+    while len(producer):
+        producer.poll(0.0)
+    assert (confirmed, made[2].taken) == (list(range(10)), [b"%d" % number for number in range(10)])
+    assert not made[0].taken
