@@ -35,7 +35,8 @@ class Case:
     """Streams that alternate: left and right by turns, key after key.
 
     ``disorder``: the share of records whose log position is up to 100 places later than their time's; both sides then
-    have the lateness for it. ``ties``: the share of right records that have the time of their left one.
+    have the lateness for it. ``ties``: the share of right records that have the time of their left one. ``ahead``: how
+    many records the right side runs ahead; they are held.
     """
 
     records: int = 1_000_000
@@ -43,6 +44,7 @@ class Case:
     batch: int = 10_000
     disorder: float = 0.0
     ties: float = 0.0
+    ahead: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,10 @@ def run_engine(case: Case, left: Stream, right: Stream) -> int:
     lateness_ns = 100 * _TICK_NS if case.disorder else 0
     buffer = LocalStreamBuffer(lateness_ns=lateness_ns)
     half, seq, pairs = case.batch // 2, np.arange(len(left.key)), 0
-    for begin in range(0, len(seq), half):
-        part = slice(begin, begin + half)
+    for begin in range(0, len(seq) + case.ahead, half):
+        behind, part = slice(max(0, begin - case.ahead), max(0, begin - case.ahead + half)), slice(begin, begin + half)
         step = buffer.push(
-            left=(left.key[part], left.ts[part], seq[part]), right=(right.key[part], right.ts[part], seq[part])
+            left=(left.key[behind], left.ts[behind], seq[behind]), right=(right.key[part], right.ts[part], seq[part])
         )
         pairs += len(step.left_seq)
     return pairs + len(buffer.close().left_seq)
@@ -123,6 +125,9 @@ CURVES: Final[dict[str, list[Case]]] = {
     "records in all": [Case(records=10**power) for power in (4, 5, 6, 7)],
     "disorder": [Case(disorder=share) for share in (0.0, 0.01, 0.1, 0.5)],
     "equal times on both sides": [Case(ties=share) for share in (0.0, 0.01, 0.1, 0.5, 1.0)],
+    "records that one side runs ahead": [
+        Case(records=4_000_000, ahead=ahead) for ahead in (0, 1_000, 10_000, 100_000, 1_000_000)
+    ],
 }
 _VARIED: Final = {
     "keys": "keys",
@@ -130,6 +135,7 @@ _VARIED: Final = {
     "records in all": "records",
     "disorder": "disorder",
     "equal times on both sides": "ties",
+    "records that one side runs ahead": "ahead",
 }
 
 

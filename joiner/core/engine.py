@@ -23,11 +23,12 @@ from joiner.core.arguments import (
 )
 from joiner.core.errors import ArgumentError
 from joiner.core.frontier import NEVER, Frontiers
-from joiner.core.held import SEQ, TOLD, Held, Merged, merge
+from joiner.core.held import COLUMNS, KEY, SEQ, TOLD, Held, Merged, Table, merge, together
 from joiner.core.match import DIRECTIONS, DRIVERS, Known, Relations, new_pairs, relate, wants_of
-from joiner.core.order import distinct
+from joiner.core.order import distinct, grouping_order
 from joiner.core.release import find_kept, note_done, within
 from joiner.core.unmatched import may_match
+from joiner.core.waiting import Waiting, is_backlog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +41,6 @@ __all__ = ["ALL_KEYS", "LocalStreamBuffer", "Step"]
 
 _LEFT, _RIGHT = 0, 1
 _NAMES: Final = ("left", "right")
-_COLUMNS: Final = ("key", "ts", "seq", "identity", "notes")
-"""Of a table of records, as a snapshot names them."""
 PROGRESS: Final = ("key", "partition")
 UNMATCHED: Final = ("none", "left", "right", "both")
 
@@ -137,6 +136,7 @@ class LocalStreamBuffer:
         lateness = [check_duration(f"lateness_ns ({name})", value) for name, value in zip(_NAMES, sides, strict=True)]
         self._frontiers = Frontiers((lateness[_LEFT], lateness[_RIGHT]), by_partition=progress == "partition")
         self._held = Held()
+        self._waiting = Waiting()
         self._last_seq: list[int | None] = [None, None]
         self._identified: list[bool | None] = [None, None]
         self._closed = False
@@ -184,17 +184,17 @@ class LocalStreamBuffer:
 
     def __len__(self) -> int:
         """Records held, of both sides."""
-        return len(self._held)
+        return len(self._held) + len(self._waiting)
 
     def held_seq(self) -> tuple[Ints, Ints]:
         """The positions of the records held on the left and on the right, ascending."""
-        rows, lefts = self._held.rows(self._held.keys())
+        rows, lefts = self._everything()
         return _seq_by_side(rows, np.arange(rows.shape[1]), lefts)
 
     def held_by_key(self) -> tuple[Ints, Ints]:
         """The keys of which records are held, ascending, and how many of each, of both sides together."""
         keys = self._held.keys()
-        return keys, self._held.count(keys)
+        return keys, self._held.count(keys) + self._waiting.count(keys)
 
     def frontier_ns(self, keys: Sequence[int] | Ints) -> tuple[Ints, Ints]:
         """The frontiers of the left and right stream for ``keys``, in ns; the least int64 where nothing is known."""
@@ -219,8 +219,8 @@ class LocalStreamBuffer:
             "closed": self._closed,
         }
         columns = {f"{name}.frontier": of_side for name, of_side in zip(_NAMES, self._frontiers.by_key, strict=True)}
-        rows, options["lefts"] = self._held.rows(self._held.keys())
-        columns |= zip(_COLUMNS, rows, strict=True)
+        rows, options["lefts"] = self._everything()
+        columns |= zip(COLUMNS, rows, strict=True)
         return snapshot.pack(options, columns)
 
     @classmethod
@@ -238,11 +238,18 @@ class LocalStreamBuffer:
         buffer._frontiers.of_all[:, 0] = options["of_all"]
         buffer._frontiers.by_key = np.stack([columns[f"{name}.frontier"] for name in _NAMES])
         buffer._held.grow(buffer._frontiers.by_key.shape[1])
-        rows = np.stack([columns[name] for name in _COLUMNS])
-        buffer._held.put(_NOTHING, rows, options["lefts"])
+        rows = np.stack([columns[name] for name in COLUMNS])
+        buffer._held.put(_NOTHING, (rows, options["lefts"]))
         buffer._last_seq, buffer._identified = options["last_seq"], options["identified"]
         buffer._closed = options["closed"]
         return buffer
+
+    def _everything(self) -> Table:
+        """All records, each side key by key."""
+        rows, lefts = together(self._held.rows(self._held.keys()), self._waiting.all())
+        keys = rows[KEY]
+        order = np.concatenate((grouping_order(keys[:lefts]), lefts + grouping_order(keys[lefts:])))
+        return rows.take(order, axis=1), lefts
 
     def _check_open(self, call: str) -> None:
         if self._closed:
@@ -304,7 +311,10 @@ class LocalStreamBuffer:
         ends: bool,
     ) -> Step:
         """Take accepted records in; ``before``: the frontiers of the touched ``keys`` before the batch, (2, k)."""
-        merged, duplicates = merge(self._held.rows(keys), *new, self._identified)
+        held = self._held.rows(keys)
+        if len(self._waiting):
+            held = together(held, self._waiting.take(keys, self._reached_by_other(keys, new)))
+        merged, duplicates = merge(held, *new, self._identified)
         known = self._known(merged, keys, before)
         relations = relate(merged, known, self._wants)
         left, right = new_pairs(merged, relations)
@@ -316,7 +326,10 @@ class LocalStreamBuffer:
         if not ends and len(merged.key):
             kept = find_kept(merged, known, relations, self._wants, self._tolerance_ns)
             note_done(merged, relations, self._wants, kept)
-        self._held.put(keys, *merged.whole(kept))
+        stay = kept
+        if is_backlog(len(kept), len(keys) + len(new[_LEFT].key) + len(new[_RIGHT].key)):
+            stay = self._waiting.put(merged, known, kept)
+        self._held.put(keys, merged.whole(stay))
         return Step(
             merged.seq(left),
             merged.seq(right),
@@ -326,6 +339,13 @@ class LocalStreamBuffer:
             *merged.seq_but(kept),
             *unmatched,
         )
+
+    def _reached_by_other(self, keys: Ints, new: tuple[Records, Records]) -> Ints:
+        """For each side, how far the other one has come with a step for ``keys``, by promise or record: (2, k), ns."""
+        reached = self._frontiers.at(keys)
+        for side, records in enumerate(new):
+            np.maximum.at(reached[side], keys.searchsorted(records.key), records.ts)
+        return reached[::-1]
 
     def _find_unmatched(
         self, merged: Merged, known: Known, relations: Relations, left: Ints, right: Ints

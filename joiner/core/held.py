@@ -7,7 +7,7 @@ what it touches, however many keys are held.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
 
-KEY, TS, SEQ, IDENTITY, NOTES = range(5)
+COLUMNS: Final = ("key", "ts", "seq", "identity", "notes")
 """The rows of a table of n records, int64 of shape (5, n): key, time in ns, log position in the own stream, identity,
 and what has been noted of the record."""
+
+KEY, TS, SEQ, IDENTITY, NOTES = range(len(COLUMNS))
 
 DONE: Final = 1
 """Noted where the neighbour that was found for certain, and told, has left the buffer."""
@@ -37,12 +39,22 @@ ORDINAL: Final = 2
 _ROOM_MIN: Final = 1024
 """Records that the table has room for at least."""
 
+Table: TypeAlias = "tuple[Ints, int]"
+"""A table of records, (5, n), and how many of them are left ones: these come first."""
+
+
+def together(*tables: Table) -> Table:
+    """The left ones of all tables, then the right ones of all."""
+    empty = np.empty((len(COLUMNS), 0), dtype=np.int64)
+    sides = [rows[:, :lefts] for rows, lefts in tables], [rows[:, lefts:] for rows, lefts in tables]
+    return np.concatenate([empty, *sides[0], *sides[1]], axis=1), sum(lefts for _, lefts in tables)
+
 
 class Held:
     """What is held of all keys, of both sides."""
 
     def __init__(self) -> None:
-        self._table = np.empty((5, 0), dtype=np.int64)
+        self._table = np.empty((len(COLUMNS), 0), dtype=np.int64)
         self._used = self._live = 0
         # By side and key.
         self._start, self._count = np.zeros((2, 2, 0), dtype=np.int64)
@@ -66,14 +78,15 @@ class Held:
         found: Ints = self._count[:, keys].sum(axis=0)
         return found
 
-    def rows(self, keys: Ints) -> tuple[Ints, int]:
-        """The records of ``keys``, and how many of them are left ones: these come first, and each side key by key."""
+    def rows(self, keys: Ints) -> Table:
+        """The records of ``keys``, each side key by key."""
         count = self._count[:, keys]
         entries = Segments(self._start[:, keys].ravel(), count.ravel()).entries()
         return self._table.take(entries, axis=1), int(count[0].sum())
 
-    def put(self, keys: Ints, rows: Ints, lefts: int) -> None:
-        """Hold ``rows``, in the order of `rows`, as all there is of their keys, and nothing of the other ``keys``."""
+    def put(self, keys: Ints, table: Table) -> None:
+        """Hold a table, in the order of `rows`, as all there is of their keys, and nothing of the other ``keys``."""
+        rows, lefts = table
         more = rows.shape[1]
         self._live += more - int(self._count[:, keys].sum())
         self._count[:, keys] = 0
@@ -92,7 +105,7 @@ class Held:
         rows, _ = self.rows(keys)
         count = self._count[:, keys].ravel()
         self._used = rows.shape[1]
-        self._table = np.empty((5, max(_ROOM_MIN, 2 * (self._used + more))), dtype=np.int64)
+        self._table = np.empty((len(COLUMNS), max(_ROOM_MIN, 2 * (self._used + more))), dtype=np.int64)
         self._table[:, : self._used] = rows
         self._start[:, keys] = (np.cumsum(count) - count).reshape(2, -1)
 
@@ -126,8 +139,8 @@ class Merged(NamedTuple):
         """Note a flag of the records at ``at``."""
         self.rows[NOTES, self.order[at]] |= flag
 
-    def whole(self, at: Ints) -> tuple[Ints, int]:
-        """The records at ``at``, which are ascending, and how many of them are left ones, as `Held.put` takes them."""
+    def whole(self, at: Ints) -> Table:
+        """The records at ``at``, which are ascending, as `Held.put` takes them."""
         right = self.is_right.take(at)
         lefts, rights = at.compress(~right), at.compress(right)
         return self.rows.take(self.order.take(np.concatenate((lefts, rights))), axis=1), len(lefts)
@@ -157,9 +170,7 @@ class Merged(NamedTuple):
         return seq[:at].compress(chosen[:at]), seq[at:].compress(chosen[at:])
 
 
-def merge(
-    held: tuple[Ints, int], left: Records, right: Records, identified: Sequence[bool | None]
-) -> tuple[Merged, Ints]:
+def merge(held: Table, left: Records, right: Records, identified: Sequence[bool | None]) -> tuple[Merged, Ints]:
     """Put new left and right records among the held ones; returns also which of ``rows`` are left out as duplicates.
 
     A duplicate has the side, key, time and identity of an earlier record; ``identified``: which sides have such.
@@ -189,7 +200,7 @@ def merge(
 def _together(held: Ints, lefts: int, left: Records, right: Records) -> tuple[Ints, Bools, int]:
     """All in one table, the left ones first, of each side the old ones first; which are old; where the right begin."""
     rights_at, count = lefts + len(left.key), held.shape[1] + len(left.key) + len(right.key)
-    rows, old = np.empty((5, count), dtype=np.int64), np.zeros(count, dtype=bool)
+    rows, old = np.empty((len(COLUMNS), count), dtype=np.int64), np.zeros(count, dtype=bool)
     for begin, earlier, new in ((0, held[:, :lefts], left), (rights_at, held[:, lefts:], right)):
         middle = begin + earlier.shape[1]
         end = middle + len(new.key)

@@ -257,6 +257,49 @@ MUTATIONS: Final = (
         "possible &= (frontier != FOREVER) & reaches(merged.ts, frontier, tolerance_ns)",
         "possible &= frontier != FOREVER",
     ),
+    Mutation(
+        "what the other side may still send waits",
+        "waiting.py",
+        "(ts > known.frontier.take(kept))",
+        "True",
+    ),
+    Mutation(
+        "what has the time of the other side's last waits",
+        "waiting.py",
+        "(ts > merged.ts.take(begin - 1))",
+        "(ts >= merged.ts.take(begin - 1))",
+    ),
+    Mutation(
+        "the last ones wait, too",
+        "waiting.py",
+        "found[at] = ts < of_key",
+        "found[at] = ts <= of_key",
+    ),
+    Mutation(
+        "what its own side may still come before waits",
+        "waiting.py",
+        "at = (is_settled & is_ahead)",
+        "at = is_ahead",
+    ),
+    Mutation("the first one waits, too", "waiting.py", "found[at.take(of_key.start)] = False", "pass"),
+    Mutation(
+        "none but those reached wait no longer",
+        "waiting.py",
+        "one_more = (behind < end) & (first",
+        "one_more = (behind < start) & (first",
+    ),
+    Mutation(
+        "what was reached at its very time waits on",
+        "waiting.py",
+        '(ts.take(middle, mode="clip") <= until)',
+        '(ts.take(middle, mode="clip") < until)',
+    ),
+    Mutation(
+        "records do not wake what waits, frontiers alone do",
+        "engine.py",
+        "np.maximum.at(reached[side], keys.searchsorted(records.key), records.ts)",
+        "pass",
+    ),
 )
 
 
