@@ -114,7 +114,11 @@ class SideInput:
 
     def rows(self) -> Rows:
         """All of the records."""
-        return self.parts[0] if len(self.parts) == 1 else Rows.together([_NO_ROWS, *self.parts])
+        if not self.parts:
+            return _NO_ROWS
+        if len(self.parts) > 1:
+            self.parts = [Rows.together(self.parts)]
+        return self.parts[0]
 
     def columns(self) -> tuple[Ints, Ints, Ints, Ints] | None:
         """Keys, times, offsets and identities for the engine; None where there are no records."""
@@ -147,6 +151,8 @@ class Keys:
     def __init__(self, unit: int, partitions: int, things: Sequence[str] = ()) -> None:
         self._unit = unit
         self._partitions = partitions
+        self.things = list(things)
+        """The things by number."""
         self._number = {thing: number for number, thing in enumerate(things)}
 
     def number(self, thing: str) -> int | None:
@@ -155,7 +161,8 @@ class Keys:
         if number is None:
             if partition_of(thing.encode(), self._partitions) != self._unit:
                 return None
-            number = self._number[thing] = len(self._number)
+            number = self._number[thing] = len(self.things)
+            self.things.append(thing)
         return number
 
     def numbers(self, things: Sequence[str]) -> Ints | None:
@@ -164,12 +171,8 @@ class Keys:
             return None
         return np.fromiter(map(self._number.__getitem__, things), dtype=np.int64, count=len(things))
 
-    def things(self) -> list[str]:
-        """The things by number."""
-        return list(self._number)
-
     def __len__(self) -> int:
-        return len(self._number)
+        return len(self.things)
 
 
 class TopicReader:

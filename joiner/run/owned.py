@@ -8,9 +8,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from joiner.run.intake import Messages
-from joiner.run.progress import FORMAT_VERSION, Progress
-from joiner.run.recovery import Claimant, Recovered
+from joiner.run.progress import Progress
+from joiner.run.recovery import Recovered
 from joiner.run.settings import ApplicationSettings
 from joiner.run.transaction import SnapshotPlace, UnitTransactions
 
@@ -60,24 +62,11 @@ class Owned:
         self.snapshot_at_s, self.records = time.monotonic(), 0
         return self.recovered.unit.snapshot(), self.recovered.place
 
-    def progress(self, claimant: Claimant) -> Progress:
-        """The progress record of this state."""
+    def progress(self) -> Progress:
+        """The progress record of this state; whose the unit is, the claim has written into the last one."""
         unit, last = self.recovered.unit, self.recovered.progress
-        return Progress(
-            format=FORMAT_VERSION,
-            application=last.application,
-            unit=last.unit,
-            run=claimant.run,
-            instance=claimant.instance,
-            placement=claimant.placement,
-            offsets=dict(unit.offsets),
-            start=last.start,
-            topics=last.topics,
-            partitions=last.partitions,
-            fingerprint=last.fingerprint,
-            semantics=last.semantics,
-            counts=dict(unit.counts),
-            joins=unit.progress(),
+        return msgspec.structs.replace(
+            last, offsets=dict(unit.offsets), counts=dict(unit.counts), joins=unit.progress()
         )
 
     def hand_in(self, progress: Progress, written: Future[SnapshotPlace | None]) -> None:

@@ -307,7 +307,7 @@ class JoinerProcess:
     def _hand_in(self, number: int, owned: Owned, effects: Effects, *, with_snapshot: bool) -> None:
         """Begin the commit of everything that the unit's state holds, the one before being finished."""
         try:
-            progress = owned.progress(self._claimant)
+            progress = owned.progress()
             snapshot = owned.snapshot() if with_snapshot else None
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
             self._give_up(number, error)

@@ -294,13 +294,12 @@ def first_progress(settings: JoinerSettings, unit: int, topics: dict[str, TopicF
 
 
 def _owned(found: Progress, claimant: Claimant) -> Progress:
-    return Progress(
-        **{
-            **{name: getattr(found, name) for name in found.__struct_fields__},
-            "run": claimant.run,
-            "instance": claimant.instance,
-            "placement": claimant.placement,
-        }
+    return msgspec.structs.replace(
+        found,
+        format=FORMAT_VERSION,
+        run=claimant.run,
+        instance=claimant.instance,
+        placement=claimant.placement,
     )
 
 

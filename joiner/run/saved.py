@@ -6,7 +6,7 @@ in ns, unless it was no plain number of the configured unit; its id is written a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -16,9 +16,6 @@ from broker.wire import Side
 from joiner.core import snapshot
 from joiner.core.errors import NewerSnapshotError
 from joiner.run.payloads import Rows
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 VERSION: Final = 2
 
@@ -89,7 +86,7 @@ def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
     times = _times_of(saved.times) if saved.times else (columns["ts_ns"] // UNIT_NS[time_unit]).tolist()
     quantities = np.array(saved.quantities, dtype=object).take(columns["quantity"])
     shown = map(Side, quantities.tolist(), times, result.tolist(), saved.ids)
-    return Rows(columns["seq"], columns["key"], columns["ts_ns"], result, _objects(shown, len(result)))
+    return Rows(columns["seq"], columns["key"], columns["ts_ns"], result, np.fromiter(shown, object, len(result)))
 
 
 def _times_of(data: bytes) -> list[Any]:
@@ -103,7 +100,3 @@ def _time_of(given: bytes) -> int | str | msgspec.Raw:
         return msgspec.json.decode(given, type=int | str)
     except msgspec.ValidationError:
         return msgspec.Raw(given)
-
-
-def _objects(values: Any, count: int) -> NDArray[np.object_]:
-    return np.fromiter(values, dtype=object, count=count)

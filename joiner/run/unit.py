@@ -136,8 +136,7 @@ class Unit:
             buffers[join.name] = buffer.snapshot()
             for name, side in zip(_SIDE_NAMES, payloads, strict=True):
                 rows[f"{join.name}.{name}"] = save_rows(side.rows(), time_unit)
-        things = self._keys.things()
-        return encode(Saved(VERSION, self.offsets, things, dict(self.counts), buffers, rows))
+        return encode(Saved(VERSION, self.offsets, self._keys.things, dict(self.counts), buffers, rows))
 
     @classmethod
     def restore(cls, settings: JoinerSettings, unit: int, data: bytes) -> Unit:
@@ -197,7 +196,7 @@ class Unit:
         self._forget(join, step)
 
     def _things_of(self, keys: Ints) -> list[str]:
-        things = self._keys.things()
+        things = self._keys.things
         return [things[key] for key in keys.tolist()]
 
     def _count(self, step: Step) -> None:
@@ -249,7 +248,7 @@ class Unit:
             if len(buffer) <= limit:
                 continue
             keys, counts = buffer.held_by_key()
-            things = self._keys.things()
+            things = self._keys.things
             most = ", ".join(f"{things[keys[at]]} ({counts[at]})" for at in np.argsort(-counts)[:5].tolist())
             message = (
                 f"unit {self.number}: join {join.name!r} holds {len(buffer)} records, more than "

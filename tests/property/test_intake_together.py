@@ -97,7 +97,7 @@ def _read(values: list[bytes | None], joins: list[dict[str, Any]], partitions: i
         for target, side in sorted(found.sides.items())
     }
     letters = [msgspec.to_builtins(letter) for letter in found.rejected]
-    return sides, letters, found.not_selected, found.marks, found.selected, keys.things()
+    return sides, letters, found.not_selected, found.marks, found.selected, keys.things
 
 
 def _tolist(columns: Iterable[NDArray[Any]]) -> list[Any]:

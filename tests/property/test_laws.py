@@ -27,8 +27,12 @@ EXAMPLES = int(os.environ.get("LSB_PROPERTY_EXAMPLES", "100"))
 law = settings(max_examples=EXAMPLES, deadline=None)
 
 
+def start(chosen: Options) -> LocalStreamBuffer:
+    return LocalStreamBuffer(**dataclasses.asdict(chosen))
+
+
 def join(left: Entries, right: Entries, chosen: Options) -> Pairs:
-    buffer = LocalStreamBuffer(**dataclasses.asdict(chosen))
+    buffer = start(chosen)
     told = pairs(push(buffer, left, right))
     rest = pairs(buffer.close())
     assert len({*told, *rest}) == len(told) + len(rest), "a pair is told twice"
@@ -162,11 +166,6 @@ def test_every_event_may_come_twice(feed: Feed, chosen: Options) -> None:
     dropped = (len(one) for one in (twice.left_duplicate_seq, twice.right_duplicate_seq))
     late = (len(one) // 2 for one in (twice.left_late_seq, twice.right_late_seq))
     assert sum(dropped) + sum(late) == records(feed.left, feed.right)
-
-
-def start(chosen: Options) -> LocalStreamBuffer:
-    # Columns of identities are one number for each event, whatever its name.
-    return LocalStreamBuffer(**dataclasses.asdict(chosen))
 
 
 @law

@@ -74,8 +74,8 @@ def progress_of_the_batch_before() -> AbstractContextManager[None]:
     """The progress record holds the vector before the batch."""
     of = Owned.progress
 
-    def wrong(self: Any, claimant: Any) -> Any:
-        return msgspec.structs.replace(of(self, claimant), offsets=self.recovered.progress.offsets)
+    def wrong(self: Any) -> Any:
+        return msgspec.structs.replace(of(self), offsets=self.recovered.progress.offsets)
 
     return _changed(Owned, "progress", wrong)
 
