@@ -6,6 +6,7 @@ One place converts; nobody else parses or builds these bytes. What is not here: 
     machine.data       `Record` or `Mark`
     machine.out        `Joined`
     machine.late       `Late`
+    machine.unmatched  `Unmatched`
     machine.rejected   `Rejected`
 """
 
@@ -88,11 +89,8 @@ class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     tie: str = ""
 
 
-class Late(msgspec.Struct, frozen=True, gc=False):
-    """A record that came after its stream's frontier had passed its time: not joined, not lost.
-
-    ``id`` is ``join:unit:side:offset``; ``topic``, ``partition``, ``offset`` tell where the record lies.
-    """
+class Told(msgspec.Struct, frozen=True, gc=False):
+    """What is told of one record of one side of a join: ``topic``, ``partition``, ``offset`` say where it lies."""
 
     id: str
     application: str
@@ -102,6 +100,21 @@ class Late(msgspec.Struct, frozen=True, gc=False):
     partition: int
     offset: int
     record: Record
+
+
+class Late(Told, frozen=True, gc=False):
+    """A record that came after its stream's frontier had passed its time: not joined, not lost.
+
+    ``id`` is ``join:unit:side:offset``.
+    """
+
+
+class Unmatched(Told, frozen=True, gc=False):
+    """A record that is in no pair and cannot get into one any more.
+
+    ``id`` is ``join:unit:offset:`` of a left record, ``join:unit::offset`` of a right one: that of a pair without the
+    other half.
+    """
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -229,12 +242,12 @@ def _time_ns(value: int | str | bytes, unit: str) -> int:
         raise Unreadable(str(error)) from error
 
 
-def encode(message: Record | Mark | Joined | Late | Rejected) -> bytes:
+def encode(message: Record | Mark | Joined | Told | Rejected) -> bytes:
     """The JSON bytes of a message."""
     return _encoder.encode(message)
 
 
-def encode_all(messages: Sequence[Record | Joined | Late | Rejected]) -> list[bytes]:
+def encode_all(messages: Sequence[Record | Joined | Told | Rejected]) -> list[bytes]:
     """The JSON bytes of many messages, quicker than one by one."""
     # No message has a line break in it: in texts it is written as \n.
     return _encoder.encode_lines(messages).split(b"\n")[:-1]

@@ -1,7 +1,7 @@
-"""Holds the outputs of one unit against what must be there: results, late records, dead letters.
+"""Holds the outputs of one unit against what must be there: results, late and unmatched records, dead letters.
 
-`Outputs` are the late and rejected records of the whole application, read once. A unit takes what it expects
-out of them; what nobody has taken in the end is unexpected.
+`Outputs` are the late, unmatched and rejected records of the whole application, read once. A unit takes what it
+expects out of them; what nobody has taken in the end is unexpected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from joiner.check.pairs import FoundJoined, FoundRecord, altered_fields, altered
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from joiner.check.evidence import Message
+    from joiner.check.evidence import Evidence, Message
     from joiner.check.findings import Findings, Tally
     from joiner.check.judgement import SideJudgement, UnitJudgement
     from joiner.check.pairs import ExpectedPairs
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 
 RESULTS: Final = "results"
 LATE: Final = "late records"
+UNMATCHED: Final = "unmatched records"
 REJECTED: Final = "rejected records"
 FAILED: Final = "failed pairs"
 
 
-class _FoundLateRecord(FoundRecord, frozen=True, kw_only=True):
+class _FoundToldRecord(FoundRecord, frozen=True, kw_only=True):
     thing: str
 
 
-class FoundLate(msgspec.Struct, frozen=True):
-    """A late record as it stands in the late topic."""
+class FoundTold(msgspec.Struct, frozen=True):
+    """A late or unmatched record as it stands in its topic."""
 
     id: str
     application: str
@@ -43,7 +44,7 @@ class FoundLate(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     offset: int
-    record: _FoundLateRecord
+    record: _FoundToldRecord
 
 
 class _FoundId(msgspec.Struct):
@@ -52,35 +53,34 @@ class _FoundId(msgspec.Struct):
 
 
 _joined = msgspec.json.Decoder(FoundJoined)
-_late = msgspec.json.Decoder(FoundLate)
+_told = msgspec.json.Decoder(FoundTold)
 _ids = msgspec.json.Decoder(_FoundId)
 
 
 @dataclass
 class Outputs:
-    """The application's late records and dead letters by id, and what nobody has expected yet."""
+    """The application's late and unmatched records, and dead letters, by id: what nobody has expected yet."""
 
-    late: dict[str, list[Message]] = field(default_factory=dict)
+    told: dict[str, dict[str, list[Message]]] = field(default_factory=lambda: {LATE: {}, UNMATCHED: {}})
     rejected: dict[str, list[tuple[Message, Rejected]]] = field(default_factory=dict)
     foreign_rejected: list[Rejected] = field(default_factory=list)
 
 
-def read_outputs(
-    late: Iterable[Message], rejected: Iterable[Message], settings: JoinerSettings, findings: Findings
-) -> Outputs:
-    """Sort the late topic and the dead letters into ours, by id, and those of others."""
+def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Findings) -> Outputs:
+    """Sort the late and unmatched records and the dead letters into ours, by id, and those of others."""
     outputs, application = Outputs(), settings.application.name
-    for message in late:
-        try:
-            found = _ids.decode(message.value or b"")
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            findings.differ("unexpected", LATE, "", f"{message.place}: no late record: {error}")
-            continue
-        if found.application == application:
-            outputs.late.setdefault(found.id, []).append(message)
-        else:
-            findings.count("late records of other applications")
-    for message in rejected:
+    for what, messages in ((LATE, evidence.late()), (UNMATCHED, evidence.unmatched())):
+        for message in messages:
+            try:
+                found = _ids.decode(message.value or b"")
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                findings.differ("unexpected", what, "", f"{message.place}: no such record: {error}")
+                continue
+            if found.application == application:
+                outputs.told[what].setdefault(found.id, []).append(message)
+            else:
+                findings.count(f"{what} of other applications")
+    for message in evidence.rejected():
         try:
             letter = decode_rejected(message.value or b"")
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -176,25 +176,47 @@ def compare_late(
     judgement: UnitJudgement, side: SideJudgement, outputs: Outputs, due: dict[str, int], findings: Findings
 ) -> None:
     """Compare the late records of one side with the late topic, and take them out of ``outputs``."""
-    name, unit = side.join.name, judgement.unit
-    tally = findings.tally(LATE, name)
     for offset in sorted(side.late):
-        identity = f"{name}:{unit}:{side.side}:{offset}"
-        place = f"late record {identity}: {side.topic} partition {unit} offset {offset}"
-        found = outputs.late.pop(identity, [])
-        is_due = offset < due[side.topic]
-        _count(tally, LATE, name, place, [message.place for message in found], findings, is_due=is_due)
-        for message in found:
-            wrong = _altered_late(message, side, judgement, offset)
-            if wrong:
-                findings.differ("altered", LATE, name, f"{identity} at {message.place}: {'; '.join(wrong)}")
+        identity = f"{side.join.name}:{judgement.unit}:{side.side}:{offset}"
+        _compare_told(LATE, identity, offset, side, judgement, outputs, findings, is_due=offset < due[side.topic])
 
 
-def _altered_late(message: Message, side: SideJudgement, judgement: UnitJudgement, offset: int) -> list[str]:
+def compare_unmatched(
+    judgement: UnitJudgement, side: SideJudgement, want: ExpectedPairs, outputs: Outputs, findings: Findings
+) -> None:
+    """Compare the unmatched records of one side with their topic, and take them out of ``outputs``."""
+    for offset in sorted(want.unmatched[side.side]):
+        place = f"{offset}:" if side.side == "left" else f":{offset}"
+        identity, is_due = f"{side.join.name}:{judgement.unit}:{place}", offset in want.unmatched_due[side.side]
+        _compare_told(UNMATCHED, identity, offset, side, judgement, outputs, findings, is_due=is_due)
+
+
+def _compare_told(
+    what: str,
+    identity: str,
+    offset: int,
+    side: SideJudgement,
+    judgement: UnitJudgement,
+    outputs: Outputs,
+    findings: Findings,
+    *,
+    is_due: bool,
+) -> None:
+    name = side.join.name
+    place = f"{what.removesuffix('s')} {identity}: {side.topic} partition {judgement.unit} offset {offset}"
+    found = outputs.told[what].pop(identity, [])
+    _count(findings.tally(what, name), what, name, place, [message.place for message in found], findings, is_due=is_due)
+    for message in found:
+        wrong = _altered_told(message, side, judgement, offset)
+        if wrong:
+            findings.differ("altered", what, name, f"{identity} at {message.place}: {'; '.join(wrong)}")
+
+
+def _altered_told(message: Message, side: SideJudgement, judgement: UnitJudgement, offset: int) -> list[str]:
     try:
-        found = _late.decode(message.value or b"")
+        found = _told.decode(message.value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return [f"it cannot be read as a late record: {error}"]
+        return [f"it cannot be read as such a record: {error}"]
     want = {
         "join": side.join.name,
         "side": side.side,
@@ -247,9 +269,10 @@ def compare_failed(want: ExpectedPairs, unit: int, outputs: Outputs, findings: F
 
 def compare_rest(outputs: Outputs, findings: Findings) -> None:
     """What nobody has taken out of ``outputs`` is unexpected."""
-    for identity, late in outputs.late.items():
-        text = f"{identity} at {late[0].place}: no such record was late"
-        findings.differ("unexpected", LATE, identity.partition(":")[0], text, len(late))
+    for what, told in outputs.told.items():
+        for identity, messages in told.items():
+            text = f"{identity} at {messages[0].place}: no such record was to be told"
+            findings.differ("unexpected", what, identity.partition(":")[0], text, len(messages))
     for identity, letters in outputs.rejected.items():
         message, letter = letters[0]
         text = f"{identity} at {message.place}: nothing was to be rejected there (its reason: {letter.reason})"

@@ -39,6 +39,7 @@ ACCOUNTS: Final = "accounts of quantities"
 
 FATES: Final = (
     "joined",
+    "unmatched",
     "waiting",
     "late",
     "duplicate",
@@ -288,8 +289,13 @@ class _Fates:
         self._judgement = result.judgement
         self._topic = topic
         self._start, self._stop = result.span.start.get(topic, 0), result.span.stop.get(topic, 0)
-        self._sides: dict[str, tuple[SideJudgement, set[int]]] = {
-            f"{side.join.name} {side.side}": (side, joined_offsets(result, side)) for side in self._judgement.sides
+        self._sides: dict[str, tuple[SideJudgement, set[int], set[int]]] = {
+            f"{side.join.name} {side.side}": (
+                side,
+                joined_offsets(result, side),
+                result.pairs[side.join.name].unmatched[side.side],
+            )
+            for side in self._judgement.sides
         }
 
     def of(self, offset: int, name: str) -> str:
@@ -302,11 +308,12 @@ class _Fates:
             return "rejected"
         if name == NO_SIDE:
             return "not selected"
-        side, joined = self._sides[name]
+        side, joined, unmatched = self._sides[name]
         holding = {
             "late": side.late,
             "duplicate": side.duplicates,
             "joined": joined,
+            "unmatched": unmatched,
             "waiting": side.accepted,
         }
         return next((fate for fate, offsets in holding.items() if offset in offsets), "unaccounted")

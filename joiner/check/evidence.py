@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from broker.settings import TopicSettings
     from joiner.run.progress import Progress
 
 
@@ -37,7 +38,7 @@ class Message(NamedTuple):
 
 
 class Evidence(Protocol):
-    """What `joiner.check.verify` asks for, in this order: progress, late and rejected, then unit by unit."""
+    """What `joiner.check.verify` asks for, in this order: progress, late, rejected, unmatched, then unit by unit."""
 
     def progress(self, unit: int) -> Progress | None:
         """The newest committed progress record before any output was read: C. None: the unit has not
@@ -51,6 +52,10 @@ class Evidence(Protocol):
 
     def rejected(self) -> Iterable[Message]:
         """The dead letters, all partitions."""
+        ...
+
+    def unmatched(self) -> Iterable[Message]:
+        """The unmatched records, all partitions; nothing where no join tells any."""
         ...
 
     def out(self, unit: int) -> Iterable[Message]:
@@ -83,9 +88,7 @@ class RecordedEvidence:
 
     progress_by_unit: dict[int, Progress]
     messages: list[Message]
-    out_topic: str
-    late_topic: str
-    rejected_topic: str
+    topics: TopicSettings
     progress_later: dict[int, Progress] = field(default_factory=dict)
 
     def progress(self, unit: int) -> Progress | None:
@@ -98,15 +101,19 @@ class RecordedEvidence:
 
     def late(self) -> Iterable[Message]:
         """See `Evidence.late`."""
-        return [message for message in self.messages if message.topic == self.late_topic]
+        return [message for message in self.messages if message.topic == self.topics.late]
 
     def rejected(self) -> Iterable[Message]:
         """See `Evidence.rejected`."""
-        return [message for message in self.messages if message.topic == self.rejected_topic]
+        return [message for message in self.messages if message.topic == self.topics.rejected]
+
+    def unmatched(self) -> Iterable[Message]:
+        """See `Evidence.unmatched`."""
+        return [message for message in self.messages if message.topic == self.topics.unmatched]
 
     def out(self, unit: int) -> Iterable[Message]:
         """See `Evidence.out`."""
-        return [m for m in self.messages if m.topic == self.out_topic and m.partition == unit]
+        return [m for m in self.messages if m.topic == self.topics.out and m.partition == unit]
 
     def inputs(self, unit: int, topic: str, start: int, stop: int) -> Iterable[Message]:
         """See `Evidence.inputs`."""

@@ -7,6 +7,7 @@ Property tests hold it equal to the nested loops of `joiner.check.oracle`.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -62,6 +63,61 @@ def join(
     return Answer(set(seqs), *late)
 
 
+def unmatched(
+    left: Stream,
+    right: Stream,
+    tolerance_ns: int | None,
+    *,
+    direction: str = "both",
+    driver: str = "both",
+) -> tuple[set[int], set[int]]:
+    """As `joiner.check.oracle.unmatched`: what is alone now is tried with each record that might still come."""
+    paired = certain_pairs(left, right, tolerance_ns, direction=direction, driver=driver, closed=True)
+    sides = ("left", left, right, paired.left_seq), ("right", right, left, paired.right_seq)
+    found: list[set[int]] = []
+    for name, own, other, has_pair in sides:
+        looks, others_look = driver in {"both", name}, driver != name
+        own_times, other_times = own.times_by_key(), other.times_by_key()
+        frontier, place = other.frontier_of(own.key), np.arange(len(own.key)) - np.searchsorted(own.key, own.key)
+        alone: set[int] = set()
+        for at in np.flatnonzero(~np.isin(own.seq, has_pair)).tolist():
+            key, ts = int(own.key[at]), int(own.ts[at])
+            moments = {max(int(frontier[at]), ts), ts, ts - 1}
+            if not any(
+                comes >= frontier[at]
+                and (tolerance_ns is None or abs(comes - ts) <= tolerance_ns)
+                and (
+                    (looks and _finds_newcomer(ts, comes, other_times.get(key, []), direction))
+                    or (others_look and int(place[at]) in _newcomer_finds(comes, own_times[key], direction))
+                )
+                for comes in moments
+            ):
+                alone.add(int(own.seq[at]))
+        found.append(alone)
+    return found[0], found[1]
+
+
+def _finds_newcomer(ts: int, comes: int, others: list[int], direction: str) -> bool:
+    """Whether a record at ``ts`` has as its neighbour one that comes last of all, among ``others``, which rise."""
+    before, behind = bisect_right(others, ts), bisect_left(others, ts)
+    is_prev = comes <= ts and bisect_right(others, comes) == before
+    is_next = comes >= ts and bisect_right(others, comes) == behind
+    if direction == "nearest":
+        is_next &= not is_prev and (not before or comes - ts < ts - others[before - 1])
+        is_prev &= behind == len(others) or ts - comes <= others[behind] - ts
+    return (is_prev and direction != "forward") or (is_next and direction != "backward")
+
+
+def _newcomer_finds(comes: int, times: list[int], direction: str) -> set[int]:
+    """The places in ``times``, which rise, of the neighbours of a record that comes at a time."""
+    before, behind = bisect_right(times, comes) - 1, bisect_left(times, comes)
+    has_prev, has_next = before >= 0 and direction != "forward", behind < len(times) and direction != "backward"
+    if direction == "nearest" and has_prev and has_next:
+        has_next = times[behind] - comes < comes - times[before]
+        has_prev = not has_next
+    return {place for place, has in ((before, has_prev), (behind, has_next)) if has}
+
+
 ACCEPTED: Final = 0
 LATE: Final = 1
 DUPLICATE: Final = 2
@@ -113,6 +169,13 @@ class Stream:
     ts: Ints
     seq: Ints
     frontiers: dict[int, int]
+
+    def times_by_key(self) -> dict[int, list[int]]:
+        """The times of each key, rising."""
+        if not len(self.key):
+            return {}
+        keys, starts = np.unique(self.key, return_index=True)
+        return dict(zip(keys.tolist(), map(np.ndarray.tolist, np.split(self.ts, starts[1:])), strict=True))
 
     def frontier_of(self, keys: Ints) -> Ints:
         """The frontier of each of ``keys``, which are sorted."""

@@ -93,24 +93,22 @@ class KafkaEvidence:
         self._consumer.close()
 
     def _open(self) -> None:
-        topics, partitions = self._settings.topics, self._settings.topics.partitions
+        partitions = self._settings.topics.partitions
         facts = self._topic_facts()
         for unit in range(partitions):
             progress = self._newest_progress(unit)
             if progress is not None:
                 _check_topics(progress, facts, partitions)
             self._progress[unit] = progress
-        for topic in (topics.out, topics.late, topics.rejected, *self._settings.input_topics):
+        for topic in (*self._settings.output_topics.values(), *self._settings.input_topics):
             for partition in range(partitions):
                 self._ends[topic, partition] = self._range(topic, partition)[1]
 
     def _topic_facts(self) -> dict[str, TopicFacts]:
-        topics, partitions = self._settings.topics, self._settings.topics.partitions
+        partitions = self._settings.topics.partitions
         servers = self._settings.kafka.bootstrap_servers
         names = [
-            topics.out,
-            topics.late,
-            topics.rejected,
+            *self._settings.output_topics.values(),
             self._settings.state_topic,
             *self._settings.input_topics,
         ]
@@ -148,6 +146,11 @@ class KafkaEvidence:
     def rejected(self) -> Iterator[Message]:
         """The dead letters."""
         return self._whole(self._settings.topics.rejected)
+
+    def unmatched(self) -> Iterator[Message]:
+        """The unmatched records."""
+        topic = self._settings.output_topics.get("unmatched")
+        return iter(()) if topic is None else self._whole(topic)
 
     def out(self, unit: int) -> Iterator[Message]:
         """A partition of the results."""

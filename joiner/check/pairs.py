@@ -1,5 +1,4 @@
-"""The results that must have been written for the pairs of one join in one unit, and comparing what was
-found.
+"""What must have been written for the pairs and unmatched records of one join in one unit, and comparing results.
 
 A pair whose joining function raises or gives no finite number must be a dead letter instead. Built-in
 functions must agree to the last bit, others to a relative 1e-12.
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from joiner.run.settings import JoinSettings
 
 _RELATIVE_ERROR: Final = 1e-12
+_SIDES: Final = ("left", "right")
 
 
 class FoundRecord(msgspec.Struct, frozen=True):
@@ -53,11 +53,19 @@ class FoundJoined(msgspec.Struct, frozen=True):
     tie: str = ""
 
 
+class Certain(NamedTuple):
+    """What is certain of a join in a unit: its pairs, and the offsets of unmatched records on the left and right."""
+
+    pairs: expected.Pairs
+    unmatched: tuple[set[int], set[int]]
+
+
 @dataclass
 class ExpectedPairs:
     """n pairs of a join in a unit: all that may be there (E(C')), and which of them must be (E(C)).
 
-    ``values``: shape (n,) or (n, 2); ``failed`` marks those whose joining function failed.
+    ``values``: shape (n,) or (n, 2); ``failed`` marks those whose joining function failed. ``unmatched`` by side, and
+    which of these must be there.
     """
 
     join: JoinSettings
@@ -67,14 +75,16 @@ class ExpectedPairs:
     right: list[Record]
     values: NDArray[np.float64]
     failed: NDArray[np.bool_]
+    unmatched: dict[str, set[int]]
+    unmatched_due: dict[str, set[int]]
 
 
 def expect_pairs(
-    judgement: UnitJudgement, sides: tuple[SideJudgement, SideJudgement], due: expected.Pairs | None
+    judgement: UnitJudgement, sides: tuple[SideJudgement, SideJudgement], due: Certain | None
 ) -> ExpectedPairs:
-    """The pairs of a join as judged so far; ``due`` are those at C where the judgement has gone on to C'."""
+    """What is certain of a join as judged so far; ``due`` is that at C where the judgement has gone on to C'."""
     left, right = sides
-    pairs = certain_now(left, right)
+    pairs, unmatched = now = certain_now(left, right)
     lefts, rights = (
         [judgement.records[side.topic][offset] for offset in seqs.tolist()]
         for side, seqs in ((left, pairs.left_seq), (right, pairs.right_seq))
@@ -82,19 +92,32 @@ def expect_pairs(
     values = _apply(left.join.function, _columns(lefts, pairs.left_ts), _columns(rights, pairs.right_ts))
     finite = np.isfinite(values)
     failed: NDArray[np.bool_] = np.logical_not(finite if values.ndim == 1 else finite.all(axis=1))
-    return ExpectedPairs(left.join, pairs, _is_due(pairs, due), lefts, rights, values, failed)
-
-
-def certain_now(left: SideJudgement, right: SideJudgement) -> expected.Pairs:
-    """The pairs of a join that are certain by what has been judged."""
-    join = left.join
-    return expected.certain_pairs(
-        left.judge.stream(), right.judge.stream(), join.tolerance, direction=join.direction, driver=join.driver
+    return ExpectedPairs(
+        left.join,
+        pairs,
+        _is_due(pairs, (due or now).pairs),
+        lefts,
+        rights,
+        values,
+        failed,
+        dict(zip(_SIDES, unmatched, strict=True)),
+        dict(zip(_SIDES, (due or now).unmatched, strict=True)),
     )
 
 
-def _is_due(pairs: expected.Pairs, due: expected.Pairs | None) -> NDArray[np.bool_]:
-    if due is None:
+def certain_now(left: SideJudgement, right: SideJudgement) -> Certain:
+    """What is certain of a join by what has been judged."""
+    join, streams = left.join, (left.judge.stream(), right.judge.stream())
+    pairs = expected.certain_pairs(*streams, join.tolerance, direction=join.direction, driver=join.driver)
+    if join.emit_unmatched == "none":
+        return Certain(pairs, (set(), set()))
+    alone = expected.unmatched(*streams, join.tolerance, direction=join.direction, driver=join.driver)
+    lefts, rights = (found if join.tells_unmatched(side) else set() for side, found in zip(_SIDES, alone, strict=True))
+    return Certain(pairs, (lefts, rights))
+
+
+def _is_due(pairs: expected.Pairs, due: expected.Pairs) -> NDArray[np.bool_]:
+    if due is pairs:
         return np.ones(len(pairs.left_seq), dtype=np.bool_)
     first = set(zip(due.left_seq.tolist(), due.right_seq.tolist(), strict=True))
     both = zip(pairs.left_seq.tolist(), pairs.right_seq.tolist(), strict=True)

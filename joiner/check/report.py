@@ -34,7 +34,7 @@ def render_findings(findings: Findings) -> str:
     """The whole report."""
     parts = [_compared(findings)]
     if findings.sides:
-        header = ("join", "side", "accepted", "joined", "waiting", "late", "duplicate")
+        header = ("join", "side", "accepted", "joined", "unmatched", "waiting", "late", "duplicate")
         parts.append(render_table(header, [[side[name] for name in header] for side in findings.sides]))
     if findings.events:
         parts.append(_events(findings))

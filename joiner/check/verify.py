@@ -2,7 +2,7 @@
 hold.
 
     1. C of every unit, from its newest committed progress record
-    2. the late topic and the dead letters, sorted by id; where asked for, the points of the database
+    2. the late and unmatched records and the dead letters, sorted by id; where asked for, the points of the database
     3. for each unit: the results of its partition; C once more (C'); its input logs from the start to C and
        on to C', judged record by record; the pairs that are certain at C (must be there) and at C' (may be
        there)
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joiner.check.evidence import Evidence
-    from joiner.check.expected import Pairs
     from joiner.check.judgement import SideJudgement
-    from joiner.check.pairs import ExpectedPairs
+    from joiner.check.pairs import Certain, ExpectedPairs
     from joiner.run.progress import Progress
     from joiner.run.settings import JoinerSettings
 
@@ -77,7 +76,7 @@ def verify(
     """Check an application. Raises `EvidenceError` and `WrongApplicationError` where that cannot be done."""
     findings = Findings(examples_max)
     begun = _begun_units(settings, evidence, findings)
-    outputs = comparison.read_outputs(evidence.late(), evidence.rejected(), settings, findings)
+    outputs = comparison.read_outputs(evidence, settings, findings)
     for unit in range(settings.topics.partitions):
         result = _verify_unit(settings, evidence, unit, begun.get(unit), outputs, findings)
         for check in further:
@@ -144,6 +143,7 @@ def _verify_unit(
     comparison.compare_results(pairs, results, judgement, settings.events.time_unit, findings)
     for side in judgement.sides:
         comparison.compare_late(judgement, side, outputs, span.due, findings)
+        comparison.compare_unmatched(judgement, side, pairs[side.join.name], outputs, findings)
     comparison.compare_rejected(judgement, outputs, span.due, findings)
     for want in pairs.values():
         comparison.compare_failed(want, unit, outputs, findings)
@@ -183,7 +183,7 @@ def _judge_unit(evidence: Evidence, span: Span, judgement: UnitJudgement) -> dic
         judgement.read(topic, evidence.inputs(judgement.unit, topic, span.start[topic], span.due[topic]))
     joins = [(left, right) for left, right in zip(judgement.sides[::2], judgement.sides[1::2], strict=True)]
     at_rest = span.stop == span.due
-    due: list[Pairs | None] = [None if at_rest else certain_now(left, right) for left, right in joins]
+    due: list[Certain | None] = [None if at_rest else certain_now(left, right) for left, right in joins]
     for topic in topics:
         if span.stop[topic] > span.due[topic]:
             judgement.read(topic, evidence.inputs(judgement.unit, topic, span.due[topic], span.stop[topic]))
@@ -216,7 +216,8 @@ def _report_unit(evidence: Evidence, result: UnitResult, findings: Findings) -> 
         numbers = {
             "accepted": len(side.accepted),
             "joined": joined,
-            "waiting": len(side.accepted) - joined,
+            "unmatched": len(unmatched := result.pairs[side.join.name].unmatched[side.side]),
+            "waiting": len(side.accepted) - joined - len(unmatched),
             "late": len(side.late),
             "duplicate": len(side.duplicates),
         }

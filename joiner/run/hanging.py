@@ -39,7 +39,7 @@ from typing import Final, TypeVar
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
 
-from broker.wire import Joined, Late, Rejected
+from broker.wire import Joined, Rejected, Told
 from joiner.run.clients import TIMEOUT_S, log_range, make_consumer, make_producer, make_reader, read_to_end, timed_out
 from joiner.run.progress import Progress, encode, unsettled_key
 from joiner.run.settings import JoinerSettings
@@ -127,7 +127,8 @@ def settle(
     effects.joined = _missing(settings, unit, topics.out, effects.joined)
     effects.late = _missing(settings, unit, topics.late, effects.late)
     effects.rejected = _missing(settings, unit, topics.rejected, effects.rejected)
-    missing = len(effects.joined) + len(effects.late) + len(effects.rejected)
+    effects.unmatched = _missing(settings, unit, topics.unmatched, effects.unmatched)
+    missing = len(effects.joined) + len(effects.late) + len(effects.rejected) + len(effects.unmatched)
     _log.warning("unit %s: settled; %s results were missing and are written with the claim", unit, missing)
     return effects
 
@@ -159,16 +160,16 @@ def draw_line(settings: JoinerSettings, unit: int, transactions: UnitTransaction
 
 def _topics(settings: JoinerSettings) -> list[str]:
     """Where a unit writes."""
-    return [settings.state_topic, settings.topics.out, settings.topics.late, settings.topics.rejected]
+    return [settings.state_topic, *settings.output_topics.values()]
 
 
-class _Told(msgspec.Struct):
+class _Named(msgspec.Struct):
     """What results, late records and dead letters tell of themselves, as far as it matters here."""
 
     id: str = ""
 
 
-_Written = TypeVar("_Written", Joined, Late, Rejected)
+_Written = TypeVar("_Written", bound=Joined | Told | Rejected)
 
 
 def _missing(settings: JoinerSettings, unit: int, topic: str, wanted: list[_Written]) -> list[_Written]:
@@ -185,7 +186,7 @@ def _missing(settings: JoinerSettings, unit: int, topic: str, wanted: list[_Writ
 def _id_of(value: bytes | None) -> str:
     """Empty where it has none."""
     try:
-        return msgspec.json.decode(value or b"", type=_Told).id
+        return msgspec.json.decode(value or b"", type=_Named).id
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ""
 

@@ -384,9 +384,7 @@ def _replay(settings: JoinerSettings, unit: Unit, until: dict[str, int], effects
             ends = {topic: min(end, until[topic]) for topic, end in ends.items() if topic in behind}
             brought = unit.apply(batches, ends, silent=effects is None)
             if effects is not None:
-                effects.joined += brought.joined
-                effects.late += brought.late
-                effects.rejected += brought.rejected
+                effects.add(brought)
             replayed += sum(map(len, batches.values()))
             behind = {topic: at for topic, at in behind.items() if topic not in reached}
             if time.monotonic() > deadline:

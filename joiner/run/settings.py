@@ -68,6 +68,11 @@ class JoinSettings(Section):
     direction: Literal["both", "backward", "forward", "nearest"] = "both"
     driver: Literal["both", "left", "right"] = "both"
     progress: Literal["key", "partition"] = "key"
+    emit_unmatched: Literal["none", "left", "right", "both"] = "none"
+
+    def tells_unmatched(self, side: str) -> bool:
+        """Whether those of the ``"left"`` or of the ``"right"`` are told."""
+        return self.emit_unmatched in {side, "both"}
 
 
 class ApplicationSettings(Section):
@@ -110,11 +115,11 @@ class JoinerSettings(ServiceSettings):
                 mistakes.append(
                     f"join {join.name!r}: a record may be on both sides; give them other topics or quantities"
                 )
-        outputs = {self.topics.out, self.topics.late, self.topics.rejected, self.topics.unmatched, self.state_topic}
+        written = {*self.output_topics.values(), self.state_topic}
         mistakes += [
             f"the topic {topic!r} is both read and written: the joiner would take its own output for input"
             for topic in self.input_topics
-            if topic in outputs
+            if topic in written
         ]
         if mistakes:
             raise ValueError("; ".join(mistakes))
@@ -130,6 +135,14 @@ class JoinerSettings(ServiceSettings):
         return sorted({str(self.stream(side)["topic"]) for join in self.join for side in (join.left, join.right)})
 
     @property
+    def output_topics(self) -> dict[str, str]:
+        """The topics that the joins write, by the name of their setting."""
+        names = ["out", "late", "rejected"]
+        if any(join.emit_unmatched != "none" for join in self.join):
+            names.append("unmatched")
+        return {name: getattr(self.topics, name) for name in names}
+
+    @property
     def state_topic(self) -> str:
         """The application's state topic."""
         return f"{self.application.name}.state"
@@ -139,7 +152,7 @@ class JoinerSettings(ServiceSettings):
         return {
             "version": SEMANTICS_VERSION,
             # Two processes that write to different topics would each leave half of the results.
-            "outputs": {"out": self.topics.out, "late": self.topics.late, "rejected": self.topics.rejected},
+            "outputs": self.output_topics,
             "time_unit": self.events.time_unit,
             "ahead_max_ns": self.application.ahead_max,
             "joins": {
@@ -150,7 +163,7 @@ class JoinerSettings(ServiceSettings):
                     "lateness_ns": list(join.lateness),
                     "direction": join.direction,
                     "driver": join.driver,
-                    "emit_unmatched": "none",
+                    "emit_unmatched": join.emit_unmatched,
                     "progress": join.progress,
                 }
                 for join in self.join

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
-from broker.wire import Joined, Late, Rejected, encode_all
+from broker.wire import Joined, Late, Rejected, Unmatched, encode_all
 from joiner.core.engine import LocalStreamBuffer, Step
 from joiner.core.errors import NewerSnapshotError, SnapshotError
 from joiner.run.intake import LEFT, RIGHT, Keys, Messages, SideInput, TopicReader
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _SideName = Literal["left", "right"]
 _SIDE_NAMES: Final[tuple[_SideName, _SideName]] = ("left", "right")
 
+_Told = TypeVar("_Told", Late, Unmatched)
+
 
 Outgoing = dict[str, tuple[Sequence[bytes | None], Sequence[bytes | None]]]
 """Messages by topic: their keys and their values."""
@@ -51,12 +53,21 @@ class Effects:
     joined: list[Joined] = field(default_factory=list)
     late: list[Late] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
+    unmatched: list[Unmatched] = field(default_factory=list)
+
+    def add(self, more: Effects) -> None:
+        """Take those of a following batch."""
+        self.joined += more.joined
+        self.late += more.late
+        self.rejected += more.rejected
+        self.unmatched += more.unmatched
 
     def messages(self, topics: TopicSettings) -> Outgoing:
         """What is to be written, by topic."""
         keyed = (
             (topics.out, [one.thing for one in self.joined], encode_all(self.joined)),
             (topics.late, [one.record.thing for one in self.late], encode_all(self.late)),
+            (topics.unmatched, [one.record.thing for one in self.unmatched], encode_all(self.unmatched)),
         )
         found: Outgoing = {topic: (list(map(str.encode, things)), values) for topic, things, values in keyed if values}
         if self.rejected:
@@ -81,6 +92,7 @@ class Unit:
                 direction=join.direction,
                 driver=join.driver,
                 progress=join.progress,
+                emit_unmatched=join.emit_unmatched,
             )
             for join in settings.join
         ]
@@ -192,7 +204,7 @@ class Unit:
                 joined, failed = self._outlets[join].results(self._pairs(join, step))
                 effects.joined += joined
                 effects.rejected += failed
-            self._report_late(join, step, effects)
+            self._tell_of_records(join, step, effects)
         self._forget(join, step)
 
     def _things_of(self, keys: Ints) -> list[str]:
@@ -203,34 +215,40 @@ class Unit:
         self.counts["pairs"] += len(step.left_seq)
         self.counts["late"] += len(step.left_late_seq) + len(step.right_late_seq)
         self.counts["duplicates"] += len(step.left_duplicate_seq) + len(step.right_duplicate_seq)
+        self.counts["unmatched"] += len(step.left_unmatched_seq) + len(step.right_unmatched_seq)
 
     def _pairs(self, join: int, step: Step) -> Pairs:
         left, right = self._payloads[join]
         lefts, rights = left.find(step.left_seq), right.find(step.right_seq)
         return Pairs(lefts, rights, self._things_of(lefts.key), step.left_ordinal, step.right_ordinal)
 
-    def _report_late(self, join: int, step: Step, effects: Effects) -> None:
+    def _tell_of_records(self, join: int, step: Step, effects: Effects) -> None:
+        start = f"{self._settings.join[join].name}:{self.number}:"
+        late, unmatched = effects.late, effects.unmatched
+        late += self._told(Late, join, LEFT, step.left_late_seq, f"{start}left:%d")
+        late += self._told(Late, join, RIGHT, step.right_late_seq, f"{start}right:%d")
+        unmatched += self._told(Unmatched, join, LEFT, step.left_unmatched_seq, f"{start}%d:")
+        unmatched += self._told(Unmatched, join, RIGHT, step.right_unmatched_seq, f"{start}:%d")
+
+    def _told(self, kind: type[_Told], join: int, side: int, told_seq: Ints, identity: str) -> list[_Told]:
+        if not len(told_seq):
+            return []
         options = self._settings.join[join]
-        for side, (name, late_seq) in enumerate(
-            zip(_SIDE_NAMES, (step.left_late_seq, step.right_late_seq), strict=True)
-        ):
-            if not len(late_seq):
-                continue
-            topic = str(self._settings.stream((options.left, options.right)[side])["topic"])
-            rows = self._payloads[join][side].find(late_seq)
-            effects.late += [
-                Late(
-                    f"{options.name}:{self.number}:{name}:{seq}",
-                    self._settings.application.name,
-                    options.name,
-                    name,
-                    topic,
-                    self.number,
-                    seq,
-                    record_of(thing, shown),
-                )
-                for seq, thing, shown in zip(late_seq.tolist(), self._things_of(rows.key), rows.shown, strict=True)
-            ]
+        topic = str(self._settings.stream((options.left, options.right)[side])["topic"])
+        rows = self._payloads[join][side].find(told_seq)
+        return [
+            kind(
+                identity % seq,
+                self._settings.application.name,
+                options.name,
+                _SIDE_NAMES[side],
+                topic,
+                self.number,
+                seq,
+                record_of(thing, shown),
+            )
+            for seq, thing, shown in zip(told_seq.tolist(), self._things_of(rows.key), rows.shown, strict=True)
+        ]
 
     def _forget(self, join: int, step: Step) -> None:
         left, right = self._payloads[join]

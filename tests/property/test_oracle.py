@@ -31,6 +31,15 @@ def streams(draw: st.DrawFn) -> list[Rec | Mark]:
     return entries
 
 
+def judge_all(judge: Judge, entries: list[Rec | Mark]) -> Judge:
+    for entry in entries:
+        if isinstance(entry, Mark):
+            judge.mark(entry.key, entry.ts)
+        else:
+            judge.judge(*entry)
+    return judge
+
+
 LATENESS = st.one_of(st.integers(0, 8), st.integers(0, 2**62))
 DIRECTIONS = ("both", "backward", "forward", "nearest")
 OPTIONS = st.fixed_dictionaries(
@@ -53,6 +62,18 @@ def test_the_quick_computation_equals_the_nested_loops(
     assert quick.pairs == slow.pairs
     assert quick.left_late == {record.seq for record in slow.left.late}
     assert quick.right_late == {record.seq for record in slow.right.late}
+
+
+@given(left=streams(), right=streams(), options=OPTIONS)
+def test_the_quick_search_for_unmatched_records_finds_those_that_trying_finds(
+    left: list[Rec | Mark], right: list[Rec | Mark], options: dict[str, Any]
+) -> None:
+    lateness = options["lateness_ns"]
+    sides = lateness if isinstance(lateness, tuple) else (lateness, lateness)
+    judges = [Judge(lateness_ns, options["progress"]) for lateness_ns in sides]
+    lefts, rights = (judge_all(judge, entries).stream() for judge, entries in zip(judges, (left, right), strict=True))
+    how = {name: options[name] for name in ("direction", "driver")}
+    assert expected.unmatched(lefts, rights, options["tolerance_ns"], **how) == oracle.unmatched(left, right, **options)
 
 
 @given(left=streams(), right=streams(), options=OPTIONS, data=st.data())
@@ -82,13 +103,7 @@ def test_the_join_is_symmetric(
 
 @given(left=streams(), right=streams())
 def test_the_ordinals_among_equal_times_are_the_same(left: list[Rec | Mark], right: list[Rec | Mark]) -> None:
-    judges = Judge(3), Judge(0)
-    for judge, entries in zip(judges, (left, right), strict=True):
-        for entry in entries:
-            if isinstance(entry, Mark):
-                judge.mark(entry.key, entry.ts)
-            else:
-                judge.judge(*entry)
+    judges = judge_all(Judge(3), left), judge_all(Judge(0), right)
     pairs = certain_pairs(judges[0].stream(), judges[1].stream(), None, closed=True)
     answer = oracle.join(left, right, lateness_ns=(3, 0), closed=True)
     lefts, rights = oracle.ordinals(answer.left.accepted), oracle.ordinals(answer.right.accepted)

@@ -24,8 +24,9 @@ _GAP: Final = {
     "right": "speed",
     "function": "difference",
     "output": "g",
-    "tolerance": "3s",
+    "tolerance": "150ms",
     "lateness": ["1s", "500ms"],
+    "emit_unmatched": "both",
 }
 _APART: Final = {
     "name": "apart",

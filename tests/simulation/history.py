@@ -133,7 +133,7 @@ class _History:
 
     def _make_topics(self) -> None:
         topics = self._settings.topics
-        for name in (*self._settings.input_topics, topics.out, topics.late, topics.rejected, _STATE):
+        for name in (*self._settings.input_topics, topics.out, topics.late, topics.rejected, topics.unmatched, _STATE):
             self.world.kafka.create_topic(name, topics.partitions)
 
     # The director's part

@@ -57,9 +57,9 @@ def judge(kafka: MemoryKafka, settings: JoinerSettings) -> tuple[str, Findings |
         outputs = [topic for topic in (settings.topics.out, settings.topics.late) if _messages(kafka, topic)]
         return (f"nothing is claimed and {outputs} hold records" if outputs else ""), None
     topics = settings.topics
-    names = [*settings.input_topics, topics.out, topics.late, topics.rejected]
+    names = [*settings.input_topics, topics.out, topics.late, topics.rejected, topics.unmatched]
     messages = [message for name in names for message in _messages(kafka, name)]
-    evidence = RecordedEvidence(progress, messages, topics.out, topics.late, topics.rejected)
+    evidence = RecordedEvidence(progress, messages, topics)
     findings = verify(settings, evidence)
     return ("" if findings.is_right else render_findings(findings)), findings
 

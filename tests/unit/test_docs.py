@@ -95,7 +95,7 @@ def told_default(cell: str) -> object:
         return parse_duration(text)
     if size := re.fullmatch(r"([\d,]+)(?: (MiB|messages))?", text):
         return int(size[1].replace(",", "")) * (2**20 if size[2] == "MiB" else 1)
-    return None if text == "none" else text
+    return None if cell == "none" else text
 
 
 def real_default(field: FieldInfo) -> object:
@@ -165,6 +165,7 @@ CHANGED: Final[dict[str, dict[str, Any]]] = {
     "join": {
         "name": "other", "left": "c", "right": "c", "function": "product", "output": "other", "tolerance": "1s",
         "lateness": "1s", "direction": "nearest", "driver": "left", "progress": "partition",
+        "emit_unmatched": "left",
     },
 }  # fmt: skip
 
@@ -246,6 +247,7 @@ FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[s
     "mark": (lambda text: wire.decode_data(text, "ms")[0], wire.Mark, set()),
     "joined": (wire.decode_joined, wire.Joined, {"tie"}),
     "late": (msgspec.json.Decoder(wire.Late).decode, wire.Late, set()),
+    "unmatched": (msgspec.json.Decoder(wire.Unmatched).decode, wire.Unmatched, set()),
     "rejected": (wire.decode_rejected, wire.Rejected, set()),
     "progress": (progress.decode_progress, progress.Progress, set()),
     "manifest": (progress.decode_manifest, progress.Manifest, set()),

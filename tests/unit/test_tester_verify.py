@@ -55,6 +55,7 @@ def test_the_pretended_run_has_every_kind_of_output(pipeline: Pipeline) -> None:
     findings = check(pipeline)
     for what in ("results", "late records"):
         assert all(findings.tally(what, join).expected > 1 for join in ("power", "gap", "keep"))
+    assert findings.tally("unmatched records", "gap").expected > 1
     assert findings.tally("rejected records").expected >= 5
     assert findings.tally("failed pairs", "gap").expected >= 1
     assert all(side["duplicate"] for side in findings.sides)
@@ -133,8 +134,15 @@ def test_what_is_no_result_is_unexpected(pipeline: Pipeline) -> None:
     assert render_findings(check(pipeline)).endswith("WRONG: 1 unexpected.")
 
 
-@pytest.mark.parametrize(("topic", "what"), [("machine.late", "late records"), ("machine.rejected", "rejected")])
-def test_late_and_rejected_records_are_compared_too(pipeline: Pipeline, topic: str, what: str) -> None:
+@pytest.mark.parametrize(
+    ("topic", "what"),
+    [
+        ("machine.late", "late records"),
+        ("machine.unmatched", "unmatched records"),
+        ("machine.rejected", "rejected"),
+    ],
+)
+def test_late_unmatched_and_rejected_records_are_compared_too(pipeline: Pipeline, topic: str, what: str) -> None:
     at = outputs_of(pipeline, topic)[0]
     whole = list(pipeline.outputs)
     del pipeline.outputs[at]
@@ -188,9 +196,7 @@ def test_what_became_due_after_the_progress_was_read_is_neither_missing_nor_unex
     running = RecordedEvidence(
         earlier,
         whole.messages,
-        whole.out_topic,
-        whole.late_topic,
-        whole.rejected_topic,
+        whole.topics,
         whole.progress_by_unit,
     )
     findings = verify(pipeline.settings, running)
@@ -206,7 +212,7 @@ def test_at_an_earlier_vector_what_came_later_is_unexpected(pipeline: Pipeline) 
     earlier = {
         unit: make_progress(pipeline, unit, stop=min(20, pipeline.ends["machine.data", unit])) for unit in range(3)
     }
-    at_rest = RecordedEvidence(earlier, whole.messages, whole.out_topic, whole.late_topic, whole.rejected_topic)
+    at_rest = RecordedEvidence(earlier, whole.messages, whole.topics)
     assert verify(pipeline.settings, at_rest).total.unexpected > 0
 
 

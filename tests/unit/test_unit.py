@@ -17,7 +17,7 @@ from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, Message, batch, 
 
 
 def both_joins(**application: Any) -> JoinerSettings:
-    gap = {**GAP, "tolerance": "2s", "lateness": ["1s", "300ms"]}
+    gap = {**GAP, "tolerance": "200ms", "lateness": ["1s", "300ms"], "emit_unmatched": "both"}
     return make_settings(POWER, gap, application=application)
 
 
@@ -65,7 +65,9 @@ def test_restore_or_silent_replay_at_any_point_changes_nothing(seed: int) -> Non
     settings, sent = both_joins(), seeded_messages(seed)
     whole = Unit(settings, 0, {DATA: 0})
     expected = lines(settings, apply(whole, sent))
-    assert len({topic for topic, _, _ in expected}) == 3, "results, late ones and dead letters are all there"
+    assert len({topic for topic, _, _ in expected}) == 4, (
+        "results, late and unmatched ones, dead letters"
+    )
     for cut in range(len(sent) + 1):
         before = Unit(settings, 0, {DATA: 0})
         first = apply(before, sent[:cut])
@@ -107,6 +109,38 @@ def test_a_late_record_is_named_by_join_side_and_place() -> None:
     ]
     assert all(late.record.id == "e1" for late in effects.late)
     assert unit.counts["late"] == 2
+
+
+def test_an_unmatched_record_is_named_as_a_pair_without_the_other_half() -> None:
+    close_by = {**POWER, "tolerance": "1s", "emit_unmatched": "both"}
+    unit = Unit(make_settings(close_by), 0, {DATA: 0})
+    effects = apply(
+        unit,
+        [
+            record(0, "speed", BASE_MS),
+            record(1, "torque", BASE_MS + 5_000),
+            record(2, "speed", BASE_MS + 5_500),
+            record(3, "torque", BASE_MS + 9_000),
+            record(4, "speed", BASE_MS + 20_000),
+        ],
+    )
+    assert [one.id for one in effects.joined] == ["power:0:2:1"]
+    assert [(one.id, one.side, one.offset, one.record.quantity) for one in effects.unmatched] == [
+        ("power:0:0:", "left", 0, "speed"),
+        ("power:0::3", "right", 3, "torque"),
+    ]
+    assert unit.counts["unmatched"] == 2
+    assert effects.messages(make_settings(close_by).topics)["machine.unmatched"][0] == [b"a", b"a"]
+
+
+def test_only_the_side_that_is_asked_for_tells_its_unmatched_records() -> None:
+    messages = [record(0, "speed", BASE_MS), record(1, "torque", BASE_MS + 5_000), record(2, "speed", BASE_MS + 9_000)]
+    told = {
+        wanted: [one.side for one in apply(Unit(make_settings(join), 0, {DATA: 0}), messages).unmatched]
+        for wanted in ("none", "left", "right", "both")
+        for join in [{**POWER, "tolerance": "1s", "emit_unmatched": wanted}]
+    }
+    assert told == {"none": [], "left": ["left"], "right": ["right"], "both": ["left", "right"]}
 
 
 def test_two_joins_that_share_a_quantity_do_not_disturb_each_other() -> None:

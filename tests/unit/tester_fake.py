@@ -40,8 +40,9 @@ JOINS = (
         "right": "speed",
         "function": "product",
         "output": "speedGap",
-        "tolerance": "3s",
+        "tolerance": "800ms",
         "lateness": "1s",
+        "emit_unmatched": "both",
     },
     {
         "name": "keep",
@@ -110,7 +111,7 @@ class Pipeline:
         """What the tester may see of it."""
         topics = self.settings.topics
         progress = {unit: make_progress(self, unit) for unit in range(PARTITIONS)}
-        return RecordedEvidence(progress, [*self.inputs, *self.outputs], topics.out, topics.late, topics.rejected)
+        return RecordedEvidence(progress, [*self.inputs, *self.outputs], topics)
 
 
 def make_progress(pipeline: Pipeline, unit: int, stop: int | None = None) -> Progress:
@@ -180,7 +181,8 @@ def _run_join(pipeline: Pipeline, unit: int, join: Any, usable: list[tuple[int, 
             elif isinstance(entry, wire.Record) and entry.quantity == side.quantity:
                 stream.append(oracle.Rec(key, ts, offset, entry.id))
         streams.append(stream)
-    answer = oracle.join(*streams, tolerance_ns=join.tolerance, lateness_ns=join.lateness)
+    options = {"tolerance_ns": join.tolerance, "lateness_ns": join.lateness}
+    answer = oracle.join(*streams, **options)
     for name, side in (("left", answer.left), ("right", answer.right)):
         for late in side.late:
             record = records[late.seq]
@@ -195,10 +197,25 @@ def _run_join(pipeline: Pipeline, unit: int, join: Any, usable: list[tuple[int, 
                 record,
             )
             pipeline.put_out(settings.topics.late, unit, record.thing, message)
+    _tell_unmatched(pipeline, unit, join, records, oracle.unmatched(*streams, **options))
     times = [{rec.seq: rec.ts for rec in side.accepted} for side in (answer.left, answer.right)]
     ordinals = [oracle.ordinals(side.accepted) for side in (answer.left, answer.right)]
     for left_seq, right_seq in sorted(answer.pairs):
         _put_pair(pipeline, unit, join, (left_seq, right_seq), records, times, ordinals)
+
+
+def _tell_unmatched(
+    pipeline: Pipeline, unit: int, join: Any, records: dict[int, Any], alone: tuple[set[int], set[int]]
+) -> None:
+    settings = pipeline.settings
+    for number, name in enumerate(("left", "right")):
+        if join.emit_unmatched not in {name, "both"}:
+            continue
+        for offset in sorted(alone[number]):
+            identity = f"{join.name}:{unit}:{offset}:" if name == "left" else f"{join.name}:{unit}::{offset}"
+            record, where = records[offset], (settings.topics.data, unit, offset)
+            told = wire.Unmatched(identity, APPLICATION, join.name, name, *where, record)  # type: ignore[arg-type] # as above
+            pipeline.put_out(settings.topics.unmatched, unit, record.thing, told)
 
 
 def _put_pair(
