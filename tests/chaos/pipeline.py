@@ -76,8 +76,9 @@ left = "cmdSpeed_C11"
 right = "actSpeed_C11"
 function = "difference"
 output = "speedDeviation_C11"
-tolerance = "10s"
+tolerance = "2s"
 lateness = "500ms"
+emit_unmatched = "both"
 
 [db_connector]
 group = "{name}-db"

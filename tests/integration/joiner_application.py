@@ -76,6 +76,7 @@ function = "difference"
 output = "speedGap"
 tolerance = "{tolerance}"
 lateness = ["1s", "500ms"]
+emit_unmatched = "both"
 """
 
 
@@ -178,7 +179,7 @@ class Application:
 
     bootstrap: str
     folder: Path
-    tolerance: str = "3s"
+    tolerance: str = "500ms"
     application: str = 'snapshot_interval = "700ms"\nsnapshot_records = 400'
     power: str = ""
     partitions: int = PARTITIONS
@@ -327,7 +328,12 @@ class Application:
         """Kill what runs, delete the topics."""
         for joiner in self.started:
             joiner.kill()
-        names = [*(self.topic(kind) for kind in TOPICS), f"{self.name}.state", f"{self.name}.other"]
+        names = [
+            *(self.topic(kind) for kind in TOPICS),
+            f"{self.name}.state",
+            f"{self.name}.other",
+            f"{self.name}.elsewhere",
+        ]
         for future in self.admin().delete_topics(names, operation_timeout=DEADLINE_S).values():
             future.exception()  # what was never made cannot be deleted
 

@@ -37,7 +37,7 @@ POWER: dict[str, Any] = {
 }  # fmt: skip
 GAP: dict[str, Any] = {
     "name": "gap", "left": "command", "right": "speed", "function": "difference", "output": "speedGap",
-    "tolerance": "3s", "lateness": ["1s", "500ms"],
+    "tolerance": "500ms", "lateness": ["1s", "500ms"], "emit_unmatched": "both",
 }  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def test_whatever_changes_the_results_is_refused_with_each_difference(app: Appli
         "time_unit: ms then, us now",
         "ahead_max_ns: 86400000000000 then, 172800000000000 now",
         "joins.gap.lateness_ns: [1000000000, 500000000] then, [2000000000, 2000000000] now",
-        "joins.gap.tolerance_ns: 3000000000 then, 5000000000 now",
+        "joins.gap.tolerance_ns: 500000000 then, 5000000000 now",
         "joins.power.left.quantity: speed then, command now",
     ):
         assert difference in said
@@ -73,10 +73,10 @@ def test_whatever_changes_the_results_is_refused_with_each_difference(app: Appli
     assert re.search(r"joins\.power: \{.*\} then, None now", said)
     assert re.search(r"joins\.might: None then, \{.*\} now", said)
     assert re.search(r"joins\.more: None then, \{.*\} now", said)
-    others = {f"LSB_TOPICS__{kind.upper()}": app.topic("unmatched") for kind in ("out", "late", "rejected")}
+    others = {f"LSB_TOPICS__{kind.upper()}": app.topic("elsewhere") for kind in ("out", "late", "rejected")}
     said = refusal(app, **others)
     for kind in ("out", "late", "rejected"):
-        assert f"outputs.{kind}: {app.topic(kind)} then, {app.topic('unmatched')} now" in said
+        assert f"outputs.{kind}: {app.topic(kind)} then, {app.topic('elsewhere')} now" in said
     assert said.count("give the application a new name, set them back, or start anew with `joiner reset`") == PARTITIONS
     app.verify()
 
@@ -94,18 +94,18 @@ def test_a_second_application_under_the_same_name_fences_nobody(app: Application
     first.wait_for_units()
     app.produce(seeded_entries(81, 600))
     # It reads another topic, so that the group gives it units that the first one has, too.
-    elsewhere = {"LSB_TOPICS__DATA": f"{app.name}.other", "LSB_TOPICS__OUT": app.topic("unmatched")}
+    elsewhere = {"LSB_TOPICS__DATA": f"{app.name}.other", "LSB_TOPICS__OUT": app.topic("elsewhere")}
     second = app.start(instance="second", **joins(POWER), **elsewhere)
     app.produce(seeded_entries(82, 600))
     assert second.ends() == 1
     assert "was begun with other settings that change its results (joins.gap: {" in second.text()
     assert f"joins.power.left.topic: {app.topic('data')} then, {app.name}.other now" in second.text()
-    assert f"outputs.out: {app.topic('out')} then, {app.topic('unmatched')} now" in second.text()
+    assert f"outputs.out: {app.topic('out')} then, {app.topic('elsewhere')} now" in second.text()
     app.produce(seeded_entries(87, 300))
     app.wait_until_through()
     assert first.stop() == 0
     assert "somebody else may have it" not in first.text()
-    assert app.values("unmatched") == []
+    assert app.values("elsewhere") == []
     app.verify()
 
 

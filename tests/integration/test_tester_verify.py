@@ -56,7 +56,7 @@ class World:
             "out": f"{self.name}.out.{scenario}",
             "late": f"{self.name}.late.{scenario}",
             "rejected": f"{self.name}.rejected.{scenario}",
-            "unmatched": f"{self.name}.unmatched",
+            "unmatched": f"{self.name}.unmatched.{scenario}",
             "partitions": PARTITIONS,
         }
         return make_settings(topics=topics, kafka={"bootstrap_servers": self.kafka})
@@ -117,8 +117,8 @@ class World:
         """Write the outputs, changed by ``change``, to topics of their own; returns a settings file."""
         settings, first = self.settings(name), self.pipeline.settings.topics
         self._create_topics(settings)
-        renamed = {first.out: settings.topics.out, first.late: settings.topics.late}
-        renamed[first.rejected] = settings.topics.rejected
+        kinds = ("out", "late", "unmatched", "rejected")
+        renamed = {getattr(first, kind): getattr(settings.topics, kind) for kind in kinds}
         outputs = [message._replace(topic=renamed[message.topic]) for message in self.pipeline.outputs]
         self.produce(change(outputs))
         # Where the outputs are is part of what the application was begun with.
@@ -246,10 +246,10 @@ def test_topics_that_do_not_exist_are_named(world: World, verify: Verify) -> Non
 
 def test_other_settings_than_those_it_ran_with_are_status_2(world: World, verify: Verify) -> None:
     config = world.scenario("other", lambda outputs: outputs)
-    config.write_text(config.read_text().replace("3s", "4s"), encoding="utf-8")
+    config.write_text(config.read_text().replace("800ms", "4s"), encoding="utf-8")
     status, shown, _ = verify(config)
     assert status == 2
-    assert "joins.gap.tolerance_ns was 3000000000 and is 4000000000 here" in shown
+    assert "joins.gap.tolerance_ns was 800000000 and is 4000000000 here" in shown
 
 
 def write_points(pipeline: Pipeline, access: Any) -> None:

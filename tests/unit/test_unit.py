@@ -65,9 +65,7 @@ def test_restore_or_silent_replay_at_any_point_changes_nothing(seed: int) -> Non
     settings, sent = both_joins(), seeded_messages(seed)
     whole = Unit(settings, 0, {DATA: 0})
     expected = lines(settings, apply(whole, sent))
-    assert len({topic for topic, _, _ in expected}) == 4, (
-        "results, late and unmatched ones, dead letters"
-    )
+    assert len({topic for topic, _, _ in expected}) == 4, "results, late and unmatched ones, dead letters"
     for cut in range(len(sent) + 1):
         before = Unit(settings, 0, {DATA: 0})
         first = apply(before, sent[:cut])
