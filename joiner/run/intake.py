@@ -20,7 +20,7 @@ from broker.wire import Mark, Record, Rejected, Side, Unreadable, decode_data, d
 from joiner.core.arguments import ALL_KEYS
 from joiner.core.order import Segments, segment_starts
 from joiner.run.clients import EOF_CODE
-from joiner.run.payloads import Rows
+from joiner.run.payloads import Rows, sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -343,15 +343,16 @@ def _plain_times_ns(records: Sequence[Record], unit: str) -> Ints | None:
 
 def rows_of(seq: Ints, key: Ints, ts_ns: Ints, records: Sequence[Record]) -> Rows:
     """The columns of records. The loops are those of ``map``: there is one of these for every record."""
-    results = [record.result for record in records]
+    results, ids = [record.result for record in records], [record.id for record in records]
     shown = map(
         Side,
         [record.quantity for record in records],
         [record.phenomenonTime for record in records],
         results,
-        [record.id for record in records],
+        ids,
     )
-    return Rows(seq, key, ts_ns, np.array(results, dtype=np.float64), np.fromiter(shown, object, len(results)))
+    values = np.array(results, dtype=np.float64)
+    return Rows(seq, key, ts_ns, values, np.fromiter(shown, object, len(results)), sizes(ids))
 
 
 def identities(ids: Sequence[str]) -> Ints:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -39,11 +39,17 @@ class Owned:
     is_ahead: bool = False
     """Whether the state holds a batch that was not handed in for a commit: then nothing but the commit of its results
     may be written, or they would be lost."""
+    at_end: set[str] = field(default_factory=set)
+    """The topics whose log had nothing more when it was last read."""
+    paused: set[str] = field(default_factory=set)
+    """The topics that are not read for now, as they run ahead of others."""
 
     def ends(self, batches: Mapping[str, Messages], met: Mapping[str, int]) -> dict[str, int]:
         """The vector after a batch: behind its last messages, or where a log's end was met, if that is farther."""
         ends = {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
         offsets = self.recovered.unit.offsets
+        self.at_end -= batches.keys()
+        self.at_end |= {topic for topic, at in met.items() if at >= ends.get(topic, offsets[topic])}
         return ends | {topic: at for topic, at in met.items() if at > ends.get(topic, offsets[topic])}
 
     def is_changed(self) -> bool:

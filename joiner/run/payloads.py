@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 _ROOM_MIN: Final = 1024
 """Records that there is room for at least."""
 
+_RECORD_BYTES: Final = 480
+"""Of a held record beside its id: columns here and in the engine, and the objects of what is shown. Measured."""
+
 
 class Rows(NamedTuple):
     """n records of one side, in the order of their offsets.
 
-    Offset, number of the thing, time in ns (int64), value (float64), and what results show of the record (an array of
-    `broker.wire.Side`).
+    Offset, number of the thing, time in ns (int64), value (float64), what results show of the record (an array of
+    `broker.wire.Side`), and how many bytes of memory it takes while it is held, about (int64).
     """
 
     seq: Ints
@@ -29,6 +32,7 @@ class Rows(NamedTuple):
     ts_ns: Ints
     result: NDArray[np.float64]
     shown: NDArray[np.object_]
+    size: Ints
 
     def take(self, which: Ints) -> Rows:
         """Those of an index."""
@@ -41,13 +45,18 @@ class Rows(NamedTuple):
     @classmethod
     def room(cls, n: int) -> Self:
         """Columns of ``n`` entries that mean nothing yet."""
-        seq, key, ts_ns = (np.empty(n, dtype=np.int64) for _ in range(3))
-        return cls(seq, key, ts_ns, np.empty(n, dtype=np.float64), np.empty(n, dtype=object))
+        seq, key, ts_ns, size = (np.empty(n, dtype=np.int64) for _ in range(4))
+        return cls(seq, key, ts_ns, np.empty(n, dtype=np.float64), np.empty(n, dtype=object), size)
 
     @classmethod
     def together(cls, parts: Sequence[Rows]) -> Self:
         """One after the other."""
         return cls._make(map(np.concatenate, zip(*parts, strict=True)))
+
+
+def sizes(ids: Sequence[str]) -> Ints:
+    """How many bytes of memory records with these ids take, about."""
+    return np.fromiter(map(len, ids), dtype=np.int64, count=len(ids)) + _RECORD_BYTES
 
 
 class Payloads:
@@ -58,6 +67,8 @@ class Payloads:
         self._rows = Rows.room(0)
         self._lives = np.zeros(0, dtype=bool)
         self._used = self._count = 0
+        self.size = 0
+        """Bytes of memory, about."""
         if rows is not None:
             self.add(rows)
 
@@ -74,6 +85,7 @@ class Payloads:
             column[self._used : end] = values
         self._lives[self._used : end] = True
         self._used, self._count = end, self._count + more
+        self.size += int(rows.size.sum())
 
     def find(self, seq: Ints) -> Rows:
         """The rows of offsets that are here."""
@@ -85,6 +97,7 @@ class Payloads:
         self._lives[at] = False
         self._rows.shown[at] = None
         self._count -= len(at)
+        self.size -= int(self._rows.size[at].sum())
 
     def rows(self) -> Rows:
         """All that is here."""

@@ -243,6 +243,7 @@ class JoinerProcess:
         for number, owned in list(self._owned.items()):
             batches = self._batches.pop(number, {})
             ends = owned.ends(batches, self._ends.pop(number, {}))
+            self._pause_what_runs_ahead(number, owned)
             if owned.commit is not None and owned.commit.written.done() and not self._finish_commit(number, owned):
                 continue
             if not ends and (owned.commit is not None or not owned.snapshot_due(application)):
@@ -257,6 +258,18 @@ class JoinerProcess:
             if self._finish_commit(number, owned):
                 self._hand_in(number, owned, effects, with_snapshot=owned.snapshot_due(application))
                 self._metrics.count(count, len(effects.joined))
+
+    def _pause_what_runs_ahead(self, number: int, owned: Owned) -> None:
+        ahead = owned.recovered.unit.topics_ahead(owned.paused, owned.at_end)
+        if ahead == owned.paused:
+            return
+        if pausing := ahead - owned.paused:
+            self._data.pause([TopicPartition(topic, number) for topic in sorted(pausing)])
+            _log.info("unit %s: %s waits: its records fill the buffer", number, ", ".join(sorted(pausing)))
+        if resuming := owned.paused - ahead:
+            self._data.resume([TopicPartition(topic, number) for topic in sorted(resuming)])
+            _log.info("unit %s: %s goes on", number, ", ".join(sorted(resuming)))
+        owned.paused = ahead
 
     def _apply(
         self, number: int, owned: Owned, batches: dict[str, Messages], ends: dict[str, int]
@@ -360,6 +373,9 @@ class JoinerProcess:
         """Forget a unit without committing anything."""
         owned = self._owned.pop(number, None)
         if owned is not None:
+            if owned.paused:
+                # Whoever takes the unit next begins to read at once.
+                self._data.resume([TopicPartition(topic, number) for topic in sorted(owned.paused)])
             self._data.incremental_unassign([TopicPartition(topic, number) for topic in owned.recovered.unit.offsets])
             # What the current batch still holds of it was read for a state that is gone.
             self._batches.pop(number, None)

@@ -15,7 +15,7 @@ from broker.times import UNIT_NS
 from broker.wire import Side
 from joiner.core import snapshot
 from joiner.core.errors import NewerSnapshotError
-from joiner.run.payloads import Rows
+from joiner.run.payloads import Rows, sizes
 
 VERSION: Final = 2
 
@@ -86,7 +86,8 @@ def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
     times = _times_of(saved.times) if saved.times else (columns["ts_ns"] // UNIT_NS[time_unit]).tolist()
     quantities = np.array(saved.quantities, dtype=object).take(columns["quantity"])
     shown = map(Side, quantities.tolist(), times, result.tolist(), saved.ids)
-    return Rows(columns["seq"], columns["key"], columns["ts_ns"], result, np.fromiter(shown, object, len(result)))
+    numbers = columns["seq"], columns["key"], columns["ts_ns"]
+    return Rows(*numbers, result, np.fromiter(shown, object, len(result)), sizes(saved.ids))
 
 
 def _times_of(data: bytes) -> list[Any]:

@@ -87,6 +87,7 @@ class ApplicationSettings(Section):
     snapshot_records: int = Field(default=200_000, ge=1)
     snapshot_interval: Duration = parse_duration("60s")
     buffer_records_max: int = Field(default=1_000_000, ge=1)
+    buffer_bytes_max: int = Field(default=2**30, ge=1)
     session_timeout: Duration = parse_duration("6s")
     transaction_timeout: Annotated[Duration, duration_between("1s", "15min")] = parse_duration("60s")
 

@@ -8,7 +8,7 @@ a function of C alone; so a state is built by a snapshot and a silent replay, an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
@@ -36,6 +36,10 @@ _SideName = Literal["left", "right"]
 _SIDE_NAMES: Final[tuple[_SideName, _SideName]] = ("left", "right")
 
 _Told = TypeVar("_Told", Late, Unmatched)
+
+_PAUSE_ABOVE: Final = 0.5
+_GO_ON_BELOW: Final = 0.25
+"""Of the room there is for what a join holds: where the side that runs ahead is paused, and where it goes on."""
 
 
 Outgoing = dict[str, tuple[Sequence[bytes | None], Sequence[bytes | None]]]
@@ -98,6 +102,10 @@ class Unit:
         ]
         self._payloads = [(Payloads(), Payloads()) for _ in settings.join]
         self._outlets = [Outlet(settings, join, unit) for join in settings.join]
+        self._topics = [
+            (str(settings.stream(join.left)["topic"]), str(settings.stream(join.right)["topic"]))
+            for join in settings.join
+        ]
         self._make_readers()
 
     def apply(self, batches: Mapping[str, Messages], ends: Mapping[str, int], *, silent: bool = False) -> Effects:
@@ -139,6 +147,21 @@ class Unit:
     def held(self) -> int:
         """Records held by all joins."""
         return sum(len(buffer) for buffer in self._buffers)
+
+    def topics_ahead(self, paused: Collection[str], at_end: Collection[str]) -> set[str]:
+        """The topics that should wait until others have come nearer, as their records fill a buffer.
+
+        ``paused``: those that do already; ``at_end``: those with nothing to read for now, which nothing waits for.
+        """
+        ahead, waited_for = set(), set()
+        for join, (left, right) in enumerate(self._topics):
+            fill, (of_left, of_right) = self._fill(join), map(len, self._payloads[join])
+            first, second = (left, right) if of_left > of_right else (right, left)
+            is_full = fill > (_GO_ON_BELOW if first in paused else _PAUSE_ABOVE)
+            if left != right and is_full and second not in at_end:
+                ahead.add(first)
+                waited_for.add(second)
+        return ahead - waited_for
 
     def snapshot(self) -> bytes:
         """The whole state as bytes."""
@@ -234,7 +257,7 @@ class Unit:
         if not len(told_seq):
             return []
         options = self._settings.join[join]
-        topic = str(self._settings.stream((options.left, options.right)[side])["topic"])
+        topic = self._topics[join][side]
         rows = self._payloads[join][side].find(told_seq)
         return [
             kind(
@@ -260,17 +283,30 @@ class Unit:
                 if len(gone):
                     side.remove(gone)
 
+    def _fill(self, join: int) -> float:
+        """How much of the room for what a join holds is taken: 1 is all of it."""
+        return max(taken / limit for _, taken, limit in self._room(join))
+
+    def _room(self, join: int) -> list[tuple[str, int, int]]:
+        """Each limit of what a join holds: its setting, how much of it is taken, and the limit."""
+        limits = self._settings.application
+        return [
+            ("buffer_records_max", len(self._buffers[join]), limits.buffer_records_max),
+            ("buffer_bytes_max", sum(side.size for side in self._payloads[join]), limits.buffer_bytes_max),
+        ]
+
     def _check_room(self) -> None:
-        limit = self._settings.application.buffer_records_max
-        for join, buffer in zip(self._settings.join, self._buffers, strict=True):
-            if len(buffer) <= limit:
+        for number, (join, buffer) in enumerate(zip(self._settings.join, self._buffers, strict=True)):
+            beyond = [f"{name} = {limit}" for name, taken, limit in self._room(number) if taken > limit]
+            if not beyond:
                 continue
             keys, counts = buffer.held_by_key()
             things = self._keys.things
             most = ", ".join(f"{things[keys[at]]} ({counts[at]})" for at in np.argsort(-counts)[:5].tolist())
+            size = sum(side.size for side in self._payloads[number])
             message = (
-                f"unit {self.number}: join {join.name!r} holds {len(buffer)} records, more than "
-                f"application.buffer_records_max = {limit}; the keys that hold most are {most}. One of their streams "
+                f"unit {self.number}: join {join.name!r} holds {len(buffer)} records (about {size:,} bytes), more than "
+                f"application.{beyond[0]}; the keys that hold most are {most}. One of their streams "
                 "is silent: raise the limit, write a mark for it, or set a tolerance together with marks. "
                 "Nothing is lost, the unit goes on from its last commit."
             )

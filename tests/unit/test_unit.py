@@ -223,3 +223,58 @@ def test_a_snapshot_that_cannot_be_used_is_refused_with_the_way_out(damage: Any,
     apply(unit, [record(0, "speed", BASE_MS)])
     with pytest.raises(UnitStopped, match=reason):
         Unit.restore(settings, 0, damage(unit.snapshot()))
+
+
+APART = {"name": "apart", "left": {"topic": "one"}, "right": {"topic": "two"}, "output": "a"}
+
+
+def held_apart(lefts: int, rights: int, join: dict[str, Any] = APART, **limits: int) -> Unit:
+    """A unit that holds so many of either side: they come long before each other's."""
+    unit = Unit(make_settings(join, application=limits), 0, {"one": 0, "two": 0})
+    one = [record(n, "speed", BASE_MS + n) for n in range(lefts)]
+    two = [record(n, "torque", BASE_MS + n, thing="b") for n in range(rights)]
+    unit.apply({"one": batch(one), "two": batch(two)}, {"one": lefts, "two": rights})
+    return unit
+
+
+def test_the_side_that_fills_half_of_the_buffer_waits_until_a_quarter_is_left() -> None:
+    assert held_apart(5, 0, buffer_records_max=10).topics_ahead((), ()) == set()
+    assert held_apart(6, 0, buffer_records_max=10).topics_ahead((), ()) == {"one"}
+    assert held_apart(2, 4, buffer_records_max=10).topics_ahead((), ()) == {"two"}
+    assert held_apart(3, 0, buffer_records_max=10).topics_ahead({"one"}, ()) == {"one"}
+    assert held_apart(2, 0, buffer_records_max=10).topics_ahead({"one"}, ()) == set()
+
+
+def test_nothing_waits_for_a_topic_that_has_nothing_more_or_for_itself() -> None:
+    assert held_apart(9, 0, buffer_records_max=10).topics_ahead({"one"}, {"two"}) == set()
+    assert held_apart(9, 0, buffer_records_max=10).topics_ahead((), {"one"}) == {"one"}
+    unit = Unit(make_settings(application={"buffer_records_max": 10}), 0, {DATA: 0})
+    apply(unit, [record(n, "speed", BASE_MS + n) for n in range(9)])
+    assert unit.topics_ahead((), ()) == set()
+
+
+def test_two_joins_of_the_same_topics_that_wait_for_each_other_pause_nothing() -> None:
+    mirrored = {**APART, "name": "mirrored", "left": {"topic": "two"}, "right": {"topic": "one"}, "output": "m"}
+    unit = Unit(make_settings(APART, mirrored, application={"buffer_records_max": 10}), 0, {"one": 0, "two": 0})
+    unit.apply({"one": batch([record(n, "x", BASE_MS + n) for n in range(8)])}, {"one": 8, "two": 0})
+    assert unit.topics_ahead((), ()) == {"one"}, "the same topic is ahead in both"
+
+
+def test_a_buffer_is_full_by_the_bytes_of_its_records_too() -> None:
+    unit = Unit(make_settings(application={"buffer_bytes_max": 10_000}), 0, {DATA: 0})
+    apply(unit, [record(n, "speed", BASE_MS + n, identity="x" * 100 + str(n)) for n in range(10)])
+    with pytest.raises(UnitStopped, match=r"holds 20 records .*, more than .*buffer_bytes_max = 10000"):
+        apply(unit, [record(n, "speed", BASE_MS + n, identity="x" * 100 + str(n)) for n in range(10, 20)])
+
+
+def test_the_bytes_of_what_is_held_are_the_same_after_a_restart_and_none_when_nothing_is() -> None:
+    settings = make_settings({**POWER, "tolerance": "1s"}, application={"buffer_bytes_max": 3_000})
+    unit = Unit(settings, 0, {DATA: 0})
+    apply(unit, [record(n, "speed", BASE_MS + n) for n in range(6)])
+    again = Unit.restore(settings, 0, unit.snapshot())
+    for one in (unit, again):
+        apply(one, [record(6, "torque", BASE_MS + 10_000), record(7, "speed", BASE_MS + 10_000)])
+        assert one.held() == 2, "what is too far away from all that comes has gone"
+        apply(one, [record(n, "speed", BASE_MS + 10_000 + n) for n in range(8, 12)])
+        with pytest.raises(UnitStopped, match=r"holds 7 .*about 3,3\d\d bytes"):
+            apply(one, [record(12, "speed", BASE_MS + 10_012)])
