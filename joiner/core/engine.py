@@ -196,6 +196,14 @@ class LocalStreamBuffer:
         keys = self._held.keys()
         return keys, self._held.count(keys) + self._waiting.count(keys)
 
+    def known_keys(self) -> Ints:
+        """The keys of which a record is held, or more is known than of all keys alike; ascending.
+
+        Every other number is as good as one that was never used, and can be given to another key.
+        """
+        known = np.flatnonzero((self._frontiers.by_key > self._frontiers.of_all).any(axis=0))
+        return np.union1d(known, self._held.keys())
+
     def frontier_ns(self, keys: Sequence[int] | Ints) -> tuple[Ints, Ints]:
         """The frontiers of the left and right stream for ``keys``, in ns; the least int64 where nothing is known."""
         asked = np.asarray(keys, dtype=np.int64)

@@ -146,14 +146,15 @@ class Intake:
 
 
 class Keys:
-    """The key dictionary of a unit: things are numbered in the order in which they are first seen."""
+    """The key dictionary of a unit: a thing has a number from when it is first seen until nothing is known of it."""
 
     def __init__(self, unit: int, partitions: int, things: Sequence[str] = ()) -> None:
         self._unit = unit
         self._partitions = partitions
         self.things = list(things)
-        """The things by number."""
-        self._number = {thing: number for number, thing in enumerate(things)}
+        """The things by number; empty where the number is free."""
+        self._number = {thing: number for number, thing in enumerate(things) if thing}
+        self._free = [number for number, thing in enumerate(things) if not thing]
 
     def number(self, thing: str) -> int | None:
         """The number of a thing, given now if it is new; None if its records belong into another partition."""
@@ -161,8 +162,13 @@ class Keys:
         if number is None:
             if partition_of(thing.encode(), self._partitions) != self._unit:
                 return None
-            number = self._number[thing] = len(self.things)
-            self.things.append(thing)
+            if self._free:
+                number = self._free.pop()
+                self.things[number] = thing
+            else:
+                number = len(self.things)
+                self.things.append(thing)
+            self._number[thing] = number
         return number
 
     def numbers(self, things: Sequence[str]) -> Ints | None:
@@ -171,8 +177,15 @@ class Keys:
             return None
         return np.fromiter(map(self._number.__getitem__, things), dtype=np.int64, count=len(things))
 
+    def keep(self, known: Ints) -> None:
+        """Forget all things but those of these numbers, whose own are free from now on."""
+        kept = set(known.tolist())
+        self._number = {thing: number for thing, number in self._number.items() if number in kept}
+        self.things = [thing if number in kept else "" for number, thing in enumerate(self.things)]
+        self._free = [number for number, thing in enumerate(self.things) if not thing]
+
     def __len__(self) -> int:
-        return len(self.things)
+        return len(self._number)
 
 
 class TopicReader:

@@ -37,6 +37,9 @@ _SIDE_NAMES: Final[tuple[_SideName, _SideName]] = ("left", "right")
 
 _Told = TypeVar("_Told", Late, Unmatched)
 
+_KEYS_MIN: Final = 10_000
+"""So many things are kept without looking which of them are needed."""
+
 _PAUSE_ABOVE: Final = 0.5
 _GO_ON_BELOW: Final = 0.25
 """Of the room there is for what a join holds: where the side that runs ahead is paused, and where it goes on."""
@@ -106,6 +109,7 @@ class Unit:
             (str(settings.stream(join.left)["topic"]), str(settings.stream(join.right)["topic"]))
             for join in settings.join
         ]
+        self._keys_swept_above = _KEYS_MIN
         self._make_readers()
 
     def apply(self, batches: Mapping[str, Messages], ends: Mapping[str, int], *, silent: bool = False) -> Effects:
@@ -130,6 +134,8 @@ class Unit:
         for join in sorted({join for join, _ in inputs}):
             self._join(join, inputs, effects, silent=silent)
         self.offsets |= ends
+        if len(self._keys) > self._keys_swept_above:
+            self._forget_idle_keys()
         if not silent:
             self._check_room()
         return effects
@@ -137,7 +143,7 @@ class Unit:
     def progress(self) -> dict[str, JoinProgress]:
         """What each join holds now, by its name."""
         found = {}
-        every_key = np.arange(len(self._keys))
+        every_key = np.arange(len(self._keys.things))
         for join, buffer, payloads in zip(self._settings.join, self._buffers, self._payloads, strict=True):
             left, right = (_span(frontier) for frontier in buffer.frontier_ns(every_key))
             held_left, held_right = (len(side) for side in payloads)
@@ -165,6 +171,7 @@ class Unit:
 
     def snapshot(self) -> bytes:
         """The whole state as bytes."""
+        self._forget_idle_keys()
         time_unit = self._settings.events.time_unit
         buffers, rows = {}, {}
         for join, buffer, payloads in zip(self._settings.join, self._buffers, self._payloads, strict=True):
@@ -282,6 +289,12 @@ class Unit:
             for gone in groups:
                 if len(gone):
                     side.remove(gone)
+
+    def _forget_idle_keys(self) -> None:
+        """Give back the numbers of things of which no join knows anything: orders that are done, say."""
+        self._keys.keep(np.concatenate([buffer.known_keys() for buffer in self._buffers]))
+        # So seldom that it costs little for each new key.
+        self._keys_swept_above = max(_KEYS_MIN, 2 * len(self._keys))
 
     def _fill(self, join: int) -> float:
         """How much of the room for what a join holds is taken: 1 is all of it."""

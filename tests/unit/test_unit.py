@@ -278,3 +278,69 @@ def test_the_bytes_of_what_is_held_are_the_same_after_a_restart_and_none_when_no
         apply(one, [record(n, "speed", BASE_MS + 10_000 + n) for n in range(8, 12)])
         with pytest.raises(UnitStopped, match=r"holds 7 .*about 3,3\d\d bytes"):
             apply(one, [record(12, "speed", BASE_MS + 10_012)])
+
+
+ORDERS = {**POWER, "progress": "partition", "tolerance": "1s"}
+
+
+def orders(first: int, count: int) -> list[Message]:
+    """Each thing has a record on either side, and is never heard of again."""
+    sides = (("speed", 0), ("torque", 300))
+    return [
+        record(2 * n + side, quantity, BASE_MS + 100 * n + shift, thing=f"order {n}")
+        for n in range(first, first + count)
+        for side, (quantity, shift) in enumerate(sides)
+    ]
+
+
+def test_things_that_are_done_leave_nothing_behind() -> None:
+    unit = Unit(make_settings(ORDERS), 0, {DATA: 0})
+    pairs = sum(len(apply(unit, orders(first, 1_000)).joined) for first in range(0, 40_000, 1_000))
+    assert pairs > 39_900
+    assert unit.progress()["power"].keys <= 20_000
+    unit.snapshot()
+    assert unit.progress()["power"].keys < 100
+    again = Unit.restore(make_settings(ORDERS), 0, unit.snapshot())
+    assert lines(make_settings(ORDERS), apply(again, orders(40_000, 500))) == lines(
+        make_settings(ORDERS), apply(unit, orders(40_000, 500))
+    )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_forgetting_idle_things_after_every_batch_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_partition = {**POWER, "progress": "partition", "tolerance": "300ms", "lateness": "1s"}
+    gap = {**GAP, "tolerance": "200ms", "lateness": ["1s", "300ms"], "emit_unmatched": "both"}
+    settings, draw = make_settings(by_partition, gap), random.Random(seed)
+    sent = [
+        one if one.value is None or draw.random() < 0.5 else one._replace(value=one.value.replace(b'"a"', b'"c"'))
+        for one in seeded_messages(seed, 150)
+    ]
+    whole = lines(settings, apply(Unit(settings, 0, {DATA: 0}), sent))
+    monkeypatch.setattr("joiner.run.unit._KEYS_MIN", -1)
+    unit = Unit(settings, 0, {DATA: 0})
+    parts = []
+    for begin in range(0, len(sent), 5):
+        parts.append(apply(unit, sent[begin : begin + 5]))
+        unit.snapshot()
+    assert lines(settings, *parts) == whole
+
+
+def test_a_thing_of_which_nothing_is_held_is_not_forgotten_while_its_records_may_be_late() -> None:
+    unit = Unit(make_settings({**POWER, "tolerance": "1s"}), 0, {DATA: 0})
+    marks = [
+        message(1 + n, {"mark": BASE_MS + 9_000, "quantity": q, "thing": "a"})
+        for n, q in enumerate(["speed", "torque"])
+    ]
+    apply(unit, [record(0, "speed", BASE_MS), *marks])
+    assert unit.held() == 0
+    unit.snapshot()
+    # Another thing may get the number of one that is forgotten, and with it what is known of that.
+    both = [record(3, "speed", BASE_MS + 5_000, thing="b"), record(4, "speed", BASE_MS + 5_000)]
+    assert [late.offset for late in apply(unit, both).late] == [4]
+    apply(unit, [message(5, {"mark": BASE_MS + 9_000})])
+    unit.snapshot()
+    assert unit.progress()["power"].keys == 0, "what is known of them is known of all"
+    assert (
+        len(apply(unit, [record(6, "speed", BASE_MS + 5_000), record(7, "speed", BASE_MS + 5_000, thing="b")]).late)
+        == 2
+    )
