@@ -1,7 +1,7 @@
 """How fast is the join in memory, beside the four `pandas.merge_asof` whose union it is?
 
-``python -m bench.engine --report docs/evidence/bench_engine`` writes ``.json`` and ``.md``. Both get the same data in
-the same run; each figure is the median of several runs, the two contenders in turn; every run is in the JSON.
+``python -m bench.engine --report docs/evidence/bench_engine`` writes ``.json``, ``.md`` and ``.svg``. Both get the same
+data in the same run; each figure is the median of several runs, the two contenders in turn; every run is in the JSON.
 One thread each. pandas gets its records whole, sorted by time beforehand and outside the measurement; the engine gets
 them in batches, in log order.
 """
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
+from bench.plot import plot_panels
 from bench.report import machine, seconds_of, spread, table, write
 from joiner import LocalStreamBuffer
 
@@ -162,7 +163,22 @@ def main() -> int:
     write(
         options.report, "The join in memory, beside four pandas.merge_asof", machine("numpy", "pandas"), curves, lines
     )
+    plot_panels(options.report, {name: _panel(name, found) for name, found in curves.items()}, "million records/s")
     return 0
+
+
+def _panel(name: str, found: list[dict[str, Any]]) -> dict[str, list[tuple[float, list[float]]]]:
+    """The line of each contender: the varied value, and the rates of all runs."""
+    return {
+        contender: [
+            (
+                float(one["case"][_VARIED[name]]),
+                [one["case"]["records"] / taken / 1e6 for taken in one["seconds"][contender]],
+            )
+            for one in found
+        ]
+        for contender in ("engine", "pandas")
+    }
 
 
 def _lines(curves: dict[str, list[dict[str, Any]]]) -> list[str]:
