@@ -11,84 +11,48 @@ batch, all of a batch at the same time. What it writes is what it has read, a th
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka import Producer, TopicPartition
 
-from bench.report import machine, spread, table, write
+from bench.pipeline import FIRST_MS, Application, about, ends, make_sender, make_topic, own_kafka, send
+from bench.report import spread, table, write
 from broker.partitioner import partition_of
-from broker.settings import KafkaSettings, load_settings
-from broker.stack import ephemeral_stack
-from broker.stack.parts import KAFKA_VERSION
-from joiner.run.clients import log_range, make_admin, make_consumer, make_producer, make_reader, read_to_end
-from joiner.run.settings import JoinerSettings
-from joiner.run.state_log import read_progress
+from broker.settings import KafkaSettings
+from joiner.run.clients import log_range, make_consumer, make_producer, make_reader, read_to_end
 
 PARTITIONS: Final = 4
 THINGS: Final = 32
 _WAIT_S: Final = 600.0
-_LOOK_S: Final = 0.5
 _TAIL: Final = 1000
 BATCH: Final = 30_000
 """As the joiner's default."""
 
-_SETTINGS: Final = """\
-[kafka]
-bootstrap_servers = "{bootstrap}"
-
-[topics]
-data = "{data}"
-out = "{name}.out"
-late = "{name}.late"
-rejected = "{name}.rejected"
-partitions = {partitions}
-
-[application]
-name = "{name}"
-
-[[join]]
-name = "power"
-left = "speed"
-right = "torque"
-function = "product"
-output = "power"
-"""
-
 
 def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
     """Speed and torque of `THINGS` machines by turns, a millisecond apart."""
-    producer = Producer(kafka.producer_config(linger_ms=50, compression_type="lz4"))
+    producer = make_sender(kafka)
     things = [f"machine-{number}" for number in range(THINGS)]
     places = [partition_of(thing.encode(), PARTITIONS) for thing in things]
     for number in range(records):
         which, turn = number % THINGS, number // THINGS
-        value = {
+        record = {
             "thing": things[which],
             "quantity": ("speed", "torque")[turn % 2],
-            "phenomenonTime": 1_554_096_460_000 + number,
+            "phenomenonTime": FIRST_MS + number,
             "result": (number * 7919 % 100_000) / 100,
             "id": f"{number:x}",
         }
-        while True:
-            try:
-                producer.produce(topic, json.dumps(value).encode(), things[which].encode(), places[which])
-            except BufferError:
-                producer.poll(0.1)
-            else:
-                break
+        send(producer, topic, places[which], record)
     producer.flush()
 
 
@@ -147,62 +111,32 @@ def start_pass_through(
     kafka: KafkaSettings, data: str, out: str, batch: int, records: int, *, of_units: bool
 ) -> subprocess.Popen[bytes]:
     """In a process of its own, which ends with the last record."""
-    make_topic(kafka, out)
+    make_topic(kafka, out, PARTITIONS)
     given = [kafka.bootstrap_servers, data, out, str(batch), str(records), str(int(of_units))]
     command = [sys.executable, "-m", "bench.kafka", "--pass-through", *given]
     return subprocess.Popen(command)  # noqa: S603 - this program
 
 
-def start_joiner(kafka: KafkaSettings, data: str, folder: Path, name: str, instance: str) -> subprocess.Popen[bytes]:
-    """In a process of its own, which runs until it is stopped."""
-    config = folder / f"{name}.toml"
-    config.write_text(_SETTINGS.format(bootstrap=kafka.bootstrap_servers, data=data, name=name, partitions=PARTITIONS))
-    given = ["--config", str(config), "--log-level", "warning", "--instance", instance]
-    return subprocess.Popen([sys.executable, "-m", "joiner", "run", *given])  # noqa: S603 - the joiner
-
-
 def run_pass_through(kafka: KafkaSettings, data: str, _folder: Path, *, of_units: bool) -> float:
     """Seconds between the first and the last record that it writes."""
     out = f"raw-{uuid.uuid4().hex[:8]}"
-    if start_pass_through(kafka, data, out, BATCH, sum(_ends(kafka, data)), of_units=of_units).wait(_WAIT_S):
+    if start_pass_through(kafka, data, out, BATCH, sum(ends(kafka, data, PARTITIONS)), of_units=of_units).wait(_WAIT_S):
         raise RuntimeError("the pass-through has failed")
     return seconds_between(kafka, out)
 
 
 def run_joiner(kafka: KafkaSettings, data: str, folder: Path, processes: int) -> float:
     """The same of the joiner, in as many processes; a second one takes half of the units from the first as it comes."""
-    name = f"join-{uuid.uuid4().hex[:8]}"
-    running = [start_joiner(kafka, data, folder, name, str(number)) for number in range(processes)]
-    settings = load_settings(JoinerSettings, folder / f"{name}.toml")
+    application = Application(kafka, folder, f"join-{uuid.uuid4().hex[:8]}", PARTITIONS, data=data)
+    running = [application.start(str(number)) for number in range(processes)]
     try:
-        wait_until_through(settings, _ends(kafka, data), running)
+        application.wait_until_through(running)
     finally:
         for process in running:
             process.terminate()
         for process in running:
             process.wait()
-    return seconds_between(kafka, settings.topics.out)
-
-
-def wait_until_through(settings: JoinerSettings, ends: list[int], running: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait until the joiners have committed everything up to ``ends``, one for each unit."""
-    while not _is_through(settings, ends):
-        if any(process.poll() is not None for process in running):
-            raise RuntimeError("a joiner has ended by itself")
-        time.sleep(_LOOK_S)
-
-
-def _ends(kafka: KafkaSettings, topic: str) -> list[int]:
-    with closing(make_consumer(kafka, "bench")) as consumer:
-        return [log_range(consumer, topic, number)[1] for number in range(PARTITIONS)]
-
-
-def _is_through(settings: JoinerSettings, ends: list[int]) -> bool:
-    try:
-        found = [read_progress(settings.kafka, "bench", settings.state_topic, unit) for unit in range(len(ends))]
-    except KafkaException:
-        return False  # the state topic is just being made
-    return [one.offsets[settings.topics.data] if one else 0 for one in found] == ends
+    return seconds_between(kafka, application.settings.topics.out)
 
 
 def seconds_between(kafka: KafkaSettings, topic: str) -> float:
@@ -215,14 +149,6 @@ def seconds_between(kafka: KafkaSettings, topic: str) -> float:
             *_, last = read_to_end(consumer, topic, number, max(low, high - _TAIL), high)
             times_ms += [first.timestamp()[1], last.timestamp()[1]]
     return (max(times_ms) - min(times_ms)) / 1000
-
-
-def make_topic(kafka: KafkaSettings, name: str, partitions: int = PARTITIONS) -> None:
-    """A topic of so many partitions."""
-    # Kept: the answers of a client that nobody holds any more never come.
-    admin = make_admin(kafka)
-    (made,) = admin.create_topics([NewTopic(name, partitions, 1)]).values()
-    made.result()
 
 
 CONTENDERS: Final[dict[str, Callable[[KafkaSettings, str, Path], float]]] = {
@@ -246,22 +172,19 @@ def main() -> int:
         pass_through(bootstrap, data, out, int(batch), int(records), of_units=bool(int(of_units)))
         return 0
     found: dict[str, list[float]] = {name: [] for name in CONTENDERS}
-    with ephemeral_stack(say=print) as stack, tempfile.TemporaryDirectory() as folder:
-        stack.kafka.more = {"log.message.timestamp.type": "LogAppendTime"}
-        stack.up([stack.kafka])
-        kafka = KafkaSettings(bootstrap_servers=stack.kafka.address)
-        make_topic(kafka, "bench.data")
+    with own_kafka() as (kafka, folder):
+        make_topic(kafka, "bench.data", PARTITIONS)
         produce(kafka, "bench.data", options.records)
         for turn in range(options.runs):
             for name, run in CONTENDERS.items():
-                rate = options.records / run(kafka, "bench.data", Path(folder)) / 1000
+                rate = options.records / run(kafka, "bench.data", folder) / 1000
                 found[name].append(rate)
                 print(f"run {turn + 1}, {name}: {rate:.0f} thousand records/s", flush=True)
     reference = statistics.median(next(iter(found.values())))
     rows = [(name, spread(rates, 0), f"{statistics.median(rates) / reference:.2f}") for name, rates in found.items()]
-    about = machine("confluent-kafka", "msgspec", "numpy") | {"Kafka": KAFKA_VERSION, "records": options.records}
     lines = table(["", "thousand records/s (min / median / max)", "of the first"], rows)
-    write(options.report, "Kafka to Kafka, exactly once, JSON in and out", about, found, lines)
+    ran = about() | {"records": options.records}
+    write(options.report, "Kafka to Kafka, exactly once, JSON in and out", ran, found, lines)
     return 0
 
 

@@ -12,7 +12,6 @@ import argparse
 import json
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from contextlib import closing
@@ -22,12 +21,11 @@ from typing import Any, Final
 import numpy as np
 from confluent_kafka import Producer, TopicPartition
 
-from bench.kafka import BATCH, PARTITIONS, THINGS, make_topic, start_joiner, start_pass_through
-from bench.report import machine, spread, table, write
+from bench.kafka import BATCH, PARTITIONS, THINGS, start_pass_through
+from bench.pipeline import FIRST_MS, Application, about, make_topic, own_kafka
+from bench.report import spread, table, write
 from broker.partitioner import partition_of
 from broker.settings import KafkaSettings
-from broker.stack import ephemeral_stack
-from broker.stack.parts import KAFKA_VERSION
 from broker.topics import topic_facts
 from joiner.run.clients import make_admin, make_consumer
 
@@ -51,7 +49,7 @@ def send(bootstrap: str, topic: str, rate: int, seconds: float) -> None:
         value = {
             "thing": things[which],
             "quantity": ("speed", "torque")[turn % 2],
-            "phenomenonTime": 1_554_096_460_000 + number,
+            "phenomenonTime": FIRST_MS + number,
             "result": number / 7,
             "id": str(time.time_ns()),
         }
@@ -64,9 +62,9 @@ def measure(kafka: KafkaSettings, folder: Path, contender: str, rate: int, secon
     """The latencies in ms of all results behind the warm-up."""
     name = f"late-{uuid.uuid4().hex[:8]}"
     data, out = f"{name}.data", f"{name}.out"
-    make_topic(kafka, data)
+    make_topic(kafka, data, PARTITIONS)
     if contender == "joiner":
-        running = start_joiner(kafka, data, folder, name, "one")
+        running = Application(kafka, folder, name, PARTITIONS, data=data).start()
     else:
         running = start_pass_through(kafka, data, out, BATCH, int(rate * seconds), of_units=True)
     given = [kafka.bootstrap_servers, data, str(rate), str(seconds)]
@@ -110,15 +108,12 @@ def main() -> int:
         send(bootstrap, topic, int(rate), float(seconds))
         return 0
     found: list[dict[str, Any]] = []
-    with ephemeral_stack(say=print) as stack, tempfile.TemporaryDirectory() as folder:
-        stack.kafka.more = {"log.message.timestamp.type": "LogAppendTime"}
-        stack.up([stack.kafka])
-        kafka = KafkaSettings(bootstrap_servers=stack.kafka.address)
+    with own_kafka() as (kafka, folder):
         for rate in options.rates:
             # The first turn is to warm up: a broker that has just started compiles itself for minutes.
             for turn in range(-1, options.runs):
                 for name in ("pass-through", "joiner"):
-                    took_ms = measure(kafka, Path(folder), name, rate, options.seconds)
+                    took_ms = measure(kafka, folder, name, rate, options.seconds)
                     if turn < 0:
                         continue
                     quantiles = np.percentile(took_ms, _QUANTILES).tolist()
@@ -127,8 +122,8 @@ def main() -> int:
                         f"{rate}/s, run {turn + 1}, {name}: " + ", ".join(f"{ms:.0f} ms" for ms in quantiles),
                         flush=True,
                     )
-    about = machine("confluent-kafka", "msgspec", "numpy") | {"Kafka": KAFKA_VERSION, "seconds a run": options.seconds}
-    write(options.report, "Latency from Kafka to Kafka, exactly once", about, found, _lines(found, options.rates))
+    ran = about() | {"seconds a run": options.seconds}
+    write(options.report, "Latency from Kafka to Kafka, exactly once", ran, found, _lines(found, options.rates))
     return 0
 
 

@@ -1,0 +1,130 @@
+"""What the benchmarks on Kafka share: a Kafka of their own, the joiner's settings and process, and records for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import NewTopic
+
+from bench.report import machine
+from broker.settings import KafkaSettings, load_settings
+from broker.stack import ephemeral_stack
+from broker.stack.parts import KAFKA_VERSION
+from joiner.run.clients import log_range, make_admin, make_consumer
+from joiner.run.settings import JoinerSettings
+from joiner.run.state_log import read_progress
+
+FIRST_MS: Final = 1_554_096_460_000
+"""When the first record of every benchmark was measured."""
+
+_LOOK_S: Final = 0.5
+
+_SETTINGS: Final = """\
+[kafka]
+bootstrap_servers = "{bootstrap}"
+
+[topics]
+data = "{data}"
+out = "{name}.out"
+late = "{name}.late"
+rejected = "{name}.rejected"
+partitions = {partitions}
+
+[application]
+name = "{name}"
+buffer_records_max = 10_000_000
+buffer_bytes_max = 10_000_000_000
+
+[[join]]
+name = "power"
+left = "speed"
+right = "torque"
+function = "product"
+output = "power"
+"""
+
+
+@contextmanager
+def own_kafka() -> Iterator[tuple[KafkaSettings, Path]]:
+    """A Kafka that nobody else uses, and a folder for settings."""
+    with ephemeral_stack(say=print) as stack, tempfile.TemporaryDirectory() as folder:
+        stack.kafka.more = {"log.message.timestamp.type": "LogAppendTime"}
+        stack.up([stack.kafka])
+        yield KafkaSettings(bootstrap_servers=stack.kafka.address), Path(folder)
+
+
+def about() -> dict[str, Any]:
+    """The machine, and what the joiner ran with."""
+    return machine("confluent-kafka", "msgspec", "numpy") | {"Kafka": KAFKA_VERSION}
+
+
+def make_topic(kafka: KafkaSettings, name: str, partitions: int) -> None:
+    """A topic of so many partitions."""
+    # Kept: the answers of a client that nobody holds any more never come.
+    admin = make_admin(kafka)
+    (made,) = admin.create_topics([NewTopic(name, partitions, 1)]).values()
+    made.result()
+
+
+def make_sender(kafka: KafkaSettings) -> Producer:
+    """A producer of input."""
+    return Producer(kafka.producer_config(linger_ms=50, compression_type="lz4"))
+
+
+def send(producer: Producer, topic: str, partition: int, record: dict[str, Any]) -> None:
+    """Queue a record; waits where the queue is full."""
+    while True:
+        try:
+            producer.produce(topic, json.dumps(record).encode(), record["thing"].encode(), partition)
+        except BufferError:
+            producer.poll(0.1)
+        else:
+            return
+
+
+class Application:
+    """A joiner application with topics of its own; ``settings`` are those of its file."""
+
+    def __init__(self, kafka: KafkaSettings, folder: Path, name: str, partitions: int, data: str) -> None:
+        """Write the settings file; ``data`` is the input topic."""
+        self.data = data
+        self._config = folder / f"{name}.toml"
+        text = _SETTINGS.format(bootstrap=kafka.bootstrap_servers, name=name, data=data, partitions=partitions)
+        self._config.write_text(text)
+        self.settings = load_settings(JoinerSettings, self._config)
+
+    def start(self, instance: str = "one") -> subprocess.Popen[bytes]:
+        """The joiner in a process of its own, which runs until it is stopped."""
+        given = ["--config", str(self._config), "--log-level", "warning", "--instance", instance]
+        return subprocess.Popen([sys.executable, "-m", "joiner", "run", *given])  # noqa: S603 - the joiner
+
+    def wait_until_through(self, running: Sequence[subprocess.Popen[bytes]]) -> None:
+        """Wait until the running joiners have committed everything that is there."""
+        wanted = ends(self.settings.kafka, self.data, self.settings.topics.partitions)
+        while not self._is_through(wanted):
+            if any(process.poll() is not None for process in running):
+                raise RuntimeError("a joiner has ended by itself")
+            time.sleep(_LOOK_S)
+
+    def _is_through(self, wanted: list[int]) -> bool:
+        kafka, topic = self.settings.kafka, self.settings.state_topic
+        try:
+            found = [read_progress(kafka, "bench", topic, unit) for unit in range(len(wanted))]
+        except KafkaException:
+            return False  # the state topic is just being made
+        return [one.offsets[self.data] if one else 0 for one in found] == wanted
+
+
+def ends(kafka: KafkaSettings, topic: str, partitions: int) -> list[int]:
+    """Where the partitions of a topic end."""
+    with closing(make_consumer(kafka, "bench")) as consumer:
+        return [log_range(consumer, topic, number)[1] for number in range(partitions)]
