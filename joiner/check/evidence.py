@@ -38,7 +38,7 @@ class Message(NamedTuple):
 
 
 class Evidence(Protocol):
-    """What `joiner.check.verify` asks for, in this order: progress, late, rejected, unmatched, then unit by unit."""
+    """What `joiner.check.verify` asks for, in this order: progress, late, unmatched, rejected, then unit by unit."""
 
     def progress(self, unit: int) -> Progress | None:
         """The newest committed progress record before any output was read: C. None: the unit has not

@@ -56,7 +56,10 @@ class Waiting:
         """How many records wait of each of ``keys``, ascending, of both sides together."""
         found = np.zeros(len(keys), dtype=np.int64)
         for run in self._runs:
-            np.add.at(found, keys.searchsorted(run.place % _RIGHT_PLACE), run.end - run.start)
+            # Of a place of which everything was taken, nobody may hold the key any more.
+            live = (run.end > run.start).nonzero()[0]
+            at = keys.searchsorted(run.place.take(live) % _RIGHT_PLACE)
+            np.add.at(found, at, (run.end - run.start).take(live))
         return found
 
     def all(self) -> Table:

@@ -164,7 +164,7 @@ def _topics(settings: JoinerSettings) -> list[str]:
 
 
 class _Named(msgspec.Struct):
-    """What results, late records and dead letters tell of themselves, as far as it matters here."""
+    """What results, late and unmatched records and dead letters tell of themselves, as far as it matters here."""
 
     id: str = ""
 
@@ -173,7 +173,7 @@ _Written = TypeVar("_Written", bound=Joined | Told | Rejected)
 
 
 def _missing(settings: JoinerSettings, unit: int, topic: str, wanted: list[_Written]) -> list[_Written]:
-    """Which of these results, late records or dead letters are not visible at the end of their partition."""
+    """Which of these results, late or unmatched records or dead letters are not visible at their partition's end."""
     if not wanted:
         return []
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:

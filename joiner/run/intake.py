@@ -182,7 +182,12 @@ class Keys:
         kept = set(known.tolist())
         self._number = {thing: number for thing, number in self._number.items() if number in kept}
         self.things = [thing if number in kept else "" for number, thing in enumerate(self.things)]
+        del self.things[max(self._number.values(), default=-1) + 1 :]
         self._free = [number for number, thing in enumerate(self.things) if not thing]
+
+    def numbers_in_use(self) -> Ints:
+        """All of them."""
+        return np.fromiter(self._number.values(), dtype=np.int64, count=len(self._number))
 
     def __len__(self) -> int:
         return len(self._number)

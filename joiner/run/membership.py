@@ -7,6 +7,7 @@ comes back within the session timeout gets its units again at once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -27,6 +28,9 @@ learns at its next heartbeat that there are units to take; the library's 3 s wou
 
 _REBALANCE_MS: Final = 60_000
 """Longer than the loop is away from the group at most: it waits for a commit, or for units to be taken."""
+
+_GIVING_BACK_S: Final = 1.0
+"""For giving back the units at the end, which needs no answer from Kafka."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +64,16 @@ class Membership:
             self._join_again(error)
 
     def close(self) -> None:
-        """Stop being a member."""
+        """Stop being a member.
+
+        Giving back comes first: closing, the library may wait for ever for an answer from a thread that has ended
+        (confluentinc/librdkafka#4884), where a rebalance is under way.
+        """
+        with contextlib.suppress(KafkaException):  # one that has failed for good: it has nothing any more
+            self._consumer.unsubscribe()
+        until_s = time.monotonic() + _GIVING_BACK_S
+        while self.units and time.monotonic() < until_s:
+            self._consumer.poll(0.02)
         self._consumer.close()
 
     def _join(self) -> Consumer:

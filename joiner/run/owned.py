@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from joiner.run.intake import Messages
+from joiner.run.pausing import SILENT_S, topics_to_pause
 from joiner.run.progress import Progress
 from joiner.run.recovery import Recovered
 from joiner.run.settings import ApplicationSettings
@@ -36,11 +37,11 @@ class Owned:
     snapshot_at_s: float
     records: int = 0
     commit: Commit | None = None
-    is_ahead: bool = False
+    has_uncommitted: bool = False
     """Whether the state holds a batch that was not handed in for a commit: then nothing but the commit of its results
     may be written, or they would be lost."""
-    at_end: set[str] = field(default_factory=set)
-    """The topics whose log had nothing more when it was last read."""
+    quiet_since_s: dict[str, float] = field(default_factory=dict)
+    """The topics whose log had nothing more when it was last read, and since when."""
     paused: set[str] = field(default_factory=set)
     """The topics that are not read for now, as they run ahead of others."""
 
@@ -48,9 +49,19 @@ class Owned:
         """The vector after a batch: behind its last messages, or where a log's end was met, if that is farther."""
         ends = {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
         offsets = self.recovered.unit.offsets
-        self.at_end -= batches.keys()
-        self.at_end |= {topic for topic, at in met.items() if at >= ends.get(topic, offsets[topic])}
+        now_s = time.monotonic()
+        for topic in batches:
+            self.quiet_since_s.pop(topic, None)
+        for topic, at in met.items():
+            if at >= ends.get(topic, offsets[topic]):
+                self.quiet_since_s.setdefault(topic, now_s)
         return ends | {topic: at for topic, at in met.items() if at > ends.get(topic, offsets[topic])}
+
+    def to_pause(self) -> set[str]:
+        """The topics that should not be read for now."""
+        latest_s = time.monotonic() - SILENT_S
+        silent = {topic for topic, since_s in self.quiet_since_s.items() if since_s < latest_s}
+        return topics_to_pause(self.recovered.unit.leads(), self.paused, silent)
 
     def is_changed(self) -> bool:
         """Whether the last snapshot is not of this state."""
@@ -77,7 +88,7 @@ class Owned:
 
     def hand_in(self, progress: Progress, written: Future[SnapshotPlace | None]) -> None:
         """The commit of this state has begun."""
-        self.commit, self.is_ahead = Commit(progress, written), False
+        self.commit, self.has_uncommitted = Commit(progress, written), False
 
     def finish_commit(self) -> None:
         """Wait for the commit that is on its way, if any is. Raises what it raises."""

@@ -103,6 +103,11 @@ class Payloads:
         """All that is here."""
         return self._rows.take(np.flatnonzero(self._lives[: self._used]))
 
+    def count_later(self, ts_ns: int) -> int:
+        """How many of the rows here have a later time."""
+        used = slice(self._used)
+        return int(np.count_nonzero(self._lives[used] & (self._rows.ts_ns[used] > ts_ns)))
+
     def _at(self, seq: Ints) -> Ints:
         return self._rows.seq[: self._used].searchsorted(seq)
 

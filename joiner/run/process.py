@@ -241,26 +241,32 @@ class JoinerProcess:
         for error in errors:
             self._read_error(*error)
         for number, owned in list(self._owned.items()):
-            batches = self._batches.pop(number, {})
-            ends = owned.ends(batches, self._ends.pop(number, {}))
-            self._pause_what_runs_ahead(number, owned)
-            if owned.commit is not None and owned.commit.written.done() and not self._finish_commit(number, owned):
-                continue
-            if not ends and (owned.commit is not None or not owned.snapshot_due(application)):
-                continue
-            owned.is_ahead = True
-            try:
-                effects, count = self._apply(number, owned, batches, ends)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
-                if self._finish_commit(number, owned):
-                    self._give_up(number, error)
-                continue
+            self._turn(number, owned)
+            if self._owned.get(number) is owned:
+                self._pause_what_runs_ahead(number, owned)
+
+    def _turn(self, number: int, owned: Owned) -> None:
+        """Join what was read of a unit, while its last commit is written, and hand in the next."""
+        application = self._settings.application
+        batches = self._batches.pop(number, {})
+        ends = owned.ends(batches, self._ends.pop(number, {}))
+        if owned.commit is not None and owned.commit.written.done() and not self._finish_commit(number, owned):
+            return
+        if not ends and (owned.commit is not None or not owned.snapshot_due(application)):
+            return
+        owned.has_uncommitted = True
+        try:
+            effects, count = self._apply(number, owned, batches, ends)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
             if self._finish_commit(number, owned):
-                self._hand_in(number, owned, effects, with_snapshot=owned.snapshot_due(application))
-                self._metrics.count(count, len(effects.joined))
+                self._give_up(number, error)
+            return
+        if self._finish_commit(number, owned):
+            self._hand_in(number, owned, effects, with_snapshot=owned.snapshot_due(application))
+            self._metrics.count(count, len(effects.joined))
 
     def _pause_what_runs_ahead(self, number: int, owned: Owned) -> None:
-        ahead = owned.recovered.unit.topics_ahead(owned.paused, owned.at_end)
+        ahead = owned.to_pause()
         if ahead == owned.paused:
             return
         if pausing := ahead - owned.paused:
@@ -408,7 +414,7 @@ class JoinerProcess:
         self._finish_soon(units, until_s)
         for number in units:
             owned = self._owned.get(number)
-            if owned is not None and owned.commit is None and not owned.is_ahead and owned.is_changed():
+            if owned is not None and owned.commit is None and not owned.has_uncommitted and owned.is_changed():
                 self._hand_in(number, owned, Effects(), with_snapshot=True)
         self._finish_soon(units, until_s)
         for number in units:

@@ -14,10 +14,13 @@ import numpy as np
 from broker.times import UNIT_NS
 from broker.wire import Side
 from joiner.core import snapshot
-from joiner.core.errors import NewerSnapshotError
+from joiner.core.errors import NewerSnapshotError, SnapshotError
 from joiner.run.payloads import Rows, sizes
 
-VERSION: Final = 2
+VERSION: Final = 3
+"""2 had no free numbers among its things, and is read as it is."""
+
+_OLDEST: Final = 2
 
 
 class SavedRows(msgspec.Struct):
@@ -57,6 +60,9 @@ def decode(data: bytes) -> Saved:
     if version > VERSION:
         message = f"format {version}, this one reads up to {VERSION}"
         raise NewerSnapshotError(message)
+    if version < _OLDEST:
+        message = f"format {version}, this one reads from {_OLDEST} on"
+        raise SnapshotError(message)
     return msgspec.msgpack.decode(data, type=Saved)
 
 

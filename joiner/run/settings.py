@@ -116,7 +116,12 @@ class JoinerSettings(ServiceSettings):
                 mistakes.append(
                     f"join {join.name!r}: a record may be on both sides; give them other topics or quantities"
                 )
-        written = {*self.output_topics.values(), self.state_topic}
+        written = [*self.output_topics.values(), self.state_topic]
+        mistakes += [
+            f"two kinds of output would be written to the topic {topic!r}; give each its own"
+            for topic in sorted(set(written))
+            if written.count(topic) > 1
+        ]
         mistakes += [
             f"the topic {topic!r} is both read and written: the joiner would take its own output for input"
             for topic in self.input_topics

@@ -3,7 +3,7 @@
 Steps of a commit, in this order:
 
  1. begin
- 2. the joined, late and rejected records
+ 2. the joined, late, unmatched and rejected records
  3. now and then a snapshot: chunks, tombstones of surplus ones, manifest
  4. the progress record, last in the unit's partition of the state topic
  5. the input offsets, for the consumer group (for tools to see; the progress record is what counts)

@@ -8,7 +8,7 @@ a function of C alone; so a state is built by a snapshot and a silent replay, an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
@@ -20,6 +20,7 @@ from joiner.core.engine import LocalStreamBuffer, Step
 from joiner.core.errors import NewerSnapshotError, SnapshotError
 from joiner.run.intake import LEFT, RIGHT, Keys, Messages, SideInput, TopicReader
 from joiner.run.outlet import Outlet, Pairs, record_of
+from joiner.run.pausing import GO_ON_BELOW, Lead
 from joiner.run.payloads import Payloads
 from joiner.run.progress import JoinProgress
 from joiner.run.saved import VERSION, Saved, decode, encode, restore_rows, save_rows
@@ -39,10 +40,6 @@ _Told = TypeVar("_Told", Late, Unmatched)
 
 _KEYS_MIN: Final = 10_000
 """So many things are kept without looking which of them are needed."""
-
-_PAUSE_ABOVE: Final = 0.5
-_GO_ON_BELOW: Final = 0.25
-"""Of the room there is for what a join holds: where the side that runs ahead is paused, and where it goes on."""
 
 
 Outgoing = dict[str, tuple[Sequence[bytes | None], Sequence[bytes | None]]]
@@ -143,7 +140,7 @@ class Unit:
     def progress(self) -> dict[str, JoinProgress]:
         """What each join holds now, by its name."""
         found = {}
-        every_key = np.arange(len(self._keys.things))
+        every_key = self._keys.numbers_in_use()
         for join, buffer, payloads in zip(self._settings.join, self._buffers, self._payloads, strict=True):
             left, right = (_span(frontier) for frontier in buffer.frontier_ns(every_key))
             held_left, held_right = (len(side) for side in payloads)
@@ -154,20 +151,27 @@ class Unit:
         """Records held by all joins."""
         return sum(len(buffer) for buffer in self._buffers)
 
-    def topics_ahead(self, paused: Collection[str], at_end: Collection[str]) -> set[str]:
-        """The topics that should wait until others have come nearer, as their records fill a buffer.
+    def leads(self) -> list[Lead]:
+        """How far the sides of joins with two topics are ahead of each other, where that fills a buffer."""
+        found = []
+        for join, topics in enumerate(self._topics):
+            fill = self._fill(join)
+            if topics[LEFT] == topics[RIGHT] or fill < GO_ON_BELOW:
+                continue
+            held, latest_ns = len(self._buffers[join]), self._latest_ns(join)
+            for side, payloads in enumerate(self._payloads[join]):
+                beyond = payloads.count_later(latest_ns[1 - side])
+                found.append(Lead(topics[side], topics[1 - side], fill, beyond / held))
+        return found
 
-        ``paused``: those that do already; ``at_end``: those with nothing to read for now, which nothing waits for.
-        """
-        ahead, waited_for = set(), set()
-        for join, (left, right) in enumerate(self._topics):
-            fill, (of_left, of_right) = self._fill(join), map(len, self._payloads[join])
-            first, second = (left, right) if of_left > of_right else (right, left)
-            is_full = fill > (_GO_ON_BELOW if first in paused else _PAUSE_ABOVE)
-            if left != right and is_full and second not in at_end:
-                ahead.add(first)
-                waited_for.add(second)
-        return ahead - waited_for
+    def _latest_ns(self, join: int) -> tuple[int, int]:
+        """The largest time that the left and the right side have reached, by a record of any key or a promise."""
+        frontiers = self._buffers[join].frontier_ns(self._keys.numbers_in_use())
+        lefts, rights = (
+            int(frontier.max(initial=np.iinfo(np.int64).min)) + lateness_ns
+            for frontier, lateness_ns in zip(frontiers, self._settings.join[join].lateness, strict=True)
+        )
+        return lefts, rights
 
     def snapshot(self) -> bytes:
         """The whole state as bytes."""

@@ -333,6 +333,7 @@ class Application:
             f"{self.name}.state",
             f"{self.name}.other",
             f"{self.name}.elsewhere",
+            *(f"{self.name}.elsewhere.{kind}" for kind in TOPICS),
         ]
         for future in self.admin().delete_topics(names, operation_timeout=DEADLINE_S).values():
             future.exception()  # what was never made cannot be deleted

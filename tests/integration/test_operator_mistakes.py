@@ -73,10 +73,10 @@ def test_whatever_changes_the_results_is_refused_with_each_difference(app: Appli
     assert re.search(r"joins\.power: \{.*\} then, None now", said)
     assert re.search(r"joins\.might: None then, \{.*\} now", said)
     assert re.search(r"joins\.more: None then, \{.*\} now", said)
-    others = {f"LSB_TOPICS__{kind.upper()}": app.topic("elsewhere") for kind in ("out", "late", "rejected")}
-    said = refusal(app, **others)
-    for kind in ("out", "late", "rejected"):
-        assert f"outputs.{kind}: {app.topic(kind)} then, {app.topic('elsewhere')} now" in said
+    kinds = ("out", "late", "rejected", "unmatched")
+    said = refusal(app, **{f"LSB_TOPICS__{kind.upper()}": f"{app.topic('elsewhere')}.{kind}" for kind in kinds})
+    for kind in kinds:
+        assert f"outputs.{kind}: {app.topic(kind)} then, {app.topic('elsewhere')}.{kind} now" in said
     assert said.count("give the application a new name, set them back, or start anew with `joiner reset`") == PARTITIONS
     app.verify()
 

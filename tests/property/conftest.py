@@ -9,7 +9,7 @@ import pytest
 from joiner.core import engine
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="package")
 def _records_wait_apart() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "is_backlog", lambda kept, touched: (kept + touched) % 3 > 0)

@@ -120,6 +120,12 @@ class Member:
         if message is not None and message.error() is not None:
             self.errors.append(message.error())
 
+    def close(self) -> None:
+        """End, having given back everything before: see `joiner.run.membership`."""
+        self.consumer.unsubscribe()
+        poll_until(lambda: not self.units, self)
+        self.consumer.close()
+
     def _take(self, consumer: Any, places: list[TopicPartition]) -> None:
         consumer.incremental_assign(places)
         consumer.pause(places)
@@ -261,10 +267,10 @@ class KafkaContract:
         topic = cluster.make_topic(2)
         one = Member(cluster, topic, topic, "one")
         poll_until(lambda: one.units == {0, 1}, one)
-        one.consumer.close()
+        one.close()
         again = Member(cluster, topic, topic, "one")
         poll_until(lambda: again.units == {0, 1}, again)
-        again.consumer.close()
+        again.close()
 
     def test_two_members_share_the_units_and_each_has_its_own(self, cluster: Cluster) -> None:
         topic = cluster.make_topic(2)
@@ -273,9 +279,9 @@ class KafkaContract:
         two = Member(cluster, topic, topic, "two")
         poll_until(lambda: len(one.units) == len(two.units) == 1, one, two)
         assert one.units | two.units == {0, 1}
-        one.consumer.close()
+        one.close()
         poll_until(lambda: two.units == {0, 1}, two)
-        two.consumer.close()
+        two.close()
 
     def test_a_second_member_of_a_name_fences_the_first(self, cluster: Cluster) -> None:
         topic = cluster.make_topic(2)
@@ -288,4 +294,4 @@ class KafkaContract:
 
         poll_until(lambda: is_fenced_off() and other.units == {0, 1}, other, one)
         one.consumer.close()
-        other.consumer.close()
+        other.close()

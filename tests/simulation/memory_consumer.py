@@ -75,6 +75,11 @@ class MemoryConsumer:
         for place in places:
             self._positions[place.topic, place.partition].is_paused = True
 
+    def resume(self, places: Iterable[TopicPartition]) -> None:
+        """Read these again."""
+        for place in places:
+            self._positions[place.topic, place.partition].is_paused = False
+
     def consume(self, num_messages: int = 1, timeout: float = 0) -> list[MemoryMessage]:
         """What there is, of one partition or several."""
         try:
@@ -126,14 +131,18 @@ class MemoryConsumer:
     def close(self) -> None:
         """End; a member with an instance name keeps its place in the group for a session."""
         self._link.act("close", lambda: None)
+        self.unsubscribe()
+        self._positions.clear()
+
+    # Being a member
+
+    def unsubscribe(self) -> None:
+        """Give back everything; the library does it at the next look."""
         if self._member is not None:
             self._call("on_revoke", self._told)
             self._told = set()
             self._kafka.group(self._group).leave(self._member)
             self._member = None
-        self._positions.clear()
-
-    # Being a member
 
     def subscribe(self, topics: list[str], **callbacks: Callable[..., Any]) -> None:
         """Join the group; a member that subscribes to more topics stays the member it is."""

@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from joiner.run.owned import Commit, Owned
 from joiner.run.process import JoinerProcess
@@ -34,3 +35,18 @@ def test_a_unit_that_is_given_back_is_not_taken_again_where_its_last_commit_fail
     process._owned[3] = Owned(unit, nothing, 0.0, commit=Commit(nothing, written))
     process._give_back([3], lost=False)
     assert (process._owned, process._waiting, process._aside, process._lost) == ({}, {}, {}, {})
+
+
+def test_a_topic_that_waits_is_read_again_by_whoever_takes_the_unit_next() -> None:
+    process: Any = JoinerProcess(make_settings(), Claimant("run", "instance"))
+    calls: list[tuple[str, list[tuple[str, int]]]] = []
+
+    def note(name: str) -> Callable[[list[TopicPartition]], None]:
+        return lambda places: calls.append((name, [(place.topic, place.partition) for place in places]))
+
+    process._data = SimpleNamespace(incremental_unassign=note("unassign"), resume=note("resume"))
+    nothing: Any = None
+    unit: Any = SimpleNamespace(unit=SimpleNamespace(offsets={"one": 5, "two": 6}))
+    process._owned[3] = Owned(unit, nothing, 0.0, paused={"two"})
+    process._give_back([3], lost=True)
+    assert calls == [("resume", [("two", 3)]), ("unassign", [("one", 3), ("two", 3)])]

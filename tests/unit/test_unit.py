@@ -228,36 +228,28 @@ def test_a_snapshot_that_cannot_be_used_is_refused_with_the_way_out(damage: Any,
 APART = {"name": "apart", "left": {"topic": "one"}, "right": {"topic": "two"}, "output": "a"}
 
 
-def held_apart(lefts: int, rights: int, join: dict[str, Any] = APART, **limits: int) -> Unit:
-    """A unit that holds so many of either side: they come long before each other's."""
-    unit = Unit(make_settings(join, application=limits), 0, {"one": 0, "two": 0})
-    one = [record(n, "speed", BASE_MS + n) for n in range(lefts)]
-    two = [record(n, "torque", BASE_MS + n, thing="b") for n in range(rights)]
-    unit.apply({"one": batch(one), "two": batch(two)}, {"one": lefts, "two": rights})
-    return unit
+def leads(lefts: Sequence[int], rights: Sequence[int], **join: Any) -> dict[str, tuple[float, float]]:
+    """Fill and share by topic of a unit with room for 10, after records at these times in ms of either side."""
+    unit = Unit(make_settings({**APART, **join}, application={"buffer_records_max": 10}), 0, {"one": 0, "two": 0})
+    one = [record(n, "speed", BASE_MS + at) for n, at in enumerate(lefts)]
+    two = [record(n, "torque", BASE_MS + at, thing="b") for n, at in enumerate(rights)]
+    unit.apply({"one": batch(one), "two": batch(two)}, {"one": len(lefts), "two": len(rights)})
+    return {lead.topic: (lead.fill, lead.share) for lead in unit.leads()}
 
 
-def test_the_side_that_fills_half_of_the_buffer_waits_until_a_quarter_is_left() -> None:
-    assert held_apart(5, 0, buffer_records_max=10).topics_ahead((), ()) == set()
-    assert held_apart(6, 0, buffer_records_max=10).topics_ahead((), ()) == {"one"}
-    assert held_apart(2, 4, buffer_records_max=10).topics_ahead((), ()) == {"two"}
-    assert held_apart(3, 0, buffer_records_max=10).topics_ahead({"one"}, ()) == {"one"}
-    assert held_apart(2, 0, buffer_records_max=10).topics_ahead({"one"}, ()) == set()
+def test_a_side_leads_by_what_it_has_sent_behind_everything_of_the_other() -> None:
+    assert leads(range(6), []) == {"one": (0.6, 1.0), "two": (0.6, 0.0)}
+    assert leads(range(4), [1, 2]) == {"one": (0.6, 1 / 6), "two": (0.6, 0.0)}
+    assert leads([5, 6], range(4)) == {"one": (0.6, 2 / 6), "two": (0.6, 0.0)}
+    assert leads(range(4), [1, 2], lateness="1ms") == {"one": (0.6, 1 / 6), "two": (0.6, 0.0)}, "not by its lateness"
+    assert leads([0, 1, 2, 3, 4, 9], [9])["one"] == (0.7, 0.0), "what the other side never has is no lead"
+    assert leads(range(2), []) == {}, "what fills little is not looked at"
 
 
-def test_nothing_waits_for_a_topic_that_has_nothing_more_or_for_itself() -> None:
-    assert held_apart(9, 0, buffer_records_max=10).topics_ahead({"one"}, {"two"}) == set()
-    assert held_apart(9, 0, buffer_records_max=10).topics_ahead((), {"one"}) == {"one"}
+def test_sides_that_share_a_topic_cannot_wait_for_each_other() -> None:
     unit = Unit(make_settings(application={"buffer_records_max": 10}), 0, {DATA: 0})
     apply(unit, [record(n, "speed", BASE_MS + n) for n in range(9)])
-    assert unit.topics_ahead((), ()) == set()
-
-
-def test_two_joins_of_the_same_topics_that_wait_for_each_other_pause_nothing() -> None:
-    mirrored = {**APART, "name": "mirrored", "left": {"topic": "two"}, "right": {"topic": "one"}, "output": "m"}
-    unit = Unit(make_settings(APART, mirrored, application={"buffer_records_max": 10}), 0, {"one": 0, "two": 0})
-    unit.apply({"one": batch([record(n, "x", BASE_MS + n) for n in range(8)])}, {"one": 8, "two": 0})
-    assert unit.topics_ahead((), ()) == {"one"}, "the same topic is ahead in both"
+    assert unit.leads() == []
 
 
 def test_a_buffer_is_full_by_the_bytes_of_its_records_too() -> None:
