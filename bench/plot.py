@@ -30,7 +30,9 @@ def plot_panels(path: Path, panels: Mapping[str, Mapping[str, Line]], y_label: s
     """Write ``path`` with ``.svg``: a panel for each x label, with the lines of its contenders, on logarithmic axes."""
     rows = -(-len(panels) // _COLUMNS)
     size = (_PANEL_INCHES[0] * min(_COLUMNS, len(panels)), _PANEL_INCHES[1] * rows)
-    figure, axes = plt.subplots(rows, min(_COLUMNS, len(panels)), figsize=size, squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(
+        rows, min(_COLUMNS, len(panels)), figsize=size, squeeze=False, sharey=True, layout="constrained"
+    )
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for axis, (x_label, lines) in zip(axes.flat, panels.items(), strict=False):
@@ -52,9 +54,11 @@ def plot_panels(path: Path, panels: Mapping[str, Mapping[str, Line]], y_label: s
         else:
             axis.set_xscale("symlog", linthresh=places[1])
         axis.set_yscale("log")
+        axis.yaxis.set_major_formatter("{x:g}")
         axis.set_xlabel(x_label)
-        axis.set_ylabel(y_label)
         axis.grid(visible=True, which="major", alpha=0.3)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(y_label)
     axes.flat[0].legend(frameon=False)
     figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
     plt.close(figure)
