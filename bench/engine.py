@@ -170,15 +170,14 @@ def main() -> int:
 def _panel(name: str, found: list[dict[str, Any]]) -> dict[str, list[tuple[float, list[float]]]]:
     """The line of each contender: the varied value, and the rates of all runs."""
     return {
-        contender: [
-            (
-                float(one["case"][_VARIED[name]]),
-                [one["case"]["records"] / taken / 1e6 for taken in one["seconds"][contender]],
-            )
-            for one in found
-        ]
+        contender: [(float(one["case"][_VARIED[name]]), _rates(one, contender)) for one in found]
         for contender in ("engine", "pandas")
     }
+
+
+def _rates(one: dict[str, Any], contender: str) -> list[float]:
+    """Million records a second in all runs of a case."""
+    return [one["case"]["records"] / taken / 1e6 for taken in one["seconds"][contender]]
 
 
 def _lines(curves: dict[str, list[dict[str, Any]]]) -> list[str]:
@@ -194,7 +193,7 @@ def _lines(curves: dict[str, list[dict[str, Any]]]) -> list[str]:
             [
                 (
                     f"{one['case'][_VARIED[name]]:,}",
-                    spread([one["case"]["records"] / taken / 1e6 for taken in one["seconds"]["engine"]]),
+                    spread(_rates(one, "engine")),
                     f"{one['million_records_a_second']['pandas']:.2f}",
                     f"{one['ratio']:.2f}",
                 )

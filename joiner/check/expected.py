@@ -82,16 +82,17 @@ def unmatched(
         alone: set[int] = set()
         for at in np.flatnonzero(~np.isin(own.seq, has_pair)).tolist():
             key, ts = int(own.key[at]), int(own.ts[at])
-            moments = {max(int(frontier[at]), ts), ts, ts - 1}
-            if not any(
-                comes >= frontier[at]
-                and (tolerance_ns is None or abs(comes - ts) <= tolerance_ns)
-                and (
-                    (looks and _finds_newcomer(ts, comes, other_times.get(key, []), direction))
-                    or (others_look and int(place[at]) in _newcomer_finds(comes, own_times[key], direction))
-                )
-                for comes in moments
-            ):
+            moments = [
+                comes
+                for comes in {max(int(frontier[at]), ts), ts, ts - 1}
+                if comes >= frontier[at] and (tolerance_ns is None or abs(comes - ts) <= tolerance_ns)
+            ]
+            others, here = other_times.get(key, []), int(place[at])
+            finds = looks and any(_finds_newcomer(ts, comes, others, direction) for comes in moments)
+            is_found = others_look and any(
+                here in _newcomer_finds(comes, own_times[key], direction) for comes in moments
+            )
+            if not finds and not is_found:
                 alone.add(int(own.seq[at]))
         found.append(alone)
     return found[0], found[1]

@@ -16,6 +16,7 @@ import numpy as np
 
 from broker.times import mean_text
 from joiner.check import expected
+from joiner.check.judgement import SIDES
 from joiner.functions import BUILT_IN, NUMBER_KINDS, Columns, load_function
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from joiner.run.settings import JoinSettings
 
 _RELATIVE_ERROR: Final = 1e-12
-_SIDES: Final = ("left", "right")
 
 
 class FoundRecord(msgspec.Struct, frozen=True):
@@ -100,8 +100,8 @@ def expect_pairs(
         rights,
         values,
         failed,
-        dict(zip(_SIDES, unmatched, strict=True)),
-        dict(zip(_SIDES, (due or now).unmatched, strict=True)),
+        dict(zip(SIDES, unmatched, strict=True)),
+        dict(zip(SIDES, (due or now).unmatched, strict=True)),
     )
 
 
@@ -112,7 +112,7 @@ def certain_now(left: SideJudgement, right: SideJudgement) -> Certain:
     if join.emit_unmatched == "none":
         return Certain(pairs, (set(), set()))
     alone = expected.unmatched(*streams, join.tolerance, direction=join.direction, driver=join.driver)
-    lefts, rights = (found if join.tells_unmatched(side) else set() for side, found in zip(_SIDES, alone, strict=True))
+    lefts, rights = (found if join.tells_unmatched(side) else set() for side, found in zip(SIDES, alone, strict=True))
     return Certain(pairs, (lefts, rights))
 
 

@@ -77,7 +77,7 @@ def check_records(name: str, columns: Sequence[object] | None) -> Records:
 def check_marks(name: str, columns: Sequence[object] | None) -> Marks:
     """``(keys, ts_ns, seq)``, each int64 of shape (n,); a key may be `ALL_KEYS`; None: no marks."""
     if columns is None:
-        return NO_MARKS
+        return _NO_MARKS
     key, ts, seq = _columns(name, columns, (3,))
     _check_range(f"{name} keys", key, ALL_KEYS, KEY_MAX, "a mark's key is ALL_KEYS (-1) or a record's key")
     _check_times(f"{name} ts_ns", ts, in_order=False)
@@ -119,7 +119,7 @@ def check_duration(name: str, value: object) -> int:
 
 _NONE: Final = np.empty(0, dtype=np.int64)
 _NO_RECORDS: Final = Records(_NONE, _NONE, _NONE, None, in_order=True)
-NO_MARKS: Final = Marks(_NONE, _NONE, _NONE)
+_NO_MARKS: Final = Marks(_NONE, _NONE, _NONE)
 
 
 def _columns(name: str, columns: Sequence[object], counts: tuple[int, ...]) -> list[Ints]:

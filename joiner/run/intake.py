@@ -155,6 +155,7 @@ class Keys:
         """The things by number; empty where the number is free."""
         self._number = {thing: number for number, thing in enumerate(things) if thing}
         self._free = [number for number, thing in enumerate(things) if not thing]
+        self._in_use = np.empty(0, dtype=np.int64)
 
     def number(self, thing: str) -> int | None:
         """The number of a thing, given now if it is new; None if its records belong into another partition."""
@@ -184,10 +185,13 @@ class Keys:
         self.things = [thing if number in kept else "" for number, thing in enumerate(self.things)]
         del self.things[max(self._number.values(), default=-1) + 1 :]
         self._free = [number for number, thing in enumerate(self.things) if not thing]
+        self._in_use = np.empty(0, dtype=np.int64)
 
     def numbers_in_use(self) -> Ints:
-        """All of them."""
-        return np.fromiter(self._number.values(), dtype=np.int64, count=len(self._number))
+        """All of them; asked for with every commit, and mostly the same as before."""
+        if len(self._in_use) != len(self._number):
+            self._in_use = np.fromiter(self._number.values(), dtype=np.int64, count=len(self._number))
+        return self._in_use
 
     def __len__(self) -> int:
         return len(self._number)

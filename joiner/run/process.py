@@ -11,6 +11,7 @@ import gc
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final
 
@@ -270,10 +271,10 @@ class JoinerProcess:
         if ahead == owned.paused:
             return
         if pausing := ahead - owned.paused:
-            self._data.pause([TopicPartition(topic, number) for topic in sorted(pausing)])
+            self._data.pause(_places(number, pausing))
             _log.info("unit %s: %s waits: its records fill the buffer", number, ", ".join(sorted(pausing)))
         if resuming := owned.paused - ahead:
-            self._data.resume([TopicPartition(topic, number) for topic in sorted(resuming)])
+            self._data.resume(_places(number, resuming))
             _log.info("unit %s: %s goes on", number, ", ".join(sorted(resuming)))
         owned.paused = ahead
 
@@ -381,8 +382,8 @@ class JoinerProcess:
         if owned is not None:
             if owned.paused:
                 # Whoever takes the unit next begins to read at once.
-                self._data.resume([TopicPartition(topic, number) for topic in sorted(owned.paused)])
-            self._data.incremental_unassign([TopicPartition(topic, number) for topic in owned.recovered.unit.offsets])
+                self._data.resume(_places(number, owned.paused))
+            self._data.incremental_unassign(_places(number, owned.recovered.unit.offsets))
             # What the current batch still holds of it was read for a state that is gone.
             self._batches.pop(number, None)
             self._ends.pop(number, None)
@@ -431,6 +432,11 @@ class JoinerProcess:
         for number, commit in under_way.items():
             if commit.written.done():
                 self._finish_commit(number, self._owned[number])
+
+
+def _places(number: int, topics: Iterable[str]) -> list[TopicPartition]:
+    """The partitions of a unit in some topics."""
+    return [TopicPartition(topic, number) for topic in sorted(topics)]
 
 
 def _text(error: BaseException) -> str:

@@ -302,25 +302,26 @@ class Unit:
 
     def _fill(self, join: int) -> float:
         """How much of the room for what a join holds is taken: 1 is all of it."""
-        return max(taken / limit for _, taken, limit in self._room(join))
+        return max(taken / limit for taken, limit in self._room(join).values())
 
-    def _room(self, join: int) -> list[tuple[str, int, int]]:
-        """Each limit of what a join holds: its setting, how much of it is taken, and the limit."""
+    def _room(self, join: int) -> dict[str, tuple[int, int]]:
+        """The limits of what a join holds, by their settings: how much is taken, and how much there may be."""
         limits = self._settings.application
-        return [
-            ("buffer_records_max", len(self._buffers[join]), limits.buffer_records_max),
-            ("buffer_bytes_max", sum(side.size for side in self._payloads[join]), limits.buffer_bytes_max),
-        ]
+        return {
+            "buffer_records_max": (len(self._buffers[join]), limits.buffer_records_max),
+            "buffer_bytes_max": (sum(side.size for side in self._payloads[join]), limits.buffer_bytes_max),
+        }
 
     def _check_room(self) -> None:
         for number, (join, buffer) in enumerate(zip(self._settings.join, self._buffers, strict=True)):
-            beyond = [f"{name} = {limit}" for name, taken, limit in self._room(number) if taken > limit]
+            room = self._room(number)
+            beyond = [f"{name} = {limit}" for name, (taken, limit) in room.items() if taken > limit]
             if not beyond:
                 continue
             keys, counts = buffer.held_by_key()
             things = self._keys.things
             most = ", ".join(f"{things[keys[at]]} ({counts[at]})" for at in np.argsort(-counts)[:5].tolist())
-            size = sum(side.size for side in self._payloads[number])
+            size, _ = room["buffer_bytes_max"]
             message = (
                 f"unit {self.number}: join {join.name!r} holds {len(buffer)} records (about {size:,} bytes), more than "
                 f"application.{beyond[0]}; the keys that hold most are {most}. One of their streams "
