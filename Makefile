@@ -112,9 +112,9 @@ format: setup ## bring the code into its format
 lock: ## pin the newest allowed versions with hashes: requirements/*.txt
 	@command -v uv >/dev/null || { echo 'uv is needed for this one: pip install uv'; exit 2; }
 	$(call say,Resolving)
-	@for set in runtime dev; do \
+	@for set in runtime spark dev; do \
 	  uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	    --no-emit-index-url --no-emit-find-links $$([ $$set = dev ] && echo '-c requirements/runtime.txt') \
+	    --no-emit-index-url --no-emit-find-links $$([ $$set = runtime ] || echo '-c requirements/runtime.txt') \
 	    requirements/$$set.in -o requirements/$$set.txt; \
 	done
 

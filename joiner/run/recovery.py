@@ -66,7 +66,7 @@ class Claimant:
 
 @dataclass
 class Recovered:
-    """A unit that is ours, with its state at C; ``snapshot_offsets`` is the vector C0 it was built from."""
+    """A unit that is ours, with its state at C; ``snapshot_offsets`` is the vector C0 of its newest snapshot."""
 
     unit: Unit
     progress: Progress
@@ -137,15 +137,31 @@ def claim(
     return progress
 
 
-def recover(settings: JoinerSettings, unit: int, transactions: UnitTransactions, progress: Progress) -> Recovered:
-    """Steps 7-8. Raises `UnitStopped` where the state cannot be built, `Fenced` where another has the unit by now."""
+def recover(
+    settings: JoinerSettings,
+    unit: int,
+    transactions: UnitTransactions,
+    progress: Progress,
+    warm: Unit | None = None,
+) -> Recovered:
+    """Steps 7-8; ``warm``: the unit at an earlier vector, where somebody has built it already.
+
+    Raises `UnitStopped` where the state cannot be built, `Fenced` where another has the unit by now.
+    """
     with _unless_fenced(transactions):
-        return _recover(settings, unit, progress)
+        state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
+        built = build_state(settings, progress, state, warm)
+    return Recovered(built, progress, SnapshotPlace.after(state), _newest_offsets(progress, state))
 
 
-def _recover(settings: JoinerSettings, unit: int, progress: Progress) -> Recovered:
-    state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
-    restored = _from_snapshot(settings, unit, state, progress)
+def build_state(settings: JoinerSettings, progress: Progress, state: StateLog, warm: Unit | None = None) -> Unit:
+    """The unit at the vector of ``progress``; ``state``: what the state topic holds of it.
+
+    From ``warm`` where that is not behind the newest snapshot, which may be all that is left of the input: retention.
+    Raises `UnitStopped` where neither reaches.
+    """
+    unit = progress.unit
+    restored = _nearest(settings, progress, state, warm)
     began_at = dict(restored.offsets)
     _check_log_range(settings, unit, restored.offsets)
     started = time.monotonic()
@@ -159,7 +175,21 @@ def _recover(settings: JoinerSettings, unit: int, progress: Progress) -> Recover
         time.monotonic() - started,
         restored.held(),
     )
-    return Recovered(restored, progress, SnapshotPlace.after(state), began_at)
+    return restored
+
+
+def _nearest(settings: JoinerSettings, progress: Progress, state: StateLog, warm: Unit | None) -> Unit:
+    if warm is not None:
+        newest = _newest_offsets(progress, state)
+        if all(newest[topic] <= at <= progress.offsets[topic] for topic, at in warm.offsets.items()):
+            return warm
+    return _from_snapshot(settings, progress.unit, state, progress)
+
+
+def _newest_offsets(progress: Progress, state: StateLog) -> dict[str, int]:
+    """The vector of the newest snapshot; without any, that at which the unit began."""
+    manifests = state.manifests()
+    return dict(manifests[0].offsets if manifests else progress.start)
 
 
 def _effects_again(settings: JoinerSettings, until: Progress) -> Effects:
