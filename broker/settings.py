@@ -44,7 +44,7 @@ from broker.times import parse_duration
 
 DEFAULT_FILE: Final = Path("lsb.toml")
 SECTIONS: Final = frozenset(
-    {"kafka", "mqtt", "influxdb", "topics", "events", "connector", "application", "join", "db_connector"}
+    {"kafka", "mqtt", "influxdb", "topics", "events", "connector", "application", "spark", "join", "db_connector"}
 )
 """Every section that any service reads; another one in the file is a misspelling."""
 
@@ -184,7 +184,8 @@ def _http_url(text: str) -> str:
     return text
 
 
-def _plain_values(given: object) -> object:
+def plain_values(given: object) -> object:
+    """Validates what is passed on to another program: names with texts, numbers, true or false."""
     if isinstance(given, dict):
         wrong = [repr(name) for name, value in given.items() if not isinstance(value, str | int | float)]
         if wrong:
@@ -202,7 +203,7 @@ class KafkaSettings(Section):
     """How to reach Kafka. ``client`` is passed to librdkafka as it is (SASL, TLS, …)."""
 
     bootstrap_servers: str = Field(default="127.0.0.1:9092", min_length=1)
-    client: Annotated[dict[str, str | int | float | bool], BeforeValidator(_plain_values)] = Field(default_factory=dict)
+    client: Annotated[dict[str, str | int | float | bool], BeforeValidator(plain_values)] = Field(default_factory=dict)
     sasl_password_file: SecretFile = None
 
     def client_config(self, **more: str | float | bool) -> dict[str, Any]:

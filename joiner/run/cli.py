@@ -32,6 +32,7 @@ _EXAMPLES = """\
 examples:
   joiner run                              join as lsb.toml says, until Ctrl-C
   joiner run --instance joiner-2          a second process, which shares the units with the first
+  joiner spark                            the same in Spark
   joiner status                           units, owners, offsets, lag, records held, frontiers
   joiner reset --yes                      forget all progress: the next start begins anew
 
@@ -80,16 +81,33 @@ def _show_kafka_error(error: KafkaException, settings: JoinerSettings) -> int:
 
 
 def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
-    if options.command != "run":
+    if options.command not in {"run", "spark"}:
         reach_kafka(make_admin(settings.kafka), settings.kafka.bootstrap_servers, _REACH_S)
     if options.command == "status":
         return show_status(settings)
     if options.command == "reset":
         return reset(settings, confirmed=options.yes)
+    if options.command == "spark":
+        return _run_in_spark(options, settings)
     claimant = Claimant(uuid.uuid4().hex, settings.application.instance, take=options.take)
     process = JoinerProcess(settings, claimant)
     end_on_signals(process.stop)
     return process.run()
+
+
+def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings) -> int:
+    try:
+        # Here: nobody else needs what it imports, nor has to have it installed.
+        from joiner.spark import stage  # noqa: PLC0415 - see above
+    except ModuleNotFoundError as error:
+        print(f"joiner: {error}: the stage in Spark needs what requirements/spark.in lists", file=sys.stderr)
+        return 2
+    claimant = Claimant(uuid.uuid4().hex, settings.application.instance, stage.PLACEMENT, take=options.take)
+    try:
+        return stage.SparkStage(settings, claimant).run()
+    except stage.StageFailed as error:
+        print(f"joiner: {error}", file=sys.stderr)
+        return 1
 
 
 def _load(options: argparse.Namespace) -> JoinerSettings:
@@ -121,8 +139,10 @@ def _parser() -> argparse.ArgumentParser:
         )
 
     run = add_command("run", "join until stopped")
-    run.add_argument("--instance", help="name of this process, its own for each (default: the host's name)")
-    run.add_argument("--take", action="store_true", help="take units that another kind of runner owns")
+    spark = add_command("spark", "join in Spark until stopped")
+    for runner in (run, spark):
+        runner.add_argument("--instance", help="name of this process, its own for each (default: the host's name)")
+        runner.add_argument("--take", action="store_true", help="take units that another kind of runner owns")
     add_command("status", "show units, owners, offsets, lag, records held")
     again = add_command("reset", "forget all progress of the application")
     again.add_argument("--yes", action="store_true", help="do it; without it, only what would happen is shown")

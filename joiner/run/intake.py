@@ -58,6 +58,12 @@ class Messages:
         """Those from one index up to another."""
         return Messages(self.offset[begin:end], self.append_ms[begin:end], self.value[begin:end])
 
+    def extend(self, more: Messages) -> None:
+        """Add those that follow."""
+        self.offset.extend(more.offset)
+        self.append_ms.extend(more.append_ms)
+        self.value.extend(more.value)
+
     @classmethod
     def of(cls, messages: Sequence[KafkaMessage]) -> Messages:
         """Those of messages none of which is an event. The loops are short: each of these is made for every record."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import time
-from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -23,22 +22,20 @@ from functools import partial
 from typing import Final
 
 import msgspec
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from broker.topics import TopicFacts, TopicSpec, data_topic_specs, state_topic_spec, topic_facts
 from joiner.run.clients import (
-    READ_WAIT_S,
     TIMEOUT_S,
     log_range,
     make_consumer,
     make_reader,
     read_to_end,
-    timed_out,
 )
 from joiner.run.hanging import check_ended, draw_line, find_unsettled, settle
-from joiner.run.intake import Messages, sort_messages
 from joiner.run.progress import FORMAT_VERSION, Progress
+from joiner.run.ranges import RangeReader
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import StateLog, read_newest, read_progress, read_state
 from joiner.run.transaction import SnapshotPlace, UnitTransactions, offsets_as_text
@@ -47,9 +44,6 @@ from joiner.run.unit import Effects, Outgoing, Unit, UnitStopped
 PLACEMENT: Final = "process"
 _REPLAY_BATCH: Final = 200_000
 """A step of the engine costs what its keys hold, besides what is new: a replay is better done in few."""
-_LONG_REPLAY: Final = 10_000
-_BATCH_WAIT_S: Final = 0.5
-"""For so many to come from Kafka; not where little is to be replayed, which is over sooner."""
 
 _log = logging.getLogger(__name__)
 
@@ -388,37 +382,15 @@ def _replay(settings: JoinerSettings, unit: Unit, until: dict[str, int], effects
 
     Silently, but where ``effects`` is given: what is brought forth is added there.
     """
-    behind = {topic: at for topic, at in unit.offsets.items() if at < until[topic]}
-    if not behind:
-        return 0
-    consumer = make_reader(settings.kafka, settings.application.name)
     replayed = 0
-    try:
-        consumer.assign([TopicPartition(topic, unit.number, at) for topic, at in behind.items()])
-        deadline = time.monotonic() + TIMEOUT_S
-        while behind:
-            ahead = sum(until[topic] - unit.offsets[topic] for topic in behind)
-            wait_s = _BATCH_WAIT_S if ahead > _LONG_REPLAY else READ_WAIT_S
-            messages = consumer.consume(min(ahead, _REPLAY_BATCH), wait_s)
-            found, met, errors = sort_messages(messages, settings.input_topics)
-            if errors:
-                raise KafkaException(errors[0][0])
-            batches: dict[str, Messages] = {}
-            for topic, batch in found.get(unit.number, {}).items():
-                if topic in behind:
-                    deadline = time.monotonic() + TIMEOUT_S
-                    batches[topic] = batch.part(0, bisect_left(batch.offset, until[topic]))
-            ends = {topic: batch.offset[-1] + 1 for topic, batch in found.get(unit.number, {}).items()}
-            ends |= {topic: at for topic, at in met.get(unit.number, {}).items() if at >= until[topic]}
-            reached = {topic for topic in behind if ends.get(topic, 0) >= until[topic]}
-            ends = {topic: min(end, until[topic]) for topic, end in ends.items() if topic in behind}
-            brought = unit.apply(batches, ends, silent=effects is None)
+    if unit.offsets == until:
+        return replayed
+    with closing(RangeReader(settings)) as reader:
+        while unit.offsets != until:
+            end = {topic: min(until[topic], at + _REPLAY_BATCH) for topic, at in unit.offsets.items()}
+            batches = reader.read(unit.number, unit.offsets, end)
+            brought = unit.apply(batches, end, silent=effects is None)
             if effects is not None:
                 effects.add(brought)
             replayed += sum(map(len, batches.values()))
-            behind = {topic: at for topic, at in behind.items() if topic not in reached}
-            if time.monotonic() > deadline:
-                raise timed_out(f"the replay to {offsets_as_text(until)} got no records for {TIMEOUT_S:.0f} s")
-    finally:
-        consumer.close()
     return replayed

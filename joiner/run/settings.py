@@ -22,6 +22,7 @@ from broker.settings import (
     TopicName,
     TopicSettings,
     duration_between,
+    plain_values,
 )
 from broker.times import parse_duration
 
@@ -92,6 +93,15 @@ class ApplicationSettings(Section):
     transaction_timeout: Annotated[Duration, duration_between("1s", "15min")] = parse_duration("60s")
 
 
+class SparkSettings(Section):
+    """``[spark]``: how the stage in Spark runs. ``config`` is passed to Spark as it is."""
+
+    master: str = Field(default="local[*]", min_length=1)
+    batch_records_max: int = Field(default=400_000, ge=1, le=10_000_000)
+    checkpoint: str | None = None
+    config: Annotated[dict[str, str | int | float | bool], BeforeValidator(plain_values)] = Field(default_factory=dict)
+
+
 class JoinerSettings(ServiceSettings):
     """All that the joiner reads from ``lsb.toml``."""
 
@@ -99,6 +109,7 @@ class JoinerSettings(ServiceSettings):
     topics: TopicSettings = TopicSettings()
     events: EventSettings = EventSettings()
     application: ApplicationSettings = ApplicationSettings()
+    spark: SparkSettings = SparkSettings()
     join: list[JoinSettings] = Field(min_length=1)
 
     @model_validator(mode="after")

@@ -183,6 +183,7 @@ class Application:
     application: str = 'snapshot_interval = "700ms"\nsnapshot_records = 400'
     power: str = ""
     partitions: int = PARTITIONS
+    runner: str = "run"
     name: str = field(default_factory=lambda: f"j{uuid.uuid4().hex[:10]}")
     started: list[Joiner] = field(default_factory=list)
     _admin: AdminClient | None = None
@@ -227,9 +228,9 @@ class Application:
         ensure_topics(self.admin(), data_topic_specs(self.settings().topics))
 
     def start(self, *arguments: str, instance: str = "one", module: str = "joiner", **environment: str) -> Joiner:
-        """Start ``joiner run``, or another ``module`` that takes the same arguments."""
+        """Start ``joiner run`` (or what `runner` says), or another ``module`` that takes the same arguments."""
         log = self.folder / f"joiner-{len(self.started)}.log"
-        command = ["run", "--config", str(self.config), "--instance", instance, *arguments]
+        command = [self.runner, "--config", str(self.config), "--instance", instance, *arguments]
         joiner = Joiner(start_service(module, *command, environment=environment, log=log), log)
         self.started.append(joiner)
         return joiner

@@ -1,0 +1,1 @@
+"""The join in Spark: the application stage, which runs what the plain process runs."""

@@ -1,0 +1,257 @@
+"""The units that a driver serves: what is planned of each, what came of it, and the transaction that is on its way.
+
+Spark runs one batch after the other. For each it asks what is to be done (`Units.next_turn`), and hands over what came
+of it (`Units.take`); the transactions are written while Spark is already at the next batch. Spark's own commit of a
+batch means nothing here: what counts is the progress record in Kafka, and whatever Spark has done that did not get into
+one is thrown away, by a claim with a new number. So a failed transaction never stops the query.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+from confluent_kafka import KafkaException
+
+from joiner.run.hanging import check_ended
+from joiner.run.metrics import Metrics
+from joiner.run.owned import Commit
+from joiner.run.pausing import SILENT_S, topics_to_pause
+from joiner.run.progress import Progress
+from joiner.run.settings import ApplicationSettings, JoinerSettings
+from joiner.run.transaction import SnapshotPlace, UnitTransactions
+from joiner.run.unit import UnitStopped
+from joiner.spark.plans import Outcome, Plan, Turn
+
+Ends = Callable[[], Mapping[int, Mapping[str, int]]]
+"""The stable ends of the input topics, by unit and topic. Raises KafkaException."""
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.01
+
+_KAFKA_AWAY_S: Final = 1.0
+"""Before Kafka is asked for ends again."""
+
+
+@dataclass
+class Served:
+    """A unit of this driver: claimed, and gone on with from plan to plan."""
+
+    claim: int
+    transactions: UnitTransactions
+    progress: Progress
+    """The last one that is known to be committed."""
+    place: SnapshotPlace
+    snapshot_offsets: dict[str, int]
+    snapshot_at_s: float = field(default_factory=time.monotonic)
+    records: int = 0
+    held: int = 0
+    commit: Commit | None = None
+    planned: Plan | None = None
+    """What Spark is at."""
+    quiet_since_s: dict[str, float] = field(default_factory=dict)
+    paused: set[str] = field(default_factory=set)
+
+    @property
+    def reached(self) -> dict[str, int]:
+        """The vector that the next plan begins at: behind what is committed or on its way."""
+        return self.progress.offsets if self.commit is None else self.commit.progress.offsets
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether nothing is on its way, and the newest snapshot is of this state."""
+        return self.commit is None and self.reached == self.snapshot_offsets
+
+    def snapshot_due(self, application: ApplicationSettings, *, last: bool) -> bool:
+        """Whether the next plan is to bring a snapshot; ``last``: nothing comes after it."""
+        if self.reached == self.snapshot_offsets:
+            return False
+        late = time.monotonic() - self.snapshot_at_s >= application.snapshot_interval / 1e9
+        return last or late or self.records >= application.snapshot_records
+
+
+class Units:
+    """The units of this driver. Its methods may be called from any thread."""
+
+    def __init__(self, settings: JoinerSettings, ends: Ends, give_up: Callable[[int, Exception], None]) -> None:
+        """``give_up`` is told of a unit that was dropped, and why."""
+        self._settings = settings
+        self._ends = ends
+        self._give_up = give_up
+        self._served: dict[int, Served] = {}
+        self._lock = threading.RLock()
+        self._pool = ThreadPoolExecutor(settings.topics.partitions, "commit")
+        self._ask_ends_s = 0.0
+        self._is_last = False
+        self._metrics = Metrics()
+        self.spent_s: dict[str, float] = {}
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._served
+
+    def add(self, number: int, served: Served) -> None:
+        """Serve a unit that was claimed."""
+        with self._lock:
+            self._served[number] = served
+
+    def begin_anew(self) -> None:
+        """A new query begins: what was planned for the one before will not come."""
+        with self._lock:
+            for served in self._served.values():
+                served.planned = None
+
+    def drop(self, number: int) -> None:
+        """Forget a unit without committing anything."""
+        with self._lock:
+            self._served.pop(number, None)
+
+    def numbers(self) -> list[int]:
+        """Those that are served."""
+        with self._lock:
+            return sorted(self._served)
+
+    # What Spark does next
+
+    def next_turn(self, last: Turn) -> Turn:
+        """The plans of the next batch; the last turn again where there is nothing to do."""
+        with self._lock:
+            if time.monotonic() < self._ask_ends_s:
+                return last
+            try:
+                ends = self._ends()
+            except KafkaException as error:
+                _log.warning("Kafka does not tell the ends of the input: %s", error.args[0].str())
+                self._ask_ends_s = time.monotonic() + _KAFKA_AWAY_S
+                return last
+            share = max(1, self._settings.spark.batch_records_max // max(1, len(self._served)))
+            plans = []
+            for number, served in sorted(self._served.items()):
+                served.planned = self._plan(number, served, ends.get(number, {}), share)
+                if served.planned is not None:
+                    plans.append(served.planned)
+            return Turn(last.number + 1, plans) if plans else last
+
+    def _plan(self, number: int, served: Served, ends: Mapping[str, int], share: int) -> Plan | None:
+        begin = served.reached
+        end = {
+            topic: at if topic in served.paused else max(at, min(ends.get(topic, at), at + share))
+            for topic, at in begin.items()
+        }
+        for topic, at in begin.items():
+            if ends.get(topic, at) > at:
+                served.quiet_since_s.pop(topic, None)
+            else:
+                served.quiet_since_s.setdefault(topic, time.monotonic())
+        snapshot = served.snapshot_due(self._settings.application, last=self._is_last)
+        if end == begin and not snapshot:
+            return None
+        return Plan(number, served.claim, begin, end, snapshot)
+
+    # What came of it
+
+    def take(self, outcome: Outcome) -> None:
+        """Begin the transaction of what came of a plan, when the one before is written."""
+        number = outcome.plan.unit
+        with self._lock:
+            served = self._served.get(number)
+            if served is None or served.planned != outcome.plan:
+                return
+            served.planned = None
+            if outcome.stopped:
+                self._drop_for(number, UnitStopped(outcome.stopped))
+            elif outcome.failed:
+                _log.warning("unit %s: a batch could not be joined now, trying again: %s", number, outcome.failed)
+            elif self._finish(number, served):
+                self._hand_in(served, outcome)
+
+    def _hand_in(self, served: Served, outcome: Outcome) -> None:
+        plan = outcome.plan
+        progress = msgspec.structs.replace(
+            served.progress, offsets=plan.end, counts=outcome.counts, joins=outcome.joins
+        )
+        served.held = outcome.held
+        served.records += outcome.records
+        snapshot = None
+        if outcome.snapshot is not None:
+            snapshot = outcome.snapshot, served.place
+            served.snapshot_at_s, served.records = time.monotonic(), 0
+        self._pause(served, outcome)
+        written = self._pool.submit(self._write, served.transactions, outcome, progress, snapshot)
+        served.commit = Commit(progress, written)
+        self._metrics.count(outcome.records, outcome.pairs)
+        for what, seconds in outcome.spent_s.items():
+            self.spent_s[what] = self.spent_s.get(what, 0.0) + seconds
+
+    def _write(
+        self,
+        transactions: UnitTransactions,
+        outcome: Outcome,
+        progress: Progress,
+        snapshot: tuple[bytes, SnapshotPlace] | None,
+    ) -> SnapshotPlace | None:
+        place = transactions.commit(dict(outcome.messages), progress, snapshot)
+        check_ended(self._settings, progress.unit, transactions)
+        return place
+
+    def _pause(self, served: Served, outcome: Outcome) -> None:
+        latest_s = time.monotonic() - SILENT_S
+        silent = {topic for topic, since_s in served.quiet_since_s.items() if since_s < latest_s}
+        ahead = topics_to_pause(outcome.leads, served.paused, silent)
+        if ahead != served.paused:
+            _log.info("unit %s: topics that wait now: %s", outcome.plan.unit, ", ".join(sorted(ahead)) or "none")
+        served.paused = ahead
+
+    def _finish(self, number: int, served: Served) -> bool:
+        """Wait for the transaction that is on its way, if any is; returns whether the unit goes on."""
+        commit, served.commit = served.commit, None
+        if commit is None:
+            return True
+        try:
+            place = commit.written.result()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
+            self._drop_for(number, error)
+            return False
+        served.progress = commit.progress
+        if place is not None:
+            served.place, served.snapshot_offsets = place, commit.progress.offsets
+        return True
+
+    def _drop_for(self, number: int, error: Exception) -> None:
+        del self._served[number]
+        self._give_up(number, error)
+
+    # From time to time
+
+    def tend(self) -> None:
+        """Look after transactions that are written, and tell of progress."""
+        with self._lock:
+            for number, served in list(self._served.items()):
+                if served.commit is not None and served.commit.written.done():
+                    self._finish(number, served)
+            self._metrics.report({number: served.held for number, served in self._served.items()})
+
+    def finish(self, until_s: float) -> None:
+        """Plan last snapshots and wait until they are written, as far as that is before a moment (monotonic)."""
+        self._is_last = True
+        while time.monotonic() < until_s:
+            self.tend()
+            with self._lock:
+                if all(
+                    served.commit is None and served.reached == served.snapshot_offsets
+                    for served in self._served.values()
+                ):
+                    break
+            time.sleep(_LOOK_S)
+        with self._lock:
+            self._metrics.report({number: served.held for number, served in self._served.items()}, last=True)
+
+    def close(self) -> None:
+        """Begin no more transactions."""
+        self._pool.shutdown(wait=False)

@@ -1,0 +1,202 @@
+"""What a worker of Spark does with a plan: the unit's state at its begin, the range from Kafka, the join.
+
+The state at a vector is the same wherever it comes from, so it is taken from where it is nearest:
+
+ 1. this process's memory, where it was left by the batch before
+ 2. Spark's state store, which every batch is written to: another worker may get the unit next
+ 3. the newest snapshot in Kafka and a silent replay, as every runner recovers
+
+What a worker holds of a unit is never needed: nothing of a worker, living or left over, can do harm.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pandas as pd
+from confluent_kafka import KafkaException
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from joiner.run.clients import make_consumer
+from joiner.run.ranges import RangeReader, check_gap
+from joiner.run.recovery import build_state
+from joiner.run.state_log import read_state
+from joiner.run.transaction import Fenced
+from joiner.run.unit import Unit, UnitStopped
+from joiner.spark.plans import Outcome, Plan, decode_plan, encode
+
+if TYPE_CHECKING:
+    from joiner.run.intake import Messages
+    from joiner.run.settings import JoinerSettings
+
+OUTPUT_SCHEMA: Final = "outcome binary"
+
+_CHUNK_BYTES: Final = 256 * 1024
+"""Of the state in Spark's store: it is slow with large values (10 MB in one took 0.4 s to write, in chunks 8 ms)."""
+
+_GC_THRESHOLD: Final = (50_000, 20, 50)
+"""As in the plain process."""
+
+_units: dict[tuple[str, int], Unit] = {}
+"""What this process has left of the units it has worked on, by application and number."""
+
+_readers: list[RangeReader] = []
+"""The consumer of this process, if it has one: connecting takes longer than reading a small batch."""
+
+
+class UnitProcessor(StatefulProcessor):
+    """Spark's operator; its grouping key is a unit."""
+
+    def __init__(self, settings: JoinerSettings) -> None:
+        self._settings = settings
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Called for every task."""
+        _prepare()
+        self._copy = StateCopy(handle)
+
+    def handleInputRows(  # noqa: N802 - Spark's name
+        self,
+        key: Any,  # noqa: ARG002 - Spark's signature
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: ARG002, N803 - Spark's signature
+    ) -> Iterator[pd.DataFrame]:
+        """One row in, one row out."""
+        for frame in rows:
+            for plan in frame["plan"]:
+                outcome = carry_out(self._settings, decode_plan(bytes(plan)), self._copy)
+                yield pd.DataFrame({"outcome": [encode(outcome)]})
+
+
+class StateCopy:
+    """The state of a unit in Spark's state store: at which vector it is, and the bytes of its snapshot in chunks."""
+
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        self._head = handle.getValueState("head", "offsets binary, chunks int")
+        self._chunks = handle.getMapState("chunks", "at int", "part binary")
+
+    def read(self, offsets: Mapping[str, int]) -> bytes | None:
+        """The snapshot at a vector; None where there is none of that."""
+        head = self._head.get()
+        if head is None or msgspec.json.decode(head[0]) != offsets:
+            return None
+        parts = (self._chunks.getValue((at,)) for at in range(head[1]))
+        return b"".join(bytes(part[0]) for part in parts if part is not None)
+
+    def write(self, offsets: Mapping[str, int], data: bytes) -> None:
+        """Replace what is there."""
+        before = self._head.get()
+        count = -(-len(data) // _CHUNK_BYTES)
+        for at in range(count):
+            self._chunks.updateValue((at,), (data[at * _CHUNK_BYTES : (at + 1) * _CHUNK_BYTES],))
+        for at in range(count, before[1] if before is not None else 0):
+            self._chunks.removeKey((at,))
+        self._head.update((msgspec.json.encode(offsets), count))
+
+
+def carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
+    """What comes of a plan; never raises, so that a unit that cannot go on does not take the others with it."""
+    try:
+        return _carry_out(settings, plan, copy)
+    except UnitStopped as stopped:
+        return Outcome(plan, stopped=str(stopped))
+    except KafkaException as error:
+        return Outcome(plan, failed=error.args[0].str())
+    except Fenced:
+        return Outcome(plan, failed="the input that is to be joined was removed meanwhile")
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
+        what = f"{type(error).__name__}: {error}"
+        return Outcome(
+            plan,
+            stopped=f"unit {plan.unit}: a batch failed with {what}; nothing of it was written. Restart the joiner; if "
+            "it happens again, this is a defect to report",
+        )
+
+
+def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
+    clock = _Clock()
+    place = settings.application.name, plan.unit
+    unit = _unit_at(settings, plan, copy, _units.pop(place, None))
+    clock.note("state")
+    batches = _read(settings, plan)
+    clock.note("read")
+    effects = unit.apply(batches, plan.end)
+    clock.note("join")
+    messages = {
+        topic: (list(keys), list(values)) for topic, (keys, values) in effects.messages(settings.topics).items()
+    }
+    clock.note("encode")
+    data = unit.snapshot()
+    copy.write(unit.offsets, data)
+    clock.note("store")
+    # Kept only now: a unit that has failed in between is of no use.
+    _units[place] = unit
+    return Outcome(
+        plan,
+        messages,
+        dict(unit.counts),
+        unit.progress(),
+        unit.leads(),
+        sum(map(len, batches.values())),
+        len(effects.joined),
+        unit.held(),
+        data if plan.snapshot else None,
+        clock.spent_s,
+    )
+
+
+def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, left: Unit | None) -> Unit:
+    """The unit at the begin of a plan; ``left`` is what this process has of it."""
+    if left is not None and left.offsets == plan.begin:
+        return left
+    data = copy.read(plan.begin)
+    if data is not None:
+        return Unit.restore(settings, plan.unit, data)
+    state = read_state(settings.kafka, settings.application.name, settings.state_topic, plan.unit)
+    progress = state.progress()
+    if progress is None:
+        raise UnitStopped(f"unit {plan.unit}: {settings.state_topic} holds no progress of it any more: was it deleted?")
+    return build_state(settings, msgspec.structs.replace(progress, offsets=plan.begin), state, left)
+
+
+def _read(settings: JoinerSettings, plan: Plan) -> dict[str, Messages]:
+    if plan.begin == plan.end:
+        return {}
+    if not _readers:
+        _readers.append(RangeReader(settings))
+    # Not put back where it fails: another one is made.
+    reader = _readers.pop()
+    batches = reader.read(plan.unit, plan.begin, plan.end)
+    _readers.append(reader)
+    for topic, messages in batches.items():
+        if messages.offset[0] > plan.begin[topic]:
+            consumer = make_consumer(settings.kafka, settings.application.name)
+            check_gap(consumer, plan.unit, topic, plan.begin[topic], messages.offset[0])
+            consumer.close()
+    return batches
+
+
+class _Clock:
+    """Where the time of a batch goes."""
+
+    def __init__(self) -> None:
+        self.spent_s: dict[str, float] = {}
+        self._at_s = time.perf_counter()
+
+    def note(self, what: str) -> None:
+        """``what`` has taken the time since the last note."""
+        now_s = time.perf_counter()
+        self.spent_s[what] = now_s - self._at_s
+        self._at_s = now_s
+
+
+@functools.cache
+def _prepare() -> None:
+    """Once in each process: what lives now lives to its end."""
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLD)
