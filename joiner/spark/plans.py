@@ -6,10 +6,16 @@ is all that a shuffle could do; so what is shuffled are ranges, and whoever gets
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+import pyarrow as pa
 
 from joiner.run.pausing import Lead
 from joiner.run.progress import JoinProgress
+
+_CODEC: Final = "lz4"
+_LENGTH_BYTES: Final = 8
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -58,16 +64,24 @@ _outcome = msgspec.msgpack.Decoder(Outcome)
 _plan = msgspec.msgpack.Decoder(Plan)
 
 
-def encode(content: Plan | Outcome) -> bytes:
+def encode_plan(plan: Plan) -> bytes:
     """The bytes that travel through Spark."""
-    return msgspec.msgpack.encode(content)
+    return msgspec.msgpack.encode(plan)
 
 
 def decode_plan(data: bytes) -> Plan:
-    """Inverse of `encode`."""
+    """Inverse of `encode_plan`."""
     return _plan.decode(data)
 
 
-def decode_outcome(data: bytes) -> Outcome:
-    """Inverse of `encode`."""
-    return _outcome.decode(data)
+def encode_outcome(outcome: Outcome) -> bytes:
+    """The bytes that travel through Spark, compressed: they are copied half a dozen times on their way."""
+    plain = msgspec.msgpack.encode(outcome)
+    packed: bytes = pa.compress(plain, codec=_CODEC, asbytes=True)
+    return len(plain).to_bytes(_LENGTH_BYTES, "big") + packed
+
+
+def decode_outcome(data: memoryview) -> Outcome:
+    """Inverse of `encode_outcome`."""
+    length = int.from_bytes(data[:_LENGTH_BYTES], "big")
+    return _outcome.decode(pa.decompress(data[_LENGTH_BYTES:], length, codec=_CODEC))

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from joiner.spark.plans import Turn, encode
+from joiner.spark.plans import Turn, encode_plan
 
 SOURCE: Final = "lsb_plans"
 SCHEMA: Final = "slot int, plan binary"
@@ -74,7 +74,7 @@ class _PlanReader(DataSourceStreamReader):
         turn = msgspec.convert(end, Turn)
         if start == end or not turn.plans:
             return []
-        return [_Part([(self._slots[plan.unit], encode(plan)) for plan in turn.plans])]
+        return [_Part([(self._slots[plan.unit], encode_plan(plan)) for plan in turn.plans])]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int, bytes]]:
         """The rows of a batch."""

@@ -96,6 +96,8 @@ class SparkStage:
 
     def _run_in(self, scratch: Path, watch: TopicWatch) -> int:
         _log.info("starting Spark (%s)", self._settings.spark.master)
+        # It tells of every call between Python and the JVM.
+        logging.getLogger("py4j").setLevel(logging.WARNING)
         session = make_session(self._settings, scratch)
         # Spark has set its own.
         end_on_signals(self._stop.set)
@@ -146,10 +148,21 @@ class SparkStage:
         writer = outcomes.writeStream.foreachBatch(self._take_batch).option("checkpointLocation", folder)
         return writer.outputMode("append").start()
 
-    def _take_batch(self, outcomes: DataFrame, _batch: int) -> None:
-        for data in outcomes.toArrow().column("outcome"):
-            self._units.take(decode_outcome(data.as_buffer()))
+    def _take_batch(self, outcomes: DataFrame, batch: int) -> None:
+        began_s = time.monotonic()
+        found = [decode_outcome(memoryview(data.as_buffer())) for data in outcomes.toArrow().column("outcome")]
+        joined_s = time.monotonic()
+        for outcome in found:
+            self._units.take(outcome)
         self._failures = 0
+        _log.debug(
+            "batch %s: %s records in %.2f s, workers %s, handed in after %.2f s more",
+            batch,
+            sum(outcome.records for outcome in found),
+            joined_s - began_s,
+            [{what: round(spent_s, 3) for what, spent_s in outcome.spent_s.items()} for outcome in found],
+            time.monotonic() - joined_s,
+        )
 
     def _note_failure(self, query: StreamingQuery) -> None:
         self._failures += 1

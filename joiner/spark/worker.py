@@ -28,7 +28,7 @@ from joiner.run.recovery import build_state
 from joiner.run.state_log import read_state
 from joiner.run.transaction import Fenced
 from joiner.run.unit import Unit, UnitStopped
-from joiner.spark.plans import Outcome, Plan, decode_plan, encode
+from joiner.spark.plans import Outcome, Plan, decode_plan, encode_outcome
 
 if TYPE_CHECKING:
     from joiner.run.intake import Messages
@@ -70,7 +70,7 @@ class UnitProcessor(StatefulProcessor):
         for frame in rows:
             for plan in frame["plan"]:
                 outcome = carry_out(self._settings, decode_plan(bytes(plan)), self._copy)
-                yield pd.DataFrame({"outcome": [encode(outcome)]})
+                yield pd.DataFrame({"outcome": [encode_outcome(outcome)]})
 
 
 class StateCopy:
