@@ -34,7 +34,7 @@ from tests.integration.services import (
     DEADLINE_S,
     ROOT,
     ends_of,
-    kill,
+    kill_with_children,
     read_topic,
     start_service,
     stop,
@@ -165,8 +165,8 @@ class Joiner:
         return stop(self.process)
 
     def kill(self) -> None:
-        """SIGKILL."""
-        kill(self.process)
+        """SIGKILL, and to what it has started: a driver of Spark has a JVM and workers."""
+        kill_with_children(self.process)
 
     def ends(self, deadline_s: float = DEADLINE_S) -> int:
         """Wait until it ends by itself; returns the exit status."""
@@ -184,6 +184,8 @@ class Application:
     power: str = ""
     partitions: int = PARTITIONS
     runner: str = "run"
+    data: str = ""
+    """The input topic, where it is that of another application."""
     name: str = field(default_factory=lambda: f"j{uuid.uuid4().hex[:10]}")
     started: list[Joiner] = field(default_factory=list)
     _admin: AdminClient | None = None
@@ -210,7 +212,7 @@ class Application:
 
     def topic(self, kind: str) -> str:
         """The name of a topic here."""
-        return f"{self.name}.{kind}"
+        return self.data if kind == "data" and self.data else f"{self.name}.{kind}"
 
     def settings(self) -> JoinerSettings:
         """The settings as the joiner reads them."""

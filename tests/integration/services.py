@@ -8,6 +8,7 @@ Waiting is always for a condition and with a deadline. Nothing here knows one se
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -67,6 +68,26 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL, and wait until the process is gone; does nothing to one that has ended."""
     process.kill()
     process.wait(DEADLINE_S)
+
+
+def kill_with_children(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to a service and everything it has started, at one moment as far as that goes."""
+    doomed = [process.pid]
+    for number in doomed:
+        doomed += children_of(number)
+    for number in doomed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+    process.wait(DEADLINE_S)
+
+
+def children_of(number: int) -> list[int]:
+    """The processes that a process has started and that are still there."""
+    found: list[int] = []
+    for tasks in Path(f"/proc/{number}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it has just ended
+            found += map(int, tasks.read_text().split())
+    return found
 
 
 def ends_of(consumer: Consumer, topic: str, partitions: int) -> list[int]:

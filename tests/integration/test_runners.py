@@ -1,0 +1,92 @@
+"""The same application in every kind of runner: same input, same output, record for record.
+
+The plain process and the stage in Spark. What only one of them has, has its own file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.joiner_application import (
+    BASE_MS,
+    Application,
+    Entry,
+    Joiner,
+    application,
+    record,
+    seeded_entries,
+    things_over_all_units,
+)
+
+pytestmark = pytest.mark.timeout(600)
+
+RUNNERS = ("run", "spark")
+SPARK_STARTS_S = 120.0
+"""Spark takes twenty seconds to its first batch, more on a busy machine."""
+
+
+@pytest.fixture
+def apps(kafka: str, tmp_path: Path) -> Iterator[list[Application]]:
+    """An application for each kind of runner; all read the same topic."""
+    made: list[Iterator[Application]] = []
+    found: list[Application] = []
+    for runner in RUNNERS:
+        folder = tmp_path / runner
+        folder.mkdir()
+        made.append(application(kafka, folder, runner=runner, data=found[0].topic("data") if found else ""))
+        found.append(next(made[-1]))
+    yield found
+    for one in made:
+        next(one, None)
+
+
+def poisoned(seed: int, count: int) -> list[Entry]:
+    """Records with disorder, ties, late and repeated ones, and marks; among them some that cannot be used."""
+    thing = things_over_all_units(1)[0]
+    unusable: list[bytes | None] = [b"no JSON", None, b'{"mark": true}', json.dumps({"thing": thing}).encode()]
+    entries = [*seeded_entries(seed, count), record(thing, "speed", 7_258_118_400_000, 1.0, "from the future")]
+    step = count // len(unusable)
+    for at, value in enumerate(unusable):
+        entries.insert(at * step, Entry(thing, value))
+    # A value that no joining function can use, in both of its streams.
+    entries += [record(thing, quantity, BASE_MS, 1e308, quantity) for quantity in ("speed", "torque")]
+    return entries
+
+
+def written(app: Application) -> dict[str, Counter[bytes]]:
+    """What an application has written, without its name, by the kind of its topic."""
+    name, data = app.name.encode(), app.topic("data").encode()
+    return {
+        kind: Counter(value.replace(data, b"data").replace(name, b"name") for value in app.values(kind))
+        for kind in ("out", "late", "rejected", "unmatched")
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [Joiner.stop, Joiner.kill])
+def test_every_runner_writes_the_same_for_the_same_input(
+    apps: list[Application], end: Callable[[Joiner], object]
+) -> None:
+    apps[0].create_topics()
+    for piece in range(2):
+        apps[0].produce(poisoned(2 * piece, 1500))
+        running = [app.start() for app in apps]
+        for app in apps:
+            app.wait_until_through(SPARK_STARTS_S)
+        apps[0].produce(poisoned(2 * piece + 1, 700))
+        for app in apps:
+            app.wait_until_through()
+        for joiner in running:
+            end(joiner)
+    for app in apps:
+        app.verify()
+    plain, *others = map(written, apps)
+    for kind, values in plain.items():
+        assert values, kind
+        for other in others:
+            assert values == other[kind], kind
