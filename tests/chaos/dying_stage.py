@@ -1,0 +1,120 @@
+"""The stage in Spark, which dies by SIGKILL at the n-th arrival at a named point: its driver, all of it, or a worker.
+
+``LSB_CHAOS_DIE=who:point:n LSB_CHAOS_DIED=file python -m tests.chaos.dying_stage spark …``. The file is made by the
+death, which comes once: the stage starts workers that died anew. The product knows nothing of this.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from joiner.run.cli import main
+from joiner.run.transaction import UnitTransactions
+from joiner.run.unit import Unit
+from joiner.spark import stage
+from joiner.spark.units import Units
+from joiner.spark.worker import StateCopy, UnitProcessor
+from tests.chaos.dying import POINTS, Call, Point
+from tests.integration.services import children_of
+
+_FLUSH_S: Final = 2.0
+
+DRIVER: Final[dict[str, Point]] = {
+    **{name: point for name, point in POINTS["joiner"].items() if point.owner is UnitTransactions},
+    # A batch is planned, no worker knows of it.
+    "planned": Point(Units, "next_turn", before=False, counts=lambda call: int(call.result != call.arguments[0])),
+    # It is joined, the driver has not got it.
+    "joined": Point(stage.SparkStage, "_take_batch", before=True),
+    # Kafka has committed it, Spark has not.
+    "between-commits": Point(stage.SparkStage, "_take_batch", before=False),
+}
+WORKER: Final[dict[str, Point]] = {
+    "before-join": Point(Unit, "apply", before=True),
+    "after-join": Point(Unit, "apply", before=False),
+    # Spark's state store has it, and will never commit it.
+    "stored": Point(StateCopy, "write", before=False),
+}
+WHO: Final = {"driver": DRIVER, "all": DRIVER, "worker": WORKER}
+
+
+class _Death:
+    def __init__(self, who: str, count: int) -> None:
+        self._who = who
+        self._left = count
+        self._lock = threading.Lock()
+
+    def come(self, owner: Any, arrivals: int) -> None:
+        """Count; at the last die without a word, once for all processes."""
+        with self._lock:
+            self._left -= arrivals
+            if not arrivals or self._left > 0:
+                return
+            if isinstance(owner, UnitTransactions):
+                owner._producer.flush(_FLUSH_S)  # noqa: SLF001 - death comes from inside
+            if isinstance(owner, stage.SparkStage):
+                _await_commits(owner)
+            try:
+                os.close(os.open(os.environ["LSB_CHAOS_DIED"], os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return
+            doomed = [os.getpid()]
+            if self._who == "all":
+                for number in doomed:
+                    doomed += children_of(number)
+            for number in reversed(doomed):
+                os.kill(number, signal.SIGKILL)
+
+
+def _await_commits(dying: stage.SparkStage) -> None:
+    for served in dying._units._served.values():  # noqa: SLF001 - death comes from inside
+        if served.commit is not None:
+            served.commit.written.exception()
+
+
+def arm(who: str, name: str, count: int) -> None:
+    """Wrap the point so that the n-th arrival kills."""
+    point, death = WHO[who][name], _Death(who, count)
+    original: Callable[..., Any] = getattr(point.owner, point.method)
+
+    @functools.wraps(original)
+    def wrapped(owner: Any, *arguments: Any, **options: Any) -> Any:
+        if point.before:
+            death.come(owner, point.counts(Call(arguments, options)))
+        result = original(owner, *arguments, **options)
+        if not point.before:
+            death.come(owner, point.counts(Call(arguments, options, result)))
+        return result
+
+    setattr(point.owner, point.method, wrapped)
+
+
+def _arm_from_environment(whose: set[str]) -> None:
+    who, name, count = os.environ["LSB_CHAOS_DIE"].split(":")
+    if who in whose:
+        arm(who, name, int(count))
+
+
+_arm_worker = functools.cache(lambda: _arm_from_environment({"worker"}))
+
+
+class DyingProcessor(UnitProcessor):
+    """Spark's operator, in a worker that may have to die."""
+
+    def init(self, handle: Any) -> None:
+        """Called for every task; each process is armed once."""
+        _arm_worker()
+        super().init(handle)
+
+
+if __name__ == "__main__":
+    # By the name that workers know it by; this file's own is __main__ here.
+    from tests.chaos.dying_stage import DyingProcessor as Known
+
+    vars(stage)["UnitProcessor"] = Known
+    _arm_from_environment({"driver", "all"})
+    main()

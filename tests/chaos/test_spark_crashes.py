@@ -1,0 +1,86 @@
+"""Is every pair there exactly once, whatever of the stage in Spark dies and whenever?"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from broker.stack import ephemeral_stack
+from tests.chaos.dying_stage import DRIVER, WORKER
+from tests.chaos.schedule import seeds
+from tests.integration.joiner_application import Application, Joiner, application, seeded_entries
+from tests.integration.services import wait_until
+
+_log = logging.getLogger(__name__)
+
+KILLS: Final = 3
+"""Of each seed."""
+SPARK_STARTS_S: Final = 120.0
+PIECE: Final = 400
+"""Records that come at a time."""
+
+DEATHS: Final = [
+    *((who, point) for point in DRIVER for who in ("driver", "all")),
+    *(("worker", point) for point in WORKER),
+]
+
+
+@pytest.fixture(scope="module")
+def spark_kafka() -> Iterator[str]:
+    with ephemeral_stack(say=print) as stack:
+        stack.up([stack.kafka])
+        yield stack.kafka.address
+
+
+@pytest.fixture
+def app(spark_kafka: str, tmp_path: Path) -> Iterator[Application]:
+    yield from application(spark_kafka, tmp_path, runner="spark")
+
+
+def deaths(seed: int) -> list[tuple[str, str]]:
+    """Those of a seed; with the seeds, all take their turns."""
+    order = DEATHS.copy()
+    random.Random(0).shuffle(order)
+    return [order[(seed * KILLS + number) % len(order)] for number in range(KILLS)]
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", seeds())
+def test_every_pair_comes_out_once_whatever_dies_of_the_stage(app: Application, tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    app.create_topics()
+    app.produce(seeded_entries(draw.randrange(10**6), PIECE))
+    for number, (who, point) in enumerate(deaths(seed)):
+        count = draw.randint(1, 3)
+        died = tmp_path / f"died-{number}"
+        _log.warning("seed %s: %s dies at %s, arrival %s", seed, who, point, count)
+        armed = {"LSB_CHAOS_DIE": f"{who}:{point}:{count}", "LSB_CHAOS_DIED": str(died)}
+        joiner = app.start(module="tests.chaos.dying_stage", **armed)
+        feed_until_dead(app, joiner, died, draw)
+        if who == "worker":
+            app.wait_until_through(SPARK_STARTS_S)
+            joiner.kill()
+        assert joiner.ends() == -9
+    last = app.start()
+    app.produce(seeded_entries(draw.randrange(10**6), PIECE))
+    app.wait_until_through(SPARK_STARTS_S)
+    assert last.stop() == 0
+    assert app.verify()["total"]["found"] > 0
+
+
+def feed_until_dead(app: Application, joiner: Joiner, died: Path, draw: random.Random) -> None:
+    """Bring new records as long as there is somebody to join them."""
+
+    def is_dead() -> bool:
+        if not died.exists():
+            assert joiner.process.poll() is None, joiner.text()[-3000:]
+            app.produce(seeded_entries(draw.randrange(10**6), PIECE // 8))
+        return died.exists()
+
+    wait_until(is_dead, f"{died.name} is there", SPARK_STARTS_S)
