@@ -39,6 +39,14 @@ _KAFKA_DEPENDENCIES: Final = (
     # Part of Kafka's own release and not of its dependencies: without it Kafka logs nothing.
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
 )
+_SPARK_KAFKA_DEPENDENCIES: Final = (
+    # The newest of each that Maven Central's mirrors have; they run with the Spark that is installed. Named one by one:
+    # a connector asks for a token provider of its own version.
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    ("org.apache.kafka", "kafka-clients", "3.9.2"),
+    ("org.apache.commons", "commons-pool2", "2.13.1"),
+)
 INFLUXDB_VERSION: Final = "1.8.10"
 NATS_VERSION: Final = "2.11.10"
 
@@ -105,6 +113,16 @@ class Parts:
                 self._fetch_kafka(draft)
         return self._kafka_folder
 
+    def spark_kafka(self) -> Path:
+        """The folder of the jars with which Spark reads and writes Kafka itself."""
+        place = self.folder / "spark-kafka"
+        with self._once(place) as draft:
+            if draft is not None:
+                self._say("spark     fetching its Kafka connector (10 MB)")
+                self._fetch_jars("spark", draft, _SPARK_KAFKA_DEPENDENCIES, "-notransitive")
+                check_hashes(draft / "jars", Path(__file__).with_name("templates") / "spark-kafka.sha256")
+        return place / "jars"
+
     def influxd(self) -> Path:
         """The InfluxDB server: of ``$LSB_INFLUXD``, on the path where it is a 1.8, else built."""
         named = os.environ.get("LSB_INFLUXD")
@@ -130,19 +148,22 @@ class Parts:
         return f"{program} is missing, and Go to build it; install Go 1.24 or newer, or {other}"
 
     def _fetch_kafka(self, draft: Path) -> None:
+        self._fetch_jars("kafka", draft, _KAFKA_DEPENDENCIES)
+        check_hashes(draft / "jars", Path(__file__).with_name("templates") / f"kafka-{KAFKA_VERSION}.sha256")
+
+    def _fetch_jars(self, part: str, draft: Path, dependencies: Sequence[Sequence[str]], *options: str) -> None:
+        """By Ivy, into ``jars`` in the draft."""
         ivy, java = _find_ivy(), self.java()
         if ivy is None or java is None:
-            raise StackError("kafka: pyspark or java is missing; run: make setup")
-        jars = draft / "jars"
-        for dependency in _KAFKA_DEPENDENCIES:
+            raise StackError(f"{part}: pyspark or java is missing; run: make setup")
+        for dependency in dependencies:
             command = [
-                *(java, "-jar", str(ivy), "-cache", str(draft / "ivy"), "-dependency", *dependency),
-                *("-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]"),
+                *(java, "-jar", str(ivy), "-cache", str(draft / "ivy"), *options, "-dependency", *dependency),
+                *("-retrieve", f"{draft / 'jars'}/[artifact]-[revision](-[classifier]).[ext]"),
                 # zstd-jni and others are of type bundle.
                 *("-confs", "default", "-types", "jar", "bundle"),
             ]
-            self.run("kafka", command)
-        check_hashes(jars, Path(__file__).with_name("templates") / f"kafka-{KAFKA_VERSION}.sha256")
+            self.run(part, command)
         shutil.rmtree(draft / "ivy", ignore_errors=True)
 
     def _build(self, server: str, program: str, module: str, length: str) -> Path:
@@ -278,6 +299,6 @@ def check_hashes(folder: Path, sums: Path) -> None:
     if found != expected:
         wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
         raise StackError(
-            f"kafka: what was fetched is not what {sums.name} names: {', '.join(wrong)}. Nothing was kept; "
+            f"what was fetched is not what {sums.name} names: {', '.join(wrong)}. Nothing was kept; "
             "look at what your registry serves."
         )
