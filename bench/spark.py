@@ -9,6 +9,7 @@ clock, without its first quarter: starting up and warming up count for nobody.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+from confluent_kafka import KafkaException
 
 from bench.pipeline import FIRST_MS, Application, about, ends, make_sender, make_topic, own_kafka, send
 from bench.report import spread, table, write
@@ -99,10 +102,11 @@ def _wait_until_quiet(kafka: KafkaSettings, topic: str, running: subprocess.Pope
     while not there or time.monotonic() - since_s < _QUIET_S:
         if running.poll() is not None or time.monotonic() > until_s:
             raise RuntimeError("the windowed join has ended by itself, or takes too long")
-        found = sum(ends(kafka, topic, PARTITIONS))
-        if found > there:
-            there, since_s = found, time.monotonic()
         time.sleep(_LOOK_S)
+        with contextlib.suppress(KafkaException):  # one that was just made has no leader for a moment
+            found = sum(ends(kafka, topic, PARTITIONS))
+            if found > there:
+                there, since_s = found, time.monotonic()
 
 
 def rate_of(kafka: KafkaSettings, topic: str, records: int) -> tuple[float, int]:

@@ -7,6 +7,7 @@ to go on, for every kind of runner, and Spark's copy of the states lives no long
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
+from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -96,8 +98,8 @@ class SparkStage:
 
     def _run_in(self, scratch: Path, watch: TopicWatch) -> int:
         _log.info("starting Spark (%s)", self._settings.spark.master)
-        # It tells of every call between Python and the JVM.
-        logging.getLogger("py4j").setLevel(logging.WARNING)
+        # It tells of every call between Python and the JVM; what fails there is told by whoever has called.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
         session = make_session(self._settings, scratch)
         # Spark has set its own.
         end_on_signals(self._stop.set)
@@ -124,11 +126,16 @@ class SparkStage:
             for number in self._units.numbers():
                 self._units.drop(number)
             raise
+        except (Py4JError, OSError) as error:
+            raise StageFailed(
+                f"Spark's JVM is gone ({error}): see its last words above, and start the stage again"
+            ) from error
         finally:
             server.close()
-            if query is not None and query.isActive:
-                query.stop()
-            session.stop()
+            with contextlib.suppress(Py4JError, OSError):  # it is gone
+                if query is not None and query.isActive:
+                    query.stop()
+                session.stop()
         return status
 
     # The query

@@ -6,6 +6,7 @@ death, which comes once: the stage starts workers that died anew. The product kn
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -67,7 +68,8 @@ class _Death:
                 for number in doomed:
                     doomed += children_of(number)
             for number in reversed(doomed):
-                os.kill(number, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # its parent took it with it
+                    os.kill(number, signal.SIGKILL)
 
 
 def _await_commits(dying: stage.SparkStage) -> None:
