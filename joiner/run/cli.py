@@ -13,11 +13,13 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 
 from broker.settings import SettingsError, load_settings
+from broker.times import parse_duration
 from broker.topics import TopicError
 from joiner.functions import load_functions
 from joiner.run.clients import make_admin
 from joiner.run.ending import end_on_signals, leave
 from joiner.run.membership import InstanceTaken
+from joiner.run.move import move
 from joiner.run.process import JoinerProcess
 from joiner.run.reach import KafkaAway, reach_kafka
 from joiner.run.recovery import Claimant
@@ -32,6 +34,8 @@ _EXAMPLES = """\
 examples:
   joiner run                              join as lsb.toml says, until Ctrl-C
   joiner run --instance joiner-2          a second process, which shares the units with the first
+  joiner run --standby --placement green  wait until units are moved here
+  joiner move --to green                  move all units there while data flows (--units 0,3 for some)
   joiner status                           units, owners, offsets, lag, records held, frontiers
   joiner reset --yes                      forget all progress: the next start begins anew
 
@@ -86,18 +90,30 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
         return show_status(settings)
     if options.command == "reset":
         return reset(settings, confirmed=options.yes)
-    claimant = Claimant(uuid.uuid4().hex, settings.application.instance, take=options.take)
-    process = JoinerProcess(settings, claimant)
+    if options.command == "move":
+        return move(settings, options.to, options.units, options.timeout)
+    application = settings.application
+    claimant = Claimant(uuid.uuid4().hex, application.instance, application.placement, take=options.take)
+    process = JoinerProcess(settings, claimant, standby=options.standby)
     end_on_signals(process.stop)
     return process.run()
 
 
 def _load(options: argparse.Namespace) -> JoinerSettings:
-    if getattr(options, "instance", None):
-        os.environ["LSB_APPLICATION__INSTANCE"] = options.instance
+    for name in ("instance", "placement"):
+        if getattr(options, name, None):
+            os.environ[f"LSB_APPLICATION__{name.upper()}"] = getattr(options, name)
     settings = load_settings(JoinerSettings, options.config)
     load_functions({join.name: join.function for join in settings.join})
     return settings
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def _seconds(text: str) -> float:
+    return parse_duration(text) / 1e9
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -122,7 +138,15 @@ def _parser() -> argparse.ArgumentParser:
 
     run = add_command("run", "join until stopped")
     run.add_argument("--instance", help="name of this process, its own for each (default: the host's name)")
-    run.add_argument("--take", action="store_true", help="take units that another kind of runner owns")
+    run.add_argument("--placement", help="name of the place it runs at, for moves (default: process)")
+    run.add_argument(
+        "--standby", action="store_true", help="wait where units belong to another placement, until they are moved here"
+    )
+    run.add_argument("--take", action="store_true", help="take units of another placement, which has stopped, by force")
+    go = add_command("move", "move units to another placement while data flows")
+    go.add_argument("--to", required=True, help="placement of the runner that is to have them, which runs already")
+    go.add_argument("--units", type=_numbers, help="some units, 0,3 for two of them (default: all)")
+    go.add_argument("--timeout", type=_seconds, default="30s", help="for the target to be ready (default: 30s)")
     add_command("status", "show units, owners, offsets, lag, records held")
     again = add_command("reset", "forget all progress of the application")
     again.add_argument("--yes", action="store_true", help="do it; without it, only what would happen is shown")

@@ -26,7 +26,7 @@ import msgspec
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from broker.topics import TopicFacts, TopicSpec, data_topic_specs, state_topic_spec, topic_facts
+from broker.topics import TopicFacts, TopicSpec, control_topic_spec, data_topic_specs, state_topic_spec, topic_facts
 from joiner.run.clients import (
     READ_WAIT_S,
     TIMEOUT_S,
@@ -38,13 +38,12 @@ from joiner.run.clients import (
 )
 from joiner.run.hanging import check_ended, draw_line, find_unsettled, settle
 from joiner.run.intake import Messages, sort_messages
-from joiner.run.progress import FORMAT_VERSION, Progress
-from joiner.run.settings import JoinerSettings
+from joiner.run.progress import FORMAT_VERSION, RESET_RUN, OnTheWay, Progress
+from joiner.run.settings import PROCESS, JoinerSettings
 from joiner.run.state_log import StateLog, read_newest, read_progress, read_state
 from joiner.run.transaction import SnapshotPlace, UnitTransactions, offsets_as_text
 from joiner.run.unit import Effects, Outgoing, Unit, UnitStopped
 
-PLACEMENT: Final = "process"
 _REPLAY_BATCH: Final = 200_000
 """A step of the engine costs what its keys hold, besides what is new: a replay is better done in few."""
 _LONG_REPLAY: Final = 10_000
@@ -60,8 +59,24 @@ class Claimant:
 
     run: str
     instance: str
-    placement: str = PLACEMENT
+    placement: str = PROCESS
     take: bool = False
+    back: OnTheWay | None = None
+    """What this placement has released and nobody has claimed may be taken back."""
+
+    def may_continue(self, found: Progress) -> bool:
+        """Whether a unit is nobody's, or of this placement, or to be taken from another."""
+        if found.run == RESET_RUN or found.placement == self.placement or self.take:
+            return True
+        return self.back is not None and found.on_the_way == self.back
+
+
+class Elsewhere(UnitStopped):
+    """The unit belongs to another placement: ``progress`` says to which."""
+
+    def __init__(self, text: str, progress: Progress) -> None:
+        super().__init__(text)
+        self.progress = progress
 
 
 @dataclass
@@ -79,6 +94,7 @@ def application_topics(settings: JoinerSettings) -> list[TopicSpec]:
     return [
         *data_topic_specs(settings.topics, settings.input_topics),
         state_topic_spec(settings.application.name, settings.topics),
+        control_topic_spec(settings.application.name, settings.topics),
     ]
 
 
@@ -211,10 +227,12 @@ def check_continues(
 ) -> None:
     """Whether the settings and topics of today continue what ``found`` says was done. Raises `UnitStopped`."""
     unit, name = found.unit, settings.application.name
-    if found.placement != claimant.placement and not claimant.take:
-        raise UnitStopped(
-            f"unit {unit} of {name!r} is owned by a {found.placement} ({found.instance}): "
-            "move it, or take it by force with --take once that has stopped"
+    if not claimant.may_continue(found):
+        owner = f"owned by a {found.placement} ({found.instance})" if found.on_the_way is None else found.owner
+        raise Elsewhere(
+            f"unit {unit} of {name!r} is {owner}: move it (`joiner move --to {claimant.placement}`), wait here until "
+            "it is moved (--standby), or take it by force with --take once that has stopped",
+            found,
         )
     if found.fingerprint != settings.fingerprint():
         changed = ", ".join(_differences(found.semantics, settings.semantics())) or "the semantics"

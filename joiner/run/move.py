@@ -1,0 +1,167 @@
+"""``joiner move``: give the order, tell what happens, and judge by the progress records what came of it.
+
+Nothing is lost where this program dies: its order lapses, and what was on its way arrives or is taken back without it.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from broker.topics import ensure_topics, topic_facts
+from joiner.run.clients import make_admin
+from joiner.run.control import ControlLog, Record
+from joiner.run.moving import TAKE_BACK_S, Order, Step
+from joiner.run.progress import RESET_RUN, Progress
+from joiner.run.recovery import application_topics
+from joiner.run.settings import JoinerSettings
+from joiner.run.state_log import read_progress
+
+_WAIT_S: Final = 0.1
+_LOOK_S: Final = 1.0
+"""From one look at the progress records to the next, for units that are on their way."""
+
+_SETTLE_S: Final = TAKE_BACK_S + 15.0
+"""For units on their way: the source takes back what nobody claims, and that takes a claim and a replay."""
+
+
+def move(settings: JoinerSettings, to: str, wanted: list[int] | None, timeout_s: float) -> int:
+    """Move units (None: all) to a placement; returns the exit status: 1 where one did not come there."""
+    name = settings.application.name
+    admin = make_admin(settings.kafka)
+    if settings.state_topic not in topic_facts(admin, [settings.state_topic]):
+        print(f"application {name!r} has never run: start a joiner, there is nothing to move")
+        return 1
+    every = range(settings.topics.partitions)
+    wrong = sorted(set(wanted or []) - set(every))
+    if wrong:
+        print(f"there is no unit {', '.join(map(str, wrong))}: the units of {name!r} are 0 to {every[-1]}")
+        return 2
+    units = sorted(set(wanted)) if wanted is not None else list(every)
+    found = {unit: _progress(settings, unit) for unit in units}
+    to_move = [unit for unit, progress in found.items() if _is_to_move(unit, progress, to)]
+    impossible = any(progress is None or progress.run == RESET_RUN for progress in found.values())
+    if not to_move:
+        print("nothing to do" if not impossible else f"start a joiner with --placement {to} for what is nobody's")
+        return 1 if impossible else 0
+    ensure_topics(admin, application_topics(settings))
+    status = _Move(settings, to, to_move, timeout_s).run()
+    return 1 if impossible else status
+
+
+def _progress(settings: JoinerSettings, unit: int) -> Progress | None:
+    return read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
+
+
+def _is_to_move(unit: int, progress: Progress | None, to: str) -> bool:
+    if progress is None:
+        print(f"unit {unit}: was never begun, so nobody has it: start a joiner with --placement {to}, which takes it")
+        return False
+    if progress.run == RESET_RUN:
+        print(f"unit {unit}: is nobody's since a reset: start a joiner with --placement {to}, which takes it")
+        return False
+    if progress.placement == to:
+        print(f"unit {unit}: is {progress.owner} already, nothing to do")
+        return False
+    return True
+
+
+class _Move:
+    """One order, from its first request to the verdict."""
+
+    def __init__(self, settings: JoinerSettings, to: str, units: list[int], timeout_s: float) -> None:
+        self._settings = settings
+        self._began_s = time.monotonic()
+        self._control = ControlLog(settings)
+        self._order = Order(uuid.uuid4().hex[:12], to, units, self._began_s + timeout_s)
+        self._settle_s: float | None = None
+        self._look_s = 0.0
+
+    def run(self) -> int:
+        order = self._order
+        units = ", ".join(map(str, order.units))
+        self._tell(f"moving unit{'s' * (len(order.units) > 1)} {units} to {order.to} (move {order.move})")
+        while not order.is_over:
+            try:
+                self._turn()
+            except KeyboardInterrupt:
+                self._tell("stopped: what is not released stays where it is")
+                self._write(order.cancel("stopped before it was released"))
+        self._control.close()
+        return self._verdict()
+
+    def _turn(self) -> None:
+        now_s = time.monotonic()
+        self._write(self._order.due(now_s))
+        for record, at_ms in self._control.read(_WAIT_S):
+            unit = self._order.hear(record, at_ms)
+            if unit is not None:
+                self._tell(f"unit {unit}: {self._told(unit)}")
+        if self._order.released and now_s >= self._look_s:
+            self._look_s = now_s + _LOOK_S
+            self._look(now_s)
+
+    def _write(self, records: list[Record]) -> None:
+        for record in records:
+            self._control.write(record)
+
+    def _look(self, now_s: float) -> None:
+        """Judge by the log where no message came: whoever was to write it may have died."""
+        order = self._order
+        if len(order.released) < sum(not one.is_over for one in order.units.values()):
+            self._settle_s = None
+        else:
+            self._settle_s = self._settle_s or now_s + _SETTLE_S
+        is_late = self._settle_s is not None and now_s > self._settle_s
+        for unit in order.released:
+            try:
+                progress = _progress(self._settings, unit)
+            except KafkaException:
+                continue
+            if progress is None or (progress.on_the_way is not None and not is_late):
+                continue
+            if progress.on_the_way is not None:
+                why = f"it is {progress.owner}: a joiner with --placement {order.to} takes it as soon as it is started"
+                order.settle(unit, is_there=False, why=why)
+            elif progress.placement == order.to:
+                if order.units[unit].released_ms and not is_late:
+                    continue  # its Taken comes with the first commit
+                order.settle(unit, is_there=True)
+            elif order.units[unit].released_ms or is_late:
+                order.settle(unit, is_there=False, why="its source has taken it back")
+            else:
+                continue
+            self._tell(f"unit {unit}: {self._told(unit)}")
+
+    def _told(self, unit: int) -> str:
+        one = self._order.units[unit]
+        match one.step:
+            case Step.READY:
+                return f"{self._order.to} ({one.target}) has built its state"
+            case Step.RELEASED:
+                return f"released by {one.source}" if one.source else "may have been released"
+            case Step.MOVED:
+                pause = f", pause {one.pause_ms / 1000:.3f} s" if one.pause_ms is not None else ""
+                return f"goes on at {self._order.to}{f' ({one.target})' if one.target else ''}{pause}"
+            case Step.KEPT:
+                return f"not moved: {one.why}"
+            case _:
+                return "asked for"
+
+    def _verdict(self) -> int:
+        units = self._order.units.values()
+        moved = [one for one in units if one.step is Step.MOVED]
+        pauses = [one.pause_ms for one in moved if one.pause_ms is not None]
+        longest = f", longest pause {max(pauses) / 1000:.3f} s" if pauses else ""
+        took_s = time.monotonic() - self._began_s
+        if len(moved) == len(units):
+            print(f"MOVED: all {len(units)} units are at {self._order.to}, after {took_s:.1f} s{longest}")
+            return 0
+        print(f"NOT MOVED: {len(units) - len(moved)} of {len(units)} units, see above{longest}")
+        return 1
+
+    def _tell(self, text: str) -> None:
+        print(f"{time.monotonic() - self._began_s:7.3f} s  {text}", flush=True)
