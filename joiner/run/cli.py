@@ -17,12 +17,12 @@ from broker.times import parse_duration
 from broker.topics import TopicError
 from joiner.functions import load_functions
 from joiner.run.clients import make_admin
+from joiner.run.continuity import Claimant
 from joiner.run.ending import end_on_signals, leave
 from joiner.run.membership import InstanceTaken
 from joiner.run.move import move
 from joiner.run.process import JoinerProcess
 from joiner.run.reach import KafkaAway, reach_kafka
-from joiner.run.recovery import Claimant
 from joiner.run.reset import reset
 from joiner.run.settings import JoinerSettings
 from joiner.run.status import show_status

@@ -19,11 +19,11 @@ import msgspec
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from joiner.run.continuity import Claimant
 from joiner.run.mover import Mover
 from joiner.run.moving import Release
 from joiner.run.owned import Owned
 from joiner.run.progress import OnTheWay, Progress
-from joiner.run.recovery import Claimant
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress
 from joiner.run.transaction import SnapshotPlace, UnitTransactions
@@ -43,9 +43,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Host:
-    """What is asked of the process; all but ``take`` and ``commit`` by its own thread."""
+    """What is asked of the process; all but ``connect``, ``take`` and ``commit`` by its own thread."""
 
     owned: Mapping[int, Owned]
+    connect: Callable[[int], None]
+    """Prepare for serving it."""
     take: Callable[[int, Claimant, Warm | None], Owned | None]
     """Claim and recover; None: not now, and what comes next is arranged."""
     adopt: Callable[[int, Owned], None]
@@ -168,12 +170,13 @@ class Handover:
 
     def warm_up(self, unit: int) -> None:
         """In the pool."""
-        given = self._settings, unit, self._admin, self._lender, self._claimant
-        self._warming[unit] = self._pool.submit(warm_up, *given)
+        self._warming[unit] = self._pool.submit(self._prepare, unit)
 
     def cool_down(self, unit: int) -> None:
         """Its producer goes when nobody holds it."""
-        self._warm.pop(unit, None)
+        warm = self._warm.pop(unit, None)
+        if warm is not None:
+            warm.readers.close()
 
     def claim(self, unit: int) -> None:
         """With what was prepared."""
@@ -183,7 +186,18 @@ class Handover:
 
     def _begin_claim(self, number: int, claimant: Claimant) -> None:
         if number not in self._claims:
-            self._claims[number] = self._pool.submit(self._host.take, number, claimant, self._warm.pop(number, None))
+            self._claims[number] = self._pool.submit(self._take, number, claimant, self._warm.pop(number, None))
+
+    def _take(self, number: int, claimant: Claimant, warm: Warm | None) -> Owned | None:
+        try:
+            return self._host.take(number, claimant, warm)
+        finally:
+            if warm is not None:
+                warm.readers.close()
+
+    def _prepare(self, number: int) -> Warm | None:
+        self._host.connect(number)
+        return warm_up(self._settings, number, self._admin, self._lender, self._claimant)
 
     def _after_warm_up(self, number: int, warming: Future[Warm | None]) -> None:
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from typing import Final
 
 from confluent_kafka import KafkaException
@@ -47,9 +48,21 @@ def move(settings: JoinerSettings, to: str, wanted: list[int] | None, timeout_s:
     if not to_move:
         print("nothing to do" if not impossible else f"start a joiner with --placement {to} for what is nobody's")
         return 1 if impossible else 0
-    ensure_topics(admin, application_topics(settings))
-    status = _Move(settings, to, to_move, timeout_s).run()
+    began_s = time.monotonic()
+    order = carry_out(settings, to, to_move, timeout_s, lambda text: _tell(began_s, text))
+    status = _verdict(order, time.monotonic() - began_s)
     return 1 if impossible else status
+
+
+def carry_out(
+    settings: JoinerSettings, to: str, units: list[int], timeout_s: float, tell: Callable[[str], None]
+) -> Order:
+    """Give the order and wait until it is known what came of it; ``tell`` is given each step.
+
+    The units are others' than of the placement ``to``. Raises KafkaException, `broker.topics.TopicError`.
+    """
+    ensure_topics(make_admin(settings.kafka), application_topics(settings))
+    return _Move(settings, to, units, timeout_s, tell).run()
 
 
 def _progress(settings: JoinerSettings, unit: int) -> Progress | None:
@@ -72,15 +85,18 @@ def _is_to_move(unit: int, progress: Progress | None, to: str) -> bool:
 class _Move:
     """One order, from its first request to the verdict."""
 
-    def __init__(self, settings: JoinerSettings, to: str, units: list[int], timeout_s: float) -> None:
+    def __init__(
+        self, settings: JoinerSettings, to: str, units: list[int], timeout_s: float, tell: Callable[[str], None]
+    ) -> None:
         self._settings = settings
-        self._began_s = time.monotonic()
+        self._tell = tell
         self._control = ControlLog(settings)
-        self._order = Order(uuid.uuid4().hex[:12], to, units, self._began_s + timeout_s)
+        self._control.begin_now()
+        self._order = Order(uuid.uuid4().hex[:12], to, units, time.monotonic() + timeout_s)
         self._settle_s: float | None = None
         self._look_s = 0.0
 
-    def run(self) -> int:
+    def run(self) -> Order:
         order = self._order
         units = ", ".join(map(str, order.units))
         self._tell(f"moving unit{'s' * (len(order.units) > 1)} {units} to {order.to} (move {order.move})")
@@ -91,7 +107,7 @@ class _Move:
                 self._tell("stopped: what is not released stays where it is")
                 self._write(order.cancel("stopped before it was released"))
         self._control.close()
-        return self._verdict()
+        return order
 
     def _turn(self) -> None:
         now_s = time.monotonic()
@@ -151,17 +167,18 @@ class _Move:
             case _:
                 return "asked for"
 
-    def _verdict(self) -> int:
-        units = self._order.units.values()
-        moved = [one for one in units if one.step is Step.MOVED]
-        pauses = [one.pause_ms for one in moved if one.pause_ms is not None]
-        longest = f", longest pause {max(pauses) / 1000:.3f} s" if pauses else ""
-        took_s = time.monotonic() - self._began_s
-        if len(moved) == len(units):
-            print(f"MOVED: all {len(units)} units are at {self._order.to}, after {took_s:.1f} s{longest}")
-            return 0
-        print(f"NOT MOVED: {len(units) - len(moved)} of {len(units)} units, see above{longest}")
-        return 1
 
-    def _tell(self, text: str) -> None:
-        print(f"{time.monotonic() - self._began_s:7.3f} s  {text}", flush=True)
+def _verdict(order: Order, took_s: float) -> int:
+    units = order.units.values()
+    moved = [one for one in units if one.step is Step.MOVED]
+    pauses = [one.pause_ms for one in moved if one.pause_ms is not None]
+    longest = f", longest pause {max(pauses) / 1000:.3f} s" if pauses else ""
+    if len(moved) == len(units):
+        print(f"MOVED: all {len(units)} units are at {order.to}, after {took_s:.1f} s{longest}")
+        return 0
+    print(f"NOT MOVED: {len(units) - len(moved)} of {len(units)} units, see above{longest}")
+    return 1
+
+
+def _tell(began_s: float, text: str) -> None:
+    print(f"{time.monotonic() - began_s:7.3f} s  {text}", flush=True)

@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from broker.topics import TopicError, wait_for_topics
 from joiner.run.clients import KAFKA_LOG, log_range, make_admin, make_consumer, told
+from joiner.run.continuity import Claimant, Elsewhere
 from joiner.run.gaps import SecondReader
 from joiner.run.handover import Handover, Host
 from joiner.run.hanging import check_ended
@@ -27,15 +28,15 @@ from joiner.run.membership import Membership
 from joiner.run.metrics import Metrics
 from joiner.run.owned import Owned
 from joiner.run.progress import RESET_RUN, Progress
-from joiner.run.recovery import Claimant, Elsewhere, application_topics, claim, recover
+from joiner.run.recovery import application_topics, recover
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress
+from joiner.run.taking import CLAIM_ATTEMPTS, Taker
 from joiner.run.topic_watch import TopicWatch
 from joiner.run.transaction import Aborted, Fenced, SnapshotPlace, UnitTransactions, unsubscribed_consumer
 from joiner.run.unit import Effects, UnitStopped
 from joiner.run.warming import Warm
 
-_CLAIM_ATTEMPTS: Final = 5
 _FENCED_WAIT_S: Final = 1.0
 """How long a fenced owner waits before it looks who has the unit: a claim takes well below it."""
 _RETRY_WAIT_S: Final = 1.0
@@ -69,6 +70,7 @@ class JoinerProcess:
         self._metrics = Metrics()
         host = Host(
             owned=self._owned,
+            connect=self._connect,
             take=self._take,
             adopt=self._adopt,
             drop=self._drop,
@@ -108,6 +110,7 @@ class JoinerProcess:
             queued_max_messages_kbytes=64 * 1024,
         )
         self._pool = ThreadPoolExecutor(self._settings.topics.partitions, "unit")
+        self._taker = Taker(self._settings, self._admin, self._lender, self._stop.wait)
         self._moves.start(self._pool, self._admin, self._lender)
         membership = Membership(self._settings, self._claimant.placement, self._give_back)
         who = application.instance, self._claimant.placement, self._claimant.run
@@ -192,12 +195,12 @@ class JoinerProcess:
         try:
             if was_fenced and not self._still_ours(number):
                 return None
-            # Connects the consumer while the unit is claimed; told of its partitions without a connection, it waits.
-            for topic in self._settings.input_topics:
-                log_range(self._data, topic, number)
-            transactions, progress = self._claim(number, claimant or self._claimant, warm)
+            if warm is None:
+                self._connect(number)
+            transactions, progress = self._taker.claim(number, claimant or self._claimant, warm)
             try:
-                recovered = recover(self._settings, number, transactions, progress, warm.unit if warm else None)
+                given = (warm.unit, warm.readers) if warm else ()
+                recovered = recover(self._settings, number, transactions, progress, *given)
             except Fenced:
                 self._look_who_has(number)
                 return None
@@ -210,7 +213,7 @@ class JoinerProcess:
         except Fenced:
             self._set_aside(
                 number,
-                f"unit {number}: claimed by others {_CLAIM_ATTEMPTS} times; another runner wants it too",
+                f"unit {number}: claimed by others {CLAIM_ATTEMPTS} times; another runner wants it too",
             )
         except (Aborted, KafkaException) as error:
             _log.warning("unit %s: cannot be taken now, trying again: %s", number, told(error))
@@ -219,16 +222,10 @@ class JoinerProcess:
             self._set_aside_for_defect(number, "taking it failed", error)
         return None
 
-    def _claim(self, number: int, claimant: Claimant, warm: Warm | None) -> tuple[UnitTransactions, Progress]:
-        prepared = warm.transactions if warm else None
-        for attempt in range(_CLAIM_ATTEMPTS):
-            transactions, prepared = prepared or UnitTransactions(self._settings, number, self._lender), None
-            try:
-                return transactions, claim(self._settings, number, self._admin, transactions, claimant)
-            except Fenced:
-                _log.info("unit %s: fenced before the claim was written (attempt %s)", number, attempt + 1)
-                self._stop.wait(_RETRY_WAIT_S * attempt / 2)
-        raise Fenced
+    def _connect(self, number: int) -> None:
+        """Connects the consumer before the unit is served; told of its partitions without a connection, it waits."""
+        for topic in self._settings.input_topics:
+            log_range(self._data, topic, number)
 
     def _look_who_has(self, number: int) -> None:
         _log.warning("unit %s: somebody else may have it; looking who", number)

@@ -36,10 +36,12 @@ from joiner.run.clients import (
     read_to_end,
     timed_out,
 )
+from joiner.run.continuity import Claimant, check_continues, check_log_range, check_partitions, log_ranges
 from joiner.run.hanging import check_ended, draw_line, find_unsettled, settle
 from joiner.run.intake import Messages, sort_messages
-from joiner.run.progress import FORMAT_VERSION, RESET_RUN, OnTheWay, Progress
-from joiner.run.settings import PROCESS, JoinerSettings
+from joiner.run.progress import FORMAT_VERSION, Progress
+from joiner.run.readers import Readers, reading
+from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import StateLog, read_newest, read_progress, read_state
 from joiner.run.transaction import SnapshotPlace, UnitTransactions, offsets_as_text
 from joiner.run.unit import Effects, Outgoing, Unit, UnitStopped
@@ -51,32 +53,6 @@ _BATCH_WAIT_S: Final = 0.5
 """For so many to come from Kafka; not where little is to be replayed, which is over sooner."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Claimant:
-    """Who claims: a run of a process. ``run`` is new for every start of a process."""
-
-    run: str
-    instance: str
-    placement: str = PROCESS
-    take: bool = False
-    back: OnTheWay | None = None
-    """What this placement has released and nobody has claimed may be taken back."""
-
-    def may_continue(self, found: Progress) -> bool:
-        """Whether a unit is nobody's, or of this placement, or to be taken from another."""
-        if found.run == RESET_RUN or found.placement == self.placement or self.take:
-            return True
-        return self.back is not None and found.on_the_way == self.back
-
-
-class Elsewhere(UnitStopped):
-    """The unit belongs to another placement: ``progress`` says to which."""
-
-    def __init__(self, text: str, progress: Progress) -> None:
-        super().__init__(text)
-        self.progress = progress
 
 
 @dataclass
@@ -104,11 +80,24 @@ def claim(
     admin: AdminClient,
     transactions: UnitTransactions,
     claimant: Claimant,
+    kept: Readers | None = None,
 ) -> Progress:
-    """Steps 0-6; returns the progress record that we wrote.
+    """Steps 0-6; returns the progress record that we wrote. ``kept``: consumers that are connected already.
 
     Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException where Kafka does not answer.
     """
+    with reading(settings, kept) as readers:
+        return _claim(settings, unit, admin, transactions, claimant, readers)
+
+
+def _claim(
+    settings: JoinerSettings,
+    unit: int,
+    admin: AdminClient,
+    transactions: UnitTransactions,
+    claimant: Claimant,
+    readers: Readers,
+) -> Progress:
     # Asked anew each time: a topic may have been made anew while this process runs.
     topics = topic_facts(admin, settings.input_topics)
     absent = [topic for topic in settings.input_topics if topic not in topics]
@@ -117,14 +106,14 @@ def claim(
             f"unit {unit}: {', '.join(absent)} does not exist any more: restore it, or begin anew with `joiner reset` "
             "and a restart, which creates it"
         )
-    early = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
+    early = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
     if early is not None:
         check_continues(settings, early, topics, claimant)
     transactions.init()
     # Only what is read behind the init cannot change any more.
-    log = read_newest(settings.kafka, settings.application.name, settings.state_topic, unit)
+    log = read_newest(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
     with _unless_fenced(transactions):
-        unsettled = find_unsettled(settings, log)
+        unsettled = find_unsettled(settings, log, readers)
         found, reached = log.progress(), unsettled.reached if unsettled is not None else None
         for known in (found, reached):
             if known is not None:
@@ -138,10 +127,10 @@ def claim(
             progress = first_progress(settings, unit, topics, claimant)
         else:
             progress = _owned(found, claimant)
-        _check_log_range(settings, unit, progress.offsets)
+        check_log_range(settings, unit, progress.offsets, readers)
         messages: Outgoing = {}
         if unsettled is None:
-            draw_line(settings, unit, transactions, progress)
+            draw_line(settings, unit, transactions, progress, readers)
         else:
             reached = reached or progress
             effects = settle(settings, unsettled, transactions, progress, partial(_effects_again, settings, reached))
@@ -159,18 +148,29 @@ def recover(
     transactions: UnitTransactions,
     progress: Progress,
     warm: Unit | None = None,
+    kept: Readers | None = None,
 ) -> Recovered:
-    """Steps 7-8; ``warm``: the unit at an earlier vector, where somebody has built it already.
+    """Steps 7-8; ``warm``: the unit at an earlier vector, where somebody has built it already; ``kept``: those that
+    the claim was made with.
 
     Raises `UnitStopped` where the state cannot be built, `Fenced` where another has the unit by now.
     """
-    with _unless_fenced(transactions):
-        state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
-        built = build_state(settings, progress, state, warm)
+    with _unless_fenced(transactions), reading(settings, kept) as readers:
+        # The claim has read it behind its init, and only we have written since.
+        state = readers.state
+        if state is None:
+            state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
+        built = build_state(settings, progress, state, warm, readers)
     return Recovered(built, progress, SnapshotPlace.after(state), _newest_offsets(progress, state))
 
 
-def build_state(settings: JoinerSettings, progress: Progress, state: StateLog, warm: Unit | None = None) -> Unit:
+def build_state(
+    settings: JoinerSettings,
+    progress: Progress,
+    state: StateLog,
+    warm: Unit | None = None,
+    kept: Readers | None = None,
+) -> Unit:
     """The unit at the vector of ``progress``; ``state``: what the state topic holds of it.
 
     From ``warm`` where that is not behind the newest snapshot, which may be all that is left of the input: retention.
@@ -179,9 +179,10 @@ def build_state(settings: JoinerSettings, progress: Progress, state: StateLog, w
     unit = progress.unit
     restored = _nearest(settings, progress, state, warm)
     began_at = dict(restored.offsets)
-    _check_log_range(settings, unit, restored.offsets)
-    started = time.monotonic()
-    replayed = _replay(settings, restored, progress.offsets)
+    with reading(settings, kept) as readers:
+        check_log_range(settings, unit, restored.offsets, readers)
+        started = time.monotonic()
+        replayed = _replay(settings, restored, progress.offsets, None, readers)
     _log.info(
         "unit %s: recovered at %s (%s records replayed from %s in %.1f s, %s held)",
         unit,
@@ -213,48 +214,13 @@ def _effects_again(settings: JoinerSettings, until: Progress) -> Effects:
     unit = until.unit
     state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
     restored = _from_snapshot(settings, unit, state.without_newest_snapshot(), until)
-    if any(low > restored.offsets[topic] for topic, (low, _) in _log_ranges(settings, unit).items()):
+    if any(low > restored.offsets[topic] for topic, (low, _) in log_ranges(settings, unit).items()):
         restored = _from_snapshot(settings, unit, state, until)
-        _check_log_range(settings, unit, restored.offsets)
-    _check_log_range(settings, unit, until.offsets)
+        check_log_range(settings, unit, restored.offsets)
+    check_log_range(settings, unit, until.offsets)
     effects = Effects()
     _replay(settings, restored, until.offsets, effects)
     return effects
-
-
-def check_continues(
-    settings: JoinerSettings, found: Progress, topics: dict[str, TopicFacts], claimant: Claimant
-) -> None:
-    """Whether the settings and topics of today continue what ``found`` says was done. Raises `UnitStopped`."""
-    unit, name = found.unit, settings.application.name
-    if not claimant.may_continue(found):
-        owner = f"owned by a {found.placement} ({found.instance})" if found.on_the_way is None else found.owner
-        raise Elsewhere(
-            f"unit {unit} of {name!r} is {owner}: move it (`joiner move --to {claimant.placement}`), wait here until "
-            "it is moved (--standby), or take it by force with --take once that has stopped",
-            found,
-        )
-    if found.fingerprint != settings.fingerprint():
-        changed = ", ".join(_differences(found.semantics, settings.semantics())) or "the semantics"
-        raise UnitStopped(
-            f"unit {unit} of {name!r} was begun with other settings that change its results ({changed}): "
-            "give the application a new name, set them back, or start anew with `joiner reset`"
-        )
-    _check_partitions(settings, found)
-    anew = [topic for topic, topic_id in found.topics.items() if topics[topic].topic_id != topic_id]
-    if anew:
-        raise UnitStopped(
-            f"unit {unit} of {name!r}: {', '.join(anew)} was deleted and made anew, so that the offsets "
-            f"{offsets_as_text(found.offsets)} mean other records: start anew with `joiner reset`"
-        )
-
-
-def _check_partitions(settings: JoinerSettings, found: Progress) -> None:
-    if found.partitions != settings.topics.partitions:
-        raise UnitStopped(
-            f"unit {found.unit} of {settings.application.name!r} was begun with {found.partitions} partitions, now "
-            f"there are {settings.topics.partitions}: keys would change their unit; give the application a new name"
-        )
 
 
 def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
@@ -288,7 +254,7 @@ def _check_never_begun(settings: JoinerSettings, unit: int) -> None:
     """
     other = read_progress(settings.kafka, settings.application.name, settings.state_topic, 0) if unit else None
     if other is not None:
-        _check_partitions(settings, other)
+        check_partitions(settings, other)
     committed = group_offsets(settings, unit)
     if committed:
         raise UnitStopped(
@@ -351,38 +317,6 @@ def _owned(found: Progress, claimant: Claimant) -> Progress:
     )
 
 
-def _differences(then: object, now: object, path: str = "") -> list[str]:
-    if isinstance(then, dict) and isinstance(now, dict):
-        return [
-            difference
-            for name in sorted(then.keys() | now.keys())
-            for difference in _differences(then.get(name), now.get(name), f"{path}.{name}" if path else name)
-        ]
-    return [] if then == now else [f"{path}: {then} then, {now} now"]
-
-
-def _log_ranges(settings: JoinerSettings, unit: int) -> dict[str, tuple[int, int]]:
-    with closing(make_consumer(settings.kafka, settings.application.name)) as consumer:
-        return {topic: log_range(consumer, topic, unit) for topic in settings.input_topics}
-
-
-def _check_log_range(settings: JoinerSettings, unit: int, offsets: dict[str, int]) -> None:
-    for topic, (low, high) in _log_ranges(settings, unit).items():
-        at = offsets[topic]
-        if low > at:
-            raise UnitStopped(
-                f"unit {unit}: the log of {topic} begins at {low} and recovery needs it from {at}: retention has "
-                "removed what was not consumed or not yet in a snapshot; raise topics.retention, and start anew "
-                "with `joiner reset` (what was removed cannot be joined)"
-            )
-        if high < at:
-            raise UnitStopped(
-                f"unit {unit}: the log of {topic} ends at {high} and {at} was consumed already: Kafka has lost "
-                "records that it had acknowledged, or this is another cluster; check bootstrap_servers, or start "
-                "anew with `joiner reset`"
-            )
-
-
 def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, progress: Progress) -> Unit:
     manifests = state.manifests()
     if not manifests:
@@ -401,7 +335,13 @@ def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, progres
     return Unit.restore(settings, unit, state.snapshot(manifest))
 
 
-def _replay(settings: JoinerSettings, unit: Unit, until: dict[str, int], effects: Effects | None = None) -> int:
+def _replay(
+    settings: JoinerSettings,
+    unit: Unit,
+    until: dict[str, int],
+    effects: Effects | None = None,
+    kept: Readers | None = None,
+) -> int:
     """Feed the unit up to the vector ``until``; returns how many records that were.
 
     Silently, but where ``effects`` is given: what is brought forth is added there.
@@ -409,9 +349,9 @@ def _replay(settings: JoinerSettings, unit: Unit, until: dict[str, int], effects
     behind = {topic: at for topic, at in unit.offsets.items() if at < until[topic]}
     if not behind:
         return 0
-    consumer = make_reader(settings.kafka, settings.application.name)
     replayed = 0
-    try:
+    with reading(settings, kept) as readers:
+        consumer = readers.log
         consumer.assign([TopicPartition(topic, unit.number, at) for topic, at in behind.items()])
         deadline = time.monotonic() + TIMEOUT_S
         while behind:
@@ -437,6 +377,5 @@ def _replay(settings: JoinerSettings, unit: Unit, until: dict[str, int], effects
             behind = {topic: at for topic, at in behind.items() if topic not in reached}
             if time.monotonic() > deadline:
                 raise timed_out(f"the replay to {offsets_as_text(until)} got no records for {TIMEOUT_S:.0f} s")
-    finally:
-        consumer.close()
+        consumer.unassign()
     return replayed

@@ -13,7 +13,9 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from broker.topics import topic_facts
-from joiner.run.recovery import Claimant, build_state, check_continues
+from joiner.run.continuity import Claimant, check_continues
+from joiner.run.readers import Readers
+from joiner.run.recovery import build_state
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_state
 from joiner.run.transaction import UnitTransactions
@@ -25,10 +27,11 @@ _ATTEMPTS: Final = 2
 
 @dataclass
 class Warm:
-    """What is prepared for a unit: its state at some C', and a producer that is connected and owns nothing."""
+    """What is prepared for a unit: its state at some C', and clients that are connected and own nothing."""
 
     unit: Unit
     transactions: UnitTransactions
+    readers: Readers
 
 
 def warm_up(
@@ -50,13 +53,16 @@ def warm_up(
 def _warm_up(
     settings: JoinerSettings, number: int, admin: AdminClient, lender: Consumer, claimant: Claimant
 ) -> Warm | None:
+    readers = Readers(settings)
+    readers.connect(number)
     state = read_state(settings.kafka, settings.application.name, settings.state_topic, number)
     progress = state.progress()
     if progress is None or claimant.may_continue(progress):
         return None
     topics = topic_facts(admin, settings.input_topics)
     check_continues(settings, progress, topics, replace(claimant, take=True))
-    unit = build_state(settings, progress, state)
+    unit = build_state(settings, progress, state, None, readers)
+    readers.state = state
     transactions = UnitTransactions(settings, number, lender)
     transactions.connect()
-    return Warm(unit, transactions)
+    return Warm(unit, transactions, readers)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.integration.joiner_application import PARTITIONS, Application, Joiner, application, seeded_entries
-from tests.integration.services import wait_until
 
 _BATCH = 100
 
@@ -62,7 +61,6 @@ def test_all_units_move_there_and_back_while_data_flows(app: Application) -> Non
         green.wait_for("waiting until it is moved here")
         for to, owner in (("green", "green green"), ("process", "process blue"), ("green", "green green")):
             moved = app.command("move", "--to", to)
-            print(moved.stdout)
             assert moved.returncode == 0, moved.stdout + moved.stderr
             assert f"MOVED: all {PARTITIONS} units are at {to}" in moved.stdout
             assert all_at(app, owner)
