@@ -49,8 +49,8 @@ from joiner.run.transaction import Aborted, UnitTransactions, offsets_as_text
 from joiner.run.unit import Effects
 
 _LOOK_S: Final = 0.05
-_LINE_LOOK_S: Final = 0.005
-"""The markers of a rollback follow within milliseconds, and nobody serves the unit meanwhile."""
+_FIRST_LOOK_S: Final = 0.005
+"""The markers of a rollback follow within milliseconds in most cases, and nobody serves the unit meanwhile."""
 _MARKERS_S: Final = 5.0
 """Kafka marks a committed transaction in its partitions a moment after it has answered."""
 _TAIL: Final = 100_000
@@ -159,12 +159,13 @@ def draw_line(
 ) -> None:
     """Roll back a record of ours in each partition of the unit, and wait until everything before it is decided."""
     line = transactions.roll_back(_topics(settings), progress)
-    deadline_s = time.monotonic() + TIMEOUT_S
+    deadline_s, wait_s = time.monotonic() + TIMEOUT_S, _FIRST_LOOK_S
     with reading(settings, readers) as made:
         while behind := [topic for topic, at in line.items() if log_range(made.stable, topic, unit)[1] <= at]:
             if time.monotonic() > deadline_s:
                 raise timed_out(f"the rollback in {', '.join(behind)} [{unit}] did not end within {TIMEOUT_S:.0f} s")
-            time.sleep(_LINE_LOOK_S)
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LOOK_S)
 
 
 def _topics(settings: JoinerSettings) -> list[str]:

@@ -15,7 +15,7 @@ import msgspec
 from confluent_kafka import KafkaException, TopicPartition
 
 from broker.settings import KafkaSettings
-from joiner.run import clients, hanging, recovery, state_log, transaction
+from joiner.run import clients, hanging, recovery, state_log, taking, transaction
 from joiner.run.clients import log_range, make_consumer
 from joiner.run.intake import Keys
 from joiner.run.owned import Owned
