@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 
 from broker.topics import ensure_topics, topic_facts
 from joiner.run.clients import make_admin
-from joiner.run.control import ControlLog, Record
+from joiner.run.control import Cancelled, ControlLog, Record
 from joiner.run.moving import TAKE_BACK_S, Order, Step
 from joiner.run.progress import RESET_RUN, Progress
 from joiner.run.recovery import application_topics
@@ -27,6 +27,9 @@ _LOOK_S: Final = 1.0
 
 _SETTLE_S: Final = TAKE_BACK_S + 15.0
 """For units on their way: the source takes back what nobody claims, and that takes a claim and a replay."""
+
+_ANSWER_S: Final = 5.0
+"""For a word of whoever has the unit."""
 
 
 def move(settings: JoinerSettings, to: str, wanted: list[int] | None, timeout_s: float) -> int:
@@ -93,8 +96,9 @@ class _Move:
         self._control = ControlLog(settings)
         self._control.begin_now()
         self._order = Order(uuid.uuid4().hex[:12], to, units, time.monotonic() + timeout_s)
-        self._settle_s: float | None = None
         self._look_s = 0.0
+        # Since when it is looked what came of a unit.
+        self._since_s: dict[int, float] = {}
 
     def run(self) -> Order:
         order = self._order
@@ -116,41 +120,49 @@ class _Move:
             unit = self._order.hear(record, at_ms)
             if unit is not None:
                 self._tell(f"unit {unit}: {self._told(unit)}")
-        if self._order.released and now_s >= self._look_s:
+        if self._order.underway and now_s >= self._look_s:
             self._look_s = now_s + _LOOK_S
             self._look(now_s)
 
     def _write(self, records: list[Record]) -> None:
         for record in records:
             self._control.write(record)
+            for unit in record.units if isinstance(record, Cancelled) else ():
+                self._tell(f"unit {unit}: {self._told(unit)}")
 
     def _look(self, now_s: float) -> None:
         """Judge by the log where no message came: whoever was to write it may have died."""
-        order = self._order
-        if len(order.released) < sum(not one.is_over for one in order.units.values()):
-            self._settle_s = None
-        else:
-            self._settle_s = self._settle_s or now_s + _SETTLE_S
-        is_late = self._settle_s is not None and now_s > self._settle_s
-        for unit in order.released:
+        for unit in self._order.underway:
             try:
                 progress = _progress(self._settings, unit)
             except KafkaException:
                 continue
-            if progress is None or (progress.on_the_way is not None and not is_late):
-                continue
-            if progress.on_the_way is not None:
-                why = f"it is {progress.owner}: a joiner with --placement {order.to} takes it as soon as it is started"
-                order.settle(unit, is_there=False, why=why)
-            elif progress.placement == order.to:
-                if order.units[unit].released_ms and not is_late:
-                    continue  # its Taken comes with the first commit
-                order.settle(unit, is_there=True)
-            elif order.units[unit].released_ms or is_late:
-                order.settle(unit, is_there=False, why="its source has taken it back")
-            else:
-                continue
-            self._tell(f"unit {unit}: {self._told(unit)}")
+            if progress is not None and self._judge(unit, progress, now_s):
+                self._tell(f"unit {unit}: {self._told(unit)}")
+
+    def _judge(self, unit: int, progress: Progress, now_s: float) -> bool:
+        """Whether the progress record, or the time that has passed, says what came of a unit."""
+        order, one = self._order, self._order.units[unit]
+        is_there = progress.placement == order.to
+        if one.step is Step.READY and not is_there:
+            return False  # to be released, or cancelled in time
+        waited_s = now_s - self._since_s.setdefault(unit, now_s)
+        if progress.on_the_way is not None:
+            if waited_s <= _SETTLE_S:
+                return False
+            why = f"it is {progress.owner}: a joiner with --placement {order.to} takes it as soon as it is started"
+            order.settle(unit, Step.KEPT, why)
+        elif is_there:
+            if waited_s <= _ANSWER_S:
+                return False  # it tells of itself with its first commit
+            order.settle(unit, Step.MOVED, f"claimed by {progress.instance}, which has not said that it goes on")
+        elif one.released_ms:
+            order.settle(unit, Step.KEPT, f"taken back by {progress.instance}")
+        elif waited_s <= _ANSWER_S:
+            return False  # may be being released
+        else:
+            order.settle(unit, Step.KEPT, f"{progress.owner} has not released it")
+        return True
 
     def _told(self, unit: int) -> str:
         one = self._order.units[unit]
@@ -159,6 +171,8 @@ class _Move:
                 return f"{self._order.to} ({one.target}) has built its state"
             case Step.RELEASED:
                 return f"released by {one.source}" if one.source else "may have been released"
+            case Step.MOVED if one.why:
+                return one.why
             case Step.MOVED:
                 pause = f", pause {one.pause_ms / 1000:.3f} s" if one.pause_ms is not None else ""
                 return f"goes on at {self._order.to}{f' ({one.target})' if one.target else ''}{pause}"
@@ -170,13 +184,13 @@ class _Move:
 
 def _verdict(order: Order, took_s: float) -> int:
     units = order.units.values()
-    moved = [one for one in units if one.step is Step.MOVED]
+    moved = [one for one in units if one.step is Step.MOVED and not one.why]
     pauses = [one.pause_ms for one in moved if one.pause_ms is not None]
     longest = f", longest pause {max(pauses) / 1000:.3f} s" if pauses else ""
     if len(moved) == len(units):
         print(f"MOVED: all {len(units)} units are at {order.to}, after {took_s:.1f} s{longest}")
         return 0
-    print(f"NOT MOVED: {len(units) - len(moved)} of {len(units)} units, see above{longest}")
+    print(f"NOT MOVED, or not known to go on: {len(units) - len(moved)} of {len(units)} units, see above{longest}")
     return 1
 
 

@@ -365,9 +365,9 @@ class Order:
         return all(one.is_over for one in self.units.values())
 
     @property
-    def released(self) -> list[int]:
-        """Units that are on their way: whose they are tells their progress record."""
-        return [unit for unit, one in self.units.items() if one.step is Step.RELEASED]
+    def underway(self) -> list[int]:
+        """Units that may be on their way: whose they are tells their progress record."""
+        return [unit for unit, one in self.units.items() if one.step in {Step.READY, Step.RELEASED}]
 
     def due(self, now_s: float) -> list[Record]:
         """What is to be written to the control topic now."""
@@ -423,7 +423,7 @@ class Order:
                 pass
         return record.unit if one.step is not before else None
 
-    def settle(self, unit: int, *, is_there: bool, why: str = "") -> None:
-        """What the progress record of a unit on its way says, where no message has told."""
+    def settle(self, unit: int, step: Step, why: str) -> None:
+        """What the progress record of a unit says came of it, where no message has told."""
         one = self.units[unit]
-        one.step, one.why = (Step.MOVED, "") if is_there else (Step.KEPT, one.why or why)
+        one.step, one.why = step, one.why or why
