@@ -107,10 +107,10 @@ class Application:
         self._config.write_text(self._config.read_text() + text)
         self.settings = load_settings(JoinerSettings, self._config)
 
-    def start(self, instance: str = "one", command: str = "run") -> subprocess.Popen[bytes]:
+    def start(self, *more: str, instance: str = "one", command: str = "run") -> subprocess.Popen[bytes]:
         """The joiner in a process of its own, or what another ``command`` runs; until it is stopped."""
         given = ["--config", str(self._config), "--log-level", "warning", "--instance", instance]
-        return subprocess.Popen([sys.executable, "-m", "joiner", command, *given])  # noqa: S603 - the joiner
+        return subprocess.Popen([sys.executable, "-m", "joiner", command, *given, *more])  # noqa: S603 - the joiner
 
     def wait_until_through(self, running: Sequence[subprocess.Popen[bytes]]) -> None:
         """Wait until the running joiners have committed everything that is there."""

@@ -82,6 +82,21 @@ def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
     )
 
 
+def control_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
+    """The topic over which an application's units are moved: one partition, so that all see one order.
+
+    What is written there matters for seconds; a day is for people who look at what happened. The broker's append time
+    is the one clock by which a pause is told.
+    """
+    return TopicSpec(
+        f"{application}.control",
+        1,
+        settings.replication_factor,
+        {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"},
+        {"retention.ms": "86400000"},
+    )
+
+
 def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec]) -> dict[str, TopicFacts]:
     """Create what is missing, check what exists, return the facts by name.
 
@@ -172,6 +187,12 @@ def topic_facts(admin: AdminClient, names: Sequence[str]) -> dict[str, TopicFact
     return facts
 
 
+def _way_out(spec: TopicSpec, found: int) -> str:
+    if spec.name.endswith(".control"):
+        return "delete it, it is made anew"
+    return f"set topics.partitions to {found}, or delete the topic and start anew"
+
+
 def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
     if not specs:
         return
@@ -201,7 +222,7 @@ def _faults(admin: AdminClient, specs: Sequence[TopicSpec], facts: dict[str, Top
         return []
     faults = [
         f"topic {spec.name} has {facts[spec.name].partitions} partitions and the settings say {spec.partitions}: "
-        f"set topics.partitions to {facts[spec.name].partitions}, or delete the topic and start anew"
+        + _way_out(spec, facts[spec.name].partitions)
         for spec in specs
         if facts[spec.name].partitions != spec.partitions
     ]

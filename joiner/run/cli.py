@@ -13,16 +13,18 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 
 from broker.settings import SettingsError, load_settings
+from broker.times import parse_duration
 from broker.topics import TopicError
 from joiner.functions import load_functions
 from joiner.run.clients import make_admin
+from joiner.run.continuity import Claimant
 from joiner.run.ending import end_on_signals, leave
 from joiner.run.membership import InstanceTaken
+from joiner.run.move import move
 from joiner.run.process import JoinerProcess
 from joiner.run.reach import KafkaAway, reach_kafka
-from joiner.run.recovery import Claimant
 from joiner.run.reset import reset
-from joiner.run.settings import JoinerSettings
+from joiner.run.settings import SPARK, JoinerSettings
 from joiner.run.status import show_status
 from joiner.run.unit import UnitStopped
 
@@ -33,6 +35,8 @@ examples:
   joiner run                              join as lsb.toml says, until Ctrl-C
   joiner run --instance joiner-2          a second process, which shares the units with the first
   joiner spark                            the same in Spark
+  joiner run --standby --placement green  wait until units are moved here
+  joiner move --to green                  move all units there while data flows (--units 0,3 for some)
   joiner status                           units, owners, offsets, lag, records held, frontiers
   joiner reset --yes                      forget all progress: the next start begins anew
 
@@ -87,10 +91,13 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
         return show_status(settings)
     if options.command == "reset":
         return reset(settings, confirmed=options.yes)
+    if options.command == "move":
+        return move(settings, options.to, options.units, options.timeout)
     if options.command == "spark":
         return _run_in_spark(options, settings)
-    claimant = Claimant(uuid.uuid4().hex, settings.application.instance, take=options.take)
-    process = JoinerProcess(settings, claimant)
+    application = settings.application
+    claimant = Claimant(uuid.uuid4().hex, application.instance, application.placement, take=options.take)
+    process = JoinerProcess(settings, claimant, standby=options.standby)
     end_on_signals(process.stop)
     return process.run()
 
@@ -102,20 +109,29 @@ def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings) -> int:
     except ModuleNotFoundError as error:
         print(f"joiner: {error}: the stage in Spark needs what requirements/spark.in lists", file=sys.stderr)
         return 2
-    claimant = Claimant(uuid.uuid4().hex, settings.application.instance, stage.PLACEMENT, take=options.take)
+    claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, take=options.take)
     try:
-        return stage.SparkStage(settings, claimant).run()
+        return stage.SparkStage(settings, claimant, standby=options.standby).run()
     except stage.StageFailed as error:
         print(f"joiner: {error}", file=sys.stderr)
         return 1
 
 
 def _load(options: argparse.Namespace) -> JoinerSettings:
-    if getattr(options, "instance", None):
-        os.environ["LSB_APPLICATION__INSTANCE"] = options.instance
+    for name in ("instance", "placement"):
+        if getattr(options, name, None):
+            os.environ[f"LSB_APPLICATION__{name.upper()}"] = getattr(options, name)
     settings = load_settings(JoinerSettings, options.config)
     load_functions({join.name: join.function for join in settings.join})
     return settings
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def _seconds(text: str) -> float:
+    return parse_duration(text) / 1e9
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -139,10 +155,22 @@ def _parser() -> argparse.ArgumentParser:
         )
 
     run = add_command("run", "join until stopped")
+    run.add_argument("--placement", help="name of the place it runs at, for moves (default: process)")
     spark = add_command("spark", "join in Spark until stopped")
     for runner in (run, spark):
         runner.add_argument("--instance", help="name of this process, its own for each (default: the host's name)")
-        runner.add_argument("--take", action="store_true", help="take units that another kind of runner owns")
+        runner.add_argument(
+            "--standby",
+            action="store_true",
+            help="wait where units belong to another placement, until they are moved here",
+        )
+        runner.add_argument(
+            "--take", action="store_true", help="take units of another placement, which has stopped, by force"
+        )
+    go = add_command("move", "move units to another placement while data flows")
+    go.add_argument("--to", required=True, help="placement of the runner that is to have them, which runs already")
+    go.add_argument("--units", type=_numbers, help="some units, 0,3 for two of them (default: all)")
+    go.add_argument("--timeout", type=_seconds, default="30s", help="for the target to be ready (default: 30s)")
     add_command("status", "show units, owners, offsets, lag, records held")
     again = add_command("reset", "forget all progress of the application")
     again.add_argument("--yes", action="store_true", help="do it; without it, only what would happen is shown")

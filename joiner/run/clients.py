@@ -111,3 +111,10 @@ def names_fencing(error: KafkaException) -> bool:
         KafkaError.INVALID_PRODUCER_EPOCH,
         KafkaError.PRODUCER_FENCED,
     }
+
+
+def told(error: BaseException) -> str:
+    """What an error says, of whatever kind it is."""
+    if isinstance(error, KafkaException):
+        return str(error.args[0].str())
+    return str(error) or type(error).__name__

@@ -40,14 +40,17 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException
 
 from broker.wire import Joined, Rejected, Told
-from joiner.run.clients import TIMEOUT_S, log_range, make_consumer, make_producer, make_reader, read_to_end, timed_out
+from joiner.run.clients import TIMEOUT_S, log_range, make_producer, make_reader, read_to_end, timed_out
 from joiner.run.progress import Progress, encode, unsettled_key
+from joiner.run.readers import Readers, reading
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import StateLog, read_open
 from joiner.run.transaction import Aborted, UnitTransactions, offsets_as_text
 from joiner.run.unit import Effects
 
 _LOOK_S: Final = 0.05
+_FIRST_LOOK_S: Final = 0.005
+"""The markers of a rollback follow within milliseconds in most cases, and nobody serves the unit meanwhile."""
 _MARKERS_S: Final = 5.0
 """Kafka marks a committed transaction in its partitions a moment after it has answered."""
 _TAIL: Final = 100_000
@@ -76,9 +79,9 @@ class Unsettled:
         return unsettled_key(self.unit)
 
 
-def find_unsettled(settings: JoinerSettings, log: StateLog) -> Unsettled | None:
+def find_unsettled(settings: JoinerSettings, log: StateLog, readers: Readers | None = None) -> Unsettled | None:
     """Look for what hangs, behind the init; None: nothing does. ``log`` is what is committed in the state topic."""
-    open_from = _open_from(settings, log.unit)
+    open_from = _open_from(settings, log.unit, readers)
     start = open_from.get(settings.state_topic)
     logs = [log]
     if start is not None:
@@ -147,15 +150,22 @@ def _note(settings: JoinerSettings, key: str, unit: int, reached: Progress) -> N
         raise KafkaException(outcome[0])
 
 
-def draw_line(settings: JoinerSettings, unit: int, transactions: UnitTransactions, progress: Progress) -> None:
+def draw_line(
+    settings: JoinerSettings,
+    unit: int,
+    transactions: UnitTransactions,
+    progress: Progress,
+    readers: Readers | None = None,
+) -> None:
     """Roll back a record of ours in each partition of the unit, and wait until everything before it is decided."""
     line = transactions.roll_back(_topics(settings), progress)
-    deadline_s = time.monotonic() + TIMEOUT_S
-    with closing(make_consumer(settings.kafka, settings.application.name)) as consumer:
-        while behind := [topic for topic, at in line.items() if log_range(consumer, topic, unit)[1] <= at]:
+    deadline_s, wait_s = time.monotonic() + TIMEOUT_S, _FIRST_LOOK_S
+    with reading(settings, readers) as made:
+        while behind := [topic for topic, at in line.items() if log_range(made.stable, topic, unit)[1] <= at]:
             if time.monotonic() > deadline_s:
                 raise timed_out(f"the rollback in {', '.join(behind)} [{unit}] did not end within {TIMEOUT_S:.0f} s")
-            time.sleep(_LOOK_S)
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LOOK_S)
 
 
 def _topics(settings: JoinerSettings) -> list[str]:
@@ -191,13 +201,11 @@ def _id_of(value: bytes | None) -> str:
         return ""
 
 
-def _open_from(settings: JoinerSettings, unit: int) -> dict[str, int]:
+def _open_from(settings: JoinerSettings, unit: int, readers: Readers | None = None) -> dict[str, int]:
     """Where the unit's partitions hold something that is neither committed nor rolled back: the first such offset."""
-    with (
-        closing(make_consumer(settings.kafka, settings.application.name)) as stable,
-        closing(make_consumer(settings.kafka, settings.application.name, isolation_level="read_uncommitted")) as all_of,
-    ):
+    with reading(settings, readers) as made:
         ends = {
-            topic: (log_range(stable, topic, unit)[1], log_range(all_of, topic, unit)[1]) for topic in _topics(settings)
+            topic: (log_range(made.stable, topic, unit)[1], log_range(made.everything, topic, unit)[1])
+            for topic in _topics(settings)
         }
     return {topic: settled for topic, (settled, end) in ends.items() if settled < end}

@@ -42,10 +42,11 @@ class InstanceTaken(Exception):
 class Membership:
     """The group membership of this process; `units` are those it is to serve now."""
 
-    def __init__(self, settings: JoinerSettings, give_back: Callable[[list[int], bool], None]) -> None:
+    def __init__(self, settings: JoinerSettings, placement: str, give_back: Callable[[list[int], bool], None]) -> None:
         """``give_back(units, lost)`` is called before units go elsewhere; lost: they have gone already."""
         self.units: set[int] = set()
         self._settings = settings
+        self._group = settings.membership_group(placement)
         self._give_back = give_back
         self._fenced_s: float | None = None
         self._is_told: bool
@@ -80,7 +81,7 @@ class Membership:
         application = self._settings.application
         consumer = make_consumer(
             self._settings.kafka,
-            application.name,
+            self._group,
             group_instance_id=application.instance,
             session_timeout_ms=application.session_timeout // 1_000_000,
             heartbeat_interval_ms=application.session_timeout // 1_000_000 // _HEARTBEATS,

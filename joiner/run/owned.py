@@ -37,6 +37,8 @@ class Owned:
     snapshot_at_s: float
     records: int = 0
     commit: Commit | None = None
+    first_commit_s: float = 0.0
+    """When the first transaction behind the claim was found written; 0: none was yet."""
     has_uncommitted: bool = False
     """Whether the state holds a batch that was not handed in for a commit: then nothing but the commit of its results
     may be written, or they would be lost."""
@@ -96,6 +98,7 @@ class Owned:
         if commit is None:
             return
         place = commit.written.result()
+        self.first_commit_s = self.first_commit_s or time.monotonic()
         recovered = self.recovered
         recovered.progress = commit.progress
         if place is not None:

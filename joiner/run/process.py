@@ -15,32 +15,28 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from broker.topics import TopicError, wait_for_topics
-from joiner.run.clients import (
-    KAFKA_LOG,
-    TIMEOUT_S,
-    log_range,
-    make_admin,
-    make_consumer,
-    raise_for,
-    timed_out,
-)
+from joiner.run.clients import KAFKA_LOG, log_range, make_admin, make_consumer, told
+from joiner.run.continuity import Claimant, Elsewhere
+from joiner.run.gaps import SecondReader
+from joiner.run.handover import Handover, Host
 from joiner.run.hanging import check_ended
 from joiner.run.intake import Messages, sort_messages
 from joiner.run.membership import Membership
 from joiner.run.metrics import Metrics
 from joiner.run.owned import Owned
 from joiner.run.progress import RESET_RUN, Progress
-from joiner.run.recovery import Claimant, application_topics, claim, recover
+from joiner.run.recovery import application_topics, recover
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress
+from joiner.run.taking import CLAIM_ATTEMPTS, Taker
 from joiner.run.topic_watch import TopicWatch
 from joiner.run.transaction import Aborted, Fenced, SnapshotPlace, UnitTransactions, unsubscribed_consumer
 from joiner.run.unit import Effects, UnitStopped
+from joiner.run.warming import Warm
 
-_CLAIM_ATTEMPTS: Final = 5
 _FENCED_WAIT_S: Final = 1.0
 """How long a fenced owner waits before it looks who has the unit: a claim takes well below it."""
 _RETRY_WAIT_S: Final = 1.0
@@ -56,7 +52,8 @@ _log = logging.getLogger(__name__)
 class JoinerProcess:
     """Serves the units of an application until it is stopped."""
 
-    def __init__(self, settings: JoinerSettings, claimant: Claimant) -> None:
+    def __init__(self, settings: JoinerSettings, claimant: Claimant, *, standby: bool = False) -> None:
+        """``standby``: units of other placements are waited for, rather than an error."""
         self._settings = settings
         self._claimant = claimant
         self._stop = threading.Event()
@@ -69,8 +66,21 @@ class JoinerProcess:
         # What was read last, by unit and topic: messages, and where a log's end was met.
         self._batches: dict[int, dict[str, Messages]] = {}
         self._ends: dict[int, dict[str, int]] = {}
-        self._second: Consumer | None = None
+        self._second = SecondReader(settings)
         self._metrics = Metrics()
+        host = Host(
+            owned=self._owned,
+            connect=self._connect,
+            take=self._take,
+            adopt=self._adopt,
+            drop=self._drop,
+            commit=self._commit,
+            finish_commit=self._finish_commit,
+            give_up=self._give_up,
+            take_soon=self._take_soon,
+            why_aside=lambda number: self._aside.get(number, ""),
+        )
+        self._moves = Handover(settings, claimant, host, standby=standby)
 
     def stop(self) -> None:
         """Ask the process to end; safe to call from a signal handler."""
@@ -100,13 +110,11 @@ class JoinerProcess:
             queued_max_messages_kbytes=64 * 1024,
         )
         self._pool = ThreadPoolExecutor(self._settings.topics.partitions, "unit")
-        membership = Membership(self._settings, self._give_back)
-        _log.info(
-            "joiner %s (%s): waiting for units of %r",
-            application.instance,
-            self._claimant.run,
-            application.name,
-        )
+        self._taker = Taker(self._settings, self._admin, self._lender, self._stop.wait)
+        self._moves.start(self._pool, self._admin, self._lender)
+        membership = Membership(self._settings, self._claimant.placement, self._give_back)
+        who = application.instance, self._claimant.placement, self._claimant.run
+        _log.info("joiner %s at %s (%s): waiting for units of %r", *who, application.name)
         # What lives now lives to the end: the collector need not look at it for every batch.
         gc.freeze()
         # Of what is made for every batch, almost nothing is for it to find.
@@ -114,6 +122,7 @@ class JoinerProcess:
         try:
             while not self._stop.is_set() and not self._all_aside(membership):
                 membership.poll()
+                self._moves.poll(membership.units)
                 self._take_units(membership)
                 self._cycle()
                 self._metrics.report(self._owned_units())
@@ -127,10 +136,10 @@ class JoinerProcess:
             raise
         finally:
             self._finish_all()
+            self._moves.close()
             membership.close()
             self._data.close()
-            if self._second is not None:
-                self._second.close()
+            self._second.close()
             self._lender.close()
             self._pool.shutdown(wait=False)
             self._metrics.report(self._owned_units(), last=True)
@@ -151,64 +160,72 @@ class JoinerProcess:
 
     def _take_units(self, membership: Membership) -> None:
         now = time.monotonic()
-        for number in [number for number, look_s in self._lost.items() if look_s <= now]:
+        for number in [number for number, look_s in list(self._lost.items()) if look_s <= now]:
             # By now the group has told everyone. If it still gives us the unit, it was claimed by a process that
             # did not know yet that it had lost it, and nobody serves it.
             del self._lost[number]
             if self._aside.pop(number, None) is not None:
                 _log.info("unit %s: the group still gives it to us; taking it again", number)
-        known = self._owned.keys() | self._waiting.keys() | self._aside.keys()
+        busy = self._moves.busy
+        known = self._owned.keys() | self._waiting.keys() | self._aside.keys() | busy
         for number in membership.units - known:
             self._waiting[number] = (now, False)
-        due = sorted(number for number, (not_before, _) in self._waiting.items() if not_before <= now)
+        # Listed, for a claim of a move may be arranging what comes next.
+        waiting = {number for number, (not_before, _) in list(self._waiting.items()) if not_before <= now}
+        due = sorted((waiting & membership.units) - busy)
         for number, taken in zip(due, self._pool.map(self._take, due), strict=True):
-            if taken is None:
-                continue
-            del self._waiting[number]
-            self._owned[number] = taken
-            offsets = taken.recovered.unit.offsets
-            self._data.incremental_assign([TopicPartition(topic, number, at) for topic, at in offsets.items()])
+            if taken is not None:
+                self._adopt(number, taken)
 
-    def _take(self, number: int) -> Owned | None:
-        """Claim and recover a unit; None: not now, it stays waiting or has been set aside."""
-        was_fenced = self._waiting[number][1]
+    def _take_soon(self, number: int) -> None:
+        self._aside.pop(number, None)
+        self._waiting[number] = (time.monotonic(), False)
+
+    def _adopt(self, number: int, taken: Owned) -> None:
+        self._waiting.pop(number, None)
+        self._aside.pop(number, None)
+        self._owned[number] = taken
+        offsets = taken.recovered.unit.offsets
+        self._data.incremental_assign([TopicPartition(topic, number, at) for topic, at in offsets.items()])
+        self._moves.adopted(number)
+
+    def _take(self, number: int, claimant: Claimant | None = None, warm: Warm | None = None) -> Owned | None:
+        """Claim and recover a unit; None: not now, it stays waiting, or it was set aside or is waited for."""
+        was_fenced = self._waiting.get(number, (0.0, False))[1]
         try:
             if was_fenced and not self._still_ours(number):
                 return None
-            # Connects the consumer while the unit is claimed; told of its partitions without a connection, it waits.
-            for topic in self._settings.input_topics:
-                log_range(self._data, topic, number)
-            transactions, progress = self._claim(number)
+            if warm is None:
+                self._connect(number)
+            transactions, progress = self._taker.claim(number, claimant or self._claimant, warm)
             try:
-                recovered = recover(self._settings, number, transactions, progress)
+                given = (warm.unit, warm.readers) if warm else ()
+                recovered = recover(self._settings, number, transactions, progress, *given)
             except Fenced:
                 self._look_who_has(number)
                 return None
             _log.info("unit %s: taken", number)
             return Owned(recovered, transactions, time.monotonic())
+        except Elsewhere as found:
+            self._leave_elsewhere(number, found.progress, str(found))
         except UnitStopped as stopped:
             self._set_aside(number, str(stopped))
         except Fenced:
             self._set_aside(
                 number,
-                f"unit {number}: claimed by others {_CLAIM_ATTEMPTS} times; another runner wants it too",
+                f"unit {number}: claimed by others {CLAIM_ATTEMPTS} times; another runner wants it too",
             )
         except (Aborted, KafkaException) as error:
-            _log.warning("unit %s: cannot be taken now, trying again: %s", number, _text(error))
+            _log.warning("unit %s: cannot be taken now, trying again: %s", number, told(error))
             self._waiting[number] = (time.monotonic() + _RETRY_WAIT_S, was_fenced)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
             self._set_aside_for_defect(number, "taking it failed", error)
         return None
 
-    def _claim(self, number: int) -> tuple[UnitTransactions, Progress]:
-        for attempt in range(_CLAIM_ATTEMPTS):
-            transactions = UnitTransactions(self._settings, number, self._lender)
-            try:
-                return transactions, claim(self._settings, number, self._admin, transactions, self._claimant)
-            except Fenced:
-                _log.info("unit %s: fenced before the claim was written (attempt %s)", number, attempt + 1)
-                self._stop.wait(_RETRY_WAIT_S * attempt / 2)
-        raise Fenced
+    def _connect(self, number: int) -> None:
+        """Connects the consumer before the unit is served; told of its partitions without a connection, it waits."""
+        for topic in self._settings.input_topics:
+            log_range(self._data, topic, number)
 
     def _look_who_has(self, number: int) -> None:
         _log.warning("unit %s: somebody else may have it; looking who", number)
@@ -223,10 +240,21 @@ class JoinerProcess:
         if progress is None or progress.run == self._claimant.run:
             _log.info("unit %s: the one that fenced us never claimed it; taking it back", number)
             return True
-        self._set_aside(number, f"unit {number}: now owned by {progress.owner} (run {progress.run}); given up")
+        why = f"unit {number}: now owned by {progress.owner} (run {progress.run}); given up"
+        if not self._claimant.may_continue(progress):
+            self._leave_elsewhere(number, progress, why)
+            return False
+        self._set_aside(number, why)
         if progress.run != RESET_RUN:
             self._lost[number] = time.monotonic() + self._settings.application.session_timeout / 1e9
         return False
+
+    def _leave_elsewhere(self, number: int, progress: Progress, why: str) -> None:
+        """The unit belongs to another placement."""
+        if self._moves.found_elsewhere(number, progress):
+            self._waiting.pop(number, None)
+        else:
+            self._set_aside(number, why)
 
     def _set_aside(self, number: int, why: str) -> None:
         _log.error("%s", why)
@@ -284,34 +312,10 @@ class JoinerProcess:
         unit = owned.recovered.unit
         for topic, batch in batches.items():
             if batch.offset[0] > unit.offsets[topic]:
-                self._check_gap(topic, number, unit.offsets[topic], batch.offset[0])
+                self._second.check_gap(topic, number, unit.offsets[topic], batch.offset[0])
         count = sum(map(len, batches.values()))
         owned.records += count
         return unit.apply(batches, ends), count
-
-    def _check_gap(self, topic: str, number: int, expected: int, found: int) -> None:
-        """Offsets may be missing where a producer of the input uses transactions; a second reader must see the same."""
-        if self._second is None:
-            # Kept: a producer that commits often leaves a gap before every batch.
-            self._second = make_consumer(self._settings.kafka, self._settings.application.name)
-        low, _ = log_range(self._second, topic, number)
-        self._second.assign([TopicPartition(topic, number, expected)])
-        first = self._second.poll(TIMEOUT_S)
-        self._second.unassign()
-        if low <= expected:
-            if first is None:
-                raise timed_out(f"{topic}@{expected} could not be read again within {TIMEOUT_S:.0f} s")
-            raise_for(first)
-        if low > expected:
-            # If the unit is still ours, the claim finds this out and says so. If not, only what its owner is done
-            # with was removed.
-            _log.warning("unit %s: %s now begins at %s, behind %s", number, topic, low, expected)
-            raise Fenced
-        if first is None or first.offset() != found:
-            raise UnitStopped(
-                f"unit {number}: after {topic}@{expected - 1} the offset {expected} should follow and {found} came: "
-                "restart the joiner; if it happens again, this is a defect to report"
-            )
 
     def _commit(
         self,
@@ -347,7 +351,7 @@ class JoinerProcess:
         """A batch failed: forget the unit, and begin it anew at its last commit where that may help."""
         self._drop(number)
         if isinstance(error, Aborted | KafkaException):
-            _log.warning("unit %s: going back to its last commit: %s", number, _text(error))
+            _log.warning("unit %s: going back to its last commit: %s", number, told(error))
             self._waiting[number] = (time.monotonic() + _RETRY_WAIT_S, False)
         elif isinstance(error, Fenced):
             self._look_who_has(number)
@@ -360,7 +364,7 @@ class JoinerProcess:
         _log.debug("unit %s", number, exc_info=error)
         self._set_aside(
             number,
-            f"unit {number}: {what} with {type(error).__name__}: {_text(error)}; nothing of it was written. Restart "
+            f"unit {number}: {what} with {type(error).__name__}: {told(error)}; nothing of it was written. Restart "
             "the joiner; if it happens again, this is a defect to report (--log-level debug shows where)",
         )
 
@@ -401,6 +405,7 @@ class JoinerProcess:
             self._waiting.pop(number, None)
             self._aside.pop(number, None)
             self._lost.pop(number, None)
+        self._moves.give_back(units)
         if mine:
             _log.info("units %s: %s", mine, "lost to the group" if lost else "given back")
 
@@ -437,9 +442,3 @@ class JoinerProcess:
 def _places(number: int, topics: Iterable[str]) -> list[TopicPartition]:
     """The partitions of a unit in some topics."""
     return [TopicPartition(topic, number) for topic in sorted(topics)]
-
-
-def _text(error: BaseException) -> str:
-    if isinstance(error, KafkaException):
-        return str(error.args[0].str())
-    return str(error) or type(error).__name__

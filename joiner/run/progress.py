@@ -14,7 +14,7 @@ are one transaction. Surplus chunks of a slot are tombstoned.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,20 @@ CHUNK_BYTES_MAX: Final = 512 * 1024
 
 RESET_RUN: Final = "reset"
 """The run that a reset writes: nobody runs the unit, and every owner there was has lost it."""
+
+
+_MOVING: Final = "moving"
+
+
+class OnTheWay(NamedTuple):
+    """A unit that is nobody's: released by the placement ``source`` for a move, and not claimed yet."""
+
+    move: str
+    source: str
+
+    def run(self) -> str:
+        """The run that the source's last progress record names, so that nobody's claim is a restart's by mistake."""
+        return f"{_MOVING}:{self.move}:{self.source}"
 
 
 class JoinProgress(msgspec.Struct, frozen=True):
@@ -71,7 +85,17 @@ class Progress(msgspec.Struct, frozen=True):
     @property
     def owner(self) -> str:
         """Who runs the unit, for people."""
-        return "nobody since a reset" if self.run == RESET_RUN else f"{self.placement} {self.instance}"
+        if self.run == RESET_RUN:
+            return "nobody since a reset"
+        if (way := self.on_the_way) is not None:
+            return f"nobody: on its way from {way.source} to {self.placement}"
+        return f"{self.placement} {self.instance}"
+
+    @property
+    def on_the_way(self) -> OnTheWay | None:
+        """Which move has released the unit, while nobody has claimed it since."""
+        kind, *rest = self.run.split(":")
+        return OnTheWay(*rest) if kind == _MOVING and len(rest) == len(OnTheWay._fields) else None
 
 
 class Manifest(msgspec.Struct, frozen=True):

@@ -9,11 +9,9 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from joiner.run.clients import READ_WAIT_S, TIMEOUT_S, log_range, make_reader, raise_for, timed_out
+from joiner.run.clients import READ_WAIT_S, TIMEOUT_S, timed_out
 from joiner.run.intake import Messages, sort_messages
-from joiner.run.settings import JoinerSettings
-from joiner.run.transaction import Fenced, offsets_as_text
-from joiner.run.unit import UnitStopped
+from joiner.run.transaction import offsets_as_text
 
 _AT_ONCE: Final = 50_000
 """Messages that are taken out of the library at a time."""
@@ -23,62 +21,31 @@ _MANY_WAIT_S: Final = 0.05
 """For so many to come from Kafka at once; not where few are to be read, which are there sooner."""
 
 
-class RangeReader:
-    """Reads ranges of the input of units, one after the other."""
+def read_range(consumer: Consumer, unit: int, begin: Mapping[str, int], end: Mapping[str, int]) -> dict[str, Messages]:
+    """All messages of a unit from one vector up to another, by topic; both are positions, which need no message.
 
-    def __init__(self, settings: JoinerSettings) -> None:
-        self._topics = settings.input_topics
-        self._consumer: Consumer = make_reader(settings.kafka, settings.application.name)
-
-    def read(self, unit: int, begin: Mapping[str, int], end: Mapping[str, int]) -> dict[str, Messages]:
-        """All messages of a unit from one vector up to another, by topic; both are positions, which need no message.
-
-        Raises KafkaException, also where nothing comes for `TIMEOUT_S`.
-        """
-        at = {topic: start for topic, start in begin.items() if start < end[topic]}
-        found = {topic: Messages([], [], []) for topic in at}
-        self._consumer.assign([TopicPartition(topic, unit, start) for topic, start in at.items()])
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while missing := {topic: end[topic] - reached for topic, reached in at.items() if reached < end[topic]}:
-            count = sum(missing.values())
-            messages = self._consumer.consume(min(count, _AT_ONCE), _MANY_WAIT_S if count > _MANY else READ_WAIT_S)
-            parts, met, errors = sort_messages(messages, self._topics)
-            if errors:
-                raise KafkaException(errors[0][0])
-            for topic, part in parts.get(unit, {}).items():
-                if topic in missing:
-                    found[topic].extend(part.part(0, bisect_left(part.offset, end[topic])))
-                    at[topic] = part.offset[-1] + 1
-                    deadline_s = time.monotonic() + TIMEOUT_S
-            for topic, position in met.get(unit, {}).items():
-                if topic in missing:
-                    at[topic] = max(at[topic], position)
-            if time.monotonic() > deadline_s:
-                raise timed_out(f"unit {unit}: no records up to {offsets_as_text(end)} for {TIMEOUT_S:.0f} s")
-        return {topic: messages for topic, messages in found.items() if len(messages)}
-
-    def close(self) -> None:
-        """Leave Kafka."""
-        self._consumer.close()
-
-
-def check_gap(consumer: Consumer, unit: int, topic: str, expected: int, found: int) -> None:
-    """Read again what should follow ``expected``, where ``found`` came: another reader must see the same.
-
-    Offsets may be missing where a producer of the input uses transactions. Raises `UnitStopped`, `Fenced` where the
-    log begins later by now, KafkaException.
+    ``consumer`` is one of `make_reader`; it is left without partitions. Raises KafkaException, also where nothing comes
+    for `TIMEOUT_S`.
     """
-    low, _ = log_range(consumer, topic, unit)
-    consumer.assign([TopicPartition(topic, unit, expected)])
-    first = consumer.poll(TIMEOUT_S)
+    at = {topic: start for topic, start in begin.items() if start < end[topic]}
+    found = {topic: Messages([], [], []) for topic in at}
+    consumer.assign([TopicPartition(topic, unit, start) for topic, start in at.items()])
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while missing := {topic: end[topic] - reached for topic, reached in at.items() if reached < end[topic]}:
+        count = sum(missing.values())
+        messages = consumer.consume(min(count, _AT_ONCE), _MANY_WAIT_S if count > _MANY else READ_WAIT_S)
+        parts, met, errors = sort_messages(messages, list(found))
+        if errors:
+            raise KafkaException(errors[0][0])
+        for topic, part in parts.get(unit, {}).items():
+            if topic in missing:
+                found[topic].extend(part.part(0, bisect_left(part.offset, end[topic])))
+                at[topic] = part.offset[-1] + 1
+                deadline_s = time.monotonic() + TIMEOUT_S
+        for topic, position in met.get(unit, {}).items():
+            if topic in missing:
+                at[topic] = max(at[topic], position)
+        if time.monotonic() > deadline_s:
+            raise timed_out(f"unit {unit}: no records up to {offsets_as_text(end)} for {TIMEOUT_S:.0f} s")
     consumer.unassign()
-    if low > expected:
-        raise Fenced
-    if first is None:
-        raise timed_out(f"{topic}@{expected} could not be read again within {TIMEOUT_S:.0f} s")
-    raise_for(first)
-    if first.offset() != found:
-        raise UnitStopped(
-            f"unit {unit}: after {topic}@{expected - 1} the offset {expected} should follow and {found} came: "
-            "restart the joiner; if it happens again, this is a defect to report"
-        )
+    return {topic: messages for topic, messages in found.items() if len(messages)}

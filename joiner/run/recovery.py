@@ -25,7 +25,7 @@ import msgspec
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from broker.topics import TopicFacts, TopicSpec, data_topic_specs, state_topic_spec, topic_facts
+from broker.topics import TopicFacts, TopicSpec, control_topic_spec, data_topic_specs, state_topic_spec, topic_facts
 from joiner.run.clients import (
     TIMEOUT_S,
     log_range,
@@ -33,29 +33,20 @@ from joiner.run.clients import (
     make_reader,
     read_to_end,
 )
+from joiner.run.continuity import Claimant, check_continues, check_log_range, check_partitions, log_ranges
 from joiner.run.hanging import check_ended, draw_line, find_unsettled, settle
 from joiner.run.progress import FORMAT_VERSION, Progress
-from joiner.run.ranges import RangeReader
+from joiner.run.ranges import read_range
+from joiner.run.readers import Readers, reading
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import StateLog, read_newest, read_progress, read_state
 from joiner.run.transaction import SnapshotPlace, UnitTransactions, offsets_as_text
 from joiner.run.unit import Effects, Outgoing, Unit, UnitStopped
 
-PLACEMENT: Final = "process"
 _REPLAY_BATCH: Final = 200_000
 """A step of the engine costs what its keys hold, besides what is new: a replay is better done in few."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Claimant:
-    """Who claims: a run of a process. ``run`` is new for every start of a process."""
-
-    run: str
-    instance: str
-    placement: str = PLACEMENT
-    take: bool = False
 
 
 @dataclass
@@ -73,6 +64,7 @@ def application_topics(settings: JoinerSettings) -> list[TopicSpec]:
     return [
         *data_topic_specs(settings.topics, settings.input_topics),
         state_topic_spec(settings.application.name, settings.topics),
+        control_topic_spec(settings.application.name, settings.topics),
     ]
 
 
@@ -82,11 +74,24 @@ def claim(
     admin: AdminClient,
     transactions: UnitTransactions,
     claimant: Claimant,
+    kept: Readers | None = None,
 ) -> Progress:
-    """Steps 0-6; returns the progress record that we wrote.
+    """Steps 0-6; returns the progress record that we wrote. ``kept``: consumers that are connected already.
 
     Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException where Kafka does not answer.
     """
+    with reading(settings, kept) as readers:
+        return _claim(settings, unit, admin, transactions, claimant, readers)
+
+
+def _claim(
+    settings: JoinerSettings,
+    unit: int,
+    admin: AdminClient,
+    transactions: UnitTransactions,
+    claimant: Claimant,
+    readers: Readers,
+) -> Progress:
     # Asked anew each time: a topic may have been made anew while this process runs.
     topics = topic_facts(admin, settings.input_topics)
     absent = [topic for topic in settings.input_topics if topic not in topics]
@@ -95,14 +100,14 @@ def claim(
             f"unit {unit}: {', '.join(absent)} does not exist any more: restore it, or begin anew with `joiner reset` "
             "and a restart, which creates it"
         )
-    early = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
+    early = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
     if early is not None:
         check_continues(settings, early, topics, claimant)
     transactions.init()
     # Only what is read behind the init cannot change any more.
-    log = read_newest(settings.kafka, settings.application.name, settings.state_topic, unit)
+    log = read_newest(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
     with _unless_fenced(transactions):
-        unsettled = find_unsettled(settings, log)
+        unsettled = find_unsettled(settings, log, readers)
         found, reached = log.progress(), unsettled.reached if unsettled is not None else None
         for known in (found, reached):
             if known is not None:
@@ -116,10 +121,10 @@ def claim(
             progress = first_progress(settings, unit, topics, claimant)
         else:
             progress = _owned(found, claimant)
-        _check_log_range(settings, unit, progress.offsets)
+        check_log_range(settings, unit, progress.offsets, readers)
         messages: Outgoing = {}
         if unsettled is None:
-            draw_line(settings, unit, transactions, progress)
+            draw_line(settings, unit, transactions, progress, readers)
         else:
             reached = reached or progress
             effects = settle(settings, unsettled, transactions, progress, partial(_effects_again, settings, reached))
@@ -137,18 +142,29 @@ def recover(
     transactions: UnitTransactions,
     progress: Progress,
     warm: Unit | None = None,
+    kept: Readers | None = None,
 ) -> Recovered:
-    """Steps 7-8; ``warm``: the unit at an earlier vector, where somebody has built it already.
+    """Steps 7-8; ``warm``: the unit at an earlier vector, where somebody has built it already; ``kept``: those that
+    the claim was made with.
 
     Raises `UnitStopped` where the state cannot be built, `Fenced` where another has the unit by now.
     """
-    with _unless_fenced(transactions):
-        state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
-        built = build_state(settings, progress, state, warm)
+    with _unless_fenced(transactions), reading(settings, kept) as readers:
+        # The claim has read it behind its init, and only we have written since.
+        state = readers.state
+        if state is None:
+            state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
+        built = build_state(settings, progress, state, warm, readers)
     return Recovered(built, progress, SnapshotPlace.after(state), _newest_offsets(progress, state))
 
 
-def build_state(settings: JoinerSettings, progress: Progress, state: StateLog, warm: Unit | None = None) -> Unit:
+def build_state(
+    settings: JoinerSettings,
+    progress: Progress,
+    state: StateLog,
+    warm: Unit | None = None,
+    kept: Readers | None = None,
+) -> Unit:
     """The unit at the vector of ``progress``; ``state``: what the state topic holds of it.
 
     From ``warm`` where that is not behind the newest snapshot, which may be all that is left of the input: retention.
@@ -157,9 +173,10 @@ def build_state(settings: JoinerSettings, progress: Progress, state: StateLog, w
     unit = progress.unit
     restored = _nearest(settings, progress, state, warm)
     began_at = dict(restored.offsets)
-    _check_log_range(settings, unit, restored.offsets)
-    started = time.monotonic()
-    replayed = _replay(settings, restored, progress.offsets)
+    with reading(settings, kept) as readers:
+        check_log_range(settings, unit, restored.offsets, readers)
+        started = time.monotonic()
+        replayed = _replay(settings, restored, progress.offsets, None, readers)
     _log.info(
         "unit %s: recovered at %s (%s records replayed from %s in %.1f s, %s held)",
         unit,
@@ -191,46 +208,13 @@ def _effects_again(settings: JoinerSettings, until: Progress) -> Effects:
     unit = until.unit
     state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
     restored = _from_snapshot(settings, unit, state.without_newest_snapshot(), until)
-    if any(low > restored.offsets[topic] for topic, (low, _) in _log_ranges(settings, unit).items()):
+    if any(low > restored.offsets[topic] for topic, (low, _) in log_ranges(settings, unit).items()):
         restored = _from_snapshot(settings, unit, state, until)
-        _check_log_range(settings, unit, restored.offsets)
-    _check_log_range(settings, unit, until.offsets)
+        check_log_range(settings, unit, restored.offsets)
+    check_log_range(settings, unit, until.offsets)
     effects = Effects()
     _replay(settings, restored, until.offsets, effects)
     return effects
-
-
-def check_continues(
-    settings: JoinerSettings, found: Progress, topics: dict[str, TopicFacts], claimant: Claimant
-) -> None:
-    """Whether the settings and topics of today continue what ``found`` says was done. Raises `UnitStopped`."""
-    unit, name = found.unit, settings.application.name
-    if found.placement != claimant.placement and not claimant.take:
-        raise UnitStopped(
-            f"unit {unit} of {name!r} is owned by a {found.placement} ({found.instance}): "
-            "move it, or take it by force with --take once that has stopped"
-        )
-    if found.fingerprint != settings.fingerprint():
-        changed = ", ".join(_differences(found.semantics, settings.semantics())) or "the semantics"
-        raise UnitStopped(
-            f"unit {unit} of {name!r} was begun with other settings that change its results ({changed}): "
-            "give the application a new name, set them back, or start anew with `joiner reset`"
-        )
-    _check_partitions(settings, found)
-    anew = [topic for topic, topic_id in found.topics.items() if topics[topic].topic_id != topic_id]
-    if anew:
-        raise UnitStopped(
-            f"unit {unit} of {name!r}: {', '.join(anew)} was deleted and made anew, so that the offsets "
-            f"{offsets_as_text(found.offsets)} mean other records: start anew with `joiner reset`"
-        )
-
-
-def _check_partitions(settings: JoinerSettings, found: Progress) -> None:
-    if found.partitions != settings.topics.partitions:
-        raise UnitStopped(
-            f"unit {found.unit} of {settings.application.name!r} was begun with {found.partitions} partitions, now "
-            f"there are {settings.topics.partitions}: keys would change their unit; give the application a new name"
-        )
 
 
 def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
@@ -264,7 +248,7 @@ def _check_never_begun(settings: JoinerSettings, unit: int) -> None:
     """
     other = read_progress(settings.kafka, settings.application.name, settings.state_topic, 0) if unit else None
     if other is not None:
-        _check_partitions(settings, other)
+        check_partitions(settings, other)
     committed = group_offsets(settings, unit)
     if committed:
         raise UnitStopped(
@@ -327,38 +311,6 @@ def _owned(found: Progress, claimant: Claimant) -> Progress:
     )
 
 
-def _differences(then: object, now: object, path: str = "") -> list[str]:
-    if isinstance(then, dict) and isinstance(now, dict):
-        return [
-            difference
-            for name in sorted(then.keys() | now.keys())
-            for difference in _differences(then.get(name), now.get(name), f"{path}.{name}" if path else name)
-        ]
-    return [] if then == now else [f"{path}: {then} then, {now} now"]
-
-
-def _log_ranges(settings: JoinerSettings, unit: int) -> dict[str, tuple[int, int]]:
-    with closing(make_consumer(settings.kafka, settings.application.name)) as consumer:
-        return {topic: log_range(consumer, topic, unit) for topic in settings.input_topics}
-
-
-def _check_log_range(settings: JoinerSettings, unit: int, offsets: dict[str, int]) -> None:
-    for topic, (low, high) in _log_ranges(settings, unit).items():
-        at = offsets[topic]
-        if low > at:
-            raise UnitStopped(
-                f"unit {unit}: the log of {topic} begins at {low} and recovery needs it from {at}: retention has "
-                "removed what was not consumed or not yet in a snapshot; raise topics.retention, and start anew "
-                "with `joiner reset` (what was removed cannot be joined)"
-            )
-        if high < at:
-            raise UnitStopped(
-                f"unit {unit}: the log of {topic} ends at {high} and {at} was consumed already: Kafka has lost "
-                "records that it had acknowledged, or this is another cluster; check bootstrap_servers, or start "
-                "anew with `joiner reset`"
-            )
-
-
 def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, progress: Progress) -> Unit:
     manifests = state.manifests()
     if not manifests:
@@ -377,18 +329,24 @@ def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, progres
     return Unit.restore(settings, unit, state.snapshot(manifest))
 
 
-def _replay(settings: JoinerSettings, unit: Unit, until: dict[str, int], effects: Effects | None = None) -> int:
+def _replay(
+    settings: JoinerSettings,
+    unit: Unit,
+    until: dict[str, int],
+    effects: Effects | None = None,
+    kept: Readers | None = None,
+) -> int:
     """Feed the unit up to the vector ``until``; returns how many records that were.
 
     Silently, but where ``effects`` is given: what is brought forth is added there.
     """
-    replayed = 0
     if unit.offsets == until:
-        return replayed
-    with closing(RangeReader(settings)) as reader:
+        return 0
+    replayed = 0
+    with reading(settings, kept) as readers:
         while unit.offsets != until:
             end = {topic: min(until[topic], at + _REPLAY_BATCH) for topic, at in unit.offsets.items()}
-            batches = reader.read(unit.number, unit.offsets, end)
+            batches = read_range(readers.log, unit.number, unit.offsets, end)
             brought = unit.apply(batches, end, silent=effects is None)
             if effects is not None:
                 effects.add(brought)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from broker.topics import ensure_topics, topic_facts
 from joiner.run.clients import make_admin
+from joiner.run.continuity import Claimant
 from joiner.run.hanging import check_ended, draw_line
 from joiner.run.progress import RESET_RUN
-from joiner.run.recovery import Claimant, application_topics, first_progress, group_offsets
+from joiner.run.recovery import application_topics, first_progress, group_offsets
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_state
 from joiner.run.transaction import Aborted, Fenced, UnitTransactions, unsubscribed_consumer

@@ -11,7 +11,7 @@ import json
 import socket
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from broker.settings import (
     Duration,
@@ -28,6 +28,12 @@ from broker.times import parse_duration
 
 SEMANTICS_VERSION: Final = 1
 """Of the definition of the join in docs/semantics.md: changed whenever the same input may give another output."""
+
+PROCESS: Final = "process"
+"""The placement of the plain process where the settings name no other."""
+
+SPARK: Final = "spark"
+"""The placement of the stage in Spark; no plain process has it."""
 
 JoinName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,100}$")]
 """A join's name is part of every pair's id (``join:unit:left:right``), hence no colon."""
@@ -81,6 +87,7 @@ class ApplicationSettings(Section):
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,100}$")] = "lsb"
     instance: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,100}$")] = Field(default_factory=socket.gethostname)
+    placement: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")] = PROCESS
     start: Literal["earliest", "latest"] = "earliest"
     ahead_max: Duration = parse_duration("1d")
     batch_records_max: int = Field(default=30_000, ge=1, le=1_000_000)
@@ -91,6 +98,14 @@ class ApplicationSettings(Section):
     buffer_bytes_max: int = Field(default=2**30, ge=1)
     session_timeout: Duration = parse_duration("6s")
     transaction_timeout: Annotated[Duration, duration_between("1s", "15min")] = parse_duration("60s")
+
+    @field_validator("placement")
+    @classmethod
+    def _leaves_spark_to_spark(cls, placement: str) -> str:
+        if placement == SPARK:
+            message = f"{SPARK!r} is the placement of the stage in Spark: choose another name"
+            raise ValueError(message)
+        return placement
 
 
 class SparkSettings(Section):
@@ -127,7 +142,7 @@ class JoinerSettings(ServiceSettings):
                 mistakes.append(
                     f"join {join.name!r}: a record may be on both sides; give them other topics or quantities"
                 )
-        written = [*self.output_topics.values(), self.state_topic]
+        written = [*self.output_topics.values(), self.state_topic, self.control_topic]
         mistakes += [
             f"two kinds of output would be written to the topic {topic!r}; give each its own"
             for topic in sorted(set(written))
@@ -163,6 +178,20 @@ class JoinerSettings(ServiceSettings):
     def state_topic(self) -> str:
         """The application's state topic."""
         return f"{self.application.name}.state"
+
+    @property
+    def control_topic(self) -> str:
+        """The topic over which units are moved."""
+        return f"{self.application.name}.control"
+
+    def membership_group(self, placement: str) -> str:
+        """The consumer group that spreads the units over the processes of a placement.
+
+        No application's name holds ``@``, so no other application has this group. Offsets are those of the group that
+        bears the application's name, whoever commits them.
+        """
+        name = self.application.name
+        return name if placement == PROCESS else f"{name}@{placement}"
 
     def semantics(self) -> dict[str, Any]:
         """Everything that changes which pairs come out, and where, as JSON would have it."""

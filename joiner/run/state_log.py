@@ -26,6 +26,7 @@ from joiner.run.progress import (
     progress_key,
     unsettled_key,
 )
+from joiner.run.readers import Readers
 from joiner.run.unit import UnitStopped
 
 _TAIL: Final = 64
@@ -38,6 +39,8 @@ class StateLog:
 
     unit: int
     values: dict[str, bytes] = field(default_factory=dict)
+    end: int = 0
+    """The offset up to which it was read."""
 
     def progress(self) -> Progress | None:
         """The newest progress record; None where the unit was never begun."""
@@ -85,15 +88,33 @@ def read_state(kafka: KafkaSettings, group: str, topic: str, unit: int) -> State
     return _read(kafka, group, topic, unit, last=None)
 
 
-def read_newest(kafka: KafkaSettings, group: str, topic: str, unit: int) -> StateLog:
+def read_on(consumer: Consumer, topic: str, state: StateLog) -> StateLog:
+    """``state`` and what has come since.
+
+    It holds what a reader of the whole log holds: compaction leaves the last of each key, and a tombstone for far
+    longer than a unit is waited for.
+    """
+    _, end = log_range(consumer, topic, state.unit)
+    values = dict(state.values)
+    if end > state.end:
+        _add_values(values, consumer, topic, state.unit, state.end, end)
+    return StateLog(state.unit, values, end)
+
+
+def read_newest(kafka: KafkaSettings, group: str, topic: str, unit: int, readers: Readers | None = None) -> StateLog:
     """What is enough to know the newest progress record, which is at the end of the partition in most cases."""
+    if readers is not None and readers.state is not None:
+        readers.state = read_on(readers.log, topic, readers.state)
+        return readers.state
     newest = _read(kafka, group, topic, unit, last=_TAIL)
     return newest if newest.progress() is not None else read_state(kafka, group, topic, unit)
 
 
-def read_progress(kafka: KafkaSettings, group: str, topic: str, unit: int) -> Progress | None:
+def read_progress(
+    kafka: KafkaSettings, group: str, topic: str, unit: int, readers: Readers | None = None
+) -> Progress | None:
     """The newest progress record alone."""
-    return read_newest(kafka, group, topic, unit).progress()
+    return read_newest(kafka, group, topic, unit, readers).progress()
 
 
 def read_open(kafka: KafkaSettings, group: str, topic: str, unit: int, start: int) -> StateLog:
@@ -107,11 +128,16 @@ def _read(kafka: KafkaSettings, group: str, topic: str, unit: int, last: int | N
     with closing(make_reader(kafka, group)) as consumer:
         low, high = log_range(consumer, topic, unit)
         start = low if last is None else max(low, high - last)
-        return StateLog(unit, _last_values(consumer, topic, unit, start, high))
+        return StateLog(unit, _last_values(consumer, topic, unit, start, high), high)
 
 
 def _last_values(consumer: Consumer, topic: str, unit: int, start: int, end: int) -> dict[str, bytes]:
     values: dict[str, bytes] = {}
+    _add_values(values, consumer, topic, unit, start, end)
+    return values
+
+
+def _add_values(values: dict[str, bytes], consumer: Consumer, topic: str, unit: int, start: int, end: int) -> None:
     for message in read_to_end(consumer, topic, unit, start, end):
         # Replaced: a key that is no text is somebody else's, and none that is asked for.
         key, value = (message.key() or b"").decode(errors="replace"), message.value()
@@ -119,7 +145,6 @@ def _last_values(consumer: Consumer, topic: str, unit: int, start: int, end: int
             values.pop(key, None)
         else:
             values[key] = value
-    return values
 
 
 _Versioned = TypeVar("_Versioned", Progress, Manifest)

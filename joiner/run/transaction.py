@@ -110,12 +110,18 @@ class UnitTransactions:
             compression_type="lz4",
         )
 
+    def connect(self) -> None:
+        """Reach Kafka, without taking anything from anybody. Raises KafkaException.
+
+        The library looks for its coordinator when it is told to initialise, and where it has no connection yet, again
+        only half a second later.
+        """
+        self._producer.list_topics(self._settings.state_topic, TIMEOUT_S)
+
     def init(self) -> None:
         """Take the transactional id: from now on everyone else's transactions of this unit fail."""
         try:
-            # So that it is connected: the library looks for its coordinator when it is told to initialise, and where it
-            # has no connection yet, again only half a second later.
-            self._producer.list_topics(self._settings.state_topic, TIMEOUT_S)
+            self.connect()
             self._producer.init_transactions(TIMEOUT_S)
         except KafkaException as error:
             # Other fatal errors (no right to the id, say) are told as what they are.

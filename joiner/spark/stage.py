@@ -26,9 +26,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from broker.topics import TopicError, wait_for_topics
 from joiner.run.clients import KAFKA_LOG, TIMEOUT_S, make_admin
+from joiner.run.continuity import Claimant
 from joiner.run.ending import end_on_signals
 from joiner.run.progress import RESET_RUN, Progress
-from joiner.run.recovery import Claimant, application_topics, claim
+from joiner.run.recovery import application_topics, claim
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress, read_state
 from joiner.run.topic_watch import TopicWatch
@@ -39,8 +40,6 @@ from joiner.spark.session import grouping_keys, make_session
 from joiner.spark.source import PlanServer, read_plans
 from joiner.spark.units import Served, Units
 from joiner.spark.worker import OUTPUT_SCHEMA, UnitProcessor
-
-PLACEMENT: Final = "spark"
 
 _CLAIM_ATTEMPTS: Final = 5
 _FENCED_WAIT_S: Final = 1.0
@@ -61,7 +60,9 @@ class StageFailed(Exception):
 class SparkStage:
     """Serves the units of an application in Spark until it is stopped."""
 
-    def __init__(self, settings: JoinerSettings, claimant: Claimant) -> None:
+    def __init__(self, settings: JoinerSettings, claimant: Claimant, *, standby: bool = False) -> None:
+        """``standby``: units of other placements are waited for, rather than an error."""
+        self._is_standby = standby
         self._settings = settings
         self._claimant = claimant
         self._stop = threading.Event()

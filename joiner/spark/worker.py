@@ -15,15 +15,17 @@ import functools
 import gc
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pandas as pd
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from joiner.run.clients import make_consumer
-from joiner.run.ranges import RangeReader, check_gap
+from joiner.run.clients import make_reader
+from joiner.run.gaps import SecondReader
+from joiner.run.ranges import read_range
 from joiner.run.recovery import build_state
 from joiner.run.state_log import read_state
 from joiner.run.transaction import Fenced
@@ -45,7 +47,7 @@ _GC_THRESHOLD: Final = (50_000, 20, 50)
 _units: dict[tuple[str, int], Unit] = {}
 """What this process has left of the units it has worked on, by application and number."""
 
-_readers: list[RangeReader] = []
+_readers: list[Consumer] = []
 """The consumer of this process, if it has one: connecting takes longer than reading a small batch."""
 
 
@@ -167,17 +169,14 @@ def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, left: Unit |
 def _read(settings: JoinerSettings, plan: Plan) -> dict[str, Messages]:
     if plan.begin == plan.end:
         return {}
-    if not _readers:
-        _readers.append(RangeReader(settings))
     # Not put back where it fails: another one is made.
-    reader = _readers.pop()
-    batches = reader.read(plan.unit, plan.begin, plan.end)
-    _readers.append(reader)
+    consumer = _readers.pop() if _readers else make_reader(settings.kafka, settings.application.name)
+    batches = read_range(consumer, plan.unit, plan.begin, plan.end)
+    _readers.append(consumer)
     for topic, messages in batches.items():
         if messages.offset[0] > plan.begin[topic]:
-            consumer = make_consumer(settings.kafka, settings.application.name)
-            check_gap(consumer, plan.unit, topic, plan.begin[topic], messages.offset[0])
-            consumer.close()
+            with closing(SecondReader(settings)) as second:
+                second.check_gap(topic, plan.unit, plan.begin[topic], messages.offset[0])
     return batches
 
 

@@ -1,7 +1,7 @@
 """A service that kills itself with SIGKILL at the n-th arrival at a named point of its code.
 
-``LSB_CHAOS_DIE=point:n python -m tests.chaos.dying joiner run …``. The product knows nothing of this: the points are
-wrapped from outside before the service starts.
+``LSB_CHAOS_DIE=point:n python -m tests.chaos.dying joiner run …``; with ``LSB_CHAOS_SIGNAL=STOP`` it freezes. The
+product knows nothing of this: the points are wrapped from outside before the service starts.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from connector.acknowledgement import Ledger
 from connector.bridge import Bridge
 from connector.session import MqttSession
 from db_connector.service import Service
+from joiner.run.control import ControlLog, Ready, Released, Taken
+from joiner.run.handover import Handover
+from joiner.run.taking import Taker
 from joiner.run.transaction import UnitTransactions
 from joiner.run.unit import Unit
 from simulator.publishing import Publisher
 
 _FLUSH_S: Final = 2.0
+_SIGNAL: Final = signal.Signals[f"SIG{os.environ.get('LSB_CHAOS_SIGNAL', 'KILL')}"]
 
 
 class Call(NamedTuple):
@@ -87,6 +91,34 @@ POINTS: Final[dict[str, dict[str, Point]]] = {
 }
 """Where each service may die, by the service's module."""
 
+
+def _tells(kind: type) -> Callable[[Call], int]:
+    """A record of this kind is written to the control topic."""
+    return lambda call: int(isinstance(call.arguments[0], kind))
+
+
+def _releases(call: Call) -> int:
+    return int(call.arguments[1].on_the_way is not None)
+
+
+TARGET_POINTS: Final[dict[str, Point]] = {
+    # The state is built, nobody knows.
+    "warmed": Point(Handover, "_prepare", before=False, counts=lambda call: int(call.result is not None)),
+    "ready-told": Point(ControlLog, "write", before=False, counts=_tells(Ready)),
+    # The id is taken, the claim is not written; then it is, and the state is still behind.
+    "claiming": Point(UnitTransactions, "init", before=False),
+    "claimed": Point(Taker, "claim", before=False),
+    "taken-untold": Point(ControlLog, "write", before=True, counts=_tells(Taken)),
+}
+"""Where a joiner may die to which a unit moves."""
+
+SOURCE_POINTS: Final[dict[str, Point]] = {
+    "releasing": Point(UnitTransactions, "commit", before=True, counts=_releases),
+    "released-untold": Point(UnitTransactions, "commit", before=False, counts=_releases),
+    "released-told": Point(ControlLog, "write", before=False, counts=_tells(Released)),
+}
+"""Where a joiner may die from which a unit moves."""
+
 _MAINS: Final = {
     "joiner": ("joiner.run.cli", "main"),
     "connector": ("connector.__main__", "main"),
@@ -108,11 +140,11 @@ class _Death:
             return
         with self._lock:
             self._left -= arrivals
-            if self._left > 0:
+            if self._left > 0 or self._left + arrivals <= 0:
                 return
             if isinstance(owner, UnitTransactions):
                 owner._producer.flush(_FLUSH_S)  # noqa: SLF001 - death comes from inside
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), _SIGNAL)
 
 
 def arm(point: Point, count: int) -> None:
@@ -135,9 +167,10 @@ def main() -> None:
     """Arm the point of the environment, then be the service of the command line."""
     service = sys.argv[1]
     name, _, count = os.environ["LSB_CHAOS_DIE"].partition(":")
-    point = POINTS[service].get(name)
+    points = POINTS[service] | (TARGET_POINTS | SOURCE_POINTS if service == "joiner" else {})
+    point = points.get(name)
     if point is None:
-        raise SystemExit(f"{service} has no point {name!r}: {', '.join(POINTS[service])}")
+        raise SystemExit(f"{service} has no point {name!r}: {', '.join(points)}")
     arm(point, int(count))
     module, function = _MAINS[service]
     sys.exit(getattr(importlib.import_module(module), function)(sys.argv[2:]))

@@ -15,7 +15,7 @@ import msgspec
 from confluent_kafka import KafkaException, TopicPartition
 
 from broker.settings import KafkaSettings
-from joiner.run import clients, hanging, process, recovery, state_log, transaction
+from joiner.run import clients, hanging, recovery, state_log, taking, transaction
 from joiner.run.clients import log_range, make_consumer
 from joiner.run.intake import Keys
 from joiner.run.owned import Owned
@@ -95,7 +95,7 @@ def claim_before_init() -> AbstractContextManager[None]:
     @contextmanager
     def planted() -> Iterator[None]:
         with (
-            _changed(process, "claim", early),
+            _changed(taking, "claim", early),
             _changed(
                 recovery, "read_newest", lambda *given: _mine.early[0] if hasattr(_mine, "early") else read(*given)
             ),
@@ -109,7 +109,7 @@ def progress_is_cached() -> AbstractContextManager[None]:
     """A process that takes a unit again goes on from the progress it saw when it took the unit first."""
     read = state_log.read_newest
 
-    def wrong(kafka: Any, group: str, topic: str, unit: int) -> Any:
+    def wrong(kafka: Any, group: str, topic: str, unit: int, *_kept: Any) -> Any:
         seen = _mine.__dict__.setdefault("seen", {})
         if unit not in seen or seen[unit].progress() is None:
             seen[unit] = read(kafka, group, topic, unit)
@@ -274,7 +274,7 @@ def group_offsets_are_believed() -> AbstractContextManager[None]:
     """A unit goes on from the offsets that the group has, not from those of the progress record."""
     read = state_log.read_newest
 
-    def wrong(kafka: Any, group: str, topic: str, unit: int) -> Any:
+    def wrong(kafka: Any, group: str, topic: str, unit: int, *_kept: Any) -> Any:
         log = read(kafka, group, topic, unit)
         found = log.progress()
         if found is None:

@@ -135,6 +135,7 @@ class _History:
         topics = self._settings.topics
         for name in (*self._settings.input_topics, topics.out, topics.late, topics.rejected, topics.unmatched, _STATE):
             self.world.kafka.create_topic(name, topics.partitions)
+        self.world.kafka.create_topic(self._settings.control_topic, 1)
 
     # The director's part
 

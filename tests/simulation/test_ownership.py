@@ -31,6 +31,7 @@ class Intruder:
         self.world.director = self
         for name in (*self.settings.input_topics, *("machine.out", "machine.late", "machine.rejected", "sim.state")):
             self.world.kafka.create_topic(name, 2)
+        self.world.kafka.create_topic(self.settings.control_topic, 1)
         self.process: SimulatedProcess | None = None
         self.complaints: list[str] = []
         self.is_taken_again = False

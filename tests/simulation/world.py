@@ -18,9 +18,9 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from joiner.run.clients import timed_out
+from joiner.run.continuity import Claimant
 from joiner.run.membership import InstanceTaken
 from joiner.run.process import JoinerProcess
-from joiner.run.recovery import Claimant
 from joiner.run.settings import JoinerSettings
 from tests.simulation.feed import BASE_MS
 from tests.simulation.memory_clients import MemoryProducer

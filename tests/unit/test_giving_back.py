@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from joiner.run.continuity import Claimant
 from joiner.run.owned import Commit, Owned
 from joiner.run.process import JoinerProcess
-from joiner.run.recovery import Claimant
 from joiner.run.transaction import Aborted, Fenced
 from joiner.run.unit import UnitStopped
 from tests.unit.joiner_inputs import make_settings

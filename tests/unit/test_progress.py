@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from broker.topics import TopicFacts
+from joiner.run.continuity import Claimant, check_continues
 from joiner.run.progress import (
     FORMAT_VERSION,
     JoinProgress,
@@ -21,7 +22,6 @@ from joiner.run.progress import (
     manifest_key,
     progress_key,
 )
-from joiner.run.recovery import Claimant, check_continues
 from joiner.run.state_log import StateLog
 from joiner.run.unit import UnitStopped
 from tests.unit.joiner_inputs import DATA, POWER, make_settings

@@ -1,0 +1,138 @@
+"""How long does a join pause while its units move from one runner to another, with data flowing?
+
+``python -m bench.moving --report docs/evidence/bench_moving`` writes ``.json`` and ``.md``. Two runners serve an
+application in turn; all of its units are moved from one to the other, again and again, under a steady rate. Of each
+unit and move two times are told: the pause, from the source's last commit to the target's first, as ``joiner move``
+tells it, and the gap, the longest time without a result in the unit's partition around it, by the broker's clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from bench.kafka import PARTITIONS
+from bench.pipeline import Application, about, make_topic, own_kafka
+from bench.report import spread, table, write
+from broker.settings import KafkaSettings
+from joiner.run.clients import log_range, make_reader, read_to_end
+from joiner.run.move import carry_out
+from joiner.run.moving import Step
+
+_WARM_UP_S: Final = 8.0
+_BETWEEN_S: Final = 2.0
+_AROUND_MS: Final = 1000
+_READY_S: Final = 60.0
+
+
+class Runner(NamedTuple):
+    """A kind of runner: its placement, and how it is started so that it waits for units; by `RUNNERS` a name."""
+
+    placement: str
+    start: Callable[[Application], subprocess.Popen[bytes]]
+
+
+RUNNERS: Final[dict[str, Runner]] = {
+    "process": Runner("process", lambda app: app.start("--standby", instance="first")),
+    "another process": Runner("green", lambda app: app.start("--standby", "--placement", "green", instance="second")),
+}
+
+
+def measure(kafka: KafkaSettings, folder: Path, names: list[str], rate: int, moves: int) -> list[dict[str, Any]]:
+    """Move all units so often; a row for each unit and move."""
+    name = f"move-{uuid.uuid4().hex[:8]}"
+    application = Application(kafka, folder, name, PARTITIONS, data=f"{name}.data")
+    make_topic(kafka, application.data, PARTITIONS)
+    seconds = _WARM_UP_S + moves * (_BETWEEN_S + 3.0) + 60
+    given = [kafka.bootstrap_servers, application.data, str(rate), str(seconds)]
+    sender = subprocess.Popen([sys.executable, "-m", "bench.latency", "--send", *given])  # noqa: S603 - this project
+    runners = [RUNNERS[one] for one in names]
+    processes = [runners[0].start(application)]
+    rows: list[dict[str, Any]] = []
+    try:
+        time.sleep(_WARM_UP_S / 2)
+        processes += [runner.start(application) for runner in runners[1:]]
+        time.sleep(_WARM_UP_S / 2)
+        for turn in range(moves):
+            source, target = names[turn % 2], names[(turn + 1) % 2]
+            order = carry_out(
+                application.settings, RUNNERS[target].placement, list(range(PARTITIONS)), _READY_S, lambda _text: None
+            )
+            for unit, one in order.units.items():
+                if one.step is not Step.MOVED or one.pause_ms is None:
+                    raise RuntimeError(f"unit {unit} was not moved to {target}: {one.why}")
+                row = {"move": turn, "from": source, "to": target, "unit": unit, "pause_ms": one.pause_ms}
+                rows.append(row | {"released_ms": one.released_ms})
+            print(
+                f"move {turn + 1}, {source} to {target}: {[row['pause_ms'] for row in rows[-PARTITIONS:]]} ms",
+                flush=True,
+            )
+            time.sleep(_BETWEEN_S)
+    finally:
+        for process in [sender, *processes]:
+            process.kill()
+            process.wait()
+    _add_gaps(application, rows)
+    return rows
+
+
+def _add_gaps(application: Application, rows: list[dict[str, Any]]) -> None:
+    topic = application.settings.topics.out
+    for unit in range(PARTITIONS):
+        with closing(make_reader(application.settings.kafka, "bench")) as consumer:
+            low, high = log_range(consumer, topic, unit)
+            times_ms = [one.timestamp()[1] for one in read_to_end(consumer, topic, unit, low, high)]
+        for row in rows:
+            if row["unit"] == unit:
+                since_ms = row.pop("released_ms") - _AROUND_MS
+                until_ms = since_ms + row["pause_ms"] + 2 * _AROUND_MS
+                near = [at_ms for at_ms in times_ms if since_ms <= at_ms <= until_ms]
+                row["gap_ms"] = max(after - before for before, after in pairwise(near))
+
+
+def main() -> int:
+    """Measure, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runners", nargs=2, choices=RUNNERS, default=list(RUNNERS)[:2], help="between which it moves")
+    parser.add_argument("--rate", type=int, default=5_000, help="records a second (default 5000)")
+    parser.add_argument("--moves", type=int, default=20, help="of all units (default 20)")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_moving"), help="where .json and .md go")
+    options = parser.parse_args()
+    with own_kafka() as (kafka, folder):
+        rows = measure(kafka, folder, options.runners, options.rate, options.moves)
+    ran = about() | {"records/s": options.rate, "units": PARTITIONS, "moves of all units": options.moves}
+    write(options.report, "The pause of a move", ran, rows, _lines(rows))
+    print("\n".join(_lines(rows)))
+    return 0
+
+
+def _lines(rows: list[dict[str, Any]]) -> list[str]:
+    heads = ["from", "to", "units moved", "pause ms (min / median / max)", "p90", "gap ms (min / median / max)", "p90"]
+    ways = list(dict.fromkeys((row["from"], row["to"]) for row in rows))
+    found = []
+    for way in ways:
+        pauses, gaps = (
+            [row[kind] for row in rows if (row["from"], row["to"]) == way] for kind in ("pause_ms", "gap_ms")
+        )
+        found.append((*way, len(pauses), spread(pauses, 0), _p90(pauses), spread(gaps, 0), _p90(gaps)))
+    text = (
+        "Pause: from the source's last commit to the target's first. Gap: the longest time without a result around it."
+    )
+    return [text, *table(heads, found)]
+
+
+def _p90(values: list[int]) -> str:
+    return f"{statistics.quantiles(values, n=10)[-1]:.0f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,274 @@
+"""The plain process's part in moves: what it prepares, releases, claims and waits for. Everything slow is in its pool.
+
+Its loop polls, so nothing here may wait: a unit that comes or goes must not hold up the others. Which step is next is
+not decided here (see `moving`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+import msgspec
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from joiner.run.continuity import Claimant
+from joiner.run.mover import Mover
+from joiner.run.moving import Release
+from joiner.run.owned import Owned
+from joiner.run.progress import OnTheWay, Progress
+from joiner.run.settings import JoinerSettings
+from joiner.run.state_log import read_progress
+from joiner.run.transaction import SnapshotPlace, UnitTransactions
+from joiner.run.unit import Effects, UnitStopped
+from joiner.run.warming import Warm, warm_up
+
+LOOK_S: Final = 2.0
+"""From one look whose the units are that we wait for to the next: so late is one claimed whose Released was missed."""
+
+_QUIET_S: Final = 0.5
+"""A unit that was taken and has had nothing to commit for so long goes on all the same."""
+
+_Outcome = TypeVar("_Outcome")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Host:
+    """What is asked of the process; all but ``connect``, ``take`` and ``commit`` by its own thread."""
+
+    owned: Mapping[int, Owned]
+    connect: Callable[[int], None]
+    """Prepare for serving it."""
+    take: Callable[[int, Claimant, Warm | None], Owned | None]
+    """Claim and recover; None: not now, and what comes next is arranged."""
+    adopt: Callable[[int, Owned], None]
+    """Serve a unit that was taken."""
+    drop: Callable[[int], None]
+    """Serve it no more; nothing is written."""
+    commit: Callable[[UnitTransactions, Effects, Progress, tuple[bytes, SnapshotPlace] | None], SnapshotPlace | None]
+    finish_commit: Callable[[int, Owned], bool]
+    """Wait for the commit on its way; whether the unit goes on."""
+    give_up: Callable[[int, Exception], None]
+    """A commit has failed."""
+    take_soon: Callable[[int], None]
+    """The unit may be taken by the ordinary procedure."""
+    why_aside: Callable[[int], str]
+    """Why the unit cannot go on here; empty where it can."""
+
+
+class Handover:
+    """The units of a process that come and go by moves, and those that it waits for."""
+
+    def __init__(self, settings: JoinerSettings, claimant: Claimant, host: Host, *, standby: bool) -> None:
+        """``standby``: units of other placements are waited for."""
+        self.is_standby = standby
+        self._settings = settings
+        self._claimant = claimant
+        self._host = host
+        self._mover = Mover(settings, claimant.placement, claimant.instance, self)
+        # Those of other placements, with the moment at which it is looked again whose they are.
+        self._elsewhere: dict[int, float] = {}
+        self._told: set[int] = set()
+        # Told by the pool's threads, in the order of their finding.
+        self._found: deque[tuple[int, Progress]] = deque()
+        self._warm: dict[int, Warm] = {}
+        self._warming: dict[int, Future[Warm | None]] = {}
+        self._releases: dict[int, Future[None]] = {}
+        self._claims: dict[int, Future[Owned | None]] = {}
+        self._looks: dict[int, Future[Progress | None]] = {}
+        # Those that were taken, and since when.
+        self._taken_s: dict[int, float] = {}
+
+    def start(self, pool: Executor, admin: AdminClient, lender: Consumer) -> None:
+        """Begin to listen. Raises KafkaException."""
+        self._pool, self._admin, self._lender = pool, admin, lender
+        self._mover.start()
+
+    @property
+    def busy(self) -> set[int]:
+        """Units that are not to be claimed for now but by a move."""
+        return self._elsewhere.keys() | self._claims.keys() | self._releases.keys() | self._mover.leaving
+
+    def poll(self, units: AbstractSet[int]) -> None:
+        """Do what is due; ``units``: those that the group gives this process."""
+        while self._found:
+            number, progress = self._found.popleft()
+            self._mover.found(number, progress)
+        _settle(self._warming, self._after_warm_up)
+        _settle(self._releases, self._after_release)
+        _settle(self._claims, lambda number, claim: self._after_claim(number, claim, is_ours=number in units))
+        _settle(self._looks, self._after_look)
+        self._look()
+        self._mover.poll(self._host.owned.keys(), units - self._host.owned.keys())
+        self._tell_of_taken()
+
+    def found_elsewhere(self, number: int, progress: Progress) -> bool:
+        """A claim has found that a unit belongs to another placement: whether it is waited for. Any thread."""
+        way = progress.on_the_way
+        waits = self.is_standby or (way is not None and way.source == self._claimant.placement)
+        if waits and number not in self._told:
+            self._told.add(number)
+            _log.info("unit %s: %s; waiting until it is moved here", number, progress.owner)
+        self._elsewhere[number] = time.monotonic() + LOOK_S
+        self._found.append((number, progress))
+        return waits
+
+    def adopted(self, number: int) -> None:
+        """The process serves a unit from now on."""
+        self._told.discard(number)
+        self._elsewhere.pop(number, None)
+        self._taken_s[number] = time.monotonic()
+
+    def give_back(self, units: list[int]) -> None:
+        """These go to other processes of the placement."""
+        for number in units:
+            for known in (self._elsewhere, self._taken_s, self._looks):
+                known.pop(number, None)
+            self._told.discard(number)
+        self._mover.forget(units)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._mover.close()
+
+    # What moves ask for, see `mover.Runner`
+
+    def release(self, action: Release) -> None:
+        """Finish what is on its way, then hand in the last transaction; from then on the unit is not served."""
+        number, host = action.unit, self._host
+        owned = host.owned[number]
+        if not host.finish_commit(number, owned) or owned.has_uncommitted:
+            self._mover.kept(number)
+            return
+        try:
+            progress = msgspec.structs.replace(owned.progress(), run=action.way.run(), placement=action.to)
+            snapshot = owned.snapshot() if owned.is_changed() else None
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
+            self._mover.kept(number)
+            host.give_up(number, error)
+            return
+        host.drop(number)
+
+        def write() -> None:
+            host.commit(owned.transactions, Effects(), progress, snapshot)
+            self._mover.control.write(action.told)
+
+        self._releases[number] = self._pool.submit(write)
+
+    def take_back(self, unit: int, way: OnTheWay) -> None:
+        """Claim it with the right to take back."""
+        self._begin_claim(unit, replace(self._claimant, back=way))
+
+    def warm_up(self, unit: int) -> None:
+        """In the pool."""
+        self._warming[unit] = self._pool.submit(self._prepare, unit)
+
+    def cool_down(self, unit: int) -> None:
+        """Its producer goes when nobody holds it."""
+        warm = self._warm.pop(unit, None)
+        if warm is not None:
+            warm.readers.close()
+
+    def claim(self, unit: int) -> None:
+        """With what was prepared."""
+        self._begin_claim(unit, self._claimant)
+
+    # Outcomes
+
+    def _begin_claim(self, number: int, claimant: Claimant) -> None:
+        if number not in self._claims:
+            self._claims[number] = self._pool.submit(self._take, number, claimant, self._warm.pop(number, None))
+
+    def _take(self, number: int, claimant: Claimant, warm: Warm | None) -> Owned | None:
+        try:
+            return self._host.take(number, claimant, warm)
+        finally:
+            if warm is not None:
+                warm.readers.close()
+
+    def _prepare(self, number: int) -> Warm | None:
+        self._host.connect(number)
+        return warm_up(self._settings, number, self._admin, self._lender, self._claimant)
+
+    def _after_warm_up(self, number: int, warming: Future[Warm | None]) -> None:
+        try:
+            warm = warming.result()
+        except UnitStopped as stopped:
+            self._mover.failed(number, str(stopped))
+        except Exception as error:  # noqa: BLE001 - it is tried again with the next request
+            _log.warning("unit %s: its state cannot be built now: %s", number, error)
+            self._mover.dropped(number)
+        else:
+            if warm is None:
+                self._mover.dropped(number)
+                return
+            self._warm[number] = warm
+            self._mover.warmed(number)
+
+    def _after_release(self, number: int, release: Future[None]) -> None:
+        error = release.exception()
+        if error is None:
+            # From now on it waits for units to come back.
+            self.is_standby = True
+            self._elsewhere[number] = time.monotonic() + LOOK_S
+            self._mover.released(number)
+            return
+        # Whether it was written is seen when the unit is claimed anew.
+        self._mover.kept(number)
+        if not isinstance(error, Exception):
+            raise error
+        self._host.give_up(number, error)
+
+    def _after_claim(self, number: int, claim: Future[Owned | None], *, is_ours: bool) -> None:
+        taken = claim.result()
+        if taken is not None and is_ours:
+            self._host.adopt(number, taken)
+        elif why := self._host.why_aside(number):
+            self._mover.failed(number, why)
+
+    def _look(self) -> None:
+        now_s = time.monotonic()
+        for number, look_s in self._elsewhere.items():
+            if look_s <= now_s and number not in self._looks and number not in self._claims:
+                kafka, name = self._settings.kafka, self._settings.application.name
+                self._looks[number] = self._pool.submit(read_progress, kafka, name, self._settings.state_topic, number)
+
+    def _after_look(self, number: int, look: Future[Progress | None]) -> None:
+        if number not in self._elsewhere or number in self._claims:
+            return
+        self._elsewhere[number] = time.monotonic() + LOOK_S
+        error = look.exception()
+        if isinstance(error, KafkaException):
+            return
+        progress = look.result()
+        if progress is None or self._claimant.may_continue(progress):
+            del self._elsewhere[number]
+            self._host.take_soon(number)
+        else:
+            self._mover.found(number, progress)
+
+    def _tell_of_taken(self) -> None:
+        now_s = time.monotonic()
+        for number, taken_s in list(self._taken_s.items()):
+            owned = self._host.owned.get(number)
+            if owned is None:
+                del self._taken_s[number]
+            elif owned.first_commit_s or now_s - taken_s > _QUIET_S:
+                del self._taken_s[number]
+                self._mover.goes_on(number, int(1000 * (now_s - (owned.first_commit_s or taken_s))))
+
+
+def _settle(futures: dict[int, Future[_Outcome]], then: Callable[[int, Future[_Outcome]], None]) -> None:
+    """Take out those that are done."""
+    for number, future in [(number, future) for number, future in futures.items() if future.done()]:
+        del futures[number]
+        then(number, future)

@@ -1,0 +1,11 @@
+"""``joiner`` that dies at a point which the environment names: see `tests.chaos.dying`."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.chaos import dying
+
+if __name__ == "__main__":
+    sys.argv.insert(1, "joiner")
+    dying.main()

@@ -1,0 +1,234 @@
+"""Units move between processes of two placements while data flows, and whatever dies, each result is there once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from tests.chaos.dying import SOURCE_POINTS
+from tests.integration.joiner_application import (
+    PARTITIONS,
+    Application,
+    Joiner,
+    application,
+    refusal,
+    run_once,
+    seeded_entries,
+)
+from tests.integration.services import wait_until
+
+_ENTRIES = 20_000
+_BATCH = 40
+
+
+@pytest.fixture
+def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
+    yield from application(kafka, tmp_path)
+
+
+@contextmanager
+def flowing(app: Application, seed: int) -> Iterator[None]:
+    """Data comes in small batches for as long as this lasts, each unit's at its end."""
+    app.create_topics()
+    over = threading.Event()
+    entries = seeded_entries(seed, _ENTRIES)
+
+    def feed() -> None:
+        for start in range(0, _ENTRIES, _BATCH):
+            app.produce(entries[start : start + _BATCH])
+            if over.wait(0.05):
+                return
+
+    feeding = threading.Thread(target=feed)
+    feeding.start()
+    try:
+        yield
+    finally:
+        over.set()
+        feeding.join()
+
+
+def begin(app: Application, **environment: str) -> Joiner:
+    """The one that has the units."""
+    module = "tests.integration.dying_joiner" if environment else "joiner"
+    joiner = app.start(instance="blue", module=module, **environment)
+    joiner.wait_for_units()
+    return joiner
+
+
+def standby(app: Application, placement: str = "green", instance: str = "", **environment: str) -> Joiner:
+    """One that waits for units."""
+    module = "tests.integration.dying_joiner" if environment else "joiner"
+    given = "--standby", "--placement", placement
+    joiner = app.start(*given, instance=instance or placement, module=module, **environment)
+    joiner.wait_for("waiting until it is moved here|: taken")
+    return joiner
+
+
+def move(app: Application, to: str = "green", *more: str) -> CompletedProcess[str]:
+    done = app.command("move", "--to", to, *more)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def owners(app: Application) -> dict[int, str]:
+    return {unit: progress.owner for unit, progress in app.progress().items()}
+
+
+def all_of(owner: str) -> dict[int, str]:
+    return dict.fromkeys(range(PARTITIONS), owner)
+
+
+def test_all_units_move_there_and_back_while_data_flows(app: Application) -> None:
+    with flowing(app, 1):
+        blue, green = begin(app), standby(app)
+        for to, owner in (("green", "green green"), ("process", "process blue"), ("green", "green green")):
+            moved = move(app, to)
+            assert moved.returncode == 0, moved.stdout + green.text()
+            assert f"MOVED: all {PARTITIONS} units are at {to}" in moved.stdout
+            assert owners(app) == all_of(owner)
+        again = move(app, "green")
+        assert again.returncode == 0
+        assert again.stdout.count("is green green already, nothing to do") == PARTITIONS
+    app.wait_until_through()
+    assert "green green" in app.command("status").stdout
+    assert (blue.stop(), green.stop()) == (0, 0)
+    app.verify()
+
+
+def test_some_units_move_and_the_others_stay(app: Application) -> None:
+    with flowing(app, 2):
+        begin(app)
+        standby(app)
+        moved = move(app, "green", "--units", "0,2")
+        assert moved.returncode == 0, moved.stdout
+        assert owners(app) == {0: "green green", 1: "process blue", 2: "green green"}
+        assert move(app, "green", "--units", "7").returncode == 2
+    app.wait_until_through()
+    app.verify()
+
+
+def test_without_a_target_the_source_goes_on(app: Application) -> None:
+    with flowing(app, 3):
+        blue = begin(app)
+        before = app.progress()
+        moved = move(app, "nowhere", "--timeout", "2s")
+        assert moved.returncode == 1
+        assert moved.stdout.count("nobody took it in time") == PARTITIONS
+        assert {unit: one.run for unit, one in app.progress().items()} == {
+            unit: one.run for unit, one in before.items()
+        }
+    app.wait_until_through()
+    assert blue.stop() == 0
+    app.verify()
+
+
+def test_a_unit_that_nobody_has_is_not_moved_and_it_is_told_what_to_do(app: Application) -> None:
+    assert "has never run" in move(app).stdout
+    run_once(app, 4, 100)
+    assert app.command("reset", "--yes").returncode == 0
+    told = move(app)
+    assert told.returncode == 1
+    assert told.stdout.count("is nobody's since a reset: start a joiner with --placement green") == PARTITIONS
+    green = standby(app)
+    app.wait_until_through()
+    assert owners(app) == all_of("green green")
+    assert green.stop() == 0
+
+
+def test_a_process_that_may_not_have_the_units_says_the_ways_out(app: Application) -> None:
+    run_once(app, 5, 100)
+    said = refusal(app, "--placement", "green")
+    for way in ("joiner move --to green", "--standby", "--take"):
+        assert way in said
+
+
+@pytest.mark.parametrize("point", ["ready-told", "claimed"])
+def test_a_target_that_is_killed_costs_nothing(app: Application, point: str) -> None:
+    with flowing(app, 6):
+        begin(app)
+        green = standby(app, LSB_CHAOS_DIE=f"{point}:1")
+        first = move(app, "green", "--timeout", "3s")
+        assert green.ends() == -signal.SIGKILL
+        assert first.returncode == 1, first.stdout
+        came_back(app, "green", first)
+
+
+@pytest.mark.parametrize("point", SOURCE_POINTS)
+def test_a_source_that_is_killed_at_any_step_costs_nothing(app: Application, point: str) -> None:
+    with flowing(app, 7):
+        blue = begin(app, LSB_CHAOS_DIE=f"{point}:1")
+        standby(app)
+        first = move(app, "green", "--timeout", "3s")
+        assert blue.ends() == -signal.SIGKILL
+        came_back(app, "process", first)
+
+
+def came_back(app: Application, placement: str, first: CompletedProcess[str]) -> None:
+    """The killed one is started again; then everything moves, and nothing is missing or doubled."""
+    standby(app, placement, "blue" if placement == "process" else "green")
+    last = move(app)
+    if last.returncode:  # what the first one left on its way was still being taken back
+        last = move(app)
+    assert last.returncode == 0, first.stdout + last.stdout + "".join(one.text() for one in app.started)[-6000:]
+    assert owners(app) == all_of("green green")
+    app.wait_until_through()
+    app.verify()
+
+
+def test_what_a_frozen_target_does_not_claim_is_taken_back_and_it_does_no_harm_when_it_wakes(app: Application) -> None:
+    with flowing(app, 8):
+        blue = begin(app)
+        green = standby(app, LSB_CHAOS_DIE="ready-told:1", LSB_CHAOS_SIGNAL="STOP")
+        first = move(app, "green", "--units", "1")
+        assert first.returncode == 1
+        assert "nobody claimed it, so it was taken back" in first.stdout, first.stdout + blue.text()[-3000:]
+        assert owners(app) == all_of("process blue")
+        green.process.send_signal(signal.SIGCONT)
+        green.wait_for("waiting until it is moved here")
+        last = move(app)
+        assert last.returncode == 0, last.stdout + green.text()[-3000:]
+        assert owners(app) == all_of("green green")
+    app.wait_until_through()
+    assert (blue.stop(), green.stop()) == (0, 0)
+    app.verify()
+
+
+def test_what_a_frozen_source_has_released_is_taken_and_it_does_no_harm_when_it_wakes(app: Application) -> None:
+    with flowing(app, 9):
+        blue = begin(app, LSB_CHAOS_DIE="released-untold:1", LSB_CHAOS_SIGNAL="STOP")
+        standby(app)
+        move(app, "green", "--timeout", "3s")
+        assert "green green" in owners(app).values()
+        os.kill(blue.process.pid, signal.SIGCONT)
+        last = move(app)
+        assert last.returncode == 0, last.stdout
+        wait_until(lambda: owners(app) == all_of("green green"), "all units are at the target")
+    app.wait_until_through()
+    assert blue.stop() == 0
+    app.verify()
+
+
+def test_a_third_process_that_joins_the_source_meanwhile_keeps_nothing(app: Application) -> None:
+    with flowing(app, 10):
+        begin(app)
+        standby(app)
+        third = app.start(instance="third")
+        moved = move(app)
+        if moved.returncode:  # the group was giving units to the third
+            moved = move(app)
+        assert moved.returncode == 0, moved.stdout
+        third.wait_for(
+            "joiner move --to process|waiting until it is moved here|is on its way to green|released to green"
+        )
+        assert owners(app) == all_of("green green")
+    app.wait_until_through()
+    assert owners(app) == all_of("green green")
+    app.verify()
