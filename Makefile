@@ -29,7 +29,7 @@ say = @printf '\n== %s\n' "$(1)"
 help: ## this list
 	@printf 'LocalStreamBuffer: what to type\n\n'
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|'
-	@printf '\n  make demo EVENTS=path/to/events.json [AS_RECORDED=1]   the same on your own recording\n'
+	@printf '\n  make demo EVENTS=path/to/events.json [AS_RECORDED=1]   the same on your own recording\n  make demo RUNNER=spark, make demo MOVE=1               in Spark; moved to it in the middle\n'
 
 setup: .venv/.ready ## the Python environment, in .venv (quick when nothing changed)
 
@@ -50,8 +50,8 @@ setup: .venv/.ready ## the Python environment, in .venv (quick when nothing chan
 	  --config-settings editable_mode=compat --editable .
 	@touch $@
 
-demo: setup ## the whole pipeline: start, replay, join, verify, verdict (EVENTS=path, AS_RECORDED=1)
-	@EVENTS="$(EVENTS)" AS_RECORDED="$(AS_RECORDED)" $(PY) -m demo
+demo: setup ## the whole pipeline: start, replay, join, verify, verdict (EVENTS=path, RUNNER=spark, MOVE=1)
+	@EVENTS="$(EVENTS)" AS_RECORDED="$(AS_RECORDED)" RUNNER="$(RUNNER)" MOVE="$(MOVE)" $(PY) -m demo
 
 up: setup ## start Kafka, the MQTT broker and InfluxDB on this machine
 	@$(PY) -m broker.stack up

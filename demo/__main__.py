@@ -24,6 +24,8 @@ examples:
   make demo                                       generated events, 10 s of them
   make demo EVENTS=events.json                    your own recording, in the order of event time
   make demo EVENTS=events.json AS_RECORDED=1      in the order of the file, disorder and all
+  make demo RUNNER=spark                          the join in Spark, instead of a process
+  make demo MOVE=1                                it moves to Spark in the middle (RUNNER=spark MOVE=1: from there)
   python -m demo --events-count 100000 --rate max
 
 Exit status: 0 everything is there, once; 1 it is not, or something failed; 2 wrong usage or settings, nothing was
@@ -65,6 +67,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="seed of the generated events (1)")
     # Without the flag the simulator reads the variable itself.
     parser.add_argument("--as-recorded", action="store_true", help="replay in the order of the file (AS_RECORDED=1)")
+    runner = os.environ.get("RUNNER") or "process"
+    parser.add_argument("--runner", default=runner, help="what joins: process or spark (RUNNER, process)")
+    parser.add_argument(
+        "--move", action="store_true", default=bool(os.environ.get("MOVE")), help="to the other one, midway (MOVE=1)"
+    )
     parser.add_argument("--folder", type=Path, default=Path(".lsb/demo"), help="data and logs (.lsb/demo)")
     return parser
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient
 
@@ -24,8 +24,13 @@ from demo import latency
 from demo.flow import Flow, parts_in
 from demo.services import ServiceFailed, Services
 from demo.task import Pipeline, Task, load_pipeline
-from joiner.run.settings import JoinerSettings
+from joiner.run.settings import PROCESS, SPARK, JoinerSettings
 from simulator.generate import write
+
+_COMMANDS: Final = {PROCESS: "run", SPARK: "spark"}
+"""The joiner's command by the placement of what it runs."""
+
+_TARGET: Final = "joiner-target"
 
 
 class Demo:
@@ -84,9 +89,9 @@ class Demo:
         self._start(services, pipeline)
         _say(f"Replay of {lines:,} events")
         began_s = time.monotonic()
-        self._replay()
         flow = Flow(pipeline)
         try:
+            self._replay(flow, parts, services)
             flow.wait_in_kafka(parts, services)
             flow.wait_joined(services)
             flow.wait_in_database(services)
@@ -105,17 +110,35 @@ class Demo:
         ensure_topics(AdminClient(settings.kafka.client_config(), logger=client_logger("demo.librdkafka")), specs)
         _say("Services")
         services.start("connector", "connector")
-        services.start("joiner", "joiner", "run")
+        services.start("joiner", "joiner", _COMMANDS[self._task.runner])
         services.start("db_connector", "db_connector", "--journal", str(self._acknowledged))
         services.wait_for("connector", "connected to MQTT")
         services.wait_for("joiner", ": taken")
         services.wait_for("db_connector", f"{settings.topics.out}: partitions ")
-        print("connector, joiner, db_connector are up")
+        print(f"connector, joiner ({self._task.runner}), db_connector are up")
+        if self._task.moves_to is not None:
+            services.start(_TARGET, "joiner", _COMMANDS[self._task.moves_to], "--standby", "--instance", _TARGET)
+            services.wait_for(_TARGET, "waiting until it is moved here")
+            print(f"another joiner ({self._task.moves_to}) waits for the join to be moved to it")
 
-    def _replay(self) -> None:
+    def _replay(self, flow: Flow, parts: int, services: Services) -> None:
         command = [sys.executable, "-m", "simulator", *self._task.replay, f"--journal={self._published}"]
-        if subprocess.run(command, check=False).returncode:
+        replay = subprocess.Popen(command)
+        try:
+            if self._task.moves_to is not None:
+                flow.wait_in_kafka(parts // 2, services)
+                self._move(self._task.moves_to)
+            failed = replay.wait()
+        finally:
+            replay.kill()
+        if failed:
             raise ServiceFailed("the simulator did not get everything through; see above")
+
+    def _move(self, placement: str) -> None:
+        _say(f"Move of the join to {placement}, while events come")
+        command = [sys.executable, "-m", "joiner", "move", "--to", placement]
+        if subprocess.run(command, check=False).returncode:
+            raise ServiceFailed("the join was not moved; see above")
 
     def _verify(self) -> bool:
         command = [sys.executable, "-m", "joiner.tester", "verify", "--influx"]

@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.settings import Service, SettingsError, load_settings
 from connector.settings import Settings as ConnectorSettings
 from db_connector.settings import DbConnectorSettings
 from joiner.functions import load_functions
-from joiner.run.settings import JoinerSettings
+from joiner.run.settings import PROCESS, SPARK, JoinerSettings
 from simulator import settings as simulator_settings
 from simulator.generate import Plan
+
+_OTHER: Final = {PROCESS: SPARK, SPARK: PROCESS}
+"""The runners, and where each one's joins are moved to."""
 
 
 class Pipeline(NamedTuple):
@@ -37,6 +40,8 @@ class Wishes(NamedTuple):
     seed: int
     as_recorded: bool
     folder: Path
+    runner: str = PROCESS
+    move: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,12 +55,18 @@ class Task:
     rate: str
     replay: tuple[str, ...]
     """Arguments of the simulator, without the journal."""
+    runner: str
+    """The placement at which the joiner begins."""
+    moves_to: str | None
+    """The placement to which it is moved in the middle."""
 
 
 def read_task(wishes: Wishes) -> Task:
     """Check the wishes and all settings, and make the folder. Raises `SettingsError` with every mistake."""
     pipeline = load_pipeline()
     mistakes: list[str] = []
+    if wishes.runner not in _OTHER:
+        mistakes.append(f"--runner: must be {' or '.join(_OTHER)}, not {wishes.runner!r}")
     plan = _plan(wishes, mistakes) if wishes.events is None else None
     # The simulator refuses a file that is not there yet, so any other stands for the one to be generated.
     mistakes += _replay_mistakes(_replay_arguments(wishes, pipeline, wishes.events or Path(__file__)))
@@ -69,7 +80,9 @@ def read_task(wishes: Wishes) -> Task:
     if mistakes:
         raise SettingsError("\n".join(mistakes))
     events = wishes.events or wishes.folder / "events.json"
-    return Task(wishes.folder, events, plan, wishes.rate, _replay_arguments(wishes, pipeline, events))
+    replay = _replay_arguments(wishes, pipeline, events)
+    moves_to = _OTHER[wishes.runner] if wishes.move else None
+    return Task(wishes.folder, events, plan, wishes.rate, replay, wishes.runner, moves_to)
 
 
 def load_pipeline() -> Pipeline:
