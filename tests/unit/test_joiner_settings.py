@@ -98,6 +98,7 @@ def test_the_fingerprint_is_the_same_in_every_release() -> None:
         (("join", 1, "output"), "o", "two joins have the output 'o'"),
         (("join", 0, "left"), {"topic": "machine.out"}, "'machine.out' is both read and written"),
         (("topics", "data"), "app.state", "'app.state' is both read and written"),
+        (("topics", "data"), "app.control", "'app.control' is both read and written"),
         (("join", 0, "left"), {}, "name a quantity, a topic, or both"),
         (("join", 0, "name"), "a:b", "name"),
         (("join", 0, "tolerance"), 5, "a duration is a number with a unit"),
