@@ -35,7 +35,7 @@ _READY_S: Final = 60.0
 
 
 class Runner(NamedTuple):
-    """A kind of runner: its placement, and how it is started so that it waits for units; by `RUNNERS` a name."""
+    """A kind of runner: its placement, and how it is started so that it waits for units."""
 
     placement: str
     start: Callable[[Application], subprocess.Popen[bytes]]

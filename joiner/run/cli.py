@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
 import uuid
 from pathlib import Path
@@ -24,7 +25,7 @@ from joiner.run.move import move
 from joiner.run.process import JoinerProcess
 from joiner.run.reach import KafkaAway, reach_kafka
 from joiner.run.reset import reset
-from joiner.run.settings import SPARK, JoinerSettings
+from joiner.run.settings import PLACEMENT_PATTERN, SPARK, JoinerSettings
 from joiner.run.status import show_status
 from joiner.run.unit import UnitStopped
 
@@ -126,12 +127,24 @@ def _load(options: argparse.Namespace) -> JoinerSettings:
     return settings
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
+def _placement(text: str) -> str:
+    if not re.fullmatch(PLACEMENT_PATTERN, text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no placement: 1-32 lower-case letters, digits and '-'")
+    return text
+
+
+def _units(text: str) -> list[int]:
+    numbers = text.split(",")
+    if not all(number.isdecimal() for number in numbers):
+        raise argparse.ArgumentTypeError(f"{text!r} are no units: give their numbers, 0,3 for two of them")
+    return [int(number) for number in numbers]
 
 
 def _seconds(text: str) -> float:
-    return parse_duration(text) / 1e9
+    try:
+        return parse_duration(text) / 1e9
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -168,8 +181,10 @@ def _parser() -> argparse.ArgumentParser:
             "--take", action="store_true", help="take units of another placement, which has stopped, by force"
         )
     go = add_command("move", "move units to another placement while data flows")
-    go.add_argument("--to", required=True, help="placement of the runner that is to have them, which runs already")
-    go.add_argument("--units", type=_numbers, help="some units, 0,3 for two of them (default: all)")
+    go.add_argument(
+        "--to", required=True, type=_placement, help="placement of the runner that is to have them, which runs already"
+    )
+    go.add_argument("--units", type=_units, help="some units, 0,3 for two of them (default: all)")
     go.add_argument("--timeout", type=_seconds, default="30s", help="for the target to be ready (default: 30s)")
     add_command("status", "show units, owners, offsets, lag, records held")
     again = add_command("reset", "forget all progress of the application")

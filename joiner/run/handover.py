@@ -110,6 +110,7 @@ class Handover:
         self._look()
         self._mover.poll(self._host.owned.keys(), units - self._host.owned.keys())
         self._tell_of_taken()
+        self._tell_of_refused()
 
     def found_elsewhere(self, number: int, progress: Progress) -> bool:
         """A claim has found that a unit belongs to another placement: whether it is waited for. Any thread."""
@@ -170,7 +171,8 @@ class Handover:
 
     def warm_up(self, unit: int) -> None:
         """In the pool."""
-        self._warming[unit] = self._pool.submit(self._prepare, unit)
+        if unit not in self._warming:
+            self._warming[unit] = self._pool.submit(self._prepare, unit)
 
     def cool_down(self, unit: int) -> None:
         """Its producer goes when nobody holds it."""
@@ -185,7 +187,7 @@ class Handover:
     # Outcomes
 
     def _begin_claim(self, number: int, claimant: Claimant) -> None:
-        if number not in self._claims:
+        if number not in self._claims and number not in self._host.owned:
             self._claims[number] = self._pool.submit(self._take, number, claimant, self._warm.pop(number, None))
 
     def _take(self, number: int, claimant: Claimant, warm: Warm | None) -> Owned | None:
@@ -232,12 +234,11 @@ class Handover:
         taken = claim.result()
         if taken is not None and is_ours:
             self._host.adopt(number, taken)
-        elif why := self._host.why_aside(number):
-            self._mover.failed(number, why)
 
     def _look(self) -> None:
         now_s = time.monotonic()
-        for number, look_s in self._elsewhere.items():
+        # Listed, for a claim that ends may add to them.
+        for number, look_s in list(self._elsewhere.items()):
             if look_s <= now_s and number not in self._looks and number not in self._claims:
                 kafka, name = self._settings.kafka, self._settings.application.name
                 self._looks[number] = self._pool.submit(read_progress, kafka, name, self._settings.state_topic, number)
@@ -246,15 +247,22 @@ class Handover:
         if number not in self._elsewhere or number in self._claims:
             return
         self._elsewhere[number] = time.monotonic() + LOOK_S
-        error = look.exception()
-        if isinstance(error, KafkaException):
+        try:
+            progress = look.result()
+        except KafkaException:
             return
-        progress = look.result()
+        except UnitStopped:
+            progress = None  # whoever takes it, is told
         if progress is None or self._claimant.may_continue(progress):
             del self._elsewhere[number]
             self._host.take_soon(number)
         else:
             self._mover.found(number, progress)
+
+    def _tell_of_refused(self) -> None:
+        for number in self._mover.arriving:
+            if why := self._host.why_aside(number):
+                self._mover.failed(number, why)
 
     def _tell_of_taken(self) -> None:
         now_s = time.monotonic()

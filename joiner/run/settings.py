@@ -35,6 +35,8 @@ PROCESS: Final = "process"
 SPARK: Final = "spark"
 """The placement of the stage in Spark; no plain process has it."""
 
+PLACEMENT_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,31}$"
+
 JoinName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,100}$")]
 """A join's name is part of every pair's id (``join:unit:left:right``), hence no colon."""
 
@@ -87,7 +89,7 @@ class ApplicationSettings(Section):
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,100}$")] = "lsb"
     instance: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,100}$")] = Field(default_factory=socket.gethostname)
-    placement: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")] = PROCESS
+    placement: Annotated[str, Field(pattern=PLACEMENT_PATTERN)] = PROCESS
     start: Literal["earliest", "latest"] = "earliest"
     ahead_max: Duration = parse_duration("1d")
     batch_records_max: int = Field(default=30_000, ge=1, le=1_000_000)

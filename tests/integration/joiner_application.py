@@ -334,6 +334,7 @@ class Application:
         names = [
             *(self.topic(kind) for kind in TOPICS),
             f"{self.name}.state",
+            f"{self.name}.control",
             f"{self.name}.other",
             f"{self.name}.elsewhere",
             *(f"{self.name}.elsewhere.{kind}" for kind in TOPICS),

@@ -178,7 +178,7 @@ def test_reset_beside_a_running_process_never_leaves_half_a_state(app: Applicati
         assert "stop it and repeat" in done.stdout
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["status"], ["reset"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["move"], ["status"], ["reset"]])
 def test_every_command_explains_itself(command: list[str]) -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "joiner", *command, "--help"],

@@ -24,12 +24,12 @@ from broker import settings as shared
 from broker import wire
 from broker.partitioner import partition_of
 from broker.times import mean_text, parse_duration
-from broker.topics import data_topic_specs, state_topic_spec
+from broker.topics import control_topic_spec, data_topic_specs, state_topic_spec
 from connector.events import Parser
 from connector.settings import ConnectorSettings
 from db_connector.settings import ConnectorSettings as DbConnectorSettings
 from joiner.functions import BUILT_IN
-from joiner.run import progress
+from joiner.run import control, progress
 from joiner.run.settings import ApplicationSettings, JoinerSettings, JoinSettings, Stream
 from simulator.settings import read_settings
 from tests.unit.documents import (
@@ -157,9 +157,9 @@ CHANGED: Final[dict[str, dict[str, Any]]] = {
     },
     "events": {"time_unit": "ns", "event_bytes_max": 2048},
     "application": {
-        "name": "other", "instance": "other", "start": "latest", "ahead_max": "2d", "batch_records_max": 7,
-        "commit_interval": "1s", "snapshot_records": 7, "snapshot_interval": "1s", "buffer_records_max": 7,
-        "buffer_bytes_max": 7,
+        "name": "other", "instance": "other", "placement": "other", "start": "latest", "ahead_max": "2d",
+        "batch_records_max": 7, "commit_interval": "1s", "snapshot_records": 7, "snapshot_interval": "1s",
+        "buffer_records_max": 7, "buffer_bytes_max": 7,
         "session_timeout": "20s",
         "transaction_timeout": "30s",
     },
@@ -219,7 +219,11 @@ def test_every_flag_of_the_simulator_is_documented_with_variable_and_default(
 
 def test_every_topic_is_in_the_formats() -> None:
     topics = shared.TopicSettings()
-    specs = [*data_topic_specs(topics), state_topic_spec("<application>", topics)]
+    specs = [
+        *data_topic_specs(topics),
+        state_topic_spec("<application>", topics),
+        control_topic_spec("<application>", topics),
+    ]
     text = read(FORMATS)
     assert [spec.name for spec in specs if f"| `{spec.name}`" not in text] == []
     required = {f"`{name}={value}`" for spec in specs for name, value in spec.required.items()}
@@ -252,6 +256,7 @@ FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[s
     "rejected": (wire.decode_rejected, wire.Rejected, set()),
     "progress": (progress.decode_progress, progress.Progress, set()),
     "manifest": (progress.decode_manifest, progress.Manifest, set()),
+    **{f"control {kind.__name__.lower()}": (control.decode, kind, set()) for kind in get_args(control.Record)},
 }
 
 
@@ -265,7 +270,8 @@ def test_every_form_has_an_example_that_is_read_and_shows_all_members(form: str)
     decode, struct, in_words = FORMS[form]
     text = example(form)
     message = decode(text)
-    assert set(json.loads(text)) == set(struct.__struct_fields__) - in_words
+    tag = {struct.__struct_config__.tag_field} - {None}
+    assert set(json.loads(text)) == (set(struct.__struct_fields__) | tag) - in_words
     assert json.loads(msgspec.json.encode(message)) == json.loads(text) | ({"tie": ""} if in_words else {})
     assert [member for member in in_words if f"`{member}`" not in prose(FORMATS)] == []
 

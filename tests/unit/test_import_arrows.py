@@ -125,6 +125,12 @@ def test_the_core_knows_no_clock_no_chance_and_no_machine() -> None:
     assert wrong == []
 
 
+def test_the_protocol_of_moves_knows_no_kafka_and_no_clock() -> None:
+    banned = {*CORE_MAY_NOT_IMPORT, "confluent_kafka"}
+    (path,) = (ROOT / "joiner" / "run").glob("moving.py")
+    assert [str(found) for found in imports(path) if top(found.module) in banned] == []
+
+
 def test_the_checker_imports_nothing_of_the_core_it_judges() -> None:
     wrong = [
         str(found)

@@ -37,7 +37,7 @@ def status_of(arguments: list[str]) -> object:
     return ended.value.code
 
 
-@pytest.mark.parametrize("arguments", [["status"], ["reset"], ["reset", "--yes"]])
+@pytest.mark.parametrize("arguments", [["status"], ["reset"], ["reset", "--yes"], ["move", "--to", "green"]])
 def test_a_kafka_that_is_away_is_told_with_the_way_out(
     arguments: list[str], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -47,6 +47,23 @@ def test_a_kafka_that_is_away_is_told_with_the_way_out(
     assert "is it running" in told
     assert "kafka.bootstrap_servers" in told
     assert "waiting for Kafka at 127.0.0.1:1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--to", "Green"], "no placement"),
+        (["--to", "green", "--units", "one"], "no units"),
+        (["--to", "green", "--units", "1,"], "no units"),
+        (["--to", "green", "--timeout", "5"], "5"),
+        ([], "--to"),
+    ],
+)
+def test_what_a_move_cannot_mean_is_status_2(
+    arguments: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(["move", *arguments]) == 2
+    assert what in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_the_library_tells_of_a_kafka_that_is_away_once(caplog: pytest.LogCaptureFixture) -> None:

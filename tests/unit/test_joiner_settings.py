@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from broker.settings import SettingsError, load_settings
 from joiner.run.settings import JoinerSettings
+from tests.unit.joiner_inputs import make_settings
 
 BASE: dict[str, Any] = {
     "kafka": {"bootstrap_servers": "a:1"},
@@ -97,6 +98,7 @@ def test_the_fingerprint_is_the_same_in_every_release() -> None:
         (("join", 1, "output"), "o", "two joins have the output 'o'"),
         (("join", 0, "left"), {"topic": "machine.out"}, "'machine.out' is both read and written"),
         (("topics", "data"), "app.state", "'app.state' is both read and written"),
+        (("topics", "data"), "app.control", "'app.control' is both read and written"),
         (("join", 0, "left"), {}, "name a quantity, a topic, or both"),
         (("join", 0, "name"), "a:b", "name"),
         (("join", 0, "tolerance"), 5, "a duration is a number with a unit"),
@@ -150,3 +152,18 @@ def test_joins_that_do_not_fit_together_are_told_as_plain_sentences(tmp_path: Pa
     told = str(refused.value)
     assert told.startswith(f"{file}: two joins have the name 'a'; two joins have the output 'z'; join 'a': a record")
     assert "LSB_" not in told
+
+
+@pytest.mark.parametrize("placement", ["spark", "Green", "", "-a", "a" * 33, "a.b"])
+def test_a_placement_that_cannot_be_one_is_refused(placement: str) -> None:
+    with pytest.raises(ValidationError, match="placement"):
+        make_settings(application={"placement": placement})
+
+
+def test_each_placement_has_a_group_of_its_own_and_no_other_application_has_it() -> None:
+    settings = make_settings(application={"name": "mill"})
+    assert settings.membership_group("process") == "mill"
+    other = settings.membership_group("green")
+    assert other != "mill"
+    with pytest.raises(ValidationError, match="name"):
+        make_settings(application={"name": other})

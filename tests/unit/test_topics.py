@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.settings import TopicSettings
-from broker.topics import data_topic_specs, state_topic_spec
+from broker.topics import control_topic_spec, data_topic_specs, state_topic_spec
 
 
 def test_every_topic_that_carries_records_keeps_all_of_them_under_the_time_of_their_arrival() -> None:
@@ -26,3 +26,9 @@ def test_the_inputs_of_joins_are_topics_like_the_others_and_named_once() -> None
 def test_the_state_topic_is_compacted() -> None:
     spec = state_topic_spec("app", TopicSettings(partitions=3))
     assert (spec.name, spec.partitions, spec.required) == ("app.state", 3, {"cleanup.policy": "compact"})
+
+
+def test_the_control_topic_has_one_order_and_one_clock() -> None:
+    spec = control_topic_spec("app", TopicSettings(partitions=3))
+    assert (spec.name, spec.partitions) == ("app.control", 1)
+    assert spec.required == {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}

@@ -1,0 +1,122 @@
+"""Moves there and back between two runners while data flows, one of which is killed at a named step: a seeded play.
+
+A runner is anything that serves the units of a placement: how it is started, and the points of its code at which it
+may die. To play with another kind of runner, give another `Runner`.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from tests.chaos.dying import SOURCE_POINTS, TARGET_POINTS
+from tests.integration.joiner_application import PARTITIONS, Application, Joiner, seeded_entries
+
+_ENTRIES: Final = 60_000
+_BATCH: Final = 40
+_BETWEEN_S: Final = 0.05
+_ATTEMPTS: Final = 4
+"""Of a move behind a crash: what was on its way may still be being taken back."""
+
+Start = Callable[[Application, dict[str, str]], Joiner]
+"""Starts a runner that waits for units; with an environment that is not empty, one that dies as it says."""
+
+
+class Runner(NamedTuple):
+    """A kind of runner: its placement, how it is started, and where it may die as a source or as a target."""
+
+    placement: str
+    start: Start
+    source_points: tuple[str, ...]
+    target_points: tuple[str, ...]
+
+
+def process(placement: str) -> Runner:
+    """The plain process."""
+
+    def start(app: Application, environment: dict[str, str]) -> Joiner:
+        module = "tests.integration.dying_joiner" if environment else "joiner"
+        given = "--standby", "--placement", placement
+        joiner = app.start(*given, instance=placement, module=module, **environment)
+        joiner.wait_for("waiting until it is moved here|: taken")
+        return joiner
+
+    return Runner(placement, start, tuple(SOURCE_POINTS), tuple(TARGET_POINTS))
+
+
+@contextmanager
+def flowing(app: Application, seed: int) -> Iterator[None]:
+    """Data comes in small batches for as long as this lasts."""
+    app.create_topics()
+    over = threading.Event()
+    entries = seeded_entries(seed, _ENTRIES)
+
+    def feed() -> None:
+        for start in range(0, _ENTRIES, _BATCH):
+            app.produce(entries[start : start + _BATCH])
+            if over.wait(_BETWEEN_S):
+                return
+
+    feeding = threading.Thread(target=feed)
+    feeding.start()
+    try:
+        yield
+    finally:
+        over.set()
+        feeding.join()
+
+
+class Play:
+    """The moves of a seed."""
+
+    def __init__(self, app: Application, seed: int, runners: tuple[Runner, Runner], turns: int) -> None:
+        self.timeline: list[str] = []
+        self._app, self._seed, self._runners, self._turns = app, seed, runners, turns
+        self._draw = random.Random(f"moves {seed}")
+        self._running: dict[str, Joiner] = {}
+
+    def run(self) -> dict[str, Any]:
+        """Play it; returns the tester's findings, which are right."""
+        with flowing(self._app, self._seed):
+            for runner in self._runners:
+                self._start(runner)
+            for turn in range(self._turns):
+                source, target = self._runners[turn % 2], self._runners[(turn + 1) % 2]
+                self._crash(source, target)
+                self._settle(source, target)
+        self._app.wait_until_through()
+        return self._app.verify()
+
+    def _start(self, runner: Runner, **environment: str) -> None:
+        if runner.placement in self._running:
+            self._running[runner.placement].kill()
+        self._running[runner.placement] = runner.start(self._app, environment)
+
+    def _crash(self, source: Runner, target: Runner) -> None:
+        """Order a move in which one side dies at some step, or one of its units later at the same."""
+        chosen = [(target, point) for point in target.target_points] + [
+            (source, point) for point in source.source_points
+        ]
+        dying, point = self._draw.choice(chosen)
+        deed = f"{point}:{self._draw.randint(1, PARTITIONS)}"
+        self._start(dying, LSB_CHAOS_DIE=deed)
+        told = self._app.command("move", "--to", target.placement, "--timeout", "3s").stdout
+        self._note(f"{source.placement} to {target.placement}, {dying.placement} dies at {deed}\n{told}")
+        # What it did not come to is killed now.
+        self._start(dying)
+
+    def _settle(self, source: Runner, target: Runner) -> None:
+        for _ in range(_ATTEMPTS):
+            done = self._app.command("move", "--to", target.placement)
+            self._note(f"{source.placement} to {target.placement}\n{done.stdout}{done.stderr}")
+            if done.returncode == 0:
+                break
+        owners = {progress.placement for progress in self._app.progress().values()}
+        assert owners == {target.placement}, "\n".join(self.timeline)
+
+    def _note(self, text: str) -> None:
+        self.timeline.append(text)
+        print(f"seed {self._seed}: {text}")  # noqa: T201 - pytest shows it where the seed fails
