@@ -1,4 +1,4 @@
-"""The plain process's part in moves: what it prepares, releases, claims and waits for. Everything slow is in its pool.
+"""A runner's part in moves: what it prepares, releases, claims and waits for. Everything slow is in its pool.
 
 Its loop polls, so nothing here may wait: a unit that comes or goes must not hold up the others. Which step is next is
 not decided here (see `moving`).
@@ -13,21 +13,18 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
-import msgspec
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from joiner.run.continuity import Claimant
 from joiner.run.mover import Mover
 from joiner.run.moving import Release
-from joiner.run.owned import Owned
 from joiner.run.progress import OnTheWay, Progress
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress
-from joiner.run.transaction import SnapshotPlace, UnitTransactions
-from joiner.run.unit import Effects, UnitStopped
+from joiner.run.unit import UnitStopped
 from joiner.run.warming import Warm, warm_up
 
 LOOK_S: Final = 2.0
@@ -41,22 +38,30 @@ _Outcome = TypeVar("_Outcome")
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Host:
-    """What is asked of the process; all but ``connect``, ``take`` and ``commit`` by its own thread."""
+class Serving(Protocol):
+    """A unit that a runner serves."""
 
-    owned: Mapping[int, Owned]
+    first_commit_s: float
+    """When the first transaction behind the claim was found written (monotonic); 0: none was yet."""
+
+
+_Serving = TypeVar("_Serving", bound=Serving)
+
+
+@dataclass(frozen=True)
+class Host(Generic[_Serving]):
+    """What is asked of the runner; all but ``connect`` and ``take`` by its own thread."""
+
+    owned: Mapping[int, _Serving]
     connect: Callable[[int], None]
     """Prepare for serving it."""
-    take: Callable[[int, Claimant, Warm | None], Owned | None]
+    take: Callable[[int, Claimant, Warm | None], _Serving | None]
     """Claim and recover; None: not now, and what comes next is arranged."""
-    adopt: Callable[[int, Owned], None]
+    adopt: Callable[[int, _Serving], None]
     """Serve a unit that was taken."""
-    drop: Callable[[int], None]
-    """Serve it no more; nothing is written."""
-    commit: Callable[[UnitTransactions, Effects, Progress, tuple[bytes, SnapshotPlace] | None], SnapshotPlace | None]
-    finish_commit: Callable[[int, Owned], bool]
-    """Wait for the commit on its way; whether the unit goes on."""
+    release: Callable[[Release, Callable[[], None]], Future[None] | None]
+    """Begin to write the last transaction, with a snapshot, and call when it is written; from then on the unit is not
+    served. None: it goes on, for it cannot be released now."""
     give_up: Callable[[int, Exception], None]
     """A commit has failed."""
     take_soon: Callable[[int], None]
@@ -65,10 +70,10 @@ class Host:
     """Why the unit cannot go on here; empty where it can."""
 
 
-class Handover:
-    """The units of a process that come and go by moves, and those that it waits for."""
+class Handover(Generic[_Serving]):
+    """The units of a runner that come and go by moves, and those that it waits for."""
 
-    def __init__(self, settings: JoinerSettings, claimant: Claimant, host: Host, *, standby: bool) -> None:
+    def __init__(self, settings: JoinerSettings, claimant: Claimant, host: Host[_Serving], *, standby: bool) -> None:
         """``standby``: units of other placements are waited for."""
         self.is_standby = standby
         self._settings = settings
@@ -83,7 +88,7 @@ class Handover:
         self._warm: dict[int, Warm] = {}
         self._warming: dict[int, Future[Warm | None]] = {}
         self._releases: dict[int, Future[None]] = {}
-        self._claims: dict[int, Future[Owned | None]] = {}
+        self._claims: dict[int, Future[_Serving | None]] = {}
         self._looks: dict[int, Future[Progress | None]] = {}
         # Those that were taken, and since when.
         self._taken_s: dict[int, float] = {}
@@ -99,7 +104,7 @@ class Handover:
         return self._elsewhere.keys() | self._claims.keys() | self._releases.keys() | self._mover.leaving
 
     def poll(self, units: AbstractSet[int]) -> None:
-        """Do what is due; ``units``: those that the group gives this process."""
+        """Do what is due; ``units``: those that this runner is to serve."""
         while self._found:
             number, progress = self._found.popleft()
             self._mover.found(number, progress)
@@ -124,7 +129,7 @@ class Handover:
         return waits
 
     def adopted(self, number: int) -> None:
-        """The process serves a unit from now on."""
+        """The runner serves a unit from now on."""
         self._told.discard(number)
         self._elsewhere.pop(number, None)
         self._taken_s[number] = time.monotonic()
@@ -144,26 +149,12 @@ class Handover:
     # What moves ask for, see `mover.Runner`
 
     def release(self, action: Release) -> None:
-        """Finish what is on its way, then hand in the last transaction; from then on the unit is not served."""
-        number, host = action.unit, self._host
-        owned = host.owned[number]
-        if not host.finish_commit(number, owned) or owned.has_uncommitted:
-            self._mover.kept(number)
-            return
-        try:
-            progress = msgspec.structs.replace(owned.progress(), run=action.way.run(), placement=action.to)
-            snapshot = owned.snapshot() if owned.is_changed() else None
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
-            self._mover.kept(number)
-            host.give_up(number, error)
-            return
-        host.drop(number)
-
-        def write() -> None:
-            host.commit(owned.transactions, Effects(), progress, snapshot)
-            self._mover.control.write(action.told)
-
-        self._releases[number] = self._pool.submit(write)
+        """The unit is not served any more once its last transaction is written."""
+        release = self._host.release(action, lambda: self._mover.control.write(action.told))
+        if release is None:
+            self._mover.kept(action.unit)
+        else:
+            self._releases[action.unit] = release
 
     def take_back(self, unit: int, way: OnTheWay) -> None:
         """Claim it with the right to take back."""
@@ -190,7 +181,7 @@ class Handover:
         if number not in self._claims and number not in self._host.owned:
             self._claims[number] = self._pool.submit(self._take, number, claimant, self._warm.pop(number, None))
 
-    def _take(self, number: int, claimant: Claimant, warm: Warm | None) -> Owned | None:
+    def _take(self, number: int, claimant: Claimant, warm: Warm | None) -> _Serving | None:
         try:
             return self._host.take(number, claimant, warm)
         finally:
@@ -230,7 +221,7 @@ class Handover:
             raise error
         self._host.give_up(number, error)
 
-    def _after_claim(self, number: int, claim: Future[Owned | None], *, is_ours: bool) -> None:
+    def _after_claim(self, number: int, claim: Future[_Serving | None], *, is_ours: bool) -> None:
         taken = claim.result()
         if taken is not None and is_ours:
             self._host.adopt(number, taken)

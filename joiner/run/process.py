@@ -11,30 +11,32 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+import msgspec
+from confluent_kafka import KafkaError, TopicPartition
 
 from broker.topics import TopicError, wait_for_topics
-from joiner.run.clients import KAFKA_LOG, log_range, make_admin, make_consumer, told
-from joiner.run.continuity import Claimant, Elsewhere
+from joiner.run.clients import KAFKA_LOG, log_range, make_admin, make_consumer
+from joiner.run.continuity import Claimant
 from joiner.run.gaps import SecondReader
 from joiner.run.handover import Handover, Host
 from joiner.run.hanging import check_ended
 from joiner.run.intake import Messages, sort_messages
 from joiner.run.membership import Membership
 from joiner.run.metrics import Metrics
+from joiner.run.moving import Release
 from joiner.run.owned import Owned
-from joiner.run.progress import RESET_RUN, Progress
+from joiner.run.progress import Progress
 from joiner.run.recovery import application_topics, recover
 from joiner.run.settings import JoinerSettings
-from joiner.run.state_log import read_progress
-from joiner.run.taking import CLAIM_ATTEMPTS, Taker
+from joiner.run.taking import Taker
 from joiner.run.topic_watch import TopicWatch
-from joiner.run.transaction import Aborted, Fenced, SnapshotPlace, UnitTransactions, unsubscribed_consumer
-from joiner.run.unit import Effects, UnitStopped
+from joiner.run.transaction import SnapshotPlace, UnitTransactions, unsubscribed_consumer
+from joiner.run.unit import Effects
+from joiner.run.wanted import Wanted
 from joiner.run.warming import Warm
 
 _FENCED_WAIT_S: Final = 1.0
@@ -58,27 +60,21 @@ class JoinerProcess:
         self._claimant = claimant
         self._stop = threading.Event()
         self._owned: dict[int, Owned] = {}
-        # Units to be taken (again) not before a time, with what happened before; and those that cannot go on.
-        self._waiting: dict[int, tuple[float, bool]] = {}
-        self._aside: dict[int, str] = {}
-        # Of those set aside because another process has claimed them: when it is looked whether they are still ours.
-        self._lost: dict[int, float] = {}
         # What was read last, by unit and topic: messages, and where a log's end was met.
         self._batches: dict[int, dict[str, Messages]] = {}
         self._ends: dict[int, dict[str, int]] = {}
         self._second = SecondReader(settings)
         self._metrics = Metrics()
+        self._wanted = Wanted(settings, claimant)
         host = Host(
             owned=self._owned,
             connect=self._connect,
             take=self._take,
             adopt=self._adopt,
-            drop=self._drop,
-            commit=self._commit,
-            finish_commit=self._finish_commit,
+            release=self._release,
             give_up=self._give_up,
-            take_soon=self._take_soon,
-            why_aside=lambda number: self._aside.get(number, ""),
+            take_soon=self._wanted.take_soon,
+            why_aside=lambda number: self._wanted.aside.get(number, ""),
         )
         self._moves = Handover(settings, claimant, host, standby=standby)
 
@@ -110,7 +106,9 @@ class JoinerProcess:
             queued_max_messages_kbytes=64 * 1024,
         )
         self._pool = ThreadPoolExecutor(self._settings.topics.partitions, "unit")
-        self._taker = Taker(self._settings, self._admin, self._lender, self._stop.wait)
+        self._wanted.start(
+            Taker(self._settings, self._admin, self._lender, self._stop.wait), self._moves.found_elsewhere
+        )
         self._moves.start(self._pool, self._admin, self._lender)
         membership = Membership(self._settings, self._claimant.placement, self._give_back)
         who = application.instance, self._claimant.placement, self._claimant.run
@@ -128,7 +126,7 @@ class JoinerProcess:
                 self._metrics.report(self._owned_units())
                 watch.check()
             # Looked at here: leaving the group gives back what was set aside, too.
-            status = 1 if self._stuck() else 0
+            status = 1 if self._wanted.stuck else 0
         except TopicError:
             # What was read last may be of another topic: it must not be saved as the state.
             for number in list(self._owned):
@@ -149,41 +147,19 @@ class JoinerProcess:
         return {number: owned.recovered.unit.held() for number, owned in self._owned.items()}
 
     def _all_aside(self, membership: Membership) -> bool:
-        stuck = self._stuck()
+        stuck = self._wanted.stuck
         return bool(stuck) and membership.units <= stuck
-
-    def _stuck(self) -> set[int]:
-        """Units that cannot go on. Those that another process has claimed do: there, or here again after a while."""
-        return self._aside.keys() - self._lost.keys()
 
     # Taking units
 
     def _take_units(self, membership: Membership) -> None:
-        now = time.monotonic()
-        for number in [number for number, look_s in list(self._lost.items()) if look_s <= now]:
-            # By now the group has told everyone. If it still gives us the unit, it was claimed by a process that
-            # did not know yet that it had lost it, and nobody serves it.
-            del self._lost[number]
-            if self._aside.pop(number, None) is not None:
-                _log.info("unit %s: the group still gives it to us; taking it again", number)
-        busy = self._moves.busy
-        known = self._owned.keys() | self._waiting.keys() | self._aside.keys() | busy
-        for number in membership.units - known:
-            self._waiting[number] = (now, False)
-        # Listed, for a claim of a move may be arranging what comes next.
-        waiting = {number for number, (not_before, _) in list(self._waiting.items()) if not_before <= now}
-        due = sorted((waiting & membership.units) - busy)
+        due = self._wanted.due(membership.units, self._owned.keys() | self._moves.busy)
         for number, taken in zip(due, self._pool.map(self._take, due), strict=True):
             if taken is not None:
                 self._adopt(number, taken)
 
-    def _take_soon(self, number: int) -> None:
-        self._aside.pop(number, None)
-        self._waiting[number] = (time.monotonic(), False)
-
     def _adopt(self, number: int, taken: Owned) -> None:
-        self._waiting.pop(number, None)
-        self._aside.pop(number, None)
+        self._wanted.taken(number)
         self._owned[number] = taken
         offsets = taken.recovered.unit.offsets
         self._data.incremental_assign([TopicPartition(topic, number, at) for topic, at in offsets.items()])
@@ -191,75 +167,19 @@ class JoinerProcess:
 
     def _take(self, number: int, claimant: Claimant | None = None, warm: Warm | None = None) -> Owned | None:
         """Claim and recover a unit; None: not now, it stays waiting, or it was set aside or is waited for."""
-        was_fenced = self._waiting.get(number, (0.0, False))[1]
-        try:
-            if was_fenced and not self._still_ours(number):
-                return None
-            if warm is None:
-                self._connect(number)
-            transactions, progress = self._taker.claim(number, claimant or self._claimant, warm)
-            try:
-                given = (warm.unit, warm.readers) if warm else ()
-                recovered = recover(self._settings, number, transactions, progress, *given)
-            except Fenced:
-                self._look_who_has(number)
-                return None
-            _log.info("unit %s: taken", number)
-            return Owned(recovered, transactions, time.monotonic())
-        except Elsewhere as found:
-            self._leave_elsewhere(number, found.progress, str(found))
-        except UnitStopped as stopped:
-            self._set_aside(number, str(stopped))
-        except Fenced:
-            self._set_aside(
-                number,
-                f"unit {number}: claimed by others {CLAIM_ATTEMPTS} times; another runner wants it too",
+
+        def serving(transactions: UnitTransactions, progress: Progress, warm: Warm | None) -> Owned:
+            given = (warm.unit, warm.readers) if warm else ()
+            return Owned(
+                recover(self._settings, number, transactions, progress, *given), transactions, time.monotonic()
             )
-        except (Aborted, KafkaException) as error:
-            _log.warning("unit %s: cannot be taken now, trying again: %s", number, told(error))
-            self._waiting[number] = (time.monotonic() + _RETRY_WAIT_S, was_fenced)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
-            self._set_aside_for_defect(number, "taking it failed", error)
-        return None
+
+        return self._wanted.take(number, claimant or self._claimant, warm, serving, self._connect)
 
     def _connect(self, number: int) -> None:
         """Connects the consumer before the unit is served; told of its partitions without a connection, it waits."""
         for topic in self._settings.input_topics:
             log_range(self._data, topic, number)
-
-    def _look_who_has(self, number: int) -> None:
-        _log.warning("unit %s: somebody else may have it; looking who", number)
-        self._waiting[number] = (time.monotonic() + _FENCED_WAIT_S, True)
-
-    def _still_ours(self, number: int) -> bool:
-        """After being fenced: whether the progress record still names this run. If not, the unit is lost."""
-        progress = read_progress(
-            self._settings.kafka, self._settings.application.name, self._settings.state_topic, number
-        )
-        # None: what we wrote hangs (see `hanging`), and nobody else has written anything.
-        if progress is None or progress.run == self._claimant.run:
-            _log.info("unit %s: the one that fenced us never claimed it; taking it back", number)
-            return True
-        why = f"unit {number}: now owned by {progress.owner} (run {progress.run}); given up"
-        if not self._claimant.may_continue(progress):
-            self._leave_elsewhere(number, progress, why)
-            return False
-        self._set_aside(number, why)
-        if progress.run != RESET_RUN:
-            self._lost[number] = time.monotonic() + self._settings.application.session_timeout / 1e9
-        return False
-
-    def _leave_elsewhere(self, number: int, progress: Progress, why: str) -> None:
-        """The unit belongs to another placement."""
-        if self._moves.found_elsewhere(number, progress):
-            self._waiting.pop(number, None)
-        else:
-            self._set_aside(number, why)
-
-    def _set_aside(self, number: int, why: str) -> None:
-        _log.error("%s", why)
-        self._aside[number] = why
-        self._waiting.pop(number, None)
 
     # Working
 
@@ -350,23 +270,7 @@ class JoinerProcess:
     def _give_up(self, number: int, error: Exception) -> None:
         """A batch failed: forget the unit, and begin it anew at its last commit where that may help."""
         self._drop(number)
-        if isinstance(error, Aborted | KafkaException):
-            _log.warning("unit %s: going back to its last commit: %s", number, told(error))
-            self._waiting[number] = (time.monotonic() + _RETRY_WAIT_S, False)
-        elif isinstance(error, Fenced):
-            self._look_who_has(number)
-        elif isinstance(error, UnitStopped):
-            self._set_aside(number, str(error))
-        else:
-            self._set_aside_for_defect(number, "a batch failed", error)
-
-    def _set_aside_for_defect(self, number: int, what: str, error: Exception) -> None:
-        _log.debug("unit %s", number, exc_info=error)
-        self._set_aside(
-            number,
-            f"unit {number}: {what} with {type(error).__name__}: {told(error)}; nothing of it was written. Restart "
-            "the joiner; if it happens again, this is a defect to report (--log-level debug shows where)",
-        )
+        self._wanted.give_up(number, error)
 
     def _read_error(self, error: KafkaError, partition: int | None, topic: str | None) -> None:
         if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}:  # noqa: SLF001
@@ -376,7 +280,7 @@ class JoinerProcess:
                 # ours, the claim finds out which. If not, then only what its owner has done with lies behind us.
                 _log.warning("unit %s: %s cannot be read where the join stands: %s", number, topic, error.str())
                 self._drop(number)
-                self._waiting[number] = (time.monotonic(), True)
+                self._wanted.look_who_has(number, 0.0)
             return
         _log.warning("reading %s [%s]: %s", topic, partition, error.str())
 
@@ -394,6 +298,26 @@ class JoinerProcess:
 
     # Giving units back
 
+    def _release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
+        """Finish what is on its way, and begin the last transaction, for a move."""
+        number = action.unit
+        owned = self._owned[number]
+        if not self._finish_commit(number, owned) or owned.has_uncommitted:
+            return None
+        try:
+            progress = msgspec.structs.replace(owned.progress(), run=action.way.run(), placement=action.to)
+            snapshot = owned.snapshot() if owned.is_changed() else None
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
+            self._give_up(number, error)
+            return None
+        self._drop(number)
+
+        def write() -> None:
+            self._commit(owned.transactions, Effects(), progress, snapshot)
+            then()
+
+        return self._pool.submit(write)
+
     def _give_back(self, units: list[int], lost: bool) -> None:  # noqa: FBT001 - a callback's signature
         mine = [number for number in units if number in self._owned]
         if not lost:
@@ -402,9 +326,7 @@ class JoinerProcess:
             self._drop(number)
         # Last: a commit that has failed meanwhile has put its unit among those that are to be taken again.
         for number in units:
-            self._waiting.pop(number, None)
-            self._aside.pop(number, None)
-            self._lost.pop(number, None)
+            self._wanted.forget(number)
         self._moves.give_back(units)
         if mine:
             _log.info("units %s: %s", mine, "lost to the group" if lost else "given back")

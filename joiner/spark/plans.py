@@ -22,7 +22,7 @@ class Plan(msgspec.Struct, frozen=True):
     """A range of a unit's input: from the vector ``begin`` up to ``end``, both by topic.
 
     ``claim`` numbers the claims of the driver, so that it can tell what was planned before it lost a unit and took it
-    again. ``snapshot``: the state at the end is wanted. ``begin`` equal to ``end`` builds the state and joins nothing.
+    again. ``snapshot``: the state at the end is wanted. Without vectors, the worker is only to be there.
     """
 
     unit: int

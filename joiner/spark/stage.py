@@ -13,11 +13,12 @@ import shutil
 import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
@@ -28,25 +29,27 @@ from broker.topics import TopicError, wait_for_topics
 from joiner.run.clients import KAFKA_LOG, TIMEOUT_S, make_admin
 from joiner.run.continuity import Claimant
 from joiner.run.ending import end_on_signals
-from joiner.run.progress import RESET_RUN, Progress
-from joiner.run.recovery import application_topics, claim
+from joiner.run.handover import Handover, Host
+from joiner.run.moving import Release
+from joiner.run.progress import Progress
+from joiner.run.recovery import application_topics
 from joiner.run.settings import JoinerSettings
-from joiner.run.state_log import read_progress, read_state
+from joiner.run.state_log import read_state
+from joiner.run.taking import Taker
 from joiner.run.topic_watch import TopicWatch
-from joiner.run.transaction import Aborted, Fenced, SnapshotPlace, UnitTransactions, unsubscribed_consumer
-from joiner.run.unit import UnitStopped
+from joiner.run.transaction import SnapshotPlace, UnitTransactions, unsubscribed_consumer
+from joiner.run.wanted import Wanted
+from joiner.run.warming import Warm
 from joiner.spark.plans import decode_outcome
 from joiner.spark.session import grouping_keys, make_session
 from joiner.spark.source import PlanServer, read_plans
-from joiner.spark.units import Served, Units
+from joiner.spark.units import Leaving, Served, Units
 from joiner.spark.worker import OUTPUT_SCHEMA, UnitProcessor
 
-_CLAIM_ATTEMPTS: Final = 5
-_FENCED_WAIT_S: Final = 1.0
-_RETRY_WAIT_S: Final = 1.0
-_LOOK_S: Final = 0.02
+_LOOK_S: Final = 0.01
 _LAST_S: Final = 3.0
 """For the last snapshots: ending must take seconds."""
+_RETRY_WAIT_S: Final = 1.0
 _QUERY_FAILURES_MAX: Final = 5
 """Queries that fail in a row without a batch between."""
 
@@ -62,16 +65,25 @@ class SparkStage:
 
     def __init__(self, settings: JoinerSettings, claimant: Claimant, *, standby: bool = False) -> None:
         """``standby``: units of other placements are waited for, rather than an error."""
-        self._is_standby = standby
         self._settings = settings
         self._claimant = claimant
+        self._numbers = set(range(settings.topics.partitions))
         self._stop = threading.Event()
         self._claims = 0
-        # Units to be taken (again) not before a time, with whether we were fenced; and those that cannot go on.
-        self._waiting: dict[int, tuple[float, bool]] = {}
-        self._aside: dict[int, str] = {}
-        self._failures = 0
-        self._units = Units(settings, self._ends, self._give_up)
+        self._queries = self._failures = 0
+        self._wanted = Wanted(settings, claimant)
+        self._units = Units(settings, self._ends, self._wanted.give_up)
+        host = Host(
+            owned=self._units.served,
+            connect=lambda _number: None,
+            take=self._take,
+            adopt=self._adopt,
+            release=self._release,
+            give_up=self._wanted.give_up,
+            take_soon=self._wanted.take_soon,
+            why_aside=lambda number: self._wanted.aside.get(number, ""),
+        )
+        self._moves = Handover(settings, claimant, host, standby=standby)
 
     def stop(self) -> None:
         """Ask the stage to end; safe to call from a signal handler."""
@@ -88,13 +100,21 @@ class SparkStage:
             return 0
         inputs = self._settings.input_topics
         self._admin = make_admin(self._settings.kafka)
-        self._lender = unsubscribed_consumer(self._settings)
         watch = TopicWatch(self._admin, {name: found for name, found in facts.items() if name in inputs})
+        lender = unsubscribed_consumer(self._settings)
+        self._pool = ThreadPoolExecutor(len(self._numbers), "unit")
+        self._wanted.start(Taker(self._settings, self._admin, lender, self._stop.wait), self._moves.found_elsewhere)
+        self._moves.start(self._pool, self._admin, lender)
         scratch = Path(tempfile.mkdtemp(prefix="joiner-spark-"))
         try:
             return self._run_in(scratch, watch)
+        except (Py4JError, ConnectionError) as error:
+            message = f"Spark's JVM is gone ({error}): see its last words above, and start the stage again"
+            raise StageFailed(message) from error
         finally:
+            self._moves.close()
             self._units.close()
+            self._pool.shutdown(wait=False)
             shutil.rmtree(scratch, ignore_errors=True)
 
     def _run_in(self, scratch: Path, watch: TopicWatch) -> int:
@@ -105,35 +125,31 @@ class SparkStage:
         # Spark has set its own.
         end_on_signals(self._stop.set)
         server = PlanServer(scratch, self._units.next_turn)
-        slots = grouping_keys(session, self._settings.topics.partitions)
-        self._pool = ThreadPoolExecutor(self._settings.topics.partitions, "claim")
-        self._waiting = dict.fromkeys(range(self._settings.topics.partitions), (0.0, False))
         query: StreamingQuery | None = None
         try:
-            while not self._stop.is_set() and len(self._aside) < self._settings.topics.partitions:
+            slots = grouping_keys(session, len(self._numbers))
+            while not self._stop.is_set() and self._wanted.stuck < self._numbers:
                 if query is None:
                     query = self._start_query(session, server, slots, scratch)
-                self._take_units()
+                # Before Spark has run a batch, others serve the units better.
+                if self._units.is_awake:
+                    self._moves.poll(self._numbers)
+                    self._take_units()
                 self._units.tend()
                 watch.check()
                 if not query.isActive:
                     self._note_failure(query)
                     query = None
                 self._stop.wait(_LOOK_S)
-            status = 1 if self._aside else 0
+            status = 1 if self._wanted.stuck else 0
             self._units.finish(time.monotonic() + _LAST_S)
         except TopicError:
             # What was read last may be of another topic: it must not be saved as the state.
-            for number in self._units.numbers():
-                self._units.drop(number)
+            self._units.drop_all()
             raise
-        except (Py4JError, OSError) as error:
-            raise StageFailed(
-                f"Spark's JVM is gone ({error}): see its last words above, and start the stage again"
-            ) from error
         finally:
             server.close()
-            with contextlib.suppress(Py4JError, OSError):  # it is gone
+            with contextlib.suppress(Py4JError, ConnectionError):  # the JVM is gone
                 if query is not None and query.isActive:
                     query.stop()
                 session.stop()
@@ -145,7 +161,8 @@ class SparkStage:
         self, session: SparkSession, server: PlanServer, slots: list[int], scratch: Path
     ) -> StreamingQuery:
         self._units.begin_anew()
-        folder = f"{self._settings.spark.checkpoint or scratch / 'checkpoint'}/{self._claimant.run}-{self._failures}"
+        self._queries += 1
+        folder = f"{self._settings.spark.checkpoint or scratch / 'checkpoint'}/{self._claimant.run}-{self._queries}"
         plans: DataFrame = read_plans(session, server, slots)
         outcomes = plans.groupBy("slot").transformWithStateInPandas(
             statefulProcessor=UnitProcessor(self._settings),
@@ -160,6 +177,8 @@ class SparkStage:
         began_s = time.monotonic()
         found = [decode_outcome(memoryview(data.as_buffer())) for data in outcomes.toArrow().column("outcome")]
         joined_s = time.monotonic()
+        if not self._units.is_awake:
+            _log.info("Spark is ready")
         for outcome in found:
             self._units.take(outcome)
         self._failures = 0
@@ -183,8 +202,7 @@ class SparkStage:
 
     def _ends(self) -> dict[int, dict[str, int]]:
         """The stable ends of the input topics."""
-        units = range(self._settings.topics.partitions)
-        places = [TopicPartition(topic, unit) for topic in self._settings.input_topics for unit in units]
+        places = [TopicPartition(topic, unit) for topic in self._settings.input_topics for unit in self._numbers]
         asked = self._admin.list_offsets(
             {place: OffsetSpec.latest() for place in places},  # type: ignore[no-untyped-call] # it has no types
             isolation_level=IsolationLevel.READ_COMMITTED,
@@ -195,90 +213,35 @@ class SparkStage:
             found.setdefault(place.partition, {})[place.topic] = answer.result().offset
         return found
 
-    # Taking units
+    # Units that come and go
 
     def _take_units(self) -> None:
-        now_s = time.monotonic()
-        due = sorted(number for number, (not_before_s, _) in self._waiting.items() if not_before_s <= now_s)
+        due = self._wanted.due(self._numbers, self._units.served.keys() | self._moves.busy)
         for number, served in zip(due, self._pool.map(self._take, due), strict=True):
             if served is not None:
-                del self._waiting[number]
-                self._units.add(number, served)
-                _log.info("unit %s: taken", number)
+                self._adopt(number, served)
 
-    def _take(self, number: int) -> Served | None:
-        """Claim a unit; None: not now, it stays waiting or has been set aside."""
-        was_fenced = self._waiting[number][1]
-        try:
-            if was_fenced and not self._still_ours(number):
-                return None
-            transactions, progress = self._claim(number)
-            state = read_state(
-                self._settings.kafka, self._settings.application.name, self._settings.state_topic, number
-            )
-            newest = state.manifests()[:1]
-            self._claims += 1
-            return Served(
-                self._claims,
-                transactions,
-                progress,
-                SnapshotPlace.after(state),
-                dict(newest[0].offsets if newest else progress.start),
-            )
-        except UnitStopped as stopped:
-            self._set_aside(number, str(stopped))
-        except Fenced:
-            self._set_aside(
-                number, f"unit {number}: claimed by others {_CLAIM_ATTEMPTS} times; another runner wants it too"
-            )
-        except (Aborted, KafkaException) as error:
-            _log.warning("unit %s: cannot be taken now, trying again: %s", number, _text(error))
-            self._waiting[number] = (time.monotonic() + _RETRY_WAIT_S, was_fenced)
-        return None
+    def _take(self, number: int, claimant: Claimant | None = None, warm: Warm | None = None) -> Served | None:
+        """Claim a unit; None: not now, it stays waiting, or it was set aside or is waited for."""
+        return self._wanted.take(number, claimant or self._claimant, warm, self._serving, lambda _number: None)
 
-    def _claim(self, number: int) -> tuple[UnitTransactions, Progress]:
-        for attempt in range(_CLAIM_ATTEMPTS):
-            transactions = UnitTransactions(self._settings, number, self._lender)
-            try:
-                return transactions, claim(self._settings, number, self._admin, transactions, self._claimant)
-            except Fenced:
-                _log.info("unit %s: fenced before the claim was written (attempt %s)", number, attempt + 1)
-                self._stop.wait(_RETRY_WAIT_S * attempt / 2)
-        raise Fenced
+    def _serving(self, transactions: UnitTransactions, progress: Progress, warm: Warm | None) -> Served:
+        """A unit that was claimed. Its state is built by the worker that gets it first."""
+        settings = self._settings
+        state = warm.readers.state if warm is not None else None
+        if state is None:
+            state = read_state(settings.kafka, settings.application.name, settings.state_topic, progress.unit)
+        newest = state.manifests()[:1]
+        offsets = newest[0].offsets if newest else progress.start
+        self._claims += 1
+        return Served(self._claims, transactions, progress, SnapshotPlace.after(state), dict(offsets))
 
-    def _still_ours(self, number: int) -> bool:
-        """After being fenced: whether the progress record still names this run. If not, the unit is lost."""
-        progress = read_progress(
-            self._settings.kafka, self._settings.application.name, self._settings.state_topic, number
-        )
-        if progress is None or progress.run == self._claimant.run:
-            _log.info("unit %s: the one that fenced us never claimed it; taking it back", number)
-            return True
-        nobody = " by a reset" if progress.run == RESET_RUN else ""
-        self._set_aside(number, f"unit {number}: now owned by {progress.owner} (run {progress.run}){nobody}; given up")
-        return False
+    def _adopt(self, number: int, served: Served) -> None:
+        self._wanted.taken(number)
+        self._units.add(number, served)
+        self._moves.adopted(number)
 
-    def _give_up(self, number: int, error: Exception) -> None:
-        """A batch or its transaction failed: begin the unit anew at its last commit where that may help."""
-        if isinstance(error, Aborted | KafkaException):
-            _log.warning("unit %s: going back to its last commit: %s", number, _text(error))
-            self._waiting[number] = (time.monotonic() + _RETRY_WAIT_S, False)
-        elif isinstance(error, Fenced):
-            _log.warning("unit %s: somebody else may have it; looking who", number)
-            self._waiting[number] = (time.monotonic() + _FENCED_WAIT_S, True)
-        elif isinstance(error, UnitStopped):
-            self._set_aside(number, str(error))
-        else:
-            _log.debug("unit %s", number, exc_info=error)
-            self._set_aside(number, f"unit {number}: a batch failed with {type(error).__name__}: {_text(error)}")
-
-    def _set_aside(self, number: int, why: str) -> None:
-        _log.error("%s", why)
-        self._aside[number] = why
-        self._waiting.pop(number, None)
-
-
-def _text(error: BaseException) -> str:
-    if isinstance(error, KafkaException):
-        return str(error.args[0].str())
-    return str(error) or type(error).__name__
+    def _release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
+        leaving = Leaving(action.way.run(), action.to, then)
+        self._units.release(action.unit, leaving)
+        return leaving.written

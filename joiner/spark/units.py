@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,8 +36,22 @@ _log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.01
 
+_AWAKE_S: Final = 20.0
+
 _KAFKA_AWAY_S: Final = 1.0
 """Before Kafka is asked for ends again."""
+
+
+@dataclass
+class Leaving:
+    """A unit that is on its way out: what its last progress record says, and what is done when it is written."""
+
+    run: str
+    placement: str
+    then: Callable[[], None]
+    written: Future[None] = field(default_factory=Future)
+    plan: Plan | None = None
+    """The last plan, once it is made."""
 
 
 @dataclass
@@ -56,6 +70,9 @@ class Served:
     commit: Commit | None = None
     planned: Plan | None = None
     """What Spark is at."""
+    leaving: Leaving | None = None
+    first_commit_s: float = 0.0
+    """When the first transaction behind the claim was found written; 0: none was yet."""
     quiet_since_s: dict[str, float] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
 
@@ -85,37 +102,42 @@ class Units:
         self._settings = settings
         self._ends = ends
         self._give_up = give_up
-        self._served: dict[int, Served] = {}
+        self.served: dict[int, Served] = {}
+        """By number; changed by this class alone."""
         self._lock = threading.RLock()
         self._pool = ThreadPoolExecutor(settings.topics.partitions, "commit")
         self._ask_ends_s = 0.0
         self._is_last = False
+        self._woken_s: float | None = None
         self._metrics = Metrics()
         self.spent_s: dict[str, float] = {}
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._served
 
     def add(self, number: int, served: Served) -> None:
         """Serve a unit that was claimed."""
         with self._lock:
-            self._served[number] = served
+            self.served[number] = served
 
     def begin_anew(self) -> None:
         """A new query begins: what was planned for the one before will not come."""
         with self._lock:
-            for served in self._served.values():
+            self._woken_s = None
+            for served in self.served.values():
                 served.planned = None
 
-    def drop(self, number: int) -> None:
-        """Forget a unit without committing anything."""
+    def release(self, number: int, leaving: Leaving) -> None:
+        """Let a unit go: the next plan is its last, and once that is written, it is not served any more."""
         with self._lock:
-            self._served.pop(number, None)
+            self.served[number].leaving = leaving
 
-    def numbers(self) -> list[int]:
-        """Those that are served."""
+    def drop_all(self) -> None:
+        """Forget all units without committing anything."""
         with self._lock:
-            return sorted(self._served)
+            self.served.clear()
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether the query that runs has had a batch: then the next takes no longer than others."""
+        return self._woken_s is not None
 
     # What Spark does next
 
@@ -130,13 +152,20 @@ class Units:
                 _log.warning("Kafka does not tell the ends of the input: %s", error.args[0].str())
                 self._ask_ends_s = time.monotonic() + _KAFKA_AWAY_S
                 return last
-            share = max(1, self._settings.spark.batch_records_max // max(1, len(self._served)))
+            share = max(1, self._settings.spark.batch_records_max // max(1, len(self.served)))
             plans = []
-            for number, served in sorted(self._served.items()):
+            for number, served in sorted(self.served.items()):
                 served.planned = self._plan(number, served, ends.get(number, {}), share)
                 if served.planned is not None:
                     plans.append(served.planned)
+            plans = plans or self._wake_up()
             return Turn(last.number + 1, plans) if plans else last
+
+    def _wake_up(self) -> list[Plan]:
+        """Plans of nothing, from time to time: Spark ends workers that have had no work for a minute."""
+        if self._woken_s is not None and time.monotonic() - self._woken_s < _AWAKE_S:
+            return []
+        return [Plan(unit, 0, {}, {}) for unit in range(self._settings.topics.partitions)]
 
     def _plan(self, number: int, served: Served, ends: Mapping[str, int], share: int) -> Plan | None:
         begin = served.reached
@@ -150,9 +179,12 @@ class Units:
             else:
                 served.quiet_since_s.setdefault(topic, time.monotonic())
         snapshot = served.snapshot_due(self._settings.application, last=self._is_last)
-        if end == begin and not snapshot:
+        if end == begin and not snapshot and served.leaving is None:
             return None
-        return Plan(number, served.claim, begin, end, snapshot)
+        plan = Plan(number, served.claim, begin, end, snapshot=snapshot or served.leaving is not None)
+        if served.leaving is not None:
+            served.leaving.plan = plan
+        return plan
 
     # What came of it
 
@@ -160,7 +192,8 @@ class Units:
         """Begin the transaction of what came of a plan, when the one before is written."""
         number = outcome.plan.unit
         with self._lock:
-            served = self._served.get(number)
+            self._woken_s = time.monotonic()
+            served = self.served.get(number)
             if served is None or served.planned != outcome.plan:
                 return
             served.planned = None
@@ -172,10 +205,12 @@ class Units:
                 self._hand_in(served, outcome)
 
     def _hand_in(self, served: Served, outcome: Outcome) -> None:
-        plan = outcome.plan
+        plan, leaving = outcome.plan, served.leaving
         progress = msgspec.structs.replace(
             served.progress, offsets=plan.end, counts=outcome.counts, joins=outcome.joins
         )
+        if leaving is not None and leaving.plan == plan:
+            progress = msgspec.structs.replace(progress, run=leaving.run, placement=leaving.placement)
         served.held = outcome.held
         served.records += outcome.records
         snapshot = None
@@ -185,6 +220,9 @@ class Units:
         self._pause(served, outcome)
         written = self._pool.submit(self._write, served.transactions, outcome, progress, snapshot)
         served.commit = Commit(progress, written)
+        if leaving is not None and leaving.plan == plan:
+            del self.served[plan.unit]
+            written.add_done_callback(lambda last: _tell(leaving, last))
         self._metrics.count(outcome.records, outcome.pairs)
         for what, seconds in outcome.spent_s.items():
             self.spent_s[what] = self.spent_s.get(what, 0.0) + seconds
@@ -218,24 +256,29 @@ class Units:
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
             self._drop_for(number, error)
             return False
+        served.first_commit_s = served.first_commit_s or time.monotonic()
         served.progress = commit.progress
         if place is not None:
             served.place, served.snapshot_offsets = place, commit.progress.offsets
         return True
 
     def _drop_for(self, number: int, error: Exception) -> None:
-        del self._served[number]
-        self._give_up(number, error)
+        leaving = self.served.pop(number).leaving
+        if leaving is not None:
+            # Whoever waits for it gives it up.
+            leaving.written.set_exception(error)
+        else:
+            self._give_up(number, error)
 
     # From time to time
 
     def tend(self) -> None:
         """Look after transactions that are written, and tell of progress."""
         with self._lock:
-            for number, served in list(self._served.items()):
+            for number, served in list(self.served.items()):
                 if served.commit is not None and served.commit.written.done():
                     self._finish(number, served)
-            self._metrics.report({number: served.held for number, served in self._served.items()})
+            self._metrics.report({number: served.held for number, served in self.served.items()})
 
     def finish(self, until_s: float) -> None:
         """Plan last snapshots and wait until they are written, as far as that is before a moment (monotonic)."""
@@ -245,13 +288,22 @@ class Units:
             with self._lock:
                 if all(
                     served.commit is None and served.reached == served.snapshot_offsets
-                    for served in self._served.values()
+                    for served in self.served.values()
                 ):
                     break
             time.sleep(_LOOK_S)
         with self._lock:
-            self._metrics.report({number: served.held for number, served in self._served.items()}, last=True)
+            self._metrics.report({number: served.held for number, served in self.served.items()}, last=True)
 
     def close(self) -> None:
         """Begin no more transactions."""
         self._pool.shutdown(wait=False)
+
+
+def _tell(leaving: Leaving, last: Future[SnapshotPlace | None]) -> None:
+    error = last.exception()
+    if error is not None:
+        leaving.written.set_exception(error)
+        return
+    leaving.then()
+    leaving.written.set_result(None)

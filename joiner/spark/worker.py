@@ -103,6 +103,8 @@ class StateCopy:
 
 def carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
     """What comes of a plan; never raises, so that a unit that cannot go on does not take the others with it."""
+    if not plan.end:
+        return Outcome(plan)
     try:
         return _carry_out(settings, plan, copy)
     except UnitStopped as stopped:

@@ -73,7 +73,7 @@ class _Death:
 
 
 def _await_commits(dying: stage.SparkStage) -> None:
-    for served in dying._units._served.values():  # noqa: SLF001 - death comes from inside
+    for served in dying._units.served.values():  # noqa: SLF001 - death comes from inside
         if served.commit is not None:
             served.commit.written.exception()
 

@@ -24,6 +24,7 @@ from joiner.run.progress import encode, progress_key
 from joiner.run.state_log import StateLog
 from joiner.run.transaction import Aborted, Fenced, UnitTransactions
 from joiner.run.unit import Effects, Unit
+from joiner.run.wanted import Wanted
 
 Bug = Callable[[], AbstractContextManager[None]]
 
@@ -180,7 +181,7 @@ def snapshot_of_a_later_state() -> AbstractContextManager[None]:
 
 def own_run_is_not_checked() -> AbstractContextManager[None]:
     """A fenced owner takes its unit back without looking whose it is."""
-    return _changed(JoinerProcess, "_still_ours", lambda _self, _number: True)
+    return _changed(Wanted, "_still_ours", lambda _self, _number: True)
 
 
 def fenced_state_goes_on() -> AbstractContextManager[None]:

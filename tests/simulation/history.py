@@ -278,8 +278,8 @@ class _History:
             for unit in range(self._settings.topics.partitions)
         ]
         rows += [
-            f"{process.run}: owns {sorted(process.joiner._owned)}, waits {process.joiner._waiting}, "  # noqa: SLF001 - for the report
-            f"aside {process.joiner._aside}"  # noqa: SLF001 - for the report
+            f"{process.run}: owns {sorted(process.joiner._owned)}, waits {process.joiner._wanted._waiting}, "  # noqa: SLF001 - for the report
+            f"aside {process.joiner._wanted.aside}"  # noqa: SLF001 - for the report
             for process in self.world.processes
         ]
         group = kafka.group(APPLICATION)

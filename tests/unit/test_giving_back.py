@@ -34,7 +34,8 @@ def test_a_unit_that_is_given_back_is_not_taken_again_where_its_last_commit_fail
     nothing: Any = None
     process._owned[3] = Owned(unit, nothing, 0.0, commit=Commit(nothing, written))
     process._give_back([3], lost=False)
-    assert (process._owned, process._waiting, process._aside, process._lost) == ({}, {}, {}, {})
+    wanted = process._wanted
+    assert (process._owned, wanted._waiting, wanted.aside, wanted._lost) == ({}, {}, {}, {})
 
 
 def test_a_topic_that_waits_is_read_again_by_whoever_takes_the_unit_next() -> None:
