@@ -44,6 +44,7 @@ class Runner(NamedTuple):
 RUNNERS: Final[dict[str, Runner]] = {
     "process": Runner("process", lambda app: app.start("--standby", instance="first")),
     "another process": Runner("green", lambda app: app.start("--standby", "--placement", "green", instance="second")),
+    "spark": Runner("spark", lambda app: app.start("--standby", instance="in-spark", command="spark")),
 }
 
 
