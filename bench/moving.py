@@ -15,10 +15,12 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from confluent_kafka import KafkaException
 
 from bench.kafka import PARTITIONS
 from bench.pipeline import Application, about, make_topic, own_kafka
@@ -27,11 +29,13 @@ from broker.settings import KafkaSettings
 from joiner.run.clients import log_range, make_reader, read_to_end
 from joiner.run.move import carry_out
 from joiner.run.moving import Step
+from joiner.run.state_log import read_progress
 
 _WARM_UP_S: Final = 8.0
 _BETWEEN_S: Final = 2.0
 _AROUND_MS: Final = 1000
 _READY_S: Final = 60.0
+_LOOK_S: Final = 0.5
 
 
 class Runner(NamedTuple):
@@ -60,9 +64,10 @@ def measure(kafka: KafkaSettings, folder: Path, names: list[str], rate: int, mov
     processes = [runners[0].start(application)]
     rows: list[dict[str, Any]] = []
     try:
-        time.sleep(_WARM_UP_S / 2)
+        # First, for a unit that was never begun is taken by whoever comes.
+        _wait_until_owned(application, runners[0].placement, processes)
         processes += [runner.start(application) for runner in runners[1:]]
-        time.sleep(_WARM_UP_S / 2)
+        time.sleep(_WARM_UP_S)
         for turn in range(moves):
             source, target = names[turn % 2], names[(turn + 1) % 2]
             order = carry_out(
@@ -84,6 +89,18 @@ def measure(kafka: KafkaSettings, folder: Path, names: list[str], rate: int, mov
             process.wait()
     _add_gaps(application, rows)
     return rows
+
+
+def _wait_until_owned(application: Application, placement: str, running: list[subprocess.Popen[bytes]]) -> None:
+    kafka, topic = application.settings.kafka, application.settings.state_topic
+    owners: list[str | None] = []
+    while owners != [placement] * PARTITIONS:
+        if any(process.poll() is not None for process in running):
+            raise RuntimeError("a runner has ended by itself")
+        time.sleep(_LOOK_S)
+        with suppress(KafkaException):  # the state topic is just being made
+            found = [read_progress(kafka, "bench", topic, unit) for unit in range(PARTITIONS)]
+            owners = [one.placement if one is not None else None for one in found]
 
 
 def _add_gaps(application: Application, rows: list[dict[str, Any]]) -> None:

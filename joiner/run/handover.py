@@ -18,10 +18,12 @@ from typing import Final, Generic, Protocol, TypeVar
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from joiner.run.clients import told
 from joiner.run.continuity import Claimant
 from joiner.run.mover import Mover
 from joiner.run.moving import Release
 from joiner.run.progress import OnTheWay, Progress
+from joiner.run.readers import reading
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress
 from joiner.run.unit import UnitStopped
@@ -89,7 +91,7 @@ class Handover(Generic[_Serving]):
         self._warming: dict[int, Future[Warm | None]] = {}
         self._releases: dict[int, Future[None]] = {}
         self._claims: dict[int, Future[_Serving | None]] = {}
-        self._looks: dict[int, Future[Progress | None]] = {}
+        self._look: Future[dict[int, Progress | None]] | None = None
         # Those that were taken, and since when.
         self._taken_s: dict[int, float] = {}
 
@@ -111,8 +113,7 @@ class Handover(Generic[_Serving]):
         _settle(self._warming, self._after_warm_up)
         _settle(self._releases, self._after_release)
         _settle(self._claims, lambda number, claim: self._after_claim(number, claim, is_ours=number in units))
-        _settle(self._looks, self._after_look)
-        self._look()
+        self._look_whose_they_are()
         self._mover.poll(self._host.owned.keys(), units - self._host.owned.keys())
         self._tell_of_taken()
         self._tell_of_refused()
@@ -137,8 +138,8 @@ class Handover(Generic[_Serving]):
     def give_back(self, units: list[int]) -> None:
         """These go to other processes of the placement."""
         for number in units:
-            for known in (self._elsewhere, self._taken_s, self._looks):
-                known.pop(number, None)
+            self._elsewhere.pop(number, None)
+            self._taken_s.pop(number, None)
             self._told.discard(number)
         self._mover.forget(units)
 
@@ -226,24 +227,35 @@ class Handover(Generic[_Serving]):
         if taken is not None and is_ours:
             self._host.adopt(number, taken)
 
-    def _look(self) -> None:
+    def _look_whose_they_are(self) -> None:
+        if self._look is not None and self._look.done():
+            look, self._look = self._look, None
+            for number, progress in look.result().items():
+                if number in self._elsewhere and number not in self._claims:
+                    self._after_look(number, progress)
         now_s = time.monotonic()
         # Listed, for a claim that ends may add to them.
-        for number, look_s in list(self._elsewhere.items()):
-            if look_s <= now_s and number not in self._looks and number not in self._claims:
-                kafka, name = self._settings.kafka, self._settings.application.name
-                self._looks[number] = self._pool.submit(read_progress, kafka, name, self._settings.state_topic, number)
+        due = [number for number, look_s in list(self._elsewhere.items()) if look_s <= now_s]
+        if due and self._look is None:
+            self._elsewhere.update(dict.fromkeys(due, now_s + LOOK_S))
+            self._look = self._pool.submit(self._read, due)
 
-    def _after_look(self, number: int, look: Future[Progress | None]) -> None:
-        if number not in self._elsewhere or number in self._claims:
-            return
-        self._elsewhere[number] = time.monotonic() + LOOK_S
-        try:
-            progress = look.result()
-        except KafkaException:
-            return
-        except UnitStopped:
-            progress = None  # whoever takes it, is told
+    def _read(self, numbers: list[int]) -> dict[int, Progress | None]:
+        """The progress records of some units, as far as Kafka answers, by one consumer."""
+        kafka, name, topic = self._settings.kafka, self._settings.application.name, self._settings.state_topic
+        found: dict[int, Progress | None] = {}
+        with reading(self._settings, None) as readers:
+            for number in numbers:
+                try:
+                    found[number] = read_progress(kafka, name, topic, number, readers)
+                except UnitStopped:
+                    found[number] = None  # whoever takes it, is told
+                except KafkaException as error:
+                    _log.debug("unit %s: whose it is cannot be read now: %s", number, told(error))
+                    break
+        return found
+
+    def _after_look(self, number: int, progress: Progress | None) -> None:
         if progress is None or self._claimant.may_continue(progress):
             del self._elsewhere[number]
             self._host.take_soon(number)

@@ -161,7 +161,8 @@ class _Move:
         elif waited_s <= _ANSWER_S:
             return False  # may be being released
         else:
-            order.settle(unit, Step.KEPT, f"{progress.owner} has not released it")
+            way_out = f"if it is gone, `joiner run --placement {order.to} --take` takes the unit"
+            order.settle(unit, Step.KEPT, f"{progress.owner} has not released it; {way_out}")
         return True
 
     def _told(self, unit: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -106,8 +106,9 @@ def read_newest(kafka: KafkaSettings, group: str, topic: str, unit: int, readers
     if readers is not None and readers.state is not None:
         readers.state = read_on(readers.log, topic, readers.state)
         return readers.state
-    newest = _read(kafka, group, topic, unit, last=_TAIL)
-    return newest if newest.progress() is not None else read_state(kafka, group, topic, unit)
+    consumer = readers.log if readers is not None else None
+    newest = _read(kafka, group, topic, unit, _TAIL, consumer)
+    return newest if newest.progress() is not None else _read(kafka, group, topic, unit, None, consumer)
 
 
 def read_progress(
@@ -124,8 +125,10 @@ def read_open(kafka: KafkaSettings, group: str, topic: str, unit: int, start: in
         return StateLog(unit, _last_values(consumer, topic, unit, start, end))
 
 
-def _read(kafka: KafkaSettings, group: str, topic: str, unit: int, last: int | None) -> StateLog:
-    with closing(make_reader(kafka, group)) as consumer:
+def _read(
+    kafka: KafkaSettings, group: str, topic: str, unit: int, last: int | None, kept: Consumer | None = None
+) -> StateLog:
+    with nullcontext(kept) if kept is not None else closing(make_reader(kafka, group)) as consumer:
         low, high = log_range(consumer, topic, unit)
         start = low if last is None else max(low, high - last)
         return StateLog(unit, _last_values(consumer, topic, unit, start, high), high)

@@ -22,7 +22,7 @@ from tests.integration.joiner_application import (
     run_once,
     seeded_entries,
 )
-from tests.integration.services import wait_until
+from tests.integration.services import DEADLINE_S, start_service, wait_until
 
 _ENTRIES = 20_000
 _BATCH = 40
@@ -128,6 +128,20 @@ def test_without_a_target_the_source_goes_on(app: Application) -> None:
     app.wait_until_through()
     assert blue.stop() == 0
     app.verify()
+
+
+def test_an_order_that_is_stopped_leaves_everything_where_it_is(app: Application) -> None:
+    run_once(app, 11, 100)
+    blue = begin(app)
+    log = app.folder / "move.log"
+    given = "move", "--to", "nowhere", "--config", str(app.config)
+    order = start_service("joiner", *given, environment={"PYTHONUNBUFFERED": "1"}, log=log)
+    wait_until(lambda: "moving units" in log.read_text(), "the order is given")
+    order.send_signal(signal.SIGINT)
+    assert order.wait(DEADLINE_S) == 1
+    assert log.read_text().count("not moved: stopped before it was released") == PARTITIONS, log.read_text()
+    assert owners(app) == all_of("process blue")
+    assert blue.stop() == 0
 
 
 def test_a_unit_that_nobody_has_is_not_moved_and_it_is_told_what_to_do(app: Application) -> None:
