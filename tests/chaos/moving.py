@@ -18,6 +18,7 @@ from tests.integration.joiner_application import PARTITIONS, Application, Joiner
 _ENTRIES: Final = 60_000
 _BATCH: Final = 40
 _BETWEEN_S: Final = 0.05
+_SPARK_STARTS_S: Final = 120.0
 _ATTEMPTS: Final = 4
 """Of a move behind a crash: what was on its way may still be being taken back."""
 
@@ -45,6 +46,18 @@ def process(placement: str) -> Runner:
         return joiner
 
     return Runner(placement, start, tuple(SOURCE_POINTS), tuple(TARGET_POINTS))
+
+
+def spark() -> Runner:
+    """The stage in Spark."""
+
+    def start(app: Application, environment: dict[str, str]) -> Joiner:
+        module = "tests.integration.dying_joiner" if environment else "joiner"
+        joiner = app.start("--standby", instance="in-spark", command="spark", module=module, **environment)
+        joiner.wait_for("waiting until it is moved here|: taken", _SPARK_STARTS_S)
+        return joiner
+
+    return Runner("spark", start, tuple(SOURCE_POINTS), tuple(TARGET_POINTS))
 
 
 @contextmanager

@@ -1,18 +1,20 @@
-"""Does a join that moves between runners hold when one of them dies at a seeded step? Shown for two processes."""
+"""Does a join that moves between runners hold when one of them dies at a seeded step?"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from broker.stack import ephemeral_stack
-from tests.chaos.moving import Play, process
+from tests.chaos.moving import Play, Runner, process, spark
 from tests.chaos.schedule import seeds
 from tests.integration.joiner_application import Application
 
 TURNS = 3
+SPARK_SEEDS = 7
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
@@ -25,11 +27,21 @@ def kafka() -> Iterator[str]:
         yield stack.kafka.address
 
 
-@pytest.mark.parametrize("seed", seeds())
-def test_a_join_that_moves_holds_whichever_side_dies_at_whichever_step(kafka: str, tmp_path: Path, seed: int) -> None:
-    app = Application(kafka, tmp_path)
+def play(kafka: str, folder: Path, seed: int, runners: tuple[Runner, Runner]) -> None:
+    app = Application(kafka, folder)
     try:
-        findings = Play(app, seed, (process("process"), process("green")), TURNS).run()
+        findings = Play(app, seed, runners, TURNS).run()
         assert findings["total"]["found"] > 100
     finally:
         app.close()
+
+
+@pytest.mark.parametrize("seed", seeds())
+def test_a_join_that_moves_holds_whichever_side_dies_at_whichever_step(kafka: str, tmp_path: Path, seed: int) -> None:
+    play(kafka, tmp_path, seed, (process("process"), process("green")))
+
+
+@pytest.mark.skipif("LSB_CHAOS_FULL" not in os.environ, reason="Spark starts six times for each: in make test-chaos")
+@pytest.mark.parametrize("seed", seeds()[:SPARK_SEEDS])
+def test_a_join_that_moves_to_spark_and_back_holds_as_well(kafka: str, tmp_path: Path, seed: int) -> None:
+    play(kafka, tmp_path, seed, (process("process"), spark()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.integration.services import wait_until
 _log = logging.getLogger(__name__)
 
 KILLS: Final = 3
-"""Of each seed."""
+"""Of each seed; one seed is enough for every day, as each kill takes a start of Spark."""
 SPARK_STARTS_S: Final = 120.0
 PIECE: Final = 400
 """Records that come at a time."""
@@ -51,7 +52,7 @@ def deaths(seed: int) -> list[tuple[str, str]]:
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", seeds())
+@pytest.mark.parametrize("seed", seeds()[: None if "LSB_CHAOS_FULL" in os.environ else 1])
 def test_every_pair_comes_out_once_whatever_dies_of_the_stage(app: Application, tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     app.create_topics()

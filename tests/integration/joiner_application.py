@@ -184,6 +184,7 @@ class Application:
     power: str = ""
     partitions: int = PARTITIONS
     runner: str = "run"
+    """The command by which a joiner is started."""
     data: str = ""
     """The input topic, where it is that of another application."""
     name: str = field(default_factory=lambda: f"j{uuid.uuid4().hex[:10]}")
@@ -229,11 +230,19 @@ class Application:
         """Make the data topics before the joiner does."""
         ensure_topics(self.admin(), data_topic_specs(self.settings().topics))
 
-    def start(self, *arguments: str, instance: str = "one", module: str = "joiner", **environment: str) -> Joiner:
-        """Start ``joiner run`` (or what `runner` says), or another ``module`` that takes the same arguments."""
+    def start(
+        self,
+        *arguments: str,
+        instance: str = "one",
+        module: str = "joiner",
+        command: str = "",
+        **environment: str,
+    ) -> Joiner:
+        """Start what `runner` says or another ``command`` of the joiner, or of a ``module`` that has the same."""
         log = self.folder / f"joiner-{len(self.started)}.log"
-        command = [self.runner, "--config", str(self.config), "--instance", instance, *arguments]
-        joiner = Joiner(start_service(module, *command, environment=environment, log=log), log)
+        given = ["--config", str(self.config), "--instance", instance, *arguments]
+        process = start_service(module, command or self.runner, *given, environment=environment, log=log)
+        joiner = Joiner(process, log)
         self.started.append(joiner)
         return joiner
 

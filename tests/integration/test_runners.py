@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.moving import flowing, process, spark
 from tests.integration.joiner_application import (
     BASE_MS,
     Application,
@@ -68,12 +69,9 @@ def written(app: Application) -> dict[str, Counter[bytes]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", [Joiner.stop, Joiner.kill])
-def test_every_runner_writes_the_same_for_the_same_input(
-    apps: list[Application], end: Callable[[Joiner], object]
-) -> None:
+def test_every_runner_writes_the_same_for_the_same_input(apps: list[Application]) -> None:
     apps[0].create_topics()
-    for piece in range(2):
+    for piece, end in enumerate((Joiner.stop, Joiner.kill, Joiner.stop)):
         apps[0].produce(poisoned(2 * piece, 1500))
         running = [app.start() for app in apps]
         for app in apps:
@@ -90,3 +88,17 @@ def test_every_runner_writes_the_same_for_the_same_input(
         assert values, kind
         for other in others:
             assert values == other[kind], kind
+
+
+@pytest.mark.slow
+def test_a_join_moves_to_and_fro_between_processes_and_spark_while_data_comes(kafka: str, tmp_path: Path) -> None:
+    for app in application(kafka, tmp_path):
+        with flowing(app, 7):
+            for runner in (process("process"), process("green"), spark()):
+                runner.start(app, {})
+            for target in ("spark", "process", "green", "spark", "process", "green"):
+                moved = app.command("move", "--to", target)
+                assert moved.returncode == 0, moved.stdout + moved.stderr
+                assert {progress.placement for progress in app.progress().values()} == {target}
+        app.wait_until_through()
+        assert app.verify()["total"]["found"] > 0
