@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -76,7 +77,8 @@ class JoinerProcess:
             take_soon=self._wanted.take_soon,
             why_aside=lambda number: self._wanted.aside.get(number, ""),
         )
-        self._moves = Handover(settings, claimant, host, standby=standby)
+        # Force is for the start; moves need none.
+        self._moves = Handover(settings, replace(claimant, take=False), host, standby=standby)
 
     def stop(self) -> None:
         """Ask the process to end; safe to call from a signal handler."""
@@ -174,7 +176,7 @@ class JoinerProcess:
                 recover(self._settings, number, transactions, progress, *given), transactions, time.monotonic()
             )
 
-        return self._wanted.take(number, claimant or self._claimant, warm, serving, self._connect)
+        return self._wanted.take(number, claimant, warm, serving, self._connect)
 
     def _connect(self, number: int) -> None:
         """Connects the consumer before the unit is served; told of its partitions without a connection, it waits."""

@@ -106,7 +106,7 @@ def _claim(
     transactions.init()
     # Only what is read behind the init cannot change any more.
     log = read_newest(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
-    with _unless_fenced(transactions):
+    with unless_fenced(transactions):
         unsettled = find_unsettled(settings, log, readers)
         found, reached = log.progress(), unsettled.reached if unsettled is not None else None
         for known in (found, reached):
@@ -149,7 +149,7 @@ def recover(
 
     Raises `UnitStopped` where the state cannot be built, `Fenced` where another has the unit by now.
     """
-    with _unless_fenced(transactions), reading(settings, kept) as readers:
+    with unless_fenced(transactions), reading(settings, kept) as readers:
         # The claim has read it behind its init, and only we have written since.
         state = readers.state
         if state is None:
@@ -228,7 +228,7 @@ def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
 
 
 @contextmanager
-def _unless_fenced(transactions: UnitTransactions) -> Iterator[None]:
+def unless_fenced(transactions: UnitTransactions) -> Iterator[None]:
     """A fault that is found counts only while nobody has taken the unit. Raises `Fenced` where somebody has.
 
     A process that hung in the middle sees the state of one moment and the log of another: whoever has taken the

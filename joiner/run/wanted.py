@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from confluent_kafka import KafkaException
@@ -39,6 +40,8 @@ class Wanted:
     def __init__(self, settings: JoinerSettings, claimant: Claimant) -> None:
         self._settings = settings
         self._claimant = claimant
+        # Force is for once: who has been overcome and comes back by force must not be overcome again.
+        self._were_taken: set[int] = set()
         # Units to be taken (again) not before a time, with whether they were lost to somebody unknown.
         self._waiting: dict[int, tuple[float, bool]] = {}
         self.aside: dict[int, str] = {}
@@ -75,12 +78,12 @@ class Wanted:
     def take(
         self,
         number: int,
-        claimant: Claimant,
+        claimant: Claimant | None,
         warm: Warm | None,
         serving: Callable[[UnitTransactions, Progress, Warm | None], _Taken],
         connect: Callable[[int], None],
     ) -> _Taken | None:
-        """Claim a unit; None: not now, and what comes next is arranged.
+        """Claim a unit; None: not now, and what comes next is arranged. ``claimant``: for a move; by default ourselves.
 
         ``serving`` makes of what was claimed what the runner serves; ``connect`` comes before, where nothing is warm.
         """
@@ -90,7 +93,7 @@ class Wanted:
                 return None
             if warm is None:
                 connect(number)
-            transactions, progress = self._taker.claim(number, claimant, warm)
+            transactions, progress = self._taker.claim(number, claimant or self._claimant_of(number), warm)
             try:
                 taken = serving(transactions, progress, warm)
             except Fenced:
@@ -138,13 +141,18 @@ class Wanted:
 
     def taken(self, number: int) -> None:
         """It is served from now on."""
+        self._were_taken.add(number)
         self._waiting.pop(number, None)
         self.aside.pop(number, None)
 
     def forget(self, number: int) -> None:
         """It is others' to serve now."""
-        self.taken(number)
+        self._waiting.pop(number, None)
+        self.aside.pop(number, None)
         self._lost.pop(number, None)
+
+    def _claimant_of(self, number: int) -> Claimant:
+        return replace(self._claimant, take=False) if number in self._were_taken else self._claimant
 
     def _still_ours(self, number: int) -> bool:
         """After being fenced: whether the progress record still names this run. If not, the unit is lost."""
@@ -156,7 +164,7 @@ class Wanted:
             _log.info("unit %s: the one that fenced us never claimed it; taking it back", number)
             return True
         why = f"unit {number}: now owned by {progress.owner} (run {progress.run}); given up"
-        if not self._claimant.may_continue(progress):
+        if not self._claimant_of(number).may_continue(progress):
             self._leave_elsewhere(number, progress, why)
             return False
         self._set_aside(number, why)

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,7 +84,8 @@ class SparkStage:
             take_soon=self._wanted.take_soon,
             why_aside=lambda number: self._wanted.aside.get(number, ""),
         )
-        self._moves = Handover(settings, claimant, host, standby=standby)
+        # Force is for the start; moves need none.
+        self._moves = Handover(settings, replace(claimant, take=False), host, standby=standby)
 
     def stop(self) -> None:
         """Ask the stage to end; safe to call from a signal handler."""
@@ -223,7 +225,7 @@ class SparkStage:
 
     def _take(self, number: int, claimant: Claimant | None = None, warm: Warm | None = None) -> Served | None:
         """Claim a unit; None: not now, it stays waiting, or it was set aside or is waited for."""
-        return self._wanted.take(number, claimant or self._claimant, warm, self._serving, lambda _number: None)
+        return self._wanted.take(number, claimant, warm, self._serving, lambda _number: None)
 
     def _serving(self, transactions: UnitTransactions, progress: Progress, warm: Warm | None) -> Served:
         """A unit that was claimed. Its state is built by the worker that gets it first."""

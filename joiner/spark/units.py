@@ -24,6 +24,7 @@ from joiner.run.metrics import Metrics
 from joiner.run.owned import Commit
 from joiner.run.pausing import SILENT_S, topics_to_pause
 from joiner.run.progress import Progress
+from joiner.run.recovery import unless_fenced
 from joiner.run.settings import ApplicationSettings, JoinerSettings
 from joiner.run.transaction import SnapshotPlace, UnitTransactions
 from joiner.run.unit import UnitStopped
@@ -198,7 +199,10 @@ class Units:
                 return
             served.planned = None
             if outcome.stopped:
-                self._drop_for(number, UnitStopped(outcome.stopped))
+                # Judged where a transaction would be written, and told as one that failed.
+                if self._finish(number, served):
+                    judged = self._pool.submit(_judge, served.transactions, outcome.stopped)
+                    served.commit = Commit(served.progress, judged)
             elif outcome.failed:
                 _log.warning("unit %s: a batch could not be joined now, trying again: %s", number, outcome.failed)
             elif self._finish(number, served):
@@ -298,6 +302,12 @@ class Units:
     def close(self) -> None:
         """Begin no more transactions."""
         self._pool.shutdown(wait=False)
+
+
+def _judge(transactions: UnitTransactions, fault: str) -> SnapshotPlace | None:
+    """A worker has found a fault, which counts only if nobody has taken the unit. Raises `UnitStopped` or `Fenced`."""
+    with unless_fenced(transactions):
+        raise UnitStopped(fault)
 
 
 def _tell(leaving: Leaving, last: Future[SnapshotPlace | None]) -> None:

@@ -6,7 +6,6 @@ death, which comes once: the stage starts workers that died anew. The product kn
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import signal
@@ -21,7 +20,7 @@ from joiner.spark import stage
 from joiner.spark.units import Units
 from joiner.spark.worker import StateCopy, UnitProcessor
 from tests.chaos.dying import POINTS, Call, Point
-from tests.integration.services import children_of
+from tests.integration.services import signal_all, with_children
 
 _FLUSH_S: Final = 2.0
 
@@ -63,13 +62,8 @@ class _Death:
                 os.close(os.open(os.environ["LSB_CHAOS_DIED"], os.O_CREAT | os.O_EXCL))
             except FileExistsError:
                 return
-            doomed = [os.getpid()]
-            if self._who == "all":
-                for number in doomed:
-                    doomed += children_of(number)
-            for number in reversed(doomed):
-                with contextlib.suppress(ProcessLookupError):  # its parent took it with it
-                    os.kill(number, signal.SIGKILL)
+            doomed = with_children(os.getpid()) if self._who == "all" else [os.getpid()]
+            signal_all(reversed(doomed), signal.SIGKILL)
 
 
 def _await_commits(dying: stage.SparkStage) -> None:

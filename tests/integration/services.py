@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -72,21 +72,24 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 def kill_with_children(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL to a service and everything it has started, at one moment as far as that goes."""
-    doomed = [process.pid]
-    for number in doomed:
-        doomed += children_of(number)
-    for number in doomed:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(number, signal.SIGKILL)
+    signal_all(with_children(process.pid), signal.SIGKILL)
     process.wait(DEADLINE_S)
 
 
-def children_of(number: int) -> list[int]:
-    """The processes that a process has started and that are still there."""
-    found: list[int] = []
-    for tasks in Path(f"/proc/{number}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # it has just ended
-            found += map(int, tasks.read_text().split())
+def signal_all(numbers: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to those of some processes that are still there."""
+    for one in numbers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, number)
+
+
+def with_children(number: int) -> list[int]:
+    """A process and those that it and its children have started, as far as they are still there."""
+    found = [number]
+    for one in found:
+        for tasks in Path(f"/proc/{one}/task").glob("*/children"):
+            with contextlib.suppress(OSError):  # it has just ended
+                found += map(int, tasks.read_text().split())
     return found
 
 

@@ -6,6 +6,7 @@ The plain process and the stage in Spark. What only one of them has, has its own
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.integration.joiner_application import (
     seeded_entries,
     things_over_all_units,
 )
+from tests.integration.services import signal_all, with_children
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -101,4 +103,28 @@ def test_a_join_moves_to_and_fro_between_processes_and_spark_while_data_comes(ka
                 assert moved.returncode == 0, moved.stdout + moved.stderr
                 assert {progress.placement for progress in app.progress().values()} == {target}
         app.wait_until_through()
+        assert app.verify()["total"]["found"] > 0
+
+
+@pytest.mark.slow
+def test_whoever_takes_the_units_by_force_stops_the_other_kind_of_runner(kafka: str, tmp_path: Path) -> None:
+    for app in application(kafka, tmp_path):
+        with flowing(app, 8):
+            stage = app.start(command="spark", instance="in-spark")
+            stage.wait_for_units()
+            # One that hangs is a zombie from the moment on at which somebody else takes its units.
+            frozen = with_children(stage.process.pid)
+            signal_all(frozen, signal.SIGSTOP)
+            process = app.start("--take", instance="plain")
+            process.wait_for_units()
+            signal_all(frozen, signal.SIGCONT)
+            assert stage.ends(SPARK_STARTS_S) == 1
+            assert "now owned by process plain" in stage.text()
+            assert "Traceback" not in stage.text()
+            again = app.start("--take", command="spark", instance="in-spark-again")
+            again.wait_for_units()
+            assert process.ends() == 1
+            assert "now owned by spark in-spark-again" in process.text()
+        app.wait_until_through()
+        assert again.stop() == 0
         assert app.verify()["total"]["found"] > 0
