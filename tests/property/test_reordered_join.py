@@ -1,0 +1,227 @@
+"""Is what the Spark operator emits, for any cut into micro-batches, the certain part of the join of the whole tables?
+
+The expectation is put together from `joiner.check.oracle` alone: nested loops over the rows that are settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joiner.check import oracle
+from joiner.check.oracle import ALL_KEYS, Mark, Rec
+from joiner.spark.reordering import ReorderedJoin, Rules, join_whole
+from joiner.spark.rows import Side
+
+NOT_YET = -(2**63)
+SCHEMA = pa.schema([("c0", pa.string()), ("c1", pa.int64()), ("c2", pa.int64()), ("c3", pa.int64())])
+LATENESS = st.none() | st.integers(0, 8)
+
+
+class Row(NamedTuple):
+    """A key, a time, what decides between equal times, and a number that makes the row one of its own."""
+
+    key: int | None
+    ts: int | None
+    first: int
+    number: int
+
+
+class Cut(NamedTuple):
+    """A micro-batch: rows of both sides, and the watermark behind them."""
+
+    left: list[Row]
+    right: list[Row]
+    watermark: int
+
+
+def table(rows: Sequence[Row]) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [[], [], [], []]
+    key, ts, first, number = columns
+    return pa.table([[None if k is None else f"key{k}" for k in key], ts, first, number], schema=SCHEMA)
+
+
+def side(name: str) -> Side:
+    # Equal times are decided by the third column first, so neither by the order of arrival nor by the number.
+    return Side(name, by=(0,), time=1, order=(2, 0, 1, 3), others=(1, 3), schema=SCHEMA)
+
+
+def rules(**options: Any) -> Rules:
+    given_options = {
+        "tolerance": None,
+        "lateness": (0, 0),
+        "has_watermark": (True, True),
+        "direction": "both",
+        "driver": "both",
+        "emit_unmatched": "both",
+        "buckets": 1,
+    }
+    return Rules(sides=(side("left"), side("right")), **(given_options | options))
+
+
+RULES = st.builds(
+    rules,
+    tolerance=st.none() | st.integers(0, 6),
+    lateness=st.tuples(LATENESS, LATENESS),
+    has_watermark=st.tuples(st.booleans(), st.booleans()),
+    direction=st.sampled_from(("both", "backward", "forward", "nearest")),
+    driver=st.sampled_from(("both", "left", "right")),
+    emit_unmatched=st.sampled_from(("both", "left", "none")),
+)
+
+
+@st.composite
+def cuts(draw: st.DrawFn, *, holes: bool = True) -> list[Cut]:
+    """Micro-batches of few keys and times, hence ties, in any disorder; watermarks that rise now and then."""
+    found: list[Cut] = []
+    watermark, number = NOT_YET, 0
+    key = st.integers(0, 2) if not holes else st.sampled_from((0, 0, 1, 1, 2, 2, None))
+    ts = st.integers(0, 12) if not holes else st.sampled_from((*range(13), *range(13), None))
+    for base in range(draw(st.integers(1, 5))):
+        sides: list[list[Row]] = []
+        for _ in "lr":
+            drawn = draw(st.lists(st.tuples(key, ts, st.integers(0, 2)), max_size=6))
+            sides.append(
+                [Row(k, None if t is None else t + base * 3, a, number + i) for i, (k, t, a) in enumerate(drawn)]
+            )
+            number += len(drawn)
+        watermark = max(watermark, draw(st.sampled_from((NOT_YET, NOT_YET, 0, 3, 7, 12, 20, 40))))
+        found.append(Cut(sides[0], sides[1], watermark))
+    return found
+
+
+class Expected:
+    """One side as the nested loops see it: which rows are late, which settled, how far each key is."""
+
+    def __init__(self, lateness: int | None, *, has_watermark: bool) -> None:
+        self.accepted: list[Row] = []
+        self.late = 0
+        self.alone: set[int] = set()
+        self._lateness, self._has_watermark = lateness, has_watermark
+        self._watermark = NOT_YET
+
+    def take(self, rows: list[Row], watermark: int) -> None:
+        before = {row.key: self.frontier(row.key) for row in rows}
+        for row in rows:
+            if row.key is None or row.ts is None:
+                self.alone.add(row.number)
+            elif row.ts < before[row.key]:
+                self.late += 1
+            else:
+                self.accepted.append(row)
+        self._watermark = watermark if self._has_watermark else NOT_YET
+
+    def frontier(self, key: int | None) -> int:
+        own = [
+            row.ts - self._lateness
+            for row in self.accepted
+            if row.key == key and row.ts is not None and self._lateness is not None
+        ]
+        return max([*own, self._watermark])
+
+    def entries(self, *, ends: bool) -> list[Rec | Mark]:
+        """The settled rows in the order of time and content, and then what is promised."""
+        settled = [row for row in self.accepted if ends or (row.ts or 0) < self.frontier(row.key)]
+        settled.sort(key=lambda row: (row.ts, row.first, row.number))
+        found: list[Rec | Mark] = [Rec(row.key or 0, row.ts or 0, row.number) for row in settled]
+        found += [Mark(key, self.frontier(key), -1) for key in range(3)]
+        return [*found, Mark(ALL_KEYS, self._watermark, -1)]
+
+
+def in_log_order(entries: list[Rec | Mark]) -> tuple[list[Rec | Mark], dict[int, int]]:
+    """Entries with rising positions, and which row each position is."""
+    numbered = [entry._replace(seq=at) for at, entry in enumerate(entries)]
+    return numbered, {at: entry.seq for at, entry in enumerate(entries)}
+
+
+def expected_rows(sides: list[Expected], how: Rules, *, ends: bool = False) -> list[tuple[int | None, int | None]]:
+    (left, of_left), (right, of_right) = (in_log_order(one.entries(ends=ends)) for one in sides)
+    options: dict[str, Any] = {"tolerance_ns": how.tolerance, "direction": how.direction, "driver": how.driver}
+    found: list[tuple[int | None, int | None]] = [
+        (of_left[i], of_right[j]) for i, j in oracle.join(left, right, closed=ends, **options).pairs
+    ]
+    alone = oracle.unmatched(left, right, closed=ends, **options)
+    if how.emit_unmatched in {"left", "both"}:
+        found += [(number, None) for number in {of_left[i] for i in alone[0]} | sides[0].alone]
+    if how.emit_unmatched in {"right", "both"}:
+        found += [(None, number) for number in {of_right[i] for i in alone[1]} | sides[1].alone]
+    return sorted(found, key=str)
+
+
+def numbers(joined: pa.Table) -> list[tuple[int | None, int | None]]:
+    return list(zip(joined.column(2).to_pylist(), joined.column(4).to_pylist(), strict=True))
+
+
+def pairs(rows: list[tuple[int | None, int | None]]) -> list[tuple[int, int]]:
+    return [(left, right) for left, right in rows if left is not None and right is not None]
+
+
+@settings(max_examples=400)
+@given(feed=cuts(), how=RULES, ends=st.booleans())
+def test_after_every_micro_batch_the_certain_part_has_come_out_and_nothing_else(
+    feed: list[Cut], how: Rules, *, ends: bool
+) -> None:
+    join, found, late = ReorderedJoin(how), [], [0, 0]
+    sides = [Expected(how.lateness[at], has_watermark=how.has_watermark[at]) for at in (0, 1)]
+    for at, cut in enumerate(feed):
+        last = ends and at == len(feed) - 1
+        outcome = join.step(table(cut.left), table(cut.right), watermark=cut.watermark, ends=last)
+        for one, rows in zip(sides, (cut.left, cut.right), strict=True):
+            one.take(rows, cut.watermark)
+        found += numbers(outcome.table)
+        late = [before + now for before, now in zip(late, outcome.late, strict=True)]
+        assert sorted(found, key=str) == expected_rows(sides, how, ends=last)
+        assert late == [one.late for one in sides]
+
+
+@given(feed=cuts(), how=RULES)
+def test_a_snapshot_and_restore_after_any_micro_batch_changes_nothing(feed: list[Cut], how: Rules) -> None:
+    whole, parted = ReorderedJoin(how), ReorderedJoin(how)
+    for cut in feed:
+        given_rows = table(cut.left), table(cut.right)
+        first = whole.step(*given_rows, watermark=cut.watermark)
+        second = parted.step(*given_rows, watermark=cut.watermark)
+        assert first.table.equals(second.table)
+        assert first.late == second.late
+        parted = ReorderedJoin.restore(how, parted.snapshot())
+
+
+@given(feed=cuts(), how=RULES, data=st.data())
+def test_any_cut_and_order_of_rows_within_the_lateness_gives_the_join_of_the_whole_tables(
+    feed: list[Cut], how: Rules, data: st.DataObject
+) -> None:
+    # No row is farther behind than this.
+    how = replace(how, lateness=(40, 40), has_watermark=(True, True))
+    lefts, rights = [row for cut in feed for row in cut.left], [row for cut in feed for row in cut.right]
+    whole = numbers(join_whole(how, table(lefts), table(rights)))
+    left, right = data.draw(st.permutations(lefts)), data.draw(st.permutations(rights))
+    assert sorted(numbers(join_whole(how, table(left), table(right))), key=str) == sorted(whole, key=str)
+    join, found = ReorderedJoin(how), []
+    for _ in range(data.draw(st.integers(0, 4))):
+        i, j = data.draw(st.integers(0, len(left))), data.draw(st.integers(0, len(right)))
+        found += numbers(join.step(table(left[:i]), table(right[:j])).table)
+        left, right = left[i:], right[j:]
+    found += numbers(join.step(table(left), table(right), watermark=1_000).table)
+    # What is unmatched may not be known yet: where nothing limits how far apart neighbours are, one may still come.
+    assert sorted(pairs(found)) == sorted(pairs(whole))
+    found += numbers(join.step(ends=True).table)
+    assert sorted(found, key=str) == sorted(whole, key=str)
+
+
+@given(feed=cuts(), how=RULES, step=st.integers(1, 30))
+def test_below_the_moment_it_wakes_at_no_watermark_brings_anything_forth(
+    feed: list[Cut], how: Rules, step: int
+) -> None:
+    join = ReorderedJoin(how)
+    for cut in feed:
+        join.step(table(cut.left), table(cut.right), watermark=cut.watermark)
+    wakes = join.wakes_at()
+    last = feed[-1].watermark
+    below = max(last, 0) + step if wakes is None else wakes - 1
+    if below >= last:
+        assert join.step(watermark=below).table.num_rows == 0
