@@ -1,1 +1,5 @@
-"""The join in Spark."""
+"""The join in Spark: `neighbour_join`, for anyone's streaming and batch DataFrames."""
+
+from joiner.spark.frames import neighbour_join
+
+__all__ = ["neighbour_join"]
