@@ -236,7 +236,7 @@ def _has_watermark(frames: list[_Frame], at: list[int]) -> tuple[bool, bool]:
         time = frame.fields[place]
         if others and _WATERMARK not in (time.metadata or {}):
             raise AnalysisException(
-                f"{frame.name} has its watermark on {others[0]!r}, which promises nothing about its time {time.name!r}; "
+                f"{frame.name} has its watermark on {others[0]!r}, not on {time.name!r}, its time: "
                 f"call withWatermark({time.name!r}, …)"
             )
     left, right = (_WATERMARK in (frame.fields[place].metadata or {}) for frame, place in zip(frames, at, strict=True))

@@ -1,6 +1,6 @@
 """Is what the Spark operator emits, for any cut into micro-batches, the certain part of the join of the whole tables?
 
-The expectation is put together from `joiner.check.oracle` alone: nested loops over the rows that are settled.
+The expectation is that of tests/property/settled.py, which knows nothing of the code that is judged.
 """
 
 from __future__ import annotations
@@ -13,23 +13,12 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joiner.check import oracle
-from joiner.check.oracle import ALL_KEYS, Mark, Rec
 from joiner.spark.reordering import ReorderedJoin, Rules, join_whole
 from joiner.spark.rows import Side
+from tests.property.settled import NOT_YET, Expected, Numbered, Row, expected_rows
 
-NOT_YET = -(2**63)
 SCHEMA = pa.schema([("c0", pa.string()), ("c1", pa.int64()), ("c2", pa.int64()), ("c3", pa.int64())])
 LATENESS = st.none() | st.integers(0, 8)
-
-
-class Row(NamedTuple):
-    """A key, a time, what decides between equal times, and a number that makes the row one of its own."""
-
-    key: int | None
-    ts: int | None
-    first: int
-    number: int
 
 
 class Cut(NamedTuple):
@@ -95,70 +84,16 @@ def cuts(draw: st.DrawFn, *, holes: bool = True) -> list[Cut]:
     return found
 
 
-class Expected:
-    """One side as the nested loops see it: which rows are late, which settled, how far each key is."""
-
-    def __init__(self, lateness: int | None, *, has_watermark: bool) -> None:
-        self.accepted: list[Row] = []
-        self.late = 0
-        self.alone: set[int] = set()
-        self._lateness, self._has_watermark = lateness, has_watermark
-        self._watermark = NOT_YET
-
-    def take(self, rows: list[Row], watermark: int) -> None:
-        before = {row.key: self.frontier(row.key) for row in rows}
-        for row in rows:
-            if row.key is None or row.ts is None:
-                self.alone.add(row.number)
-            elif row.ts < before[row.key]:
-                self.late += 1
-            else:
-                self.accepted.append(row)
-        self._watermark = watermark if self._has_watermark else NOT_YET
-
-    def frontier(self, key: int | None) -> int:
-        own = [
-            row.ts - self._lateness
-            for row in self.accepted
-            if row.key == key and row.ts is not None and self._lateness is not None
-        ]
-        return max([*own, self._watermark])
-
-    def entries(self, *, ends: bool) -> list[Rec | Mark]:
-        """The settled rows in the order of time and content, and then what is promised."""
-        settled = [row for row in self.accepted if ends or (row.ts or 0) < self.frontier(row.key)]
-        settled.sort(key=lambda row: (row.ts, row.first, row.number))
-        found: list[Rec | Mark] = [Rec(row.key or 0, row.ts or 0, row.number) for row in settled]
-        found += [Mark(key, self.frontier(key), -1) for key in range(3)]
-        return [*found, Mark(ALL_KEYS, self._watermark, -1)]
-
-
-def in_log_order(entries: list[Rec | Mark]) -> tuple[list[Rec | Mark], dict[int, int]]:
-    """Entries with rising positions, and which row each position is."""
-    numbered = [entry._replace(seq=at) for at, entry in enumerate(entries)]
-    return numbered, {at: entry.seq for at, entry in enumerate(entries)}
-
-
-def expected_rows(sides: list[Expected], how: Rules, *, ends: bool = False) -> list[tuple[int | None, int | None]]:
-    (left, of_left), (right, of_right) = (in_log_order(one.entries(ends=ends)) for one in sides)
-    options: dict[str, Any] = {"tolerance_ns": how.tolerance, "direction": how.direction, "driver": how.driver}
-    found: list[tuple[int | None, int | None]] = [
-        (of_left[i], of_right[j]) for i, j in oracle.join(left, right, closed=ends, **options).pairs
-    ]
-    alone = oracle.unmatched(left, right, closed=ends, **options)
-    if how.emit_unmatched in {"left", "both"}:
-        found += [(number, None) for number in {of_left[i] for i in alone[0]} | sides[0].alone]
-    if how.emit_unmatched in {"right", "both"}:
-        found += [(None, number) for number in {of_right[i] for i in alone[1]} | sides[1].alone]
-    return sorted(found, key=str)
-
-
-def numbers(joined: pa.Table) -> list[tuple[int | None, int | None]]:
+def numbers(joined: pa.Table) -> list[Numbered]:
     return list(zip(joined.column(2).to_pylist(), joined.column(4).to_pylist(), strict=True))
 
 
-def pairs(rows: list[tuple[int | None, int | None]]) -> list[tuple[int, int]]:
+def pairs(rows: list[Numbered]) -> list[tuple[int, int]]:
     return [(left, right) for left, right in rows if left is not None and right is not None]
+
+
+def asked(how: Rules) -> dict[str, Any]:
+    return {name: getattr(how, name) for name in ("tolerance", "direction", "driver", "emit_unmatched")}
 
 
 @settings(max_examples=400)
@@ -175,7 +110,7 @@ def test_after_every_micro_batch_the_certain_part_has_come_out_and_nothing_else(
             one.take(rows, cut.watermark)
         found += numbers(outcome.table)
         late = [before + now for before, now in zip(late, outcome.late, strict=True)]
-        assert sorted(found, key=str) == expected_rows(sides, how, ends=last)
+        assert sorted(found, key=str) == expected_rows(sides, **asked(how), ends=last)
         assert late == [one.late for one in sides]
 
 
