@@ -124,10 +124,17 @@ def codes(keys: pa.Table) -> Ints:
     """
     found = np.zeros(keys.num_rows, dtype=np.int64)
     for place, column in enumerate(keys.columns):
-        values = pa.array(column.to_numpy() + 0.0) if pa.types.is_floating(column.type) else column.combine_chunks()
+        values = _plain(column.to_numpy()) if pa.types.is_floating(column.type) else column.combine_chunks()
         of_one = values.dictionary_encode().indices.to_numpy().astype(np.int64)
         found = _in_first_order(found * (of_one.max(initial=0) + 1) + of_one) if place else of_one
     return found
+
+
+def _plain(floats: NDArray[np.floating[Any]]) -> pa.Array:
+    """One form of NaN and of zero, of which there are many and two."""
+    floats = floats + 0.0
+    floats[np.isnan(floats)] = np.nan
+    return pa.array(floats)
 
 
 def _in_first_order(values: Ints) -> Ints:
