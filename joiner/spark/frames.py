@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from joiner.spark.buckets import PACKED, group_keys, packer, unpacker, whole_joiner
-from joiner.spark.processor import JOINED, NeighbourProcessor
+from joiner.spark.processor import JOINED, processor
 from joiner.spark.request import Options, Request
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _stream(sides: tuple[DataFrame, DataFrame], request: Request, name: str) -> 
         left.unionAll(right)
         .groupBy("bucket")
         .transformWithStateInPandas(
-            statefulProcessor=NeighbourProcessor(request.rules),
+            statefulProcessor=processor(request.rules),
             outputStructType=JOINED,
             outputMode="Append",
             timeMode="EventTime" if any(request.rules.has_watermark) else "None",

@@ -29,7 +29,9 @@ def environment() -> dict[str, str]:
 def cluster(folder: Path) -> Iterator[str]:
     """Its address, ``spark://…``."""
     with ExitStack() as stack:
-        master = stack.enter_context(_daemon(folder, "master.Master", "Starting Spark master at (spark://[^ ]+:[0-9]+)"))
+        master = stack.enter_context(
+            _daemon(folder, "master.Master", "Starting Spark master at (spark://[^ ]+:[0-9]+)")
+        )
         for name in ("one", "two"):
             options = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder / name), master]
             stack.enter_context(_daemon(folder, "worker.Worker", "(Successfully registered)", *options, name=name))
@@ -68,5 +70,6 @@ def submit(master: str, folder: Path, *arguments: str) -> str:
         command, env=environment(), cwd=folder, check=False, capture_output=True, text=True, timeout=2 * _DEADLINE_S
     )
     if done.returncode:
-        raise RuntimeError(done.stdout[-2000:] + done.stderr[-4000:])
+        told = [line for line in done.stderr.splitlines() if " INFO " not in line]
+        raise RuntimeError("\n".join([done.stdout, *told])[-20_000:])
     return done.stdout

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from joiner.spark import neighbour_join
 
@@ -49,9 +48,8 @@ def main(folder: Path) -> None:
     writer = joined.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     writer.option("path", str(folder / "joined")).trigger(availableNow=True).start().awaitTermination()
     stream = pairs(spark.read.parquet(str(folder / "joined")))
-    places = spark.range(0, 8, 1, 8).mapInArrow(where_from, "place string").distinct().collect()
-    executors = spark.range(0, 64, 1, 64).select(F.spark_partition_id().alias("p")).rdd.map(lambda _: 0).count()
-    told = {"table": table, "stream": stream, "places": [row.place for row in places], "tasks": executors}
+    places = spark.range(0, 4, 1, 4).mapInArrow(where_from, "place string").collect()
+    told = {"table": table, "stream": stream, "places": [row.place for row in places]}
     print("FOUND " + json.dumps(told))  # noqa: T201 - this is how it tells the test
     spark.stop()
 

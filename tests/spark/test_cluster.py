@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import zipfile
 from pathlib import Path
@@ -37,15 +38,18 @@ def test_on_a_standalone_cluster_tables_and_streams_are_joined_from_a_zip(tmp_pa
             lines = [
                 json.dumps({"machine": row.key, "at": row.ts, "number": row.number}) for row in rows[part * 20 :][:20]
             ]
-            (tmp_path / name / f"{part}.json").write_text("\n".join(lines), encoding="utf-8")
+            path = tmp_path / name / f"{part}.json"
+            path.write_text("\n".join(lines), encoding="utf-8")
+            # Files are read in the order of their ages.
+            os.utime(path, (part, part))
     with cluster(tmp_path) as master:
         job = ROOT / "tests" / "spark" / "cluster_job.py"
         output = submit(master, tmp_path, "--py-files", str(zipped(tmp_path)), str(job), str(tmp_path))
     (line,) = [line for line in output.splitlines() if line.startswith("FOUND ")]
     found = json.loads(line.removeprefix("FOUND "))
     whole, certain = expected_rows(sides, ends=True), expected_rows(sides)
-    assert found["table"] == sorted(map(list, whole))  # type: ignore[type-var]
-    assert found["stream"] == sorted(map(list, certain))  # type: ignore[type-var]
+    assert found["table"] == sorted(map(list, whole))
+    assert found["stream"] == sorted(map(list, certain))
     assert found["places"]
     assert all("joiner.zip/joiner/spark/reordering.py []" in place for place in found["places"])
     executors = [*(tmp_path / "one").glob("*/*"), *(tmp_path / "two").glob("*/*")]
