@@ -10,9 +10,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joiner import ArgumentError
 from joiner.spark.reordering import ReorderedJoin, Rules, join_whole
 from joiner.spark.rows import Side
 from tests.property.settled import NOT_YET, Expected, Numbered, Row, expected_rows
@@ -160,3 +162,23 @@ def test_below_the_moment_it_wakes_at_no_watermark_brings_anything_forth(
     below = max(last, 0) + step if wakes is None else wakes - 1
     if below >= last:
         assert join.step(watermark=below).table.num_rows == 0
+
+
+def test_a_state_is_not_continued_under_other_rules() -> None:
+    join = ReorderedJoin(rules(lateness=(1, 2), buckets=4))
+    join.step(table([Row(0, 1, 0, 0)]))
+    for changed, text in (
+        ({"buckets": 8}, "buckets was 4, is now 8"),
+        ({"lateness": (1, 3)}, r"lateness was \[1, 2\], is now \[1, 3\]"),
+        ({"direction": "nearest"}, "direction was both, is now nearest"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            ReorderedJoin.restore(rules(**({"lateness": (1, 2), "buckets": 4} | changed)), join.snapshot())
+
+
+def test_rows_with_other_columns_than_declared_are_refused() -> None:
+    other = pa.table({"key": ["a"], "at": ["not a time"], "first": [1], "number": [1]})
+    with pytest.raises(ArgumentError, match=r"left: rows of .* came where .* are declared"):
+        ReorderedJoin(rules()).step(other)
+    with pytest.raises(ArgumentError, match="right: the time 9223372036854775807 is outside"):
+        ReorderedJoin(rules()).step(None, table([Row(0, 2**63 - 1, 0, 0)]))

@@ -49,14 +49,14 @@ class Streams:
         for name in ("left", "right"):
             (folder / name).mkdir(parents=True)
 
-    def give(self, left: Sequence[Row] = (), right: Sequence[Row] = ()) -> None:
-        """Lay rows into the folders, and wait until the query has taken them."""
+    def give(self, left: Sequence[Row] = (), right: Sequence[Row] = (), *, files: int = 1) -> None:
+        """Lay rows into the folders, in one file a side or several, and wait until the query has taken them."""
         self._given += 1
         for name, rows in (("left", left), ("right", right)):
-            if rows:
-                path = self._folder / name / f"{self._given}.parquet"
+            for part in range(min(files, len(rows))):
+                path = self._folder / name / f"{self._given}-{part}.parquet"
                 hidden = path.with_name(f"_{path.name}")
-                pq.write_table(columns(rows, in_seconds=self._watermark is not None), hidden)
+                pq.write_table(columns(rows[part::files], in_seconds=self._watermark is not None), hidden)
                 hidden.rename(path)
         self.wait()
 

@@ -107,17 +107,17 @@ def test_late_rows_are_left_out_and_counted(spark: SparkSession, tmp_path: Path)
 
 
 def test_rows_of_a_micro_batch_are_taken_together_however_they_travel(spark: SparkSession, tmp_path: Path) -> None:
-    # Each row alone in its batch of Arrow, in falling order of time: late, if any came before another.
-    left = [Row(0, 50 - ts, 0, ts) for ts in range(30)]
-    right = [Row(0, 50 - ts, 0, ts) for ts in range(30)]
+    # Each row in a file, a task and a batch of Arrow of its own, in falling order of time: late, if one came first.
+    rows = [Row(0, 10 - ts, 0, ts) for ts in range(10)]
     settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1", "spark.sql.files.maxPartitionBytes": "300"}
     before = {name: spark.conf.get(name) for name in settings}
     try:
         for name, value in settings.items():
             spark.conf.set(name, value)
         with streams(spark, tmp_path, lateness=0) as joined:
-            joined.give(left, right)
+            joined.give(rows, rows, files=len(rows))
             assert joined.late() == (0, 0)
+            assert joined.found() == sorted(((row.number, row.number) for row in rows[1:]), key=str)
     finally:
         for name, old in before.items():
             spark.conf.set(name, str(old))

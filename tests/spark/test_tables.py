@@ -177,6 +177,7 @@ def test_rows_without_a_key_or_a_time_match_nothing_and_are_told_where_asked_for
     rows = [(None, 1, 0), ("a", None, 1), ("a", 1, 2), (None, None, 3)]
     table = spark.createDataFrame(rows, "key string, at int, number int")
     assert numbers(neighbour_join(table, table, by="key", time="at")) == [(2, 2)]
+    assert numbers(neighbour_join(table.limit(0), table, by="key", time="at", emit_unmatched="left")) == []
     expected: list[settled.Numbered] = [(2, 2), *((number, None) for number in (0, 1, 3))]
     assert numbers(neighbour_join(table, table, by="key", time="at", emit_unmatched="left")) == sorted(
         expected, key=str
