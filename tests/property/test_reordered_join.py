@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from joiner import ArgumentError
 from joiner.spark.reordering import ReorderedJoin, Rules, join_whole
 from joiner.spark.rows import Side
-from tests.property.settled import NOT_YET, Expected, Numbered, Row, expected_rows
+from tests.property.settled import KEYS, NOT_YET, Expected, Numbered, Row, expected_rows
 
 SCHEMA = pa.schema([("c0", pa.string()), ("c1", pa.int64()), ("c2", pa.int64()), ("c3", pa.int64())])
 LATENESS = st.none() | st.integers(0, 8)
@@ -67,21 +67,26 @@ RULES = st.builds(
 
 
 @st.composite
-def cuts(draw: st.DrawFn, *, holes: bool = True) -> list[Cut]:
-    """Micro-batches of few keys and times, hence ties, in any disorder; watermarks that rise now and then."""
+def cuts(draw: st.DrawFn) -> list[Cut]:
+    """Micro-batches of few keys and times, hence ties, in any disorder; watermarks that rise now and then.
+
+    Numbers fall, so that the order of content is never that of arrival.
+    """
     found: list[Cut] = []
-    watermark, number = NOT_YET, 0
-    key = st.integers(0, 2) if not holes else st.sampled_from((0, 0, 1, 1, 2, 2, None))
-    ts = st.integers(0, 12) if not holes else st.sampled_from((*range(13), *range(13), None))
-    for base in range(draw(st.integers(1, 5))):
+    watermark, number = NOT_YET, 1_000
+    key = st.sampled_from((*range(KEYS), *range(KEYS), None))
+    # The narrower, the more ties.
+    width = draw(st.sampled_from((1, 3, 13)))
+    ts = st.sampled_from((*range(width), *range(width), None))
+    for base in range(draw(st.integers(1, 6))):
         sides: list[list[Row]] = []
         for _ in "lr":
-            drawn = draw(st.lists(st.tuples(key, ts, st.integers(0, 2)), max_size=6))
+            rows = draw(st.lists(st.tuples(key, ts, st.integers(0, 1)), max_size=6))
             sides.append(
-                [Row(k, None if t is None else t + base * 3, a, number + i) for i, (k, t, a) in enumerate(drawn)]
+                [Row(k, None if t is None else t + base * 3, a, number - i) for i, (k, t, a) in enumerate(rows)]
             )
-            number += len(drawn)
-        watermark = max(watermark, draw(st.sampled_from((NOT_YET, NOT_YET, 0, 3, 7, 12, 20, 40))))
+            number -= len(rows)
+        watermark = max(watermark, draw(st.sampled_from((NOT_YET, NOT_YET, 0, 3, 5, 7, 12, 20, 40))))
         found.append(Cut(sides[0], sides[1], watermark))
     return found
 
@@ -150,18 +155,17 @@ def test_any_cut_and_order_of_rows_within_the_lateness_gives_the_join_of_the_who
     assert sorted(found, key=str) == sorted(whole, key=str)
 
 
-@given(feed=cuts(), how=RULES, step=st.integers(1, 30))
-def test_below_the_moment_it_wakes_at_no_watermark_brings_anything_forth(
-    feed: list[Cut], how: Rules, step: int
-) -> None:
+@settings(max_examples=120)
+@given(feed=cuts(), how=RULES)
+def test_no_watermark_brings_anything_forth_before_the_moment_that_was_told(feed: list[Cut], how: Rules) -> None:
     join = ReorderedJoin(how)
     for cut in feed:
         join.step(table(cut.left), table(cut.right), watermark=cut.watermark)
-    wakes = join.wakes_at()
-    last = feed[-1].watermark
-    below = max(last, 0) + step if wakes is None else wakes - 1
-    if below >= last:
-        assert join.step(watermark=below).table.num_rows == 0
+    for watermark in range(max(feed[-1].watermark, 0), 60):
+        wakes_at = join.wakes_at()
+        if join.step(watermark=watermark).table.num_rows:
+            assert wakes_at is not None
+            assert watermark >= wakes_at
 
 
 def test_a_state_is_not_continued_under_other_rules() -> None:
@@ -182,3 +186,25 @@ def test_rows_with_other_columns_than_declared_are_refused() -> None:
         ReorderedJoin(rules()).step(other)
     with pytest.raises(ArgumentError, match="right: the time 9223372036854775807 is outside"):
         ReorderedJoin(rules()).step(None, table([Row(0, 2**63 - 1, 0, 0)]))
+
+
+def test_keys_that_are_done_leave_nothing_behind_and_their_numbers_mean_nothing_to_the_next_ones() -> None:
+    join = ReorderedJoin(rules(tolerance=2, lateness=(None, None), emit_unmatched="none"))
+    found, sizes = [], []
+    for at in range(0, 400, 10):
+        # Three keys that come once; the last one comes again in the next micro-batch, so numbers get free around it.
+        left = [Row(at + key, at, 0, at + key) for key in (0, 1, 2)]
+        right = [Row(at + key, at + 1, 0, at + key) for key in (0, 1, 2)]
+        found += numbers(join.step(table([*left, Row(at - 8, at, 0, -1)]), table(right), watermark=at - 5).table)
+        sizes.append(len(join.snapshot()))
+    found += numbers(join.step(watermark=1_000).table)
+    assert sorted(found) == [(at + key, at + key) for at in range(0, 400, 10) for key in (0, 1, 2)]
+    # The last ones are as large as the first ones, but for the width of larger numbers.
+    assert max(sizes[30:]) < 1.1 * max(sizes[2:10])
+
+
+def test_a_watermark_that_is_not_told_again_still_holds() -> None:
+    join = ReorderedJoin(rules(lateness=(None, None)))
+    join.step(table([Row(0, 1, 0, 0)]), watermark=10)
+    assert join.step(table([Row(0, 1, 0, 1)])).late == (1, 0)
+    assert join.wakes_at() is None
