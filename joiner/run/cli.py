@@ -106,7 +106,7 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
 def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings) -> int:
     try:
         # Here: nobody else needs what it imports, nor has to have it installed.
-        from joiner.spark import stage  # noqa: PLC0415 - see above
+        from joiner.spark.application import stage  # noqa: PLC0415 - see above
     except ModuleNotFoundError as error:
         print(f"joiner: {error}: the stage in Spark needs what requirements/spark.in lists", file=sys.stderr)
         return 2

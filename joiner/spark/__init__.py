@@ -1,1 +1,5 @@
-"""The join in Spark: the application stage, which runs what the plain process runs."""
+"""The join in Spark: `neighbour_join`, for anyone's streaming and batch DataFrames. `application` runs the joiner there."""
+
+from joiner.spark.frames import neighbour_join
+
+__all__ = ["neighbour_join"]

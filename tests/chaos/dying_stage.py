@@ -16,9 +16,9 @@ from typing import Any, Final
 from joiner.run.cli import main
 from joiner.run.transaction import UnitTransactions
 from joiner.run.unit import Unit
-from joiner.spark import stage
-from joiner.spark.units import Units
-from joiner.spark.worker import StateCopy, UnitProcessor
+from joiner.spark.application import stage
+from joiner.spark.application.units import Units
+from joiner.spark.application.worker import StateCopy, UnitProcessor
 from tests.chaos.dying import POINTS, Call, Point
 from tests.integration.services import signal_all, with_children
 

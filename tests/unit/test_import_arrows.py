@@ -131,6 +131,26 @@ def test_the_protocol_of_moves_knows_no_kafka_and_no_clock() -> None:
     assert [str(found) for found in imports(path) if top(found.module) in banned] == []
 
 
+def test_the_operator_in_spark_imports_the_core_alone() -> None:
+    # The application's stage beside it may import more; the operator must work from a zip of joiner/.
+    allowed = sys.stdlib_module_names | {"numpy", "pandas", "pyarrow", "pyspark", "__future__"}
+    operator = ("buckets", "frames", "processor", "reordering", "request", "rows")
+    without_spark = {"reordering", "rows"}
+    wrong = [
+        str(found)
+        for name in operator
+        for found in imports(ROOT / "joiner" / "spark" / f"{name}.py")
+        if (top(found.module) not in allowed and not _is_of(found.module, operator))
+        or (top(found.module) == "pyspark" and name in without_spark)
+    ]
+    assert wrong == []
+
+
+def _is_of(module: str, operator: tuple[str, ...]) -> bool:
+    of_spark = module.removeprefix("joiner.spark").removeprefix(".").partition(".")[0]
+    return module.startswith("joiner.core") or (module.startswith("joiner.spark") and of_spark in {"", *operator})
+
+
 def test_the_checker_imports_nothing_of_the_core_it_judges() -> None:
     wrong = [
         str(found)

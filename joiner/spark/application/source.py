@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from joiner.spark.plans import Turn, encode_plan
+from joiner.spark.application.plans import Turn, encode_plan
 
 SOURCE: Final = "lsb_plans"
 SCHEMA: Final = "slot int, plan binary"

@@ -28,7 +28,7 @@ from joiner.run.recovery import unless_fenced
 from joiner.run.settings import ApplicationSettings, JoinerSettings
 from joiner.run.transaction import SnapshotPlace, UnitTransactions
 from joiner.run.unit import UnitStopped
-from joiner.spark.plans import Outcome, Plan, Turn
+from joiner.spark.application.plans import Outcome, Plan, Turn
 
 Ends = Callable[[], Mapping[int, Mapping[str, int]]]
 """The stable ends of the input topics, by unit and topic. Raises KafkaException."""

@@ -41,11 +41,11 @@ from joiner.run.topic_watch import TopicWatch
 from joiner.run.transaction import SnapshotPlace, UnitTransactions, unsubscribed_consumer
 from joiner.run.wanted import Wanted
 from joiner.run.warming import Warm
-from joiner.spark.plans import decode_outcome
-from joiner.spark.session import grouping_keys, make_session
-from joiner.spark.source import PlanServer, read_plans
-from joiner.spark.units import Leaving, Served, Units
-from joiner.spark.worker import OUTPUT_SCHEMA, UnitProcessor
+from joiner.spark.application.plans import decode_outcome
+from joiner.spark.application.session import grouping_keys, make_session
+from joiner.spark.application.source import PlanServer, read_plans
+from joiner.spark.application.units import Leaving, Served, Units
+from joiner.spark.application.worker import OUTPUT_SCHEMA, UnitProcessor
 
 _LOOK_S: Final = 0.01
 _LAST_S: Final = 3.0

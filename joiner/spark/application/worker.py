@@ -30,7 +30,7 @@ from joiner.run.recovery import build_state
 from joiner.run.state_log import read_state
 from joiner.run.transaction import Fenced
 from joiner.run.unit import Unit, UnitStopped
-from joiner.spark.plans import Outcome, Plan, decode_plan, encode_outcome
+from joiner.spark.application.plans import Outcome, Plan, decode_plan, encode_outcome
 
 if TYPE_CHECKING:
     from joiner.run.intake import Messages

@@ -1,0 +1,163 @@
+"""`joiner.spark.neighbour_join` on this machine: equal to `joiner.join` and pandas on a large table, and its speed.
+
+    python -m bench.spark_operator --rows 10000000
+
+Two parts. *Table*: rows of both sides in parquet files are joined by Spark, by `joiner.join` and by four
+`pandas.merge_asof`; the three answers must be equal. *Stream*: files of equal size are micro-batches, joined into a
+sink that throws away, for several numbers of buckets. As many buckets as keys is what a group a key would cost.
+Seeded. Figures are of this run and machine; only their ratios mean something elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from joiner import join
+from joiner.spark import neighbour_join
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+KEYS: Final = 1_000
+SEED: Final = 1
+STREAM_BATCHES: Final = 8
+STREAM_BUCKETS: Final = (2, 8, 64, KEYS)
+
+
+def main() -> None:
+    """Run both parts and print their figures; exit status 1 where answers differ."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--rows", type=int, default=10_000_000, help="rows of both tables together")
+    parser.add_argument("--batch-rows", type=int, default=200_000, help="rows of both sides of a micro-batch")
+    parser.add_argument("--cores", type=int, default=2)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        spark = session(options.cores, Path(folder))
+        is_equal = bench_table(spark, Path(folder), options.rows)
+        for buckets in STREAM_BUCKETS:
+            bench_stream(spark, Path(folder) / f"stream-{buckets}", options.batch_rows, buckets)
+        spark.stop()
+    sys.exit(0 if is_equal else 1)
+
+
+def session(cores: int, folder: Path) -> SparkSession:
+    """Spark on this machine alone."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    spark = (
+        SparkSession.builder.master(f"local[{cores}]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "4g")
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.sql.shuffle.partitions", str(4 * cores))
+        .config(
+            "spark.sql.streaming.stateStore.providerClass",
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        )
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def rows(draw: np.random.Generator, count: int, start: int, name: str) -> pa.Table:
+    """Rows in the order of time, which begins at ``start``; a number for each, in the column ``name``."""
+    at = start + np.sort(draw.integers(0, 4 * count, count))
+    columns = {"key": draw.integers(0, KEYS, count), "at": at, name: np.arange(count), "value": draw.random(count)}
+    return pa.table(columns)
+
+
+def bench_table(spark: SparkSession, folder: Path, count: int) -> bool:
+    """Whether the three answers are equal."""
+    draw = np.random.default_rng(SEED)
+    tables = {name: rows(draw, count // 2, 0, name) for name in ("left", "right")}
+    for name, table in tables.items():
+        # Several row groups, so that it is read in parts.
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=500_000)
+    print(f"Table: {count:,} rows of both sides, {KEYS:,} keys")
+    # Once small, so that no start of a JVM or a worker is measured.
+    spark.range(10).selectExpr("id", "id as at").transform(lambda t: neighbour_join(t, t, by="id", time="at")).count()
+    frames = [spark.read.parquet(str(folder / f"{name}.parquet")) for name in tables]
+    seconds, _ = timed(
+        lambda: (
+            neighbour_join(frames[0], frames[1], by="key", time="at", order=("left", "right"))
+            .select("left", "right")
+            .write.parquet(str(folder / "joined"))
+        )
+    )
+    print(f"  Spark           {seconds:7.1f} s  {count / seconds:12,.0f} rows/s")
+    found = pq.read_table(folder / "joined").to_pandas()
+    left, right = (table.to_pandas() for table in tables.values())
+    seconds, joined = timed(lambda: join(left, right, on="at", by="key"))
+    print(f"  joiner.join     {seconds:7.1f} s  {count / seconds:12,.0f} rows/s")
+    seconds, pairs = timed(lambda: of_pandas(left, right))
+    print(f"  four merge_asof {seconds:7.1f} s  {count / seconds:12,.0f} rows/s")
+    answers = [in_order(one["left"].to_numpy(), one["right"].to_numpy()) for one in (found, joined)]
+    answers.append(np.unique(in_order(*pairs), axis=0))
+    is_equal = all(np.array_equal(answers[0], other) for other in answers[1:])
+    print(f"  {len(answers[0]):,} pairs; all three answers are {'equal' if is_equal else 'DIFFERENT'}")
+    return is_equal
+
+
+def timed(work: Any) -> tuple[float, Any]:
+    """How long a call took, in seconds, and what it returned."""
+    start = time.perf_counter()
+    result = work()
+    return time.perf_counter() - start, result
+
+
+def of_pandas(left: pd.DataFrame, right: pd.DataFrame) -> tuple[Ints, Ints]:
+    """The pairs of four as-of joins, some of them several times."""
+    found = []
+    for one, other in ((left, right), (right, left)):
+        for direction in ("backward", "forward"):
+            joined = pd.merge_asof(one, other, on="at", by="key", direction=direction)[["left", "right"]].dropna()
+            found.append(joined.astype(np.int64))
+    pairs = pd.concat(found)
+    return pairs["left"].to_numpy(), pairs["right"].to_numpy()
+
+
+def in_order(left: Ints, right: Ints) -> Ints:
+    """Pairs as an array of shape (n, 2), sorted."""
+    order = np.lexsort((right, left))
+    return np.stack([left[order], right[order]], axis=1)
+
+
+def bench_stream(spark: SparkSession, folder: Path, count: int, buckets: int) -> None:
+    """Each file of a side is a micro-batch; the first ones, which start workers, are left out of the figures."""
+    draw = np.random.default_rng(SEED)
+    frames = []
+    for name in ("left", "right"):
+        (folder / name).mkdir(parents=True)
+        for batch in range(STREAM_BATCHES):
+            path = folder / name / f"{batch}.parquet"
+            pq.write_table(rows(draw, count // 2, batch * 2 * count, name), path)
+            os.utime(path, (batch, batch))
+        schema = f"key bigint, at bigint, {name} bigint, value double"
+        frames.append(spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / name)))
+    joined = neighbour_join(frames[0], frames[1], by="key", time="at", lateness=0, buckets=buckets)
+    writer = joined.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    seconds = sorted(report.batchDuration / 1_000 for report in query.recentProgress[2:])
+    middle = seconds[len(seconds) // 2]
+    print(f"Stream: {count:,} rows a micro-batch, {buckets:5} buckets: {middle:6.2f} s, {count / middle:10,.0f} rows/s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The joiner as a stage in Spark: what the plain process runs, Kafka to Kafka, exactly once."""

@@ -1,0 +1,121 @@
+"""`ReorderedJoin` in Spark's state store, one state a bucket: what ``transformWithStateInPandas`` calls."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from joiner.core.frontier import NEVER
+from joiner.spark import rows as arrow
+from joiner.spark.buckets import in_packed_parts
+from joiner.spark.reordering import ReorderedJoin, Rules
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.stateful_processor import (
+        ExpiredTimerInfo,
+        StatefulProcessorHandle,
+        TimerValues,
+        ValueState,
+    )
+
+JOINED: Final = "packed binary, late_left long, late_right long"
+"""What comes out of the operator: a packed part of the result, or nothing, and how many rows came too late."""
+
+_US_PER_MS: Final = 1_000
+
+
+def processor(rules: Rules) -> StatefulProcessor:
+    """The processor for some rules.
+
+    Its class is made here, and refers to nothing of the project before the first row comes, so that it travels as code
+    and not as a name to import: before the first micro-batch Spark asks it for its states in a process beside the
+    driver, which does not see what ``--py-files`` brought.
+    """
+    packed = pickle.dumps(rules)
+
+    class NeighbourProcessor(StatefulProcessor):
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self._handle = handle
+            self._state = handle.getValueState("neighbour_join", "state binary")
+            self._steps: Any = None
+
+        def handleInputRows(  # noqa: N802 - the name is Spark's
+            self,
+            key: Any,
+            rows: Iterator[pd.DataFrame],
+            timerValues: TimerValues,  # noqa: N803 - passed by this name
+        ) -> Iterator[pd.DataFrame]:
+            yield from self._of_task().take(key, rows, timerValues.getCurrentWatermarkInMs)
+
+        def handleExpiredTimer(  # noqa: N802 - the name is Spark's
+            self,
+            key: Any,
+            timerValues: TimerValues,  # noqa: N803 - passed by this name
+            expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002, N803 - passed by this name
+        ) -> Iterator[pd.DataFrame]:
+            yield from self._of_task().wake(key, timerValues.getCurrentWatermarkInMs)
+
+        def close(self) -> None:
+            pass
+
+        def _of_task(self) -> Any:
+            if self._steps is None:
+                from joiner.spark.processor import Steps  # noqa: PLC0415 - not before the first row
+
+                self._steps = Steps(pickle.loads(packed), self._handle, self._state)  # noqa: S301 - packed above
+            return self._steps
+
+    return NeighbourProcessor()
+
+
+class Steps:
+    """The steps of one task: one for each bucket that has new rows, or that the watermark concerns.
+
+    The watermark of a micro-batch counts behind its rows: what was known before it decides which of them are late, so a
+    row that is not below the watermark is never late by it.
+    """
+
+    def __init__(self, rules: Rules, handle: StatefulProcessorHandle, state: ValueState) -> None:
+        """``handle`` and ``state``: those of the processor; Spark turns them to the bucket that it calls for."""
+        self._rules, self._handle, self._state = rules, handle, state
+        self._uses_watermark = any(rules.has_watermark)
+        self._done: set[Any] = set()
+
+    def take(self, bucket: Any, rows: Iterator[pd.DataFrame], watermark: Callable[[], int]) -> Iterator[pd.DataFrame]:
+        """All new rows of a bucket, packed; ``watermark``: asked for its milliseconds where there is one."""
+        parts: tuple[list[pa.Table], list[pa.Table]] = ([], [])
+        for frame in rows:
+            for side, packed in zip(frame["side"], frame["packed"], strict=True):
+                parts[side].append(arrow.from_bytes(packed))
+        left, right = (pa.concat_tables(tables) if tables else None for tables in parts)
+        yield from self._step(bucket, watermark, left, right)
+
+    def wake(self, bucket: Any, watermark: Callable[[], int]) -> Iterator[pd.DataFrame]:
+        """The watermark has passed something that a bucket waits for."""
+        # Several timers of a bucket may end in one micro-batch, and its rows have met the same watermark.
+        if bucket not in self._done:
+            yield from self._step(bucket, watermark, None, None)
+
+    def _step(
+        self, bucket: Any, watermark: Callable[[], int], left: pa.Table | None, right: pa.Table | None
+    ) -> Iterator[pd.DataFrame]:
+        self._done.add(bucket)
+        saved = self._state.get()
+        join = ReorderedJoin(self._rules) if saved is None else ReorderedJoin.restore(self._rules, bytes(saved[0]))
+        # Spark says 0 before there is any.
+        watermark_ms = watermark() if self._uses_watermark else 0
+        outcome = join.step(left, right, watermark=watermark_ms * _US_PER_MS if watermark_ms else NEVER)
+        self._state.update((join.snapshot(),))
+        wakes_at = join.wakes_at() if self._uses_watermark else None
+        if wakes_at is not None:
+            self._handle.registerTimer(max(-(-wakes_at // _US_PER_MS), watermark_ms + 1))
+        parts: list[bytes | None] = list(in_packed_parts(outcome.table))
+        if parts or any(outcome.late):
+            parts = parts or [None]
+            late_left, late_right = ([late] + [0] * (len(parts) - 1) for late in outcome.late)
+            yield pd.DataFrame({"packed": parts, "late_left": late_left, "late_right": late_right})

@@ -1,0 +1,315 @@
+"""What a user asks `neighbour_join` for, checked against the two frames before anything runs.
+
+Every refusal is an `AnalysisException` of Spark's, which says what is wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pandas as pd
+from pyspark.errors import AnalysisException
+from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from joiner.core.arguments import DURATION_MAX_NS
+from joiner.core.engine import UNMATCHED
+from joiner.core.match import DIRECTIONS, DRIVERS
+from joiner.spark.reordering import Rules
+from joiner.spark.rows import Side, in_utc
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_NAMES: Final = ("left", "right")
+_WATERMARK: Final = "spark.watermarkDelayMs"
+"""Under this name the metadata of a column say that it has a watermark."""
+
+_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_INTEGERS: Final = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
+_KEYS: Final = (
+    *(*_INTEGERS, spark.BooleanType, spark.FloatType, spark.DoubleType, spark.DecimalType, spark.StringType),
+    *(spark.BinaryType, spark.DateType, spark.TimestampType, spark.TimestampNTZType, spark.DayTimeIntervalType),
+)
+_TIMES: Final = (*_INTEGERS, spark.DateType, spark.TimestampType, spark.TimestampNTZType)
+_BUCKETS_MAX: Final = 100_000
+
+Pair = tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `neighbour_join` as they were given; see there."""
+
+    by: str | Sequence[str]
+    time: str | tuple[str, str]
+    order: str | Sequence[str] | None
+    tolerance: object
+    direction: str
+    driver: str
+    lateness: object
+    emit_unmatched: str
+    suffixes: tuple[str, str]
+    buckets: int | None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to do, and what comes out. ``types``: those of the columns of either side, where keys have become equal."""
+
+    rules: Rules
+    types: tuple[list[spark.DataType], list[spark.DataType]]
+    result: spark.StructType
+    is_streaming: bool
+
+    @classmethod
+    def of(cls, left: DataFrame, right: DataFrame, options: Options) -> Request:
+        """Raises `AnalysisException`."""
+        _check_choices(options)
+        session = left.sparkSession
+        is_sensitive = session.conf.get("spark.sql.caseSensitive") == "true"
+        frames = [_Frame.of(name, frame, is_sensitive) for name, frame in zip(_NAMES, (left, right), strict=True)]
+        times = (options.time,) * 2 if isinstance(options.time, str) else tuple(options.time)
+        if len(times) != len(_NAMES):
+            raise AnalysisException(f"time = {options.time!r}: one name is needed, or (left, right)")
+        by = [options.by] if isinstance(options.by, str) else list(options.by)
+        keys = [[frame.place(name, "by") for name in by] for frame in frames]
+        at = [frame.place(name, "time") for frame, name in zip(frames, times, strict=True)]
+        _check_times(frames, at)
+        frames = _with_equal_keys(frames, keys)
+        unit = _Unit.of(frames[0].fields[at[0]].dataType)
+        marked = _has_watermark(frames, at) if left.isStreaming or right.isStreaming else (False, False)
+        lateness = unit.of_sides(options.lateness)
+        if _check_streaming(left, right):
+            _check_state_store(session)
+            _check_progress(marked, lateness)
+        order = _order(options.order, frames)
+        sides = [
+            frame.side(tuple(key), time, places)
+            for frame, key, time, places in zip(frames, keys, at, order, strict=True)
+        ]
+        rules = Rules(
+            sides=(sides[0], sides[1]),
+            tolerance=None if options.tolerance is None else unit.duration("tolerance", options.tolerance),
+            lateness=lateness,
+            has_watermark=marked,
+            direction=options.direction,
+            driver=options.driver,
+            emit_unmatched=options.emit_unmatched,
+            buckets=_buckets(options.buckets, session) if by else 1,
+        )
+        types = [[field.dataType for field in frame.fields] for frame in frames]
+        result = _result(frames, rules.sides, options.suffixes)
+        return cls(rules, (types[0], types[1]), result, left.isStreaming)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The columns of one of the two frames."""
+
+    name: str
+    fields: list[spark.StructField]
+    is_sensitive: bool
+
+    @classmethod
+    def of(cls, name: str, frame: DataFrame, is_sensitive: bool) -> _Frame:  # noqa: FBT001 - private
+        return cls(name, list(frame.schema.fields), is_sensitive)
+
+    def folded(self, name: str) -> str:
+        return name if self.is_sensitive else name.lower()
+
+    def places(self, name: str) -> list[int]:
+        return [at for at, field in enumerate(self.fields) if self.folded(field.name) == self.folded(name)]
+
+    def place(self, name: str, argument: str) -> int:
+        places = self.places(name)
+        if not places:
+            has = ", ".join(repr(field.name) for field in self.fields)
+            raise AnalysisException(f"{argument}: {self.name} has no column {name!r}; it has {has}")
+        if len(places) > 1:
+            raise AnalysisException(f"{argument}: {self.name} has {len(places)} columns {name!r}; rename or drop one")
+        return places[0]
+
+    def side(self, by: tuple[int, ...], time: int, order: tuple[int, ...]) -> Side:
+        others = tuple(at for at in range(len(self.fields)) if at not in by)
+        schema = to_arrow_schema(spark.StructType(self.fields), timezone="UTC")
+        return Side(self.name, by, time, order, others, in_utc(schema))
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """What durations are counted in: microseconds, or the unit of integer times."""
+
+    is_datetime: bool
+
+    @classmethod
+    def of(cls, kind: spark.DataType) -> _Unit:
+        return cls(not isinstance(kind, _INTEGERS))
+
+    def of_sides(self, value: object) -> tuple[int | None, int | None]:
+        """A lateness for both sides or for each; None: not given."""
+        sides = list(value) if isinstance(value, (tuple, list)) else [value, value]
+        if len(sides) != len(_NAMES):
+            raise AnalysisException(f"lateness = {value!r}: one duration is needed, or (left, right)")
+        left, right = (None if one is None else self.duration("lateness", one) for one in sides)
+        return left, right
+
+    def duration(self, name: str, value: object) -> int:
+        """Raises `AnalysisException` for what is no duration, or a negative one."""
+        found = self._timedelta(name, value) if self.is_datetime else value
+        if isinstance(found, bool) or not isinstance(found, (int, np.integer)):
+            raise AnalysisException(f"{name} = {value!r}: an integer is needed where times are integers")
+        if not 0 <= found <= DURATION_MAX_NS:
+            raise AnalysisException(f"{name} = {value!r}: it must not be negative, nor above 2**63 - 1")
+        return int(found)
+
+    def _timedelta(self, name: str, value: object) -> int:
+        if not isinstance(value, (str, timedelta, np.timedelta64)):
+            raise AnalysisException(
+                f"{name} = {value!r}: a duration is needed where times are dates or timestamps, "
+                "such as '10 seconds' or datetime.timedelta(seconds=10)"
+            )
+        try:
+            found = pd.Timedelta(value)
+        except ValueError as error:
+            raise AnalysisException(f"{name} = {value!r}: {error}; write it like '10 seconds'") from error
+        if found is pd.NaT:
+            raise AnalysisException(f"{name} = {value!r} is no duration")
+        return int(found.value // 1_000)
+
+
+def _check_choices(options: Options) -> None:
+    for name, value, known in (
+        ("direction", options.direction, DIRECTIONS),
+        ("driver", options.driver, DRIVERS),
+        ("emit_unmatched", options.emit_unmatched, UNMATCHED),
+    ):
+        if value not in known:
+            raise AnalysisException(f"{name} = {value!r} is not known; it is one of {', '.join(map(repr, known))}")
+
+
+def _check_times(frames: list[_Frame], at: list[int]) -> None:
+    kinds = [frame.fields[place].dataType for frame, place in zip(frames, at, strict=True)]
+    for frame, place, kind in zip(frames, at, kinds, strict=True):
+        if not isinstance(kind, _TIMES):
+            raise AnalysisException(
+                f"time: {frame.name}[{frame.fields[place].name!r}] is {kind.simpleString()}; it must be a timestamp, a "
+                "timestamp_ntz, a date or an integer: times that are not exact have no certain neighbours"
+            )
+    if _Unit.of(kinds[0]) != _Unit.of(kinds[1]) or (_Unit.of(kinds[0]).is_datetime and kinds[0] != kinds[1]):
+        shown = " and of right ".join(kind.simpleString() for kind in kinds)
+        raise AnalysisException(f"time: that of left is {shown}; cast one of them, so that both mean the same")
+
+
+def _with_equal_keys(frames: list[_Frame], keys: list[list[int]]) -> list[_Frame]:
+    """The frames, in whose keys integers of two widths have become the wider one."""
+    fields = [list(frame.fields) for frame in frames]
+    for places in zip(*keys, strict=True):
+        kinds = [frame.fields[place].dataType for frame, place in zip(frames, places, strict=True)]
+        for frame, place, kind in zip(frames, places, kinds, strict=True):
+            if not isinstance(kind, _KEYS) or getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
+                raise AnalysisException(
+                    f"by: {frame.name}[{frame.fields[place].name!r}] is {kind.simpleString()}, by which rows cannot be "
+                    "grouped here; take its parts, or a plain value made of it"
+                )
+        if all(isinstance(kind, _INTEGERS) for kind in kinds):
+            wider = max(kinds, key=lambda kind: [type(kind) is known for known in _INTEGERS].index(True))
+            for of_side, place in zip(fields, places, strict=True):
+                of_side[place] = spark.StructField(of_side[place].name, wider, metadata=of_side[place].metadata)
+        elif kinds[0] != kinds[1]:
+            name = frames[0].fields[places[0]].name
+            raise AnalysisException(
+                f"by: left[{name!r}] is {kinds[0].simpleString()}, right[{name!r}] is {kinds[1].simpleString()}; cast "
+                "one of them"
+            )
+    return [replace(frame, fields=of_side) for frame, of_side in zip(frames, fields, strict=True)]
+
+
+def _has_watermark(frames: list[_Frame], at: list[int]) -> tuple[bool, bool]:
+    for frame, place in zip(frames, at, strict=True):
+        others = [field.name for field in frame.fields if _WATERMARK in (field.metadata or {})]
+        time = frame.fields[place]
+        if others and _WATERMARK not in (time.metadata or {}):
+            raise AnalysisException(
+                f"{frame.name} has its watermark on {others[0]!r}, not on {time.name!r}, its time: "
+                f"call withWatermark({time.name!r}, …)"
+            )
+    left, right = (_WATERMARK in (frame.fields[place].metadata or {}) for frame, place in zip(frames, at, strict=True))
+    return left, right
+
+
+def _check_streaming(left: DataFrame, right: DataFrame) -> bool:
+    if left.isStreaming != right.isStreaming:
+        which = _NAMES if left.isStreaming else _NAMES[::-1]
+        raise AnalysisException(
+            f"{which[0]} is a stream and {which[1]} is a table: a table has no progress that could make a neighbour "
+            "certain. Read both as streams, or join each batch with the table in foreachBatch"
+        )
+    return left.isStreaming
+
+
+def _check_state_store(session: SparkSession) -> None:
+    provider = session.conf.get(_PROVIDER)
+    if "HDFSBackedStateStoreProvider" in str(provider):
+        raise AnalysisException(
+            f"the state of a stream needs RocksDB, and {_PROVIDER} is {provider}: call "
+            f'spark.conf.set("{_PROVIDER}", "{_ROCKSDB}") before neighbour_join'
+        )
+
+
+def _check_progress(marked: tuple[bool, bool], lateness: tuple[int | None, int | None]) -> None:
+    for name, has_watermark, own in zip(_NAMES, marked, lateness, strict=True):
+        if not has_watermark and own is None:
+            raise AnalysisException(
+                f"{name} is a stream with neither watermark nor lateness, so no neighbour would ever be certain: "
+                f"call {name}.withWatermark(time, '10 minutes'), or say by lateness=… how far a row may lag behind the "
+                "largest time of its key"
+            )
+
+
+def _order(order: str | Sequence[str] | None, frames: list[_Frame]) -> list[tuple[int, ...]]:
+    """Of each side, all places, those that were asked for first."""
+    names = [] if order is None else [order] if isinstance(order, str) else list(order)
+    for name in names:
+        if not any(frame.places(name) for frame in frames):
+            raise AnalysisException(f"order: neither left nor right has a column {name!r}")
+    found = []
+    for frame in frames:
+        first = [frame.place(name, "order") for name in names if frame.places(name)]
+        found.append(tuple(dict.fromkeys([*first, *range(len(frame.fields))])))
+    return found
+
+
+def _buckets(buckets: object, session: SparkSession) -> int:
+    if buckets is None:
+        buckets = int(str(session.conf.get("spark.sql.shuffle.partitions")))
+    if isinstance(buckets, bool) or not isinstance(buckets, int) or not 1 <= buckets <= _BUCKETS_MAX:
+        raise AnalysisException(f"buckets = {buckets!r}: an integer from 1 to {_BUCKETS_MAX} is needed")
+    return buckets
+
+
+def _result(frames: list[_Frame], sides: tuple[Side, Side], suffixes: tuple[str, str]) -> spark.StructType:
+    """The columns of the result, any of which may be null: a row of one side may stand alone."""
+    left, right = ([frame.fields[at] for at in side.others] for frame, side in zip(frames, sides, strict=True))
+    folded = frames[0].folded
+    shared = {folded(field.name) for field in left} & {folded(field.name) for field in right}
+    fields = [_nullable(frames[0].fields[at], "") for at in sides[0].by]
+    for of_side, suffix in zip((left, right), suffixes, strict=True):
+        fields += [_nullable(field, suffix if folded(field.name) in shared else "") for field in of_side]
+    names = [folded(field.name) for field in fields]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise AnalysisException(
+            f"suffixes = {suffixes!r}: the result would have two columns {twice[0]!r}; choose others, or rename one"
+        )
+    return spark.StructType(fields)
+
+
+def _nullable(field: spark.StructField, suffix: str) -> spark.StructField:
+    metadata = {name: value for name, value in (field.metadata or {}).items() if name != _WATERMARK}
+    return spark.StructField(field.name + suffix, field.dataType, nullable=True, metadata=metadata)

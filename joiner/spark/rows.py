@@ -1,0 +1,202 @@
+"""Rows as Arrow tables: what the neighbour join asks of them. No Spark here, and no state.
+
+Columns are addressed by their place, never by name: names are the business of whoever declares the result. Arrow
+holds every type of Spark exactly (a null among integers, nested columns, the whole range of timestamps), which pandas
+does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from joiner.core.arguments import TIME_MAX_NS, TIME_MIN_NS
+from joiner.core.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+
+NOBODY: Final = -1
+"""The row of a record that has no partner."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """Where things stand in the rows of one side: places of columns.
+
+    ``by``: the key. ``time``: the event time. ``order``: what decides between rows of equal key and time, all columns,
+    the most important one first. ``others``: what the result takes beside the key. ``schema``: see `in_utc`.
+    """
+
+    name: str
+    by: tuple[int, ...]
+    time: int
+    order: tuple[int, ...]
+    others: tuple[int, ...]
+    schema: pa.Schema
+
+
+def in_utc(schema: pa.Schema) -> pa.Schema:
+    """The same columns, whatever the session's time zone is called; names are their places, ``c0``, ``c1``, …"""
+    return pa.schema([pa.field(f"c{place}", _in_utc(kind)) for place, kind in enumerate(schema.types)])
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_in_utc(kind.key_type), kind.item_field.with_type(_in_utc(kind.item_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    return kind
+
+
+def to_bytes(table: pa.Table) -> bytes:
+    """A table as one Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def from_bytes(data: bytes) -> pa.Table:
+    """Inverse of `to_bytes`."""
+    return pa.ipc.open_stream(data).read_all()
+
+
+def as_declared(table: pa.Table, side: Side) -> pa.Table:
+    """The table with the columns of ``side``. Raises `ArgumentError` where it has others."""
+    try:
+        return table.rename_columns(side.schema.names).cast(side.schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise ArgumentError(
+            f"{side.name}: rows of {table.schema.types} came where {side.schema.types} are declared ({error}); columns "
+            "cannot change while a query lives: begin with a new checkpoint folder"
+        ) from error
+
+
+def complete(table: pa.Table, side: Side) -> Bools:
+    """Which rows have a time and all of a key, shape (n,). The others are nobody's neighbours."""
+    found: Bools = np.ones(table.num_rows, dtype=bool)
+    for place in (*side.by, side.time):
+        if table.column(place).null_count:
+            found &= table.column(place).is_valid().to_numpy()
+    return found
+
+
+def times(table: pa.Table, side: Side) -> Ints:
+    """Event times: integers as they are, dates and timestamps in microseconds since the epoch, UTC.
+
+    Raises `ArgumentError` for an integer that the buffer cannot hold. Timestamps of Spark all fit.
+    """
+    column = table.column(side.time)
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("us"))
+    values: Ints = column.cast(pa.int64()).to_numpy().astype(np.int64, copy=False)
+    outside = (values < TIME_MIN_NS) | (values > TIME_MAX_NS)
+    if outside.any():
+        raise ArgumentError(
+            f"{side.name}: the time {values[outside.argmax()]} is outside {TIME_MIN_NS} .. {TIME_MAX_NS}; "
+            "filter such rows out"
+        )
+    return values
+
+
+def keys_of(table: pa.Table, side: Side) -> pa.Table:
+    """The columns of the key, equally named for both sides."""
+    return table.select(list(side.by)).rename_columns(_names(len(side.by)))
+
+
+def codes(keys: pa.Table) -> Ints:
+    """The rows as numbers: equal ones for equal keys, counted from 0 in the order in which they first come.
+
+    As in Spark's own joins NaN equals NaN, and 0.0 equals -0.0.
+    """
+    found = np.zeros(keys.num_rows, dtype=np.int64)
+    for place, column in enumerate(keys.columns):
+        values = _plain(column.to_numpy()) if pa.types.is_floating(column.type) else column.combine_chunks()
+        of_one = values.dictionary_encode().indices.to_numpy().astype(np.int64)
+        found = _in_first_order(found * (of_one.max(initial=0) + 1) + of_one) if place else of_one
+    return found
+
+
+def _plain(floats: NDArray[np.floating[Any]]) -> pa.Array:
+    """One form of NaN and of zero, of which there are many and two."""
+    floats = floats + 0.0
+    floats[np.isnan(floats)] = np.nan
+    return pa.array(floats)
+
+
+def _in_first_order(values: Ints) -> Ints:
+    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    place = np.empty(len(first), dtype=np.int64)
+    place[np.argsort(first)] = np.arange(len(first))
+    of_each: Ints = place[inverse]
+    return of_each
+
+
+def ordered(table: pa.Table, key: Ints, time: Ints, side: Side) -> Ints:
+    """The rows of ``table`` in the order of time, those of one key and time in the order of ``side.order``.
+
+    Nulls come first. Nested columns, which Arrow does not compare, are ordered by their written form: some order, the
+    same one every time. Rows that are equal in all columns are interchangeable.
+    """
+    found: Ints = np.lexsort((key, time))
+    same = (np.diff(time[found]) == 0) & (np.diff(key[found]) == 0)
+    if not same.any():
+        return found
+    tied = np.zeros(len(found), dtype=bool)
+    tied[1:] |= same
+    tied[:-1] |= same
+    places = tied.nonzero()[0]
+    rows = found[places]
+    group = np.cumsum(np.concatenate(([True], ~same)))[places]
+    at = np.arange(len(rows))
+    for place in side.order:
+        rank = _ranks(table.column(place).take(rows[at]))
+        by_rank = np.lexsort((rank, group))
+        at, rank, group = at[by_rank], rank[by_rank], group[by_rank]
+        starts = (np.diff(group) != 0) | (np.diff(rank) != 0)
+        if starts.all():
+            break
+        group = np.cumsum(np.concatenate(([True], starts)))
+    found[places] = rows[at]
+    return found
+
+
+def _ranks(column: pa.ChunkedArray) -> Ints:
+    """Equal numbers for equal values, larger ones for larger values, the smallest one for null."""
+    if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
+        column = pa.chunked_array([[repr(value) for value in column.to_pylist()]], pa.string())
+    ranks: Ints = pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
+    ranks[column.is_null().to_numpy()] = NOBODY
+    return ranks
+
+
+def beside(tables: tuple[pa.Table, pa.Table], sides: tuple[Side, Side], left: Ints, right: Ints) -> pa.Table:
+    """Rows of both tables side by side: the key, the others of the left, the others of the right; `NOBODY` gives nulls.
+
+    The key is that of the left row, or of the right one where there is no left one.
+    """
+    columns: list[Any] = []
+    if sides[0].by:
+        keys = pa.concat_tables(keys_of(table, side) for table, side in zip(tables, sides, strict=True))
+        columns = keys.take(np.where(left != NOBODY, left, tables[0].num_rows + right)).columns
+    for table, side, rows in zip(tables, sides, (left, right), strict=True):
+        taken = table.select(list(side.others)).take(pa.array(rows, mask=rows == NOBODY))
+        columns += taken.columns
+    return pa.table(columns, names=_names(len(columns)))
+
+
+def _names(count: int) -> list[str]:
+    return [f"c{place}" for place in range(count)]

@@ -1,0 +1,95 @@
+"""What must have come out of the join of rows without an arrival order: nested loops over the rows that are settled.
+
+Put together from `joiner.check.oracle` alone. A row is settled once the frontier of its own side and key lies above its
+time; settled rows are in the order of time and content, and behind them stands what is promised.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from joiner.check import oracle
+from joiner.check.oracle import ALL_KEYS, Mark, Rec
+
+NOT_YET: Final = -(2**63)
+KEYS: Final = 3
+
+
+class Row(NamedTuple):
+    """A key, a time, what decides between equal times, and a number that makes the row one of its own."""
+
+    key: int | None
+    ts: int | None
+    first: int
+    number: int
+
+
+Numbered = tuple[int | None, int | None]
+"""A row of the result: the numbers of the left and of the right row."""
+
+
+class Expected:
+    """One side as the nested loops see it: which rows are late, which settled, how far each key is."""
+
+    def __init__(self, lateness: int | None, *, has_watermark: bool) -> None:
+        self.accepted: list[Row] = []
+        self.late = 0
+        self.alone: set[int] = set()
+        self._lateness, self._has_watermark = lateness, has_watermark
+        self._watermark = NOT_YET
+
+    def take(self, rows: list[Row], watermark: int) -> None:
+        before = {row.key: self.frontier(row.key) for row in rows}
+        for row in rows:
+            if row.key is None or row.ts is None:
+                self.alone.add(row.number)
+            elif row.ts < before[row.key]:
+                self.late += 1
+            else:
+                self.accepted.append(row)
+        self._watermark = watermark if self._has_watermark else NOT_YET
+
+    def frontier(self, key: int | None) -> int:
+        own = [
+            row.ts - self._lateness
+            for row in self.accepted
+            if row.key == key and row.ts is not None and self._lateness is not None
+        ]
+        return max([*own, self._watermark])
+
+    def entries(self, *, ends: bool) -> list[Rec | Mark]:
+        """The settled rows in the order of time and content, and then what is promised."""
+        settled = [row for row in self.accepted if ends or (row.ts or 0) < self.frontier(row.key)]
+        settled.sort(key=lambda row: (row.ts, row.first, row.number))
+        found: list[Rec | Mark] = [Rec(row.key or 0, row.ts or 0, row.number) for row in settled]
+        found += [Mark(key, self.frontier(key), -1) for key in range(KEYS)]
+        return [*found, Mark(ALL_KEYS, self._watermark, -1)]
+
+
+def in_log_order(entries: list[Rec | Mark]) -> tuple[list[Rec | Mark], dict[int, int]]:
+    """Entries with rising positions, and which row each position is."""
+    numbered = [entry._replace(seq=at) for at, entry in enumerate(entries)]
+    return numbered, {at: entry.seq for at, entry in enumerate(entries)}
+
+
+def expected_rows(
+    sides: list[Expected],
+    *,
+    tolerance: int | None = None,
+    direction: str = "both",
+    driver: str = "both",
+    emit_unmatched: str = "none",
+    ends: bool = False,
+) -> list[Numbered]:
+    """All that must have come out, sorted."""
+    (left, of_left), (right, of_right) = (in_log_order(one.entries(ends=ends)) for one in sides)
+    options: dict[str, Any] = {"tolerance_ns": tolerance, "direction": direction, "driver": driver}
+    found: list[Numbered] = [
+        (of_left[i], of_right[j]) for i, j in oracle.join(left, right, closed=ends, **options).pairs
+    ]
+    alone = oracle.unmatched(left, right, closed=ends, **options)
+    if emit_unmatched in {"left", "both"}:
+        found += [(number, None) for number in {of_left[i] for i in alone[0]} | sides[0].alone]
+    if emit_unmatched in {"right", "both"}:
+        found += [(None, number) for number in {of_right[i] for i in alone[1]} | sides[1].alone]
+    return sorted(found, key=str)

@@ -1,0 +1,210 @@
+"""Is what the Spark operator emits, for any cut into micro-batches, the certain part of the join of the whole tables?
+
+The expectation is that of tests/property/settled.py, which knows nothing of the code that is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joiner import ArgumentError
+from joiner.spark.reordering import ReorderedJoin, Rules, join_whole
+from joiner.spark.rows import Side
+from tests.property.settled import KEYS, NOT_YET, Expected, Numbered, Row, expected_rows
+
+SCHEMA = pa.schema([("c0", pa.string()), ("c1", pa.int64()), ("c2", pa.int64()), ("c3", pa.int64())])
+LATENESS = st.none() | st.integers(0, 8)
+
+
+class Cut(NamedTuple):
+    """A micro-batch: rows of both sides, and the watermark behind them."""
+
+    left: list[Row]
+    right: list[Row]
+    watermark: int
+
+
+def table(rows: Sequence[Row]) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [[], [], [], []]
+    key, ts, first, number = columns
+    return pa.table([[None if k is None else f"key{k}" for k in key], ts, first, number], schema=SCHEMA)
+
+
+def side(name: str) -> Side:
+    # Equal times are decided by the third column first, so neither by the order of arrival nor by the number.
+    return Side(name, by=(0,), time=1, order=(2, 0, 1, 3), others=(1, 3), schema=SCHEMA)
+
+
+def rules(**options: Any) -> Rules:
+    given_options = {
+        "tolerance": None,
+        "lateness": (0, 0),
+        "has_watermark": (True, True),
+        "direction": "both",
+        "driver": "both",
+        "emit_unmatched": "both",
+        "buckets": 1,
+    }
+    return Rules(sides=(side("left"), side("right")), **(given_options | options))
+
+
+RULES = st.builds(
+    rules,
+    tolerance=st.none() | st.integers(0, 6),
+    lateness=st.tuples(LATENESS, LATENESS),
+    has_watermark=st.tuples(st.booleans(), st.booleans()),
+    direction=st.sampled_from(("both", "backward", "forward", "nearest")),
+    driver=st.sampled_from(("both", "left", "right")),
+    emit_unmatched=st.sampled_from(("both", "left", "none")),
+)
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> list[Cut]:
+    """Micro-batches of few keys and times, hence ties, in any disorder; watermarks that rise now and then.
+
+    Numbers fall, so that the order of content is never that of arrival.
+    """
+    found: list[Cut] = []
+    watermark, number = NOT_YET, 1_000
+    key = st.sampled_from((*range(KEYS), *range(KEYS), None))
+    # The narrower, the more ties.
+    width = draw(st.sampled_from((1, 3, 13)))
+    ts = st.sampled_from((*range(width), *range(width), None))
+    for base in range(draw(st.integers(1, 6))):
+        sides: list[list[Row]] = []
+        for _ in "lr":
+            rows = draw(st.lists(st.tuples(key, ts, st.integers(0, 1)), max_size=6))
+            sides.append(
+                [Row(k, None if t is None else t + base * 3, a, number - i) for i, (k, t, a) in enumerate(rows)]
+            )
+            number -= len(rows)
+        watermark = max(watermark, draw(st.sampled_from((NOT_YET, NOT_YET, 0, 3, 5, 7, 12, 20, 40))))
+        found.append(Cut(sides[0], sides[1], watermark))
+    return found
+
+
+def numbers(joined: pa.Table) -> list[Numbered]:
+    return list(zip(joined.column(2).to_pylist(), joined.column(4).to_pylist(), strict=True))
+
+
+def pairs(rows: list[Numbered]) -> list[tuple[int, int]]:
+    return [(left, right) for left, right in rows if left is not None and right is not None]
+
+
+def asked(how: Rules) -> dict[str, Any]:
+    return {name: getattr(how, name) for name in ("tolerance", "direction", "driver", "emit_unmatched")}
+
+
+@settings(max_examples=400)
+@given(feed=cuts(), how=RULES, ends=st.booleans())
+def test_after_every_micro_batch_the_certain_part_has_come_out_and_nothing_else(
+    feed: list[Cut], how: Rules, *, ends: bool
+) -> None:
+    join, found, late = ReorderedJoin(how), [], [0, 0]
+    sides = [Expected(how.lateness[at], has_watermark=how.has_watermark[at]) for at in (0, 1)]
+    for at, cut in enumerate(feed):
+        last = ends and at == len(feed) - 1
+        outcome = join.step(table(cut.left), table(cut.right), watermark=cut.watermark, ends=last)
+        for one, rows in zip(sides, (cut.left, cut.right), strict=True):
+            one.take(rows, cut.watermark)
+        found += numbers(outcome.table)
+        late = [before + now for before, now in zip(late, outcome.late, strict=True)]
+        assert sorted(found, key=str) == expected_rows(sides, **asked(how), ends=last)
+        assert late == [one.late for one in sides]
+
+
+@given(feed=cuts(), how=RULES)
+def test_a_snapshot_and_restore_after_any_micro_batch_changes_nothing(feed: list[Cut], how: Rules) -> None:
+    whole, parted = ReorderedJoin(how), ReorderedJoin(how)
+    for cut in feed:
+        given_rows = table(cut.left), table(cut.right)
+        first = whole.step(*given_rows, watermark=cut.watermark)
+        second = parted.step(*given_rows, watermark=cut.watermark)
+        assert first.table.equals(second.table)
+        assert first.late == second.late
+        parted = ReorderedJoin.restore(how, parted.snapshot())
+
+
+@given(feed=cuts(), how=RULES, data=st.data())
+def test_any_cut_and_order_of_rows_within_the_lateness_gives_the_join_of_the_whole_tables(
+    feed: list[Cut], how: Rules, data: st.DataObject
+) -> None:
+    # No row is farther behind than this.
+    how = replace(how, lateness=(40, 40), has_watermark=(True, True))
+    lefts, rights = [row for cut in feed for row in cut.left], [row for cut in feed for row in cut.right]
+    whole = numbers(join_whole(how, table(lefts), table(rights)))
+    left, right = data.draw(st.permutations(lefts)), data.draw(st.permutations(rights))
+    assert sorted(numbers(join_whole(how, table(left), table(right))), key=str) == sorted(whole, key=str)
+    join, found = ReorderedJoin(how), []
+    for _ in range(data.draw(st.integers(0, 4))):
+        i, j = data.draw(st.integers(0, len(left))), data.draw(st.integers(0, len(right)))
+        found += numbers(join.step(table(left[:i]), table(right[:j])).table)
+        left, right = left[i:], right[j:]
+    found += numbers(join.step(table(left), table(right), watermark=1_000).table)
+    # What is unmatched may not be known yet: where nothing limits how far apart neighbours are, one may still come.
+    assert sorted(pairs(found)) == sorted(pairs(whole))
+    found += numbers(join.step(ends=True).table)
+    assert sorted(found, key=str) == sorted(whole, key=str)
+
+
+@settings(max_examples=120)
+@given(feed=cuts(), how=RULES)
+def test_no_watermark_brings_anything_forth_before_the_moment_that_was_told(feed: list[Cut], how: Rules) -> None:
+    join = ReorderedJoin(how)
+    for cut in feed:
+        join.step(table(cut.left), table(cut.right), watermark=cut.watermark)
+    for watermark in range(max(feed[-1].watermark, 0), 60):
+        wakes_at = join.wakes_at()
+        if join.step(watermark=watermark).table.num_rows:
+            assert wakes_at is not None
+            assert watermark >= wakes_at
+
+
+def test_a_state_is_not_continued_under_other_rules() -> None:
+    join = ReorderedJoin(rules(lateness=(1, 2), buckets=4))
+    join.step(table([Row(0, 1, 0, 0)]))
+    for changed, text in (
+        ({"buckets": 8}, "buckets was 4, is now 8"),
+        ({"lateness": (1, 3)}, r"lateness was \[1, 2\], is now \[1, 3\]"),
+        ({"direction": "nearest"}, "direction was both, is now nearest"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            ReorderedJoin.restore(rules(**({"lateness": (1, 2), "buckets": 4} | changed)), join.snapshot())
+
+
+def test_rows_with_other_columns_than_declared_are_refused() -> None:
+    other = pa.table({"key": ["a"], "at": ["not a time"], "first": [1], "number": [1]})
+    with pytest.raises(ArgumentError, match=r"left: rows of .* came where .* are declared"):
+        ReorderedJoin(rules()).step(other)
+    with pytest.raises(ArgumentError, match="right: the time 9223372036854775807 is outside"):
+        ReorderedJoin(rules()).step(None, table([Row(0, 2**63 - 1, 0, 0)]))
+
+
+def test_keys_that_are_done_leave_nothing_behind_and_their_numbers_mean_nothing_to_the_next_ones() -> None:
+    join = ReorderedJoin(rules(tolerance=2, lateness=(None, None), emit_unmatched="none"))
+    found, sizes = [], []
+    for at in range(0, 400, 10):
+        # Three keys that come once; the last one comes again in the next micro-batch, so numbers get free around it.
+        left = [Row(at + key, at, 0, at + key) for key in (0, 1, 2)]
+        right = [Row(at + key, at + 1, 0, at + key) for key in (0, 1, 2)]
+        found += numbers(join.step(table([*left, Row(at - 8, at, 0, -1)]), table(right), watermark=at - 5).table)
+        sizes.append(len(join.snapshot()))
+    found += numbers(join.step(watermark=1_000).table)
+    assert sorted(found) == [(at + key, at + key) for at in range(0, 400, 10) for key in (0, 1, 2)]
+    # The last ones are as large as the first ones, but for the width of larger numbers.
+    assert max(sizes[30:]) < 1.1 * max(sizes[2:10])
+
+
+def test_a_watermark_that_is_not_told_again_still_holds() -> None:
+    join = ReorderedJoin(rules(lateness=(None, None)))
+    join.step(table([Row(0, 1, 0, 0)]), watermark=10)
+    assert join.step(table([Row(0, 1, 0, 1)])).late == (1, 0)
+    assert join.wakes_at() is None

@@ -1,0 +1,49 @@
+"""One Spark session for all tests of a process: local, two cores, RocksDB as state store."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pyspark.sql import SparkSession
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+PARTITIONS: Final = 3
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        folder = tmp_path_factory.mktemp("spark")
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.local.dir", str(folder / "local"))
+            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+            .config("spark.sql.shuffle.partitions", str(PARTITIONS))
+            .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+            # Not the zone of the machine: no result may depend on it.
+            .config("spark.sql.session.timeZone", "Asia/Tokyo")
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _sockets_of_pyspark() -> Iterator[None]:
+    # pyspark leaves sockets to the collector of garbage, which tells so.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield

@@ -1,0 +1,103 @@
+"""A query of `neighbour_join` over two folders of files: what a test gives it becomes one micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from joiner.spark import neighbour_join
+from tests.property.settled import Numbered, Row
+
+US: Final = 1_000_000
+_COLUMNS: Final = "key string, at {}, first bigint, number bigint"
+
+
+def columns(rows: Sequence[Row], *, in_seconds: bool) -> pa.Table:
+    """Rows as a table; with ``in_seconds`` their times are timestamps."""
+    at = pa.array([None if row.ts is None else row.ts * US for row in rows], pa.timestamp("us", "UTC"))
+    if not in_seconds:
+        at = pa.array([row.ts for row in rows], pa.int64())
+    key = pa.array([None if row.key is None else f"key{row.key}" for row in rows], pa.string())
+    first, number = (pa.array([row[place] for row in rows], pa.int64()) for place in (2, 3))
+    return pa.table({"key": key, "at": at, "first": first, "number": number})
+
+
+def numbers(frame: DataFrame) -> list[Numbered]:
+    """Which rows stand beside each other in a result, by their numbers, sorted."""
+    return sorted(map(tuple, frame.select("number_left", "number_right").collect()), key=str)
+
+
+class Streams:
+    """Two streams that are joined. Times are timestamps in whole seconds if there is a watermark, else integers.
+
+    ``options``: those of `neighbour_join`. ``source``: those of the file source.
+    """
+
+    def __init__(self, spark: SparkSession, folder: Path, *, watermark: str | None = None, **options: Any) -> None:
+        self.spark, self._folder, self._watermark = spark, folder, watermark
+        self.options: dict[str, Any] = {"by": "key", "time": "at", "order": "first"} | options
+        self.query: StreamingQuery | None = None
+        self._given = 0
+        # By number of the micro-batch, so that one that is done again after a restart counts once.
+        self._found: dict[int, list[Numbered]] = {}
+        for name in ("left", "right"):
+            (folder / name).mkdir(parents=True)
+
+    def give(self, left: Sequence[Row] = (), right: Sequence[Row] = (), *, files: int = 1) -> None:
+        """Lay rows into the folders, in one file a side or several, and wait until the query has taken them."""
+        self._given += 1
+        for name, rows in (("left", left), ("right", right)):
+            for part in range(min(files, len(rows))):
+                path = self._folder / name / f"{self._given}-{part}.parquet"
+                hidden = path.with_name(f"_{path.name}")
+                pq.write_table(columns(rows[part::files], in_seconds=self._watermark is not None), hidden)
+                hidden.rename(path)
+        self.wait()
+
+    def wait(self) -> None:
+        """Start the query if none runs, and wait until it has nothing to do."""
+        self.query = self.query or self.start()
+        self.query.processAllAvailable()
+
+    def start(self, mode: str = "append") -> StreamingQuery:
+        """A query that goes on from the checkpoint of the one before."""
+        joined = neighbour_join(self.side("left"), self.side("right"), **self.options)
+        writer = joined.writeStream.outputMode(mode).option("checkpointLocation", str(self._folder / "checkpoint"))
+        return writer.foreachBatch(self._take).start()
+
+    def side(self, name: str) -> DataFrame:
+        kind = "bigint" if self._watermark is None else "timestamp"
+        frame = self.spark.readStream.schema(_COLUMNS.format(kind)).parquet(str(self._folder / name))
+        return frame if self._watermark is None else frame.withWatermark("at", self._watermark)
+
+    def stop(self) -> None:
+        """End the query; the next `give` begins a new one."""
+        if self.query is not None:
+            self.query.stop()
+        self.query = None
+
+    def found(self) -> list[Numbered]:
+        """All that has come out, sorted."""
+        return sorted((row for rows in self._found.values() for row in rows), key=str)
+
+    def watermark(self) -> str:
+        """As the query's last report has it."""
+        assert self.query is not None
+        return str(self.query.recentProgress[-1].eventTime["watermark"])
+
+    def late(self) -> tuple[int, int]:
+        """How many rows came too late since this query began."""
+        assert self.query is not None
+        metrics = [
+            report.observedMetrics["neighbour_join"] for report in self.query.recentProgress if report.observedMetrics
+        ]
+        return sum(row["late_left"] for row in metrics), sum(row["late_right"] for row in metrics)
+
+    def _take(self, frame: DataFrame, batch: int) -> None:
+        self._found[batch] = numbers(frame)
