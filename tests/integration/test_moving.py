@@ -130,6 +130,23 @@ def test_without_a_target_the_source_goes_on(app: Application) -> None:
     app.verify()
 
 
+def test_a_target_with_other_settings_refuses_before_anything_is_released(app: Application) -> None:
+    with flowing(app, 12):
+        blue = begin(app)
+        before = {unit: one.run for unit, one in app.progress().items()}
+        right, app.tolerance = app.tolerance, "7s"
+        standby(app)
+        moved = move(app)
+        assert moved.returncode == 1
+        assert moved.stdout.count("was begun with other settings") == PARTITIONS, moved.stdout
+        assert "released" not in blue.text()
+        assert {unit: one.run for unit, one in app.progress().items()} == before
+        app.tolerance = right
+    app.wait_until_through()
+    assert blue.stop() == 0
+    app.verify()
+
+
 def test_an_order_that_is_stopped_leaves_everything_where_it_is(app: Application) -> None:
     run_once(app, 11, 100)
     blue = begin(app)
