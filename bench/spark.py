@@ -2,8 +2,9 @@
 
 ``python -m bench.spark --report docs/evidence/bench_spark`` starts a Kafka of its own, writes the input once, and lets
 each contender read it several times in turn. All have two cores; the windowed join is tried with three sizes of its
-batches, and need not be exactly once. A rate is that at which the input's share of the output appears, by the broker's
-clock, without its first quarter: starting up and warming up count for nobody.
+batches, has the narrowest window that finds every pair, and need not be exactly once. A rate is that at which the
+input's share of the output appears, by the broker's clock, without its first quarter: starting up and warming up count
+for nobody.
 """
 
 from __future__ import annotations
@@ -45,16 +46,22 @@ Run = Callable[[KafkaSettings, str, Path], str]
 """Joins everything there is in a topic; returns its output topic."""
 
 
-def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
-    """Speed and torque of `THINGS` machines by turns, a millisecond apart; as many machines in each partition."""
-    producer = make_sender(kafka)
+def things_over_all_units(kind: str, count: int) -> list[tuple[str, int]]:
+    """Names of so many things, and their partitions, which take turns."""
     things: list[tuple[str, int]] = []
     number = 0
-    while len(things) < THINGS:
-        name, wanted = f"machine-{number}", len(things) % PARTITIONS
+    while len(things) < count:
+        name, wanted = f"{kind}-{number}", len(things) % PARTITIONS
         if partition_of(name.encode(), PARTITIONS) == wanted:
             things.append((name, wanted))
         number += 1
+    return things
+
+
+def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
+    """Speed and torque of `THINGS` machines by turns, a millisecond apart; as many machines in each partition."""
+    producer = make_sender(kafka)
+    things = things_over_all_units("machine", THINGS)
     for number in range(records):
         thing, place = things[number % THINGS]
         record = {
@@ -68,10 +75,10 @@ def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
     producer.flush()
 
 
-def run_joiner(kafka: KafkaSettings, data: str, folder: Path, command: str) -> str:
-    """The joiner as a plain process or as a stage in Spark."""
+def run_joiner(kafka: KafkaSettings, data: str, folder: Path, command: str, cores: int = 2) -> str:
+    """The joiner as a plain process or as a stage in Spark with so many cores."""
     application = Application(kafka, folder, f"{command}-{uuid.uuid4().hex[:8]}", PARTITIONS, data=data)
-    application.add_settings('[spark]\nmaster = "local[2]"\n')
+    application.add_settings(f'[spark]\nmaster = "local[{cores}]"\n')
     running = application.start(command=command)
     try:
         application.wait_until_through([running])
@@ -123,6 +130,7 @@ def rate_of(kafka: KafkaSettings, topic: str, records: int) -> tuple[float, int]
 
 CONTENDERS: Final[dict[str, Run]] = {
     "stage in Spark": partial(run_joiner, command="spark"),
+    "stage in Spark, one core": partial(run_joiner, command="spark", cores=1),
     "plain process": partial(run_joiner, command="run"),
     **{WINDOWED.format(f"{batch:,}"): partial(run_windowed, batch=batch) for batch in BATCHES},
 }

@@ -48,6 +48,11 @@ def apps(kafka: str, tmp_path: Path) -> Iterator[list[Application]]:
         next(one, None)
 
 
+@pytest.fixture
+def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
+    yield from application(kafka, tmp_path)
+
+
 def poisoned(seed: int, count: int) -> list[Entry]:
     """Records with disorder, ties, late and repeated ones, and marks; among them some that cannot be used."""
     thing = things_over_all_units(1)[0]
@@ -93,38 +98,36 @@ def test_every_runner_writes_the_same_for_the_same_input(apps: list[Application]
 
 
 @pytest.mark.slow
-def test_a_join_moves_to_and_fro_between_processes_and_spark_while_data_comes(kafka: str, tmp_path: Path) -> None:
-    for app in application(kafka, tmp_path):
-        with flowing(app, 7):
-            for runner in (process("process"), process("green"), spark()):
-                runner.start(app, {})
-            for target in ("spark", "process", "green", "spark", "process", "green"):
-                moved = app.command("move", "--to", target)
-                assert moved.returncode == 0, moved.stdout + moved.stderr
-                assert {progress.placement for progress in app.progress().values()} == {target}
-        app.wait_until_through()
-        assert app.verify()["total"]["found"] > 0
+def test_a_join_moves_to_and_fro_between_processes_and_spark_while_data_comes(app: Application) -> None:
+    with flowing(app, 7):
+        for runner in (process("process"), process("green"), spark()):
+            runner.start(app, {})
+        for target in ("spark", "process", "green", "spark", "process", "green"):
+            moved = app.command("move", "--to", target)
+            assert moved.returncode == 0, moved.stdout + moved.stderr
+            assert {progress.placement for progress in app.progress().values()} == {target}
+    app.wait_until_through()
+    assert app.verify()["total"]["found"] > 0
 
 
 @pytest.mark.slow
-def test_whoever_takes_the_units_by_force_stops_the_other_kind_of_runner(kafka: str, tmp_path: Path) -> None:
-    for app in application(kafka, tmp_path):
-        with flowing(app, 8):
-            stage = app.start(command="spark", instance="in-spark")
-            stage.wait_for_units()
-            # One that hangs is a zombie from the moment on at which somebody else takes its units.
-            frozen = with_children(stage.process.pid)
-            signal_all(frozen, signal.SIGSTOP)
-            process = app.start("--take", instance="plain")
-            process.wait_for_units()
-            signal_all(frozen, signal.SIGCONT)
-            assert stage.ends(SPARK_STARTS_S) == 1
-            assert "now owned by process plain" in stage.text()
-            assert "Traceback" not in stage.text()
-            again = app.start("--take", command="spark", instance="in-spark-again")
-            again.wait_for_units()
-            assert process.ends() == 1
-            assert "now owned by spark in-spark-again" in process.text()
-        app.wait_until_through()
-        assert again.stop() == 0
-        assert app.verify()["total"]["found"] > 0
+def test_whoever_takes_the_units_by_force_stops_the_other_kind_of_runner(app: Application) -> None:
+    with flowing(app, 8):
+        stage = app.start(command="spark", instance="in-spark")
+        stage.wait_for_units()
+        # One that hangs is a zombie from the moment on at which somebody else takes its units.
+        frozen = with_children(stage.process.pid)
+        signal_all(frozen, signal.SIGSTOP)
+        process = app.start("--take", instance="plain")
+        process.wait_for_units()
+        signal_all(frozen, signal.SIGCONT)
+        assert stage.ends(SPARK_STARTS_S) == 1
+        assert "now owned by process plain" in stage.text()
+        assert "Traceback" not in stage.text()
+        again = app.start("--take", command="spark", instance="in-spark-again")
+        again.wait_for_units()
+        assert process.ends() == 1
+        assert "now owned by spark in-spark-again" in process.text()
+    app.wait_until_through()
+    assert again.stop() == 0
+    assert app.verify()["total"]["found"] > 0

@@ -30,7 +30,7 @@ from connector.settings import ConnectorSettings
 from db_connector.settings import ConnectorSettings as DbConnectorSettings
 from joiner.functions import BUILT_IN
 from joiner.run import control, progress
-from joiner.run.settings import ApplicationSettings, JoinerSettings, JoinSettings, Stream
+from joiner.run.settings import ApplicationSettings, JoinerSettings, JoinSettings, SparkSettings, Stream
 from simulator.settings import read_settings
 from tests.unit.documents import (
     DOCS,
@@ -60,6 +60,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "topics": shared.TopicSettings,
     "events": shared.EventSettings,
     "application": ApplicationSettings,
+    "spark": SparkSettings,
     "join": JoinSettings,
     "connector": ConnectorSettings,
     "db_connector": DbConnectorSettings,

@@ -1,0 +1,133 @@
+"""What does the state of the stage in Spark cost, and does it grow with time?
+
+``python -m bench.spark_state --report docs/evidence/bench_spark_state`` starts a Kafka of its own. The same records are
+joined with nothing else held, with so many records held in one unit, and in each of the units: those of machines whose
+other stream is silent. Then an hour of events is joined, a thousand a second by their own clock, as quickly as it goes,
+and the state is looked at on the way: records held, the snapshot of a unit, Spark's folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from confluent_kafka import KafkaException
+
+from bench.pipeline import FIRST_MS, Application, about, make_sender, make_topic, own_kafka, send
+from bench.report import spread, table, write
+from bench.spark import PARTITIONS, produce, rate_of, run_joiner, things_over_all_units
+from broker.settings import KafkaSettings
+from joiner.run.state_log import read_state
+
+HOUR: Final = 3_600_000
+"""Records of an hour, a millisecond apart."""
+_LOOK_S: Final = 1.0
+
+
+def hold(kafka: KafkaSettings, topic: str, records: int, units: int) -> None:
+    """So many records in each of some units that wait for the other stream of their machines."""
+    producer = make_sender(kafka)
+    for thing, place in things_over_all_units("silent", PARTITIONS):
+        for number in range(records if place < units else 0):
+            record = {
+                "thing": thing,
+                "quantity": "speed",
+                "phenomenonTime": FIRST_MS + number,
+                "result": float(number),
+                "id": f"s{number:x}",
+            }
+            send(producer, topic, place, record)
+    producer.flush()
+
+
+def grow(kafka: KafkaSettings, data: str, folder: Path) -> list[dict[str, Any]]:
+    """Join everything, and look at the state every second."""
+    application = Application(kafka, folder, f"hour-{uuid4().hex[:8]}", PARTITIONS, data=data)
+    checkpoint = folder / "checkpoint"
+    application.add_settings(f'[spark]\nmaster = "local[2]"\ncheckpoint = "{checkpoint}"\n')
+    running = application.start(command="spark")
+    rows: list[dict[str, Any]] = []
+    try:
+        while not rows or rows[-1]["records"] < HOUR:
+            if running.poll() is not None:
+                raise RuntimeError("the stage has ended by itself")
+            time.sleep(_LOOK_S)
+            row = _state(application)
+            if row is not None and row["records"] and (not rows or row["records"] > rows[-1]["records"]):
+                files = [path.stat().st_size for path in checkpoint.rglob("*") if path.is_file()]
+                rows.append(row | {"spark_bytes": sum(files)})
+    finally:
+        running.terminate()
+        running.wait()
+    return rows
+
+
+def _state(application: Application) -> dict[str, Any] | None:
+    settings = application.settings
+    found = []
+    try:
+        for unit in range(PARTITIONS):
+            state = read_state(settings.kafka, "bench", settings.state_topic, unit)
+            progress = state.progress()
+            if progress is None:
+                return None
+            held = sum(join.held_left + join.held_right for join in progress.joins.values())
+            found.append(
+                (sum(progress.offsets.values()), held, max((one.length for one in state.manifests()), default=0))
+            )
+    except (KafkaException, FileNotFoundError):
+        return None  # just being made, or just being removed
+    records, held_by_unit, lengths = zip(*found, strict=True)
+    return {"records": sum(records), "held": sum(held_by_unit), "snapshot_bytes": max(lengths)}
+
+
+def main() -> int:
+    """Measure, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=2_000_000, help="that are joined (default 2,000,000)")
+    parser.add_argument("--held", type=int, default=100_000, help="records held in a unit (default 100,000)")
+    parser.add_argument("--runs", type=int, default=3, help="with each state (default 3)")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_spark_state"), help="where .json and .md go")
+    options = parser.parse_args()
+    names = {
+        "nothing more": 0,
+        f"{options.held:,} records in one unit": 1,
+        f"{options.held:,} records in each of {PARTITIONS} units": PARTITIONS,
+    }
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    with own_kafka() as (kafka, folder):
+        for units in names.values():
+            make_topic(kafka, f"held-{units}", PARTITIONS)
+            hold(kafka, f"held-{units}", options.held, units)
+            produce(kafka, f"held-{units}", options.records)
+        for turn in range(options.runs):
+            for name, units in names.items():
+                out = run_joiner(kafka, f"held-{units}", folder, command="spark")
+                rate, _ = rate_of(kafka, out, options.records)
+                rates[name].append(rate / 1000)
+                print(f"run {turn + 1}, {name}: {rate:,.0f} records/s", flush=True)
+        make_topic(kafka, "hour", PARTITIONS)
+        produce(kafka, "hour", HOUR)
+        growth = grow(kafka, "hour", folder)
+    reference = statistics.median(next(iter(rates.values())))
+    rows = [(name, spread(found, 1), f"{statistics.median(found) / reference:.2f}") for name, found in rates.items()]
+    lines = table(["held", "thousand records/s (min / median / max)", "of the first"], rows)
+    heads = ["minutes of events joined", "records held", "snapshot of a unit, bytes", "Spark's folder, kB"]
+    shown = [growth[at * (len(growth) - 1) // 9] for at in range(min(10, len(growth)))]
+    lines += table(heads, [_minutes(row) for row in shown])
+    ran = about() | {"records": options.records}
+    write(options.report, "The state of the stage in Spark", ran, {"rates": rates, "growth": growth}, lines)
+    return 0
+
+
+def _minutes(row: dict[str, Any]) -> tuple[object, ...]:
+    return f"{row['records'] / 60_000:.0f}", row["held"], row["snapshot_bytes"], row["spark_bytes"] // 1000
+
+
+if __name__ == "__main__":
+    sys.exit(main())

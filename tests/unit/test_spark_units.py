@@ -1,0 +1,270 @@
+"""What the driver of the stage in Spark plans, and what becomes of what the workers bring: no Spark, no Kafka."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from joiner.run.pausing import Lead
+from joiner.run.progress import Progress
+from joiner.run.transaction import Aborted, Fenced, SnapshotPlace
+from joiner.spark.application.plans import Outcome, Plan, Turn, decode_outcome, decode_plan, encode_outcome, encode_plan
+from joiner.spark.application.units import Leaving, Served, Units
+from tests.unit.joiner_inputs import DATA, make_settings
+
+UNITS = 2
+
+
+class Transactions:
+    """Takes what is to be committed; ``fails`` is raised by the next commit."""
+
+    was_disturbed = False
+
+    def __init__(self) -> None:
+        self.written: list[tuple[dict[str, Any], Progress, Any]] = []
+        self.fails: list[Exception] = []
+
+    def commit(self, messages: dict[str, Any], progress: Progress, snapshot: Any) -> SnapshotPlace | None:
+        if self.fails:
+            raise self.fails.pop()
+        self.written.append((messages, progress, snapshot))
+        return SnapshotPlace(7, [1, 1]) if snapshot else None
+
+    def check_owner(self) -> None:
+        if self.fails:
+            raise self.fails.pop()
+
+
+class Stage:
+    """The units of a driver, with what the log holds, and what was given up."""
+
+    def __init__(self, **application: Any) -> None:
+        given = {"snapshot_interval": "1h", **application}
+        self.settings = make_settings(partitions=UNITS, application=given, spark={"batch_records_max": 200})
+        self.ends = {unit: {DATA: 0} for unit in range(UNITS)}
+        self.given_up: list[tuple[int, str]] = []
+        self.units = Units(self.settings, lambda: self.ends, self.give_up)
+        self.transactions = [Transactions() for _ in range(UNITS)]
+        self.turn = Turn()
+
+    def give_up(self, number: int, error: Exception) -> None:
+        self.given_up.append((number, type(error).__name__))
+
+    def serve(self, number: int, at: int = 0, claim: int = 1) -> Served:
+        progress: Any = Progress(
+            1, "app", number, "run", "one", "spark", {DATA: at}, {DATA: 0}, {}, UNITS, "", {}, {}, {}
+        )
+        transactions: Any = self.transactions[number]
+        served = Served(claim, transactions, progress, SnapshotPlace(0, [0, 0]), {DATA: at})
+        self.units.add(number, served)
+        return served
+
+    def plans(self) -> list[Plan]:
+        """Those of the next batch that do something."""
+        turn = self.units.next_turn(self.turn)
+        found = [] if turn == self.turn else [plan for plan in turn.plans if plan.end]
+        self.turn = turn
+        return found
+
+    def bring(self, plan: Plan, **more: Any) -> None:
+        self.units.take(Outcome(plan, {"out": ([b"k"], [b"v"])}, **more))
+
+    def settle(self) -> None:
+        """Wait until every transaction is written, and see what became of it."""
+        until_s = time.monotonic() + 5
+        while any(one.commit is not None for one in self.units.served.values()):
+            assert time.monotonic() < until_s
+            self.units.tend()
+
+
+def begun(stage: Stage) -> None:
+    """The batch that wakes Spark up."""
+    for plan in stage.units.next_turn(stage.turn).plans:
+        stage.units.take(Outcome(plan))
+
+
+def test_spark_is_woken_first_and_then_left_alone_while_there_is_nothing_to_do() -> None:
+    stage = Stage()
+    first = stage.units.next_turn(stage.turn)
+    assert [(plan.unit, plan.claim, plan.end) for plan in first.plans] == [(0, 0, {}), (1, 0, {})]
+    before = stage.units.is_awake
+    stage.units.take(Outcome(first.plans[0]))
+    assert (before, stage.units.is_awake) == (False, True)
+    stage.serve(0)
+    assert stage.units.next_turn(first) == first
+
+
+def test_a_batch_is_shared_by_the_units_and_each_goes_on_where_it_was() -> None:
+    stage = Stage()
+    begun(stage)
+    stage.serve(0)
+    stage.serve(1, at=40)
+    stage.ends = {0: {DATA: 150}, 1: {DATA: 60}}
+    first = stage.plans()
+    assert [(plan.unit, plan.begin[DATA], plan.end[DATA]) for plan in first] == [(0, 0, 100), (1, 40, 60)]
+    for plan in first:
+        stage.bring(plan)
+    # Not waiting for the transactions.
+    assert [(plan.unit, plan.begin[DATA], plan.end[DATA]) for plan in stage.plans()] == [(0, 100, 150)]
+    stage.settle()
+    assert [progress.offsets[DATA] for _, progress, _ in stage.transactions[0].written] == [100]
+
+
+def test_what_was_planned_before_a_unit_was_lost_is_thrown_away() -> None:
+    stage = Stage()
+    begun(stage)
+    stage.serve(0)
+    stage.ends[0] = {DATA: 50}
+    (old,) = stage.plans()
+    stage.serve(0, at=20, claim=2)
+    stage.bring(old)
+    (new,) = stage.plans()
+    assert (new.claim, new.begin[DATA]) == (2, 20)
+    stage.bring(old)
+    assert stage.transactions[0].written == []
+
+
+def test_what_a_query_that_has_ended_was_at_is_planned_again() -> None:
+    stage = Stage()
+    begun(stage)
+    stage.serve(0)
+    stage.ends[0] = {DATA: 50}
+    (first,) = stage.plans()
+    stage.units.begin_anew()
+    stage.bring(first)
+    assert stage.transactions[0].written == []
+    assert not stage.units.is_awake
+    assert [(plan.begin[DATA], plan.end[DATA]) for plan in stage.plans()] == [(0, 50)]
+
+
+@pytest.mark.parametrize("failure", [Aborted("away"), Fenced(), MemoryError()])
+def test_a_transaction_that_fails_costs_its_unit_what_was_not_committed(failure: Exception) -> None:
+    stage = Stage()
+    begun(stage)
+    stage.serve(0)
+    stage.serve(1)
+    stage.transactions[0].fails = [failure]
+    stage.ends = {0: {DATA: 50}, 1: {DATA: 50}}
+    for plan in stage.plans():
+        stage.bring(plan)
+    stage.settle()
+    assert stage.given_up == [(0, type(failure).__name__)]
+    assert list(stage.units.served) == [1]
+
+
+@pytest.mark.parametrize(("owner", "told"), [([], "UnitStopped"), ([Fenced()], "Fenced")])
+def test_a_fault_that_a_worker_finds_counts_only_while_the_unit_is_ours(owner: list[Exception], told: str) -> None:
+    stage = Stage()
+    begun(stage)
+    stage.serve(0)
+    stage.transactions[0].fails = owner
+    stage.ends[0] = {DATA: 50}
+    (plan,) = stage.plans()
+    stage.units.take(Outcome(plan, stopped="the buffer is full"))
+    stage.settle()
+    assert stage.given_up == [(0, told)]
+    assert stage.transactions[0].written == []
+
+
+def test_what_could_not_be_joined_for_now_is_planned_again() -> None:
+    stage = Stage()
+    begun(stage)
+    stage.serve(0)
+    stage.ends[0] = {DATA: 50}
+    (plan,) = stage.plans()
+    stage.units.take(Outcome(plan, failed="Kafka is away"))
+    assert stage.plans() == [plan]
+
+
+def test_a_snapshot_is_asked_for_when_it_is_due_and_at_the_end_and_not_twice() -> None:
+    stage = Stage(snapshot_records=100)
+    begun(stage)
+    served = stage.serve(0)
+    stage.ends[0] = {DATA: 60}
+    (plan,) = stage.plans()
+    assert not plan.snapshot
+    stage.bring(plan, records=120)
+    stage.settle()
+    (due,) = stage.plans()
+    assert due.snapshot
+    assert due.begin == due.end == {DATA: 60}
+    stage.bring(due, snapshot=b"state")
+    stage.settle()
+    assert stage.transactions[0].written[-1][2] == (b"state", SnapshotPlace(0, [0, 0]))
+    assert served.is_saved
+    assert stage.plans() == []
+
+
+def test_a_unit_that_leaves_brings_a_snapshot_and_names_its_target_and_is_gone() -> None:
+    stage = Stage()
+    begun(stage)
+    stage.serve(0)
+    stage.ends[0] = {DATA: 60}
+    (under_way,) = stage.plans()
+    calls: list[str] = []
+    leaving = Leaving("moving:m:spark", "green", lambda: calls.append("told"))
+    stage.units.release(0, leaving)
+    stage.bring(under_way)
+    assert 0 in stage.units.served
+    (last,) = stage.plans()
+    assert last.snapshot
+    stage.bring(last, snapshot=b"state")
+    assert 0 not in stage.units.served
+    leaving.written.result(5)
+    assert calls == ["told"]
+    (_, before, _), (_, after, _) = stage.transactions[0].written
+    assert (before.run, before.placement) == ("run", "spark")
+    assert (after.run, after.placement) == ("moving:m:spark", "green")
+
+
+def test_a_unit_that_cannot_leave_says_so() -> None:
+    stage = Stage()
+    begun(stage)
+    stage.serve(0)
+    leaving = Leaving("moving:m:spark", "green", lambda: None)
+    stage.units.release(0, leaving)
+    (last,) = stage.plans()
+    stage.transactions[0].fails = [Aborted("away")]
+    stage.bring(last, snapshot=b"state")
+    assert isinstance(leaving.written.exception(5), Aborted)
+    assert stage.given_up == []
+
+
+def test_a_topic_that_runs_ahead_waits_for_the_other() -> None:
+    settings: dict[str, Any] = {"name": "power", "left": {"topic": "l"}, "right": {"topic": "r"}, "output": "p"}
+    stage = Stage()
+    stage.settings = make_settings(settings, partitions=UNITS, spark={"batch_records_max": 200})
+    stage.units = Units(stage.settings, lambda: stage.ends, stage.give_up)
+    begun(stage)
+    served = stage.serve(0)
+    served.progress = SimpleNamespace(offsets={"l": 0, "r": 0})  # type: ignore[assignment] # what is read of it
+    served.snapshot_offsets = {"l": 0, "r": 0}
+    served.paused = {"l"}
+    stage.ends = {0: {"l": 50, "r": 50}}
+    assert [plan.end for plan in stage.plans()] == [{"l": 0, "r": 50}]
+
+
+def test_kafka_that_does_not_answer_is_asked_again_after_a_while() -> None:
+    stage = Stage()
+    asked: list[int] = []
+
+    def ends() -> Any:
+        asked.append(1)
+        raise KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT))
+
+    units = Units(stage.settings, ends, stage.give_up)
+    assert units.next_turn(stage.turn) == stage.turn
+    assert units.next_turn(stage.turn) == stage.turn
+    assert asked == [1]
+
+
+def test_plans_and_outcomes_arrive_as_they_were() -> None:
+    plan = Plan(3, 9, {DATA: 4}, {DATA: 2**40}, snapshot=True)
+    assert decode_plan(encode_plan(plan)) == plan
+    outcome = Outcome(plan, {"out": ([b"k", None], [b"v", None])}, {"pairs": 2}, leads=[Lead("a", "b", 0.5, 1.0)])
+    outcome.snapshot = bytes(range(256)) * 100
+    assert decode_outcome(memoryview(encode_outcome(outcome))) == outcome
