@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help setup demo up down status test test-chaos soak simulation mutations bench-engine bench-kafka check format lock clean
+.PHONY: help setup demo up down status test test-chaos soak simulation mutations bench-engine bench-kafka bench-spark check format lock clean
 
 help: ## this list
 	@printf 'LocalStreamBuffer: what to type\n\n'
@@ -99,6 +99,12 @@ bench-kafka: setup ## throughput and latency beside a raw pass-through, recovery
 	@$(PY) -m bench.latency --report "$(BENCH_REPORTS)/bench_latency"
 	@$(PY) -m bench.recovery --report "$(BENCH_REPORTS)/bench_recovery"
 	@$(PY) -m bench.moving --report "$(BENCH_REPORTS)/bench_moving"
+
+bench-spark: setup ## the stage in Spark beside a windowed join, its state, and moves, about 30 minutes: make bench-spark BENCH_REPORTS=folder
+	@$(PY) -m bench.spark --report "$(BENCH_REPORTS)/bench_spark"
+	@$(PY) -m bench.spark_state --report "$(BENCH_REPORTS)/bench_spark_state"
+	@$(PY) -m bench.spark_operator
+	@$(PY) -m bench.moving --runners process spark "another process" --moves 18 --report "$(BENCH_REPORTS)/bench_moving_spark"
 
 check: setup ## style, format and types
 	$(call say,Style)

@@ -1,7 +1,7 @@
 """How long does a join pause while its units move from one runner to another, with data flowing?
 
-``python -m bench.moving --report docs/evidence/bench_moving`` writes ``.json`` and ``.md``. Two runners serve an
-application in turn; all of its units are moved from one to the other, again and again, under a steady rate. Of each
+``python -m bench.moving --report docs/evidence/bench_moving`` writes ``.json`` and ``.md``. Some runners serve an
+application in turn; all of its units are moved from one to the next, again and again, under a steady rate. Of each
 unit and move two times are told: the pause, from the source's last commit to the target's first, as ``joiner move``
 tells it, and the gap, the longest time without a result in the unit's partition around it, by the broker's clock.
 """
@@ -52,8 +52,10 @@ RUNNERS: Final[dict[str, Runner]] = {
 }
 
 
-def measure(kafka: KafkaSettings, folder: Path, names: list[str], rate: int, moves: int) -> list[dict[str, Any]]:
-    """Move all units so often; a row for each unit and move."""
+def measure(
+    kafka: KafkaSettings, folder: Path, names: list[str], rate: int, moves: int
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Move all units so often; a row for each unit and move, and what the tester has found of all results."""
     name = f"move-{uuid.uuid4().hex[:8]}"
     application = Application(kafka, folder, name, PARTITIONS, data=f"{name}.data")
     make_topic(kafka, application.data, PARTITIONS)
@@ -69,7 +71,7 @@ def measure(kafka: KafkaSettings, folder: Path, names: list[str], rate: int, mov
         processes += [runner.start(application) for runner in runners[1:]]
         time.sleep(_WARM_UP_S)
         for turn in range(moves):
-            source, target = names[turn % 2], names[(turn + 1) % 2]
+            source, target = names[turn % len(names)], names[(turn + 1) % len(names)]
             order = carry_out(
                 application.settings, RUNNERS[target].placement, list(range(PARTITIONS)), _READY_S, lambda _text: None
             )
@@ -83,12 +85,15 @@ def measure(kafka: KafkaSettings, folder: Path, names: list[str], rate: int, mov
             pauses = [row["pause_ms"] for row in rows if row["move"] == turn]
             print(f"move {turn + 1}, {source} to {target}: {pauses} ms", flush=True)
             time.sleep(_BETWEEN_S)
+        sender.terminate()
+        sender.wait()
+        application.wait_until_through(processes)
     finally:
         for process in [sender, *processes]:
             process.kill()
             process.wait()
     _add_gaps(application, rows)
-    return rows
+    return rows, application.verify()
 
 
 def _wait_until_owned(application: Application, placement: str, running: list[subprocess.Popen[bytes]]) -> None:
@@ -120,14 +125,17 @@ def _add_gaps(application: Application, rows: list[dict[str, Any]]) -> None:
 def main() -> int:
     """Measure, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runners", nargs=2, choices=RUNNERS, default=list(RUNNERS)[:2], help="between which it moves")
+    parser.add_argument(
+        "--runners", nargs="+", choices=RUNNERS, default=list(RUNNERS)[:2], help="in the order of moves"
+    )
     parser.add_argument("--rate", type=int, default=5_000, help="records a second (default 5000)")
     parser.add_argument("--moves", type=int, default=20, help="of all units (default 20)")
     parser.add_argument("--report", type=Path, default=Path(".lsb/bench_moving"), help="where .json and .md go")
     options = parser.parse_args()
     with own_kafka() as (kafka, folder):
-        rows = measure(kafka, folder, options.runners, options.rate, options.moves)
-    ran = about() | {"records/s": options.rate, "units": PARTITIONS, "moves of all units": options.moves}
+        rows, verdict = measure(kafka, folder, options.runners, options.rate, options.moves)
+    ran = about() | {"results, as the tester finds them": ", ".join(f"{what} {n:,}" for what, n in verdict.items())}
+    ran |= {"records/s": options.rate, "units": PARTITIONS, "moves of all units": options.moves}
     write(options.report, "The pause of a move", ran, rows, _lines(rows))
     print("\n".join(_lines(rows)))
     return 0

@@ -19,6 +19,7 @@ from bench.report import machine
 from broker.settings import KafkaSettings, load_settings
 from broker.stack import ephemeral_stack
 from broker.stack.parts import KAFKA_VERSION
+from joiner.check.command import main as tester
 from joiner.run.clients import log_range, make_admin, make_consumer
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress
@@ -119,6 +120,13 @@ class Application:
             if any(process.poll() is not None for process in running):
                 raise RuntimeError("a joiner has ended by itself")
             time.sleep(_LOOK_S)
+
+    def verify(self) -> dict[str, int]:
+        """What the tester says of all results: how many were expected, found, missing, doubled, …"""
+        report = self._config.with_suffix(".json")
+        tester(["verify", "--config", str(self._config), "--json", str(report)])
+        total: dict[str, int] = json.loads(report.read_text())["total"]
+        return total
 
     def _is_through(self, wanted: list[int]) -> bool:
         kafka, topic = self.settings.kafka, self.settings.state_topic

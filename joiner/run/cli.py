@@ -111,8 +111,10 @@ def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings) -> int:
         print(f"joiner: {error}: the stage in Spark needs what requirements/spark.in lists", file=sys.stderr)
         return 2
     claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, take=options.take)
+    running = stage.SparkStage(settings, claimant, standby=options.standby)
+    end_on_signals(running.stop)
     try:
-        return stage.SparkStage(settings, claimant, standby=options.standby).run()
+        return running.run()
     except stage.StageFailed as error:
         print(f"joiner: {error}", file=sys.stderr)
         return 1

@@ -40,9 +40,6 @@ from joiner.run.unit import Effects
 from joiner.run.wanted import Wanted
 from joiner.run.warming import Warm
 
-_FENCED_WAIT_S: Final = 1.0
-"""How long a fenced owner waits before it looks who has the unit: a claim takes well below it."""
-_RETRY_WAIT_S: Final = 1.0
 _LAST_COMMIT_S: Final = 3.0
 """For the last snapshots when units are given back: ending must take seconds, whatever Kafka does."""
 
@@ -66,7 +63,7 @@ class JoinerProcess:
         self._ends: dict[int, dict[str, int]] = {}
         self._second = SecondReader(settings)
         self._metrics = Metrics()
-        self._wanted = Wanted(settings, claimant)
+        self._wanted = Wanted(settings, claimant, in_group=True)
         host = Host(
             owned=self._owned,
             connect=self._connect,

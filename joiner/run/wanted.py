@@ -37,9 +37,11 @@ _log = logging.getLogger(__name__)
 class Wanted:
     """Of which units what is to be done next. `take` may be called by any thread, for one unit by one at a time."""
 
-    def __init__(self, settings: JoinerSettings, claimant: Claimant) -> None:
+    def __init__(self, settings: JoinerSettings, claimant: Claimant, *, in_group: bool) -> None:
+        """``in_group``: a group tells which units this runner is to have, so that one may come back to it."""
         self._settings = settings
         self._claimant = claimant
+        self._in_group = in_group
         # Force is for once: who has been overcome and comes back by force must not be overcome again.
         self._were_taken: set[int] = set()
         # Units to be taken (again) not before a time, with whether they were lost to somebody unknown.
@@ -168,7 +170,7 @@ class Wanted:
             self._leave_elsewhere(number, progress, why)
             return False
         self._set_aside(number, why)
-        if progress.run != RESET_RUN:
+        if self._in_group and progress.run != RESET_RUN:
             self._lost[number] = time.monotonic() + self._settings.application.session_timeout / 1e9
         return False
 

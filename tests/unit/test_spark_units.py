@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from joiner.run.pausing import Lead
+from joiner.run.pausing import SILENT_S, Lead
 from joiner.run.progress import Progress
 from joiner.run.transaction import Aborted, Fenced, SnapshotPlace
 from joiner.spark.application.plans import Outcome, Plan, Turn, decode_outcome, decode_plan, encode_outcome, encode_plan
@@ -137,7 +137,6 @@ def test_what_a_query_that_has_ended_was_at_is_planned_again() -> None:
     stage.units.begin_anew()
     stage.bring(first)
     assert stage.transactions[0].written == []
-    assert not stage.units.is_awake
     assert [(plan.begin[DATA], plan.end[DATA]) for plan in stage.plans()] == [(0, 50)]
 
 
@@ -177,6 +176,8 @@ def test_what_could_not_be_joined_for_now_is_planned_again() -> None:
     stage.ends[0] = {DATA: 50}
     (plan,) = stage.plans()
     stage.units.take(Outcome(plan, failed="Kafka is away"))
+    assert stage.plans() == []
+    stage.units.served[0].not_before_s = 0.0
     assert stage.plans() == [plan]
 
 
@@ -241,11 +242,39 @@ def test_a_topic_that_runs_ahead_waits_for_the_other() -> None:
     stage.units = Units(stage.settings, lambda: stage.ends, stage.give_up)
     begun(stage)
     served = stage.serve(0)
-    served.progress = SimpleNamespace(offsets={"l": 0, "r": 0})  # type: ignore[assignment] # what is read of it
+    served.progress = SimpleNamespace(offsets={"l": 0, "r": 0}, start={})  # type: ignore[assignment] # what is read of it
     served.snapshot_offsets = {"l": 0, "r": 0}
-    served.paused = {"l"}
+    served.leads = [Lead("l", "r", fill=0.9, share=0.9)]
     stage.ends = {0: {"l": 50, "r": 50}}
     assert [plan.end for plan in stage.plans()] == [{"l": 0, "r": 50}]
+    # It is not waited for by one that has nothing more to read, after a while.
+    served.quiet_since_s = {"r": time.monotonic() - 2 * SILENT_S}
+    stage.ends = {0: {"l": 50, "r": 0}}
+    assert [plan.end for plan in stage.plans()] == [{"l": 50, "r": 0}]
+
+
+def test_so_little_is_read_at_once_that_a_side_can_still_be_paused() -> None:
+    stage = Stage(buffer_records_max=80)
+    begun(stage)
+    stage.serve(0)
+    stage.ends[0] = {DATA: 1000}
+    assert [plan.end for plan in stage.plans()] == [{DATA: 40}]
+
+
+def test_input_that_is_not_there_any_more_is_judged_by_a_claim() -> None:
+    stage = Stage()
+    begun(stage)
+    stage.serve(0, at=30)
+    stage.ends[0] = {DATA: 50}
+    (plan,) = stage.plans()
+    stage.units.take(Outcome(plan, lost="it was removed"))
+    assert stage.given_up == [(0, "Fenced")]
+    served = stage.serve(0, at=30)
+    stage.ends[0] = {DATA: 20}
+    assert stage.plans() == []
+    served.short_since_s = time.monotonic() - 60
+    assert stage.plans() == []
+    assert stage.given_up == [(0, "Fenced"), (0, "Fenced")]
 
 
 def test_kafka_that_does_not_answer_is_asked_again_after_a_while() -> None:
@@ -263,7 +292,7 @@ def test_kafka_that_does_not_answer_is_asked_again_after_a_while() -> None:
 
 
 def test_plans_and_outcomes_arrive_as_they_were() -> None:
-    plan = Plan(3, 9, {DATA: 4}, {DATA: 2**40}, snapshot=True)
+    plan = Plan(3, 9, {DATA: 0}, {DATA: 4}, {DATA: 2**40}, snapshot=True)
     assert decode_plan(encode_plan(plan)) == plan
     outcome = Outcome(plan, {"out": ([b"k", None], [b"v", None])}, {"pairs": 2}, leads=[Lead("a", "b", 0.5, 1.0)])
     outcome.snapshot = bytes(range(256)) * 100

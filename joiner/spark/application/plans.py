@@ -21,12 +21,14 @@ _LENGTH_BYTES: Final = 8
 class Plan(msgspec.Struct, frozen=True):
     """A range of a unit's input: from the vector ``begin`` up to ``end``, both by topic.
 
-    ``claim`` numbers the claims of the driver, so that it can tell what was planned before it lost a unit and took it
-    again. ``snapshot``: the state at the end is wanted. Without vectors, the worker is only to be there.
+    ``start`` is where the unit began, which its state depends on as well: a reset begins it anew. ``claim`` numbers the
+    claims of the driver, so that it can tell what was planned before it lost a unit and took it again. ``snapshot``:
+    the state at the end is wanted. Without vectors, the worker is only to be there.
     """
 
     unit: int
     claim: int
+    start: dict[str, int]
     begin: dict[str, int]
     end: dict[str, int]
     snapshot: bool = False
@@ -35,8 +37,9 @@ class Plan(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct):
     """What became of a plan: messages to be written by topic (keys, values), and what the unit is like at its end.
 
-    ``stopped``: the unit cannot go on, for this reason. ``failed``: not now, the plan may be tried again. In both
-    cases nothing else is there, and the unit's state is that before the plan.
+    ``stopped``: the unit cannot go on, for this reason. ``failed``: not now, the plan may be tried again. ``lost``: the
+    input is not there any more, so somebody else may have the unit. Then nothing else is there, and the unit's state is
+    that before the plan.
     """
 
     plan: Plan
@@ -51,6 +54,7 @@ class Outcome(msgspec.Struct):
     spent_s: dict[str, float] = msgspec.field(default_factory=dict)
     stopped: str = ""
     failed: str = ""
+    lost: str = ""
 
 
 class Turn(msgspec.Struct, frozen=True):

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +47,9 @@ _PREFERRED: Final = {
 _LOCAL: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 """Where everything runs on this machine, nothing listens on others."""
 
+_SCRATCH: Final = "joiner-spark-"
+_ALIVE: Final = "alive"
+
 _KEYS_MAX: Final = 50_000
 """Among so many numbers there is one for each of 1,000 partitions, the most there may be."""
 
@@ -73,3 +82,29 @@ def grouping_keys(session: SparkSession, units: int) -> list[int]:
     (row,) = session.sql(f"select transform(sequence(0, {_KEYS_MAX}), key -> pmod(hash(key), {units}))").collect()
     places: list[int] = row[0]
     return [places.index(unit) for unit in range(units)]
+
+
+def remove(session: SparkSession, folder: str) -> None:
+    """Remove a folder wherever Spark can write, if it is there."""
+    java = session._jvm  # noqa: SLF001 - the only way to Hadoop's file systems
+    if java is None:
+        return
+    path = java.org.apache.hadoop.fs.Path(folder)
+    path.getFileSystem(session._jsc.hadoopConfiguration()).delete(path, True)  # noqa: SLF001, FBT003 - as above; Java's
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder that only this user may enter, removed at the end; those of stages that were killed go first."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(OSError), (left / _ALIVE).open() as alive:
+            # Its stage holds the lock as long as it lives.
+            fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_SCRATCH))
+    with (folder / _ALIVE).open("w") as alive:
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -5,7 +5,9 @@ A Unix socket in a folder that only this user may enter connects the two, as Spa
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -22,6 +24,11 @@ from joiner.spark.application.plans import Turn, encode_plan
 SOURCE: Final = "lsb_plans"
 SCHEMA: Final = "slot int, plan binary"
 """``slot`` is the grouping key of the unit."""
+
+
+_RETRY_WAIT_S: Final = 0.1
+
+_log = logging.getLogger(__name__)
 
 
 class PlanSource(DataSource):
@@ -92,19 +99,22 @@ class PlanServer:
     def __init__(self, folder: Path, next_turn: Callable[[Turn], Turn]) -> None:
         self.address = str(folder / "plans")
         self._next_turn = next_turn
+        self._is_closed = False
         self._listener = Listener(self.address, "AF_UNIX")
         threading.Thread(target=self._serve, name="plans", daemon=True).start()
 
     def _serve(self) -> None:
         # One client after the other: Spark starts its planning process anew with each query.
-        while True:
+        while not self._is_closed:
             try:
                 with self._listener.accept() as client:
                     self._answer(client)
             except (EOFError, ConnectionError):
                 continue
-            except OSError:  # closed
-                return
+            except Exception as error:  # noqa: BLE001 - without an answer the query fails, and is started anew
+                if not self._is_closed:
+                    _log.warning("the source of plans could not be answered: %s: %s", type(error).__name__, error)
+                    time.sleep(_RETRY_WAIT_S)
 
     def _answer(self, client: Connection[Any, Any]) -> None:
         while True:
@@ -113,6 +123,7 @@ class PlanServer:
 
     def close(self) -> None:
         """Answer no more."""
+        self._is_closed = True
         self._listener.close()
 
 

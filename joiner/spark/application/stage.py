@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +20,7 @@ from typing import Any, Final
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from py4j.protocol import Py4JError
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -42,14 +40,14 @@ from joiner.run.transaction import SnapshotPlace, UnitTransactions, unsubscribed
 from joiner.run.wanted import Wanted
 from joiner.run.warming import Warm
 from joiner.spark.application.plans import decode_outcome
-from joiner.spark.application.session import grouping_keys, make_session
+from joiner.spark.application.session import grouping_keys, make_session, remove, scratch_folder
 from joiner.spark.application.source import PlanServer, read_plans
 from joiner.spark.application.units import Leaving, Served, Units
 from joiner.spark.application.worker import OUTPUT_SCHEMA, UnitProcessor
 
 _LOOK_S: Final = 0.01
-_LAST_S: Final = 3.0
-"""For the last snapshots: ending must take seconds."""
+_LAST_S: Final = 1.5
+"""For the last snapshots: ending must take seconds, of which Spark needs some."""
 _RETRY_WAIT_S: Final = 1.0
 _QUERY_FAILURES_MAX: Final = 5
 """Queries that fail in a row without a batch between."""
@@ -72,7 +70,7 @@ class SparkStage:
         self._stop = threading.Event()
         self._claims = 0
         self._queries = self._failures = 0
-        self._wanted = Wanted(settings, claimant)
+        self._wanted = Wanted(settings, claimant, in_group=False)
         self._units = Units(settings, self._ends, self._wanted.give_up)
         host = Host(
             owned=self._units.served,
@@ -107,17 +105,18 @@ class SparkStage:
         self._pool = ThreadPoolExecutor(len(self._numbers), "unit")
         self._wanted.start(Taker(self._settings, self._admin, lender, self._stop.wait), self._moves.found_elsewhere)
         self._moves.start(self._pool, self._admin, lender)
-        scratch = Path(tempfile.mkdtemp(prefix="joiner-spark-"))
         try:
-            return self._run_in(scratch, watch)
-        except (Py4JError, ConnectionError) as error:
-            message = f"Spark's JVM is gone ({error}): see its last words above, and start the stage again"
-            raise StageFailed(message) from error
+            with scratch_folder() as scratch:
+                return self._run_in(scratch, watch)
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            if self._stop.is_set():
+                # Whoever stops everything at once may have stopped the JVM first.
+                return 0
+            raise StageFailed(_in_a_line(error)) from error
         finally:
             self._moves.close()
             self._units.close()
             self._pool.shutdown(wait=False)
-            shutil.rmtree(scratch, ignore_errors=True)
 
     def _run_in(self, scratch: Path, watch: TopicWatch) -> int:
         _log.info("starting Spark (%s)", self._settings.spark.master)
@@ -126,13 +125,18 @@ class SparkStage:
         session = make_session(self._settings, scratch)
         # Spark has set its own.
         end_on_signals(self._stop.set)
+        checkpoint = self._settings.spark.checkpoint
+        if checkpoint is None and not str(session.sparkContext.master).startswith("local"):
+            raise StageFailed("spark.checkpoint is needed on a cluster: name a folder or URL that all workers reach")
+        self._checkpoint = f"{checkpoint or scratch / 'checkpoint'}/{self._settings.application.name}"
         server = PlanServer(scratch, self._units.next_turn)
         query: StreamingQuery | None = None
         try:
+            remove(session, self._checkpoint)
             slots = grouping_keys(session, len(self._numbers))
             while not self._stop.is_set() and self._wanted.stuck < self._numbers:
                 if query is None:
-                    query = self._start_query(session, server, slots, scratch)
+                    query = self._start_query(session, server, slots)
                 # Before Spark has run a batch, others serve the units better.
                 if self._units.is_awake:
                     self._moves.poll(self._numbers)
@@ -154,17 +158,18 @@ class SparkStage:
             with contextlib.suppress(Py4JError, ConnectionError):  # the JVM is gone
                 if query is not None and query.isActive:
                     query.stop()
+                remove(session, self._checkpoint)
                 session.stop()
         return status
 
     # The query
 
-    def _start_query(
-        self, session: SparkSession, server: PlanServer, slots: list[int], scratch: Path
-    ) -> StreamingQuery:
+    def _start_query(self, session: SparkSession, server: PlanServer, slots: list[int]) -> StreamingQuery:
         self._units.begin_anew()
+        if self._queries:
+            remove(session, f"{self._checkpoint}/{self._queries}")
         self._queries += 1
-        folder = f"{self._settings.spark.checkpoint or scratch / 'checkpoint'}/{self._claimant.run}-{self._queries}"
+        folder = f"{self._checkpoint}/{self._queries}"
         plans: DataFrame = read_plans(session, server, slots)
         outcomes = plans.groupBy("slot").transformWithStateInPandas(
             statefulProcessor=UnitProcessor(self._settings),
@@ -196,7 +201,7 @@ class SparkStage:
     def _note_failure(self, query: StreamingQuery) -> None:
         self._failures += 1
         error: Any = query.exception()
-        reason = str(error).splitlines()[0] if isinstance(error, StreamingQueryException) else "it was stopped"
+        reason = _in_a_line(error) if isinstance(error, StreamingQueryException) else "it was stopped"
         if self._failures >= _QUERY_FAILURES_MAX:
             raise StageFailed(f"the query in Spark failed {self._failures} times in a row, at last with: {reason}")
         _log.warning("the query in Spark has ended (%s); starting it anew from what is committed", reason)
@@ -245,5 +250,11 @@ class SparkStage:
 
     def _release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
         leaving = Leaving(action.way.run(), action.to, then)
-        self._units.release(action.unit, leaving)
-        return leaving.written
+        return leaving.written if self._units.release(action.unit, leaving) else None
+
+
+def _in_a_line(error: BaseException) -> str:
+    """What Spark says, without the Java that it came through."""
+    if isinstance(error, ConnectionError) or type(error) is Py4JError:
+        return "Spark's JVM is gone: see its last words above, and start the stage again"
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,11 +22,11 @@ from confluent_kafka import KafkaException
 from joiner.run.hanging import check_ended
 from joiner.run.metrics import Metrics
 from joiner.run.owned import Commit
-from joiner.run.pausing import SILENT_S, topics_to_pause
+from joiner.run.pausing import SILENT_S, Lead, topics_to_pause
 from joiner.run.progress import Progress
 from joiner.run.recovery import unless_fenced
 from joiner.run.settings import ApplicationSettings, JoinerSettings
-from joiner.run.transaction import SnapshotPlace, UnitTransactions
+from joiner.run.transaction import Fenced, SnapshotPlace, UnitTransactions
 from joiner.run.unit import UnitStopped
 from joiner.spark.application.plans import Outcome, Plan, Turn
 
@@ -39,8 +39,14 @@ _LOOK_S: Final = 0.01
 
 _AWAKE_S: Final = 20.0
 
-_KAFKA_AWAY_S: Final = 1.0
-"""Before Kafka is asked for ends again."""
+_RETRY_WAIT_S: Final = 1.0
+"""Before what has failed is tried again."""
+
+_SHORT_S: Final = 5.0
+"""After an election a leader may not know its stable end for a moment."""
+
+_RECORD_BYTES: Final = 600
+"""Of a held record, about, its id included."""
 
 
 @dataclass
@@ -75,7 +81,14 @@ class Served:
     first_commit_s: float = 0.0
     """When the first transaction behind the claim was found written; 0: none was yet."""
     quiet_since_s: dict[str, float] = field(default_factory=dict)
+    """The topics whose log had nothing more when it was last asked, and since when."""
+    leads: list[Lead] = field(default_factory=list)
     paused: set[str] = field(default_factory=set)
+    """The topics that are not read for now, as they run ahead of others."""
+    not_before_s: float = 0.0
+    """Nothing is planned before, for the last plan has failed."""
+    short_since_s: float | None = None
+    """Since when a log has ended before what was read of it already."""
 
     @property
     def reached(self) -> dict[str, int]:
@@ -125,10 +138,17 @@ class Units:
             for served in self.served.values():
                 served.planned = None
 
-    def release(self, number: int, leaving: Leaving) -> None:
-        """Let a unit go: the next plan is its last, and once that is written, it is not served any more."""
+    def release(self, number: int, leaving: Leaving) -> bool:
+        """Let a unit go: the next plan is its last, and once that is written, it is not served any more.
+
+        False: it is not served, by now.
+        """
         with self._lock:
-            self.served[number].leaving = leaving
+            served = self.served.get(number)
+            if served is None:
+                return False
+            served.leaving = leaving
+            return True
 
     def drop_all(self) -> None:
         """Forget all units without committing anything."""
@@ -144,16 +164,17 @@ class Units:
 
     def next_turn(self, last: Turn) -> Turn:
         """The plans of the next batch; the last turn again where there is nothing to do."""
+        if time.monotonic() < self._ask_ends_s:
+            return last
+        try:
+            # Without the lock, for it may take long. Ends only grow, so older ones are right as well.
+            ends = self._ends()
+        except KafkaException as error:
+            _log.warning("Kafka does not tell the ends of the input: %s", error.args[0].str())
+            self._ask_ends_s = time.monotonic() + _RETRY_WAIT_S
+            return last
         with self._lock:
-            if time.monotonic() < self._ask_ends_s:
-                return last
-            try:
-                ends = self._ends()
-            except KafkaException as error:
-                _log.warning("Kafka does not tell the ends of the input: %s", error.args[0].str())
-                self._ask_ends_s = time.monotonic() + _KAFKA_AWAY_S
-                return last
-            share = max(1, self._settings.spark.batch_records_max // max(1, len(self.served)))
+            share = self._share()
             plans = []
             for number, served in sorted(self.served.items()):
                 served.planned = self._plan(number, served, ends.get(number, {}), share)
@@ -162,50 +183,92 @@ class Units:
             plans = plans or self._wake_up()
             return Turn(last.number + 1, plans) if plans else last
 
+    def _share(self) -> int:
+        """Records of a topic that a unit may read in a batch: so few that a side which runs ahead can be paused."""
+        application, topics = self._settings.application, len(self._settings.input_topics)
+        room = min(application.buffer_records_max, application.buffer_bytes_max // _RECORD_BYTES)
+        wanted = self._settings.spark.batch_records_max // (topics * max(1, len(self.served)))
+        return max(1, min(wanted, room // (2 * topics)))
+
     def _wake_up(self) -> list[Plan]:
         """Plans of nothing, from time to time: Spark ends workers that have had no work for a minute."""
         if self._woken_s is not None and time.monotonic() - self._woken_s < _AWAKE_S:
             return []
-        return [Plan(unit, 0, {}, {}) for unit in range(self._settings.topics.partitions)]
+        return [Plan(unit, 0, {}, {}, {}) for unit in range(self._settings.topics.partitions)]
 
     def _plan(self, number: int, served: Served, ends: Mapping[str, int], share: int) -> Plan | None:
+        now_s = time.monotonic()
+        if now_s < served.not_before_s or self._is_short(number, served, ends):
+            return None
+        self._pause(number, served, ends)
         begin = served.reached
         end = {
             topic: at if topic in served.paused else max(at, min(ends.get(topic, at), at + share))
             for topic, at in begin.items()
         }
-        for topic, at in begin.items():
-            if ends.get(topic, at) > at:
-                served.quiet_since_s.pop(topic, None)
-            else:
-                served.quiet_since_s.setdefault(topic, time.monotonic())
         snapshot = served.snapshot_due(self._settings.application, last=self._is_last)
         if end == begin and not snapshot and served.leaving is None:
             return None
-        plan = Plan(number, served.claim, begin, end, snapshot=snapshot or served.leaving is not None)
+        snapshot = snapshot or served.leaving is not None
+        plan = Plan(number, served.claim, served.progress.start, begin, end, snapshot)
         if served.leaving is not None:
             served.leaving.plan = plan
         return plan
+
+    def _is_short(self, number: int, served: Served, ends: Mapping[str, int]) -> bool:
+        """Whether a log ends before what was read of it: for a moment after an election, else the claim judges."""
+        if all(ends.get(topic, at) >= at for topic, at in served.reached.items()):
+            served.short_since_s = None
+            return False
+        now_s = time.monotonic()
+        if served.short_since_s is None:
+            served.short_since_s = now_s
+        elif now_s - served.short_since_s > _SHORT_S:
+            _log.warning("unit %s: its input ends before what was joined already", number)
+            self._drop_for(number, served, Fenced())
+        return True
+
+    def _pause(self, number: int, served: Served, ends: Mapping[str, int]) -> None:
+        now_s = time.monotonic()
+        for topic, at in served.reached.items():
+            if ends.get(topic, at) > at:
+                served.quiet_since_s.pop(topic, None)
+            else:
+                served.quiet_since_s.setdefault(topic, now_s)
+        silent = {topic for topic, since_s in served.quiet_since_s.items() if since_s < now_s - SILENT_S}
+        ahead = topics_to_pause(served.leads, served.paused, silent)
+        if ahead != served.paused:
+            _log.info("unit %s: topics that wait now: %s", number, ", ".join(sorted(ahead)) or "none")
+        served.paused = ahead
 
     # What came of it
 
     def take(self, outcome: Outcome) -> None:
         """Begin the transaction of what came of a plan, when the one before is written."""
         number = outcome.plan.unit
+        served = self.served.get(number)
+        if served is not None and (commit := served.commit) is not None:
+            # Without the lock, for it may take long.
+            wait([commit.written])
         with self._lock:
             self._woken_s = time.monotonic()
             served = self.served.get(number)
             if served is None or served.planned != outcome.plan:
                 return
             served.planned = None
+            if not self._finish(number, served):
+                return
             if outcome.stopped:
                 # Judged where a transaction would be written, and told as one that failed.
-                if self._finish(number, served):
-                    judged = self._pool.submit(_judge, served.transactions, outcome.stopped)
-                    served.commit = Commit(served.progress, judged)
+                judged = self._pool.submit(_judge, served.transactions, outcome.stopped)
+                served.commit = Commit(served.progress, judged)
+            elif outcome.lost:
+                _log.warning("unit %s: cannot be read where the join stands: %s", number, outcome.lost)
+                self._drop_for(number, served, Fenced())
             elif outcome.failed:
                 _log.warning("unit %s: a batch could not be joined now, trying again: %s", number, outcome.failed)
-            elif self._finish(number, served):
+                served.not_before_s = time.monotonic() + _RETRY_WAIT_S
+            else:
                 self._hand_in(served, outcome)
 
     def _hand_in(self, served: Served, outcome: Outcome) -> None:
@@ -221,7 +284,7 @@ class Units:
         if outcome.snapshot is not None:
             snapshot = outcome.snapshot, served.place
             served.snapshot_at_s, served.records = time.monotonic(), 0
-        self._pause(served, outcome)
+        served.leads = outcome.leads
         written = self._pool.submit(self._write, served.transactions, outcome, progress, snapshot)
         served.commit = Commit(progress, written)
         if leaving is not None and leaving.plan == plan:
@@ -242,14 +305,6 @@ class Units:
         check_ended(self._settings, progress.unit, transactions)
         return place
 
-    def _pause(self, served: Served, outcome: Outcome) -> None:
-        latest_s = time.monotonic() - SILENT_S
-        silent = {topic for topic, since_s in served.quiet_since_s.items() if since_s < latest_s}
-        ahead = topics_to_pause(outcome.leads, served.paused, silent)
-        if ahead != served.paused:
-            _log.info("unit %s: topics that wait now: %s", outcome.plan.unit, ", ".join(sorted(ahead)) or "none")
-        served.paused = ahead
-
     def _finish(self, number: int, served: Served) -> bool:
         """Wait for the transaction that is on its way, if any is; returns whether the unit goes on."""
         commit, served.commit = served.commit, None
@@ -258,7 +313,7 @@ class Units:
         try:
             place = commit.written.result()
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
-            self._drop_for(number, error)
+            self._drop_for(number, served, error)
             return False
         served.first_commit_s = served.first_commit_s or time.monotonic()
         served.progress = commit.progress
@@ -266,13 +321,14 @@ class Units:
             served.place, served.snapshot_offsets = place, commit.progress.offsets
         return True
 
-    def _drop_for(self, number: int, error: Exception) -> None:
-        leaving = self.served.pop(number).leaving
-        if leaving is not None:
+    def _drop_for(self, number: int, served: Served, error: Exception) -> None:
+        if served.leaving is not None:
             # Whoever waits for it gives it up.
-            leaving.written.set_exception(error)
+            served.leaving.written.set_exception(error)
         else:
+            # First: as long as it is served, nobody takes it.
             self._give_up(number, error)
+        del self.served[number]
 
     # From time to time
 
@@ -315,5 +371,8 @@ def _tell(leaving: Leaving, last: Future[SnapshotPlace | None]) -> None:
     if error is not None:
         leaving.written.set_exception(error)
         return
-    leaving.then()
-    leaving.written.set_result(None)
+    try:
+        leaving.then()
+    finally:
+        # Whether anybody was told or not: the unit is gone.
+        leaving.written.set_result(None)

@@ -14,13 +14,13 @@ from __future__ import annotations
 import functools
 import gc
 import time
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import pandas as pd
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from joiner.run.clients import make_reader
@@ -44,9 +44,23 @@ _CHUNK_BYTES: Final = 256 * 1024
 _GC_THRESHOLD: Final = (50_000, 20, 50)
 """As in the plain process."""
 
-_units: dict[tuple[str, int], Unit] = {}
-"""What this process has left of the units it has worked on, by application and number."""
+_HELD_MAX: Final = 1_000_000
+"""Records that are held by all units which a process keeps between batches."""
 
+_LOST: Final = {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001 - the public names
+
+
+class _Left(NamedTuple):
+    """What this process has left of a unit: its state, and where the unit had begun."""
+
+    start: dict[str, int]
+    unit: Unit
+
+
+_units: dict[tuple[str, int], _Left] = {}
+"""By application and number, those that were worked on last at the end."""
+
+_second: list[SecondReader] = []
 _readers: list[Consumer] = []
 """The consumer of this process, if it has one: connecting takes longer than reading a small batch."""
 
@@ -76,21 +90,25 @@ class UnitProcessor(StatefulProcessor):
 
 
 class StateCopy:
-    """The state of a unit in Spark's state store: at which vector it is, and the bytes of its snapshot in chunks."""
+    """The state of a unit in Spark's state store: at which vector it is, and the bytes of its snapshot in chunks.
+
+    A write that fails half way may be kept by Spark all the same, so what is read is checked.
+    """
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
-        self._head = handle.getValueState("head", "offsets binary, chunks int")
+        self._head = handle.getValueState("head", "at binary, chunks int, checksum long")
         self._chunks = handle.getMapState("chunks", "at int", "part binary")
 
-    def read(self, offsets: Mapping[str, int]) -> bytes | None:
-        """The snapshot at a vector; None where there is none of that."""
+    def read(self, start: Mapping[str, int], offsets: Mapping[str, int]) -> bytes | None:
+        """The snapshot of a unit that began at ``start``, at a vector; None where there is none of that."""
         head = self._head.get()
-        if head is None or msgspec.json.decode(head[0]) != offsets:
+        if head is None or msgspec.json.decode(head[0]) != [start, offsets]:
             return None
         parts = (self._chunks.getValue((at,)) for at in range(head[1]))
-        return b"".join(bytes(part[0]) for part in parts if part is not None)
+        data = b"".join(bytes(part[0]) for part in parts if part is not None)
+        return data if zlib.crc32(data) == head[2] else None
 
-    def write(self, offsets: Mapping[str, int], data: bytes) -> None:
+    def write(self, start: Mapping[str, int], offsets: Mapping[str, int], data: bytes) -> None:
         """Replace what is there."""
         before = self._head.get()
         count = -(-len(data) // _CHUNK_BYTES)
@@ -98,7 +116,7 @@ class StateCopy:
             self._chunks.updateValue((at,), (data[at * _CHUNK_BYTES : (at + 1) * _CHUNK_BYTES],))
         for at in range(count, before[1] if before is not None else 0):
             self._chunks.removeKey((at,))
-        self._head.update((msgspec.json.encode(offsets), count))
+        self._head.update((msgspec.json.encode([start, offsets]), count, zlib.crc32(data)))
 
 
 def carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
@@ -110,9 +128,10 @@ def carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
     except UnitStopped as stopped:
         return Outcome(plan, stopped=str(stopped))
     except KafkaException as error:
-        return Outcome(plan, failed=error.args[0].str())
+        text = error.args[0].str()
+        return Outcome(plan, lost=text) if error.args[0].code() in _LOST else Outcome(plan, failed=text)
     except Fenced:
-        return Outcome(plan, failed="the input that is to be joined was removed meanwhile")
+        return Outcome(plan, lost="the input that is to be joined was removed meanwhile")
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
         what = f"{type(error).__name__}: {error}"
         return Outcome(
@@ -136,10 +155,10 @@ def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome
     }
     clock.note("encode")
     data = unit.snapshot()
-    copy.write(unit.offsets, data)
+    copy.write(plan.start, unit.offsets, data)
     clock.note("store")
-    # Kept only now: a unit that has failed in between is of no use.
-    _units[place] = unit
+    # Only now: a unit that has failed in between is of no use.
+    _keep(place, _Left(plan.start, unit))
     return Outcome(
         plan,
         messages,
@@ -154,18 +173,26 @@ def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome
     )
 
 
-def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, left: Unit | None) -> Unit:
+def _keep(place: tuple[str, int], left: _Left) -> None:
+    """For the next batch, where this process gets the unit again."""
+    _units[place] = left
+    while len(_units) > 1 and sum(one.unit.held() for one in _units.values()) > _HELD_MAX:
+        del _units[next(iter(_units))]
+
+
+def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, left: _Left | None) -> Unit:
     """The unit at the begin of a plan; ``left`` is what this process has of it."""
-    if left is not None and left.offsets == plan.begin:
-        return left
-    data = copy.read(plan.begin)
+    warm = left.unit if left is not None and left.start == plan.start else None
+    if warm is not None and warm.offsets == plan.begin:
+        return warm
+    data = copy.read(plan.start, plan.begin)
     if data is not None:
         return Unit.restore(settings, plan.unit, data)
     state = read_state(settings.kafka, settings.application.name, settings.state_topic, plan.unit)
     progress = state.progress()
     if progress is None:
         raise UnitStopped(f"unit {plan.unit}: {settings.state_topic} holds no progress of it any more: was it deleted?")
-    return build_state(settings, msgspec.structs.replace(progress, offsets=plan.begin), state, left)
+    return build_state(settings, msgspec.structs.replace(progress, offsets=plan.begin), state, warm)
 
 
 def _read(settings: JoinerSettings, plan: Plan) -> dict[str, Messages]:
@@ -177,9 +204,14 @@ def _read(settings: JoinerSettings, plan: Plan) -> dict[str, Messages]:
     _readers.append(consumer)
     for topic, messages in batches.items():
         if messages.offset[0] > plan.begin[topic]:
-            with closing(SecondReader(settings)) as second:
-                second.check_gap(topic, plan.unit, plan.begin[topic], messages.offset[0])
+            _second_reader(settings).check_gap(topic, plan.unit, plan.begin[topic], messages.offset[0])
     return batches
+
+
+def _second_reader(settings: JoinerSettings) -> SecondReader:
+    if not _second:
+        _second.append(SecondReader(settings))
+    return _second[0]
 
 
 class _Clock:
