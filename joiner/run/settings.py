@@ -114,7 +114,7 @@ class SparkSettings(Section):
     """``[spark]``: how the stage in Spark runs. ``config`` is passed to Spark as it is."""
 
     master: str = Field(default="local[*]", min_length=1)
-    batch_records_max: int = Field(default=400_000, ge=1, le=10_000_000)
+    batch_records_max: int = Field(default=800_000, ge=1, le=10_000_000)
     checkpoint: str | None = None
     config: Annotated[dict[str, str | int | float | bool], BeforeValidator(plain_values)] = Field(default_factory=dict)
 
