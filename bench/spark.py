@@ -35,7 +35,7 @@ PARTITIONS: Final = 4
 THINGS: Final = 8
 _WARM: Final = 0.25
 """Of the output, which is not counted."""
-_QUIET_S: Final = 15.0
+_QUIET_S: Final = 10.0
 """A contender whose output has not grown for so long is done."""
 _WAIT_S: Final = 1800.0
 _LOOK_S: Final = 1.0
