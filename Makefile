@@ -65,10 +65,8 @@ status: setup ## what runs where
 test: setup check ## everything that must pass: checks, all tests, a few chaos seeds
 	$(call say,Tests of rules and logic)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/unit tests/property tests/simulation
-	$(call say,Tests on real servers (the first run fetches them))
-	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/integration
-	$(call say,The join of DataFrames in Spark)
-	@$(PY) -m pytest tests/spark
+	$(call say,Tests on real servers and in Spark (the first run fetches the servers))
+	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/integration tests/spark
 	$(call say,Crashes at seeded moments (seeds $(CHAOS_SEEDS)))
 	@$(call chaos,$(CHAOS_SEEDS))
 	@printf '\nPASSED: checks, tests and crashes are all fine.\n'

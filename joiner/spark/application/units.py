@@ -124,7 +124,7 @@ class Units:
         self._is_last = False
         self._woken_s: float | None = None
         self._metrics = Metrics()
-        self.spent_s: dict[str, float] = {}
+        self._spent_s: dict[str, float] = {}
 
     def add(self, number: int, served: Served) -> None:
         """Serve a unit that was claimed."""
@@ -292,7 +292,7 @@ class Units:
             written.add_done_callback(lambda last: _tell(leaving, last))
         self._metrics.count(outcome.records, outcome.pairs)
         for what, seconds in outcome.spent_s.items():
-            self.spent_s[what] = self.spent_s.get(what, 0.0) + seconds
+            self._spent_s[what] = self._spent_s.get(what, 0.0) + seconds
 
     def _write(
         self,
@@ -354,6 +354,8 @@ class Units:
             time.sleep(_LOOK_S)
         with self._lock:
             self._metrics.report({number: served.held for number, served in self.served.items()}, last=True)
+            spent = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in self._spent_s.items())
+            _log.info("what the workers have spent their time on: %s", spent or "nothing")
 
     def close(self) -> None:
         """Begin no more transactions."""
