@@ -20,7 +20,7 @@ from confluent_kafka import KafkaException
 
 from bench.pipeline import FIRST_MS, Application, about, make_sender, make_topic, own_kafka, send
 from bench.report import spread, table, write
-from bench.spark import PARTITIONS, produce, rate_of, run_joiner, things_over_all_units
+from bench.spark import PARTITIONS, produce, run_joiner, things_over_all_units
 from broker.settings import KafkaSettings
 from joiner.run.state_log import read_state
 
@@ -89,7 +89,7 @@ def _state(application: Application) -> dict[str, Any] | None:
 def main() -> int:
     """Measure, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=2_000_000, help="that are joined (default 2,000,000)")
+    parser.add_argument("--records", type=int, default=3_000_000, help="that are joined (default 3,000,000)")
     parser.add_argument("--held", type=int, default=100_000, help="records held in a unit (default 100,000)")
     parser.add_argument("--runs", type=int, default=3, help="with each state (default 3)")
     parser.add_argument("--report", type=Path, default=Path(".lsb/bench_spark_state"), help="where .json and .md go")
@@ -107,8 +107,7 @@ def main() -> int:
             produce(kafka, f"held-{units}", options.records)
         for turn in range(options.runs):
             for name, units in names.items():
-                out = run_joiner(kafka, f"held-{units}", folder, command="spark")
-                rate, _ = rate_of(kafka, out, options.records)
+                rate = run_joiner(kafka, f"held-{units}", folder, command="spark")
                 rates[name].append(rate / 1000)
                 print(f"run {turn + 1}, {name}: {rate:,.0f} records/s", flush=True)
         make_topic(kafka, "hour", PARTITIONS)
