@@ -194,7 +194,10 @@ class SparkStage:
             batch,
             sum(outcome.records for outcome in found),
             joined_s - began_s,
-            [{what: round(spent_s, 3) for what, spent_s in outcome.spent_s.items()} for outcome in found],
+            {
+                outcome.plan.unit: {what: round(spent_s, 3) for what, spent_s in outcome.spent_s.items()}
+                for outcome in found
+            },
             time.monotonic() - joined_s,
         )
 
@@ -224,7 +227,8 @@ class SparkStage:
 
     def _take_units(self) -> None:
         due = self._wanted.due(self._numbers, self._units.served.keys() | self._moves.busy)
-        for number, served in zip(due, self._pool.map(self._take, due), strict=True):
+        # All together: a unit that came a batch later than the others would stay behind them.
+        for number, served in list(zip(due, self._pool.map(self._take, due), strict=True)):
             if served is not None:
                 self._adopt(number, served)
 
