@@ -82,9 +82,11 @@ def main() -> None:
     told = -1
     while query.isActive:
         for progress in query.recentProgress:
-            if progress["batchId"] > told and progress["numInputRows"]:
+            # Each side of the join reads the topic for itself.
+            rows = progress["sources"][0]["numInputRows"]
+            if progress["batchId"] > told and rows:
                 told = progress["batchId"]
-                print(json.dumps([progress["numInputRows"], progress["durationMs"]["triggerExecution"]]), flush=True)
+                print(json.dumps([rows, progress["durationMs"]["triggerExecution"]]), flush=True)
         query.awaitTermination(_LOOK_S)
 
 

@@ -41,7 +41,9 @@ OUTPUT_SCHEMA: Final = "outcome binary"
 _CHUNK_BYTES: Final = 256 * 1024
 """Of the state in Spark's store: it is slow with large values (10 MB in one took 0.4 s to write, in chunks 8 ms)."""
 
-_GC_THRESHOLD: Final = (50_000, 20, 50)
+_FETCH_BYTES: Final = 4 * 1024 * 1024
+
+GC_THRESHOLD: Final = (50_000, 20, 50)
 """As in the plain process."""
 
 _HELD_MAX: Final = 1_000_000
@@ -199,13 +201,18 @@ def _read(settings: JoinerSettings, plan: Plan) -> dict[str, Messages]:
     if plan.begin == plan.end:
         return {}
     # Not put back where it fails: another one is made.
-    consumer = _readers.pop() if _readers else make_reader(settings.kafka, settings.application.name)
+    consumer = _readers.pop() if _readers else _make_reader(settings)
     batches = read_range(consumer, plan.unit, plan.begin, plan.end)
     _readers.append(consumer)
     for topic, messages in batches.items():
         if messages.offset[0] > plan.begin[topic]:
             _second_reader(settings).check_gap(topic, plan.unit, plan.begin[topic], messages.offset[0])
     return batches
+
+
+def _make_reader(settings: JoinerSettings) -> Consumer:
+    """A consumer that gets much at once, as it begins anew with each range."""
+    return make_reader(settings.kafka, settings.application.name, fetch_message_max_bytes=_FETCH_BYTES)
 
 
 def _second_reader(settings: JoinerSettings) -> SecondReader:
@@ -232,4 +239,4 @@ class _Clock:
 def _prepare() -> None:
     """Once in each process: what lives now lives to its end."""
     gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLD)
+    gc.set_threshold(*GC_THRESHOLD)
