@@ -23,6 +23,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from broker.stack.parts import find_mosquitto
 from simulator.generate import Plan, generate
 from simulator.recording import TIMESTAMP_MS_MAX, read_head
 
@@ -38,18 +39,26 @@ class Subscriber:
         self.payloads: list[bytes] = []
         self._ready = False
         self._qos = qos
+        # NATS, which stands in where mosquitto is missing, speaks 3.1.1.
+        newest = find_mosquitto() is not None
         self._client = Client(
-            CallbackAPIVersion.VERSION2, client_id=f"test-{uuid.uuid4().hex}", protocol=MQTTProtocolVersion.MQTTv5
+            CallbackAPIVersion.VERSION2,
+            client_id=f"test-{uuid.uuid4().hex}",
+            protocol=MQTTProtocolVersion.MQTTv5 if newest else MQTTProtocolVersion.MQTTv311,
+            clean_session=None if newest else False,
         )
         self._client.on_message = self._on_message
         self._client.on_connect = lambda client, *_: client.subscribe(topic, qos)
         self._client.on_subscribe = self._on_subscribe
         self._client.reconnect_delay_set(1, 1)
-        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call] # paho has no types for it
-        properties.SessionExpiryInterval = 3600
-        properties.ReceiveMaximum = 1000
-        # Not a clean start: mosquitto 2.0.11 writes no other sessions to its disk.
-        self._client.connect("127.0.0.1", port, clean_start=False, properties=properties)
+        if newest:
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call] # paho has no types for it
+            properties.SessionExpiryInterval = 3600
+            properties.ReceiveMaximum = 1000
+            # Not a clean start: mosquitto 2.0.11 writes no other sessions to its disk.
+            self._client.connect("127.0.0.1", port, clean_start=False, properties=properties)
+        else:
+            self._client.connect("127.0.0.1", port)
         self._client.loop_start()
         wait_until(lambda: self._ready, "the subscription")
 
