@@ -205,7 +205,8 @@ def test_every_line_arrives_once_in_order_and_byte_for_byte(
 ) -> None:
     topic = f"test/{uuid.uuid4().hex}"
     subscriber = Subscriber(mqtt[1], qos, topic)
-    said = finish(simulate(mqtt[1], events, "--rate", "max", "--qos", str(qos), "--topic", topic))
+    given = "--topic", topic, "--mqtt-version", "5" if find_mosquitto() is not None else "3.1.1"
+    said = finish(simulate(mqtt[1], events, "--rate", "max", "--qos", str(qos), *given))
     expected = in_time_order(events)
     wait_until(lambda: len(subscriber.payloads) >= len(expected), "the messages")
     subscriber.close()
