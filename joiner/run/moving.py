@@ -412,7 +412,8 @@ class Order:
                 one.step, one.source = Step.RELEASED, record.instance
             case Taken() if one.step is not Step.MOVED:
                 one.step, one.target = Step.MOVED, record.instance
-                one.pause_ms = at_ms - record.late_ms - one.released_ms if one.released_ms else None
+                # A target that looked for itself may be quicker than the source's word.
+                one.pause_ms = max(0, at_ms - record.late_ms - one.released_ms) if one.released_ms else None
             case Refused(why=why):
                 one.why = why
                 if one.step in {Step.ASKED, Step.READY}:

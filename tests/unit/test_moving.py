@@ -376,6 +376,8 @@ def test_an_order_is_repeated_until_it_is_done_or_its_time_is_over() -> None:
 def test_an_order_tells_the_pause_by_the_clock_of_the_log() -> None:
     order, journey = ordered(READY, RELEASED, Taken(move=MOVE, unit=UNIT, to="green", instance="g", late_ms=30))
     assert (journey.step, journey.pause_ms, order.is_over) == (Step.MOVED, 70, True)
+    _, quicker = ordered(READY, RELEASED, Taken(move=MOVE, unit=UNIT, to="green", instance="g", late_ms=300))
+    assert quicker.pause_ms == 0
 
 
 def test_what_was_ready_when_the_order_was_withdrawn_may_still_be_released() -> None:
