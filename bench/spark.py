@@ -31,6 +31,8 @@ from joiner.run.progress import decode_progress, progress_key
 
 PARTITIONS: Final = 4
 THINGS: Final = 8
+_ENOUGH: Final = 1_000_000
+"""Records after which the rate of the windowed join, whose state holds a batch or two, does not change any more."""
 WINDOWED: Final = "windowed join, tuned, batches of {}"
 BATCHES: Final = (100_000, 200_000, 400_000)
 
@@ -103,13 +105,13 @@ def commits_of(application: Application, unit: int) -> list[tuple[int, int]]:
 
 
 def run_windowed(kafka: KafkaSettings, data: str, folder: Path, batch: int) -> float:
-    """The windowed join; it is done when it has read everything."""
+    """The windowed join, until it has read enough."""
     out = f"windowed-{uuid.uuid4().hex[:8]}"
     make_topic(kafka, out, PARTITIONS)
     jars = Parts(parts_folder(Path(".lsb")), print).spark_kafka()
     given = [kafka.bootstrap_servers, data, out, "--jars", str(jars), "--checkpoint", str(folder / out)]
     command = [sys.executable, "-m", "bench.windowed", *given, "--batch", str(batch)]
-    wanted = sum(ends(kafka, data, PARTITIONS))
+    wanted = min(_ENOUGH, sum(ends(kafka, data, PARTITIONS)))
     batches: list[tuple[int, int]] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE) as running:  # noqa: S603 - the peer
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -82,12 +82,21 @@ def main() -> None:
     told = -1
     while query.isActive:
         for progress in query.recentProgress:
-            # Each side of the join reads the topic for itself.
-            rows = progress["sources"][0]["numInputRows"]
+            rows = _read(progress["sources"][0])
             if progress["batchId"] > told and rows:
                 told = progress["batchId"]
                 print(json.dumps([rows, progress["durationMs"]["triggerExecution"]]), flush=True)
         query.awaitTermination(_LOOK_S)
+
+
+def _read(source: Any) -> int:
+    """Records of a batch, by its offsets: Spark counts each one twice, as both sides of the join read it."""
+    begin, end = (json.loads(source[name] or "{}") for name in ("startOffset", "endOffset"))
+    return sum(
+        at - begin.get(topic, {}).get(partition, 0)
+        for topic, partitions in end.items()
+        for partition, at in partitions.items()
+    )
 
 
 def make_session(master: str, jars: Path, partitions: int, *, tuned: bool) -> SparkSession:
