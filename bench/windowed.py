@@ -91,7 +91,7 @@ def main() -> None:
 
 def _read(source: Any) -> int:
     """Records of a batch, by its offsets: Spark counts each one twice, as both sides of the join read it."""
-    begin, end = (json.loads(source[name] or "{}") for name in ("startOffset", "endOffset"))
+    begin, end = (json.loads(source[name] or "{}") or {} for name in ("startOffset", "endOffset"))
     return sum(
         at - begin.get(topic, {}).get(partition, 0)
         for topic, partitions in end.items()
