@@ -40,13 +40,17 @@ class TopicError(Exception):
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """How a topic must be: ``required`` settings are checked where the topic exists, ``initial`` ones are not."""
+    """How a topic must be: ``required`` settings are checked where the topic exists, ``initial`` ones are not.
+
+    ``is_disposable``: nothing is lost where it is deleted.
+    """
 
     name: str
     partitions: int
     replication_factor: int
     required: dict[str, str]
     initial: dict[str, str]
+    is_disposable: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ def control_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
         settings.replication_factor,
         {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"},
         {"retention.ms": "86400000"},
+        is_disposable=True,
     )
 
 
@@ -188,7 +193,7 @@ def topic_facts(admin: AdminClient, names: Sequence[str]) -> dict[str, TopicFact
 
 
 def _way_out(spec: TopicSpec, found: int) -> str:
-    if spec.name.endswith(".control"):
+    if spec.is_disposable:
         return "delete it, it is made anew"
     return f"set topics.partitions to {found}, or delete the topic and start anew"
 

@@ -45,8 +45,8 @@ from joiner.run.progress import Progress, encode, unsettled_key
 from joiner.run.readers import Readers, reading
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import StateLog, read_open
-from joiner.run.transaction import Aborted, UnitTransactions, offsets_as_text
-from joiner.run.unit import Effects
+from joiner.run.transaction import Aborted, SnapshotPlace, UnitTransactions, offsets_as_text
+from joiner.run.unit import Effects, Outgoing
 
 _LOOK_S: Final = 0.05
 _FIRST_LOOK_S: Final = 0.005
@@ -100,6 +100,22 @@ def check_ended(settings: JoinerSettings, unit: int, transactions: UnitTransacti
         if time.monotonic() > deadline_s:
             raise Aborted("Kafka was away and may have left the transaction open")
         time.sleep(_LOOK_S)
+
+
+def commit_checked(
+    settings: JoinerSettings,
+    transactions: UnitTransactions,
+    messages: Outgoing,
+    progress: Progress,
+    snapshot: tuple[bytes, SnapshotPlace] | None = None,
+) -> SnapshotPlace | None:
+    """Write one transaction, and look whether it hangs; returns the place of the snapshot that was written.
+
+    Raises `Fenced` or `Aborted`.
+    """
+    place = transactions.commit(messages, progress, snapshot)
+    check_ended(settings, progress.unit, transactions)
+    return place
 
 
 def settle(

@@ -7,7 +7,6 @@ Everything a unit has not committed can be thrown away at any moment: its state 
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 import time
@@ -21,10 +20,11 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from broker.topics import TopicError, wait_for_topics
 from joiner.run.clients import KAFKA_LOG, log_range, make_admin, make_consumer
+from joiner.run.collector import spare_the_collector
 from joiner.run.continuity import Claimant
 from joiner.run.gaps import SecondReader
 from joiner.run.handover import Handover, Host
-from joiner.run.hanging import check_ended
+from joiner.run.hanging import commit_checked
 from joiner.run.intake import Messages, sort_messages
 from joiner.run.membership import Membership
 from joiner.run.metrics import Metrics
@@ -42,9 +42,6 @@ from joiner.run.warming import Warm
 
 _LAST_COMMIT_S: Final = 3.0
 """For the last snapshots when units are given back: ending must take seconds, whatever Kafka does."""
-
-_GC_THRESHOLD: Final = (50_000, 20, 50)
-"""Objects and rounds between collections; a batch has tens of thousands of messages."""
 
 _log = logging.getLogger(__name__)
 
@@ -112,10 +109,7 @@ class JoinerProcess:
         membership = Membership(self._settings, self._claimant.placement, self._give_back)
         who = application.instance, self._claimant.placement, self._claimant.run
         _log.info("joiner %s at %s (%s): waiting for units of %r", *who, application.name)
-        # What lives now lives to the end: the collector need not look at it for every batch.
-        gc.freeze()
-        # Of what is made for every batch, almost nothing is for it to find.
-        gc.set_threshold(*_GC_THRESHOLD)
+        spare_the_collector()
         try:
             while not self._stop.is_set() and not self._all_aside(membership):
                 membership.poll()
@@ -243,9 +237,7 @@ class JoinerProcess:
         progress: Progress,
         snapshot: tuple[bytes, SnapshotPlace] | None,
     ) -> SnapshotPlace | None:
-        place = transactions.commit(effects.messages(self._settings.topics), progress, snapshot)
-        check_ended(self._settings, progress.unit, transactions)
-        return place
+        return commit_checked(self._settings, transactions, effects.messages(self._settings.topics), progress, snapshot)
 
     def _hand_in(self, number: int, owned: Owned, effects: Effects, *, with_snapshot: bool) -> None:
         """Begin the commit of everything that the unit's state holds, the one before being finished."""

@@ -34,7 +34,7 @@ from joiner.run.clients import (
     read_to_end,
 )
 from joiner.run.continuity import Claimant, check_continues, check_log_range, check_partitions, log_ranges
-from joiner.run.hanging import check_ended, draw_line, find_unsettled, settle
+from joiner.run.hanging import commit_checked, draw_line, find_unsettled, settle
 from joiner.run.progress import FORMAT_VERSION, Progress
 from joiner.run.ranges import read_range
 from joiner.run.readers import Readers, reading
@@ -131,8 +131,7 @@ def _claim(
             messages = effects.messages(settings.topics)
             messages[settings.state_topic] = ([unsettled.key.encode()], [None])
             progress = _owned(reached, claimant)
-    transactions.commit(messages, progress)
-    check_ended(settings, unit, transactions)
+    commit_checked(settings, transactions, messages, progress)
     return progress
 
 
@@ -155,7 +154,7 @@ def recover(
         if state is None:
             state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
         built = build_state(settings, progress, state, warm, readers)
-    return Recovered(built, progress, SnapshotPlace.after(state), _newest_offsets(progress, state))
+    return Recovered(built, progress, SnapshotPlace.after(state), newest_offsets(progress, state))
 
 
 def build_state(
@@ -191,13 +190,13 @@ def build_state(
 
 def _nearest(settings: JoinerSettings, progress: Progress, state: StateLog, warm: Unit | None) -> Unit:
     if warm is not None:
-        newest = _newest_offsets(progress, state)
+        newest = newest_offsets(progress, state)
         if all(newest[topic] <= at <= progress.offsets[topic] for topic, at in warm.offsets.items()):
             return warm
     return _from_snapshot(settings, progress.unit, state, progress)
 
 
-def _newest_offsets(progress: Progress, state: StateLog) -> dict[str, int]:
+def newest_offsets(progress: Progress, state: StateLog) -> dict[str, int]:
     """The vector of the newest snapshot; without any, that at which the unit began."""
     manifests = state.manifests()
     return dict(manifests[0].offsets if manifests else progress.start)

@@ -29,8 +29,8 @@ _NAMES: Final = ("left", "right")
 _WATERMARK: Final = "spark.watermarkDelayMs"
 """Under this name the metadata of a column say that it has a watermark."""
 
-_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
-_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _INTEGERS: Final = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 _KEYS: Final = (
     *(*_INTEGERS, spark.BooleanType, spark.FloatType, spark.DoubleType, spark.DecimalType, spark.StringType),
@@ -254,11 +254,11 @@ def _check_streaming(left: DataFrame, right: DataFrame) -> bool:
 
 
 def _check_state_store(session: SparkSession) -> None:
-    provider = session.conf.get(_PROVIDER)
+    provider = session.conf.get(PROVIDER)
     if "HDFSBackedStateStoreProvider" in str(provider):
         raise AnalysisException(
-            f"the state of a stream needs RocksDB, and {_PROVIDER} is {provider}: call "
-            f'spark.conf.set("{_PROVIDER}", "{_ROCKSDB}") before neighbour_join'
+            f"the state of a stream needs RocksDB, and {PROVIDER} is {provider}: call "
+            f'spark.conf.set("{PROVIDER}", "{ROCKSDB}") before neighbour_join'
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker.stack import ephemeral_stack
 from tests.chaos.pipeline import ChaosStack, chaos_stack
 from tests.chaos.report import versions_of, write_report
 
@@ -18,6 +19,14 @@ def servers() -> Iterator[ChaosStack]:
     """Kafka, an MQTT broker and InfluxDB, with wires to them."""
     with chaos_stack() as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def plain_kafka() -> Iterator[str]:
+    """A Kafka without the wires, for joiners alone."""
+    with ephemeral_stack(say=print) as stack:
+        stack.up([stack.kafka])
+        yield stack.kafka.address
 
 
 @pytest.fixture(scope="session")

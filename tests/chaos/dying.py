@@ -6,6 +6,7 @@ product knows nothing of this: the points are wrapped from outside before the se
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import signal
@@ -147,17 +148,17 @@ class _Death:
             os.kill(os.getpid(), _SIGNAL)
 
 
-def arm(point: Point, count: int) -> None:
-    """Wrap the point so that the n-th arrival kills the process."""
-    death = _Death(count)
+def arm(point: Point, come: Callable[[Any, int], None]) -> None:
+    """Wrap the point so that each call tells of its owner and of how many arrivals it is."""
     original: Callable[..., Any] = getattr(point.owner, point.method)
 
+    @functools.wraps(original)
     def wrapped(owner: Any, *arguments: Any, **options: Any) -> Any:
         if point.before:
-            death.come(owner, point.counts(Call(arguments, options)))
+            come(owner, point.counts(Call(arguments, options)))
         result = original(owner, *arguments, **options)
         if not point.before:
-            death.come(owner, point.counts(Call(arguments, options, result)))
+            come(owner, point.counts(Call(arguments, options, result)))
         return result
 
     setattr(point.owner, point.method, wrapped)
@@ -171,7 +172,7 @@ def main() -> None:
     point = points.get(name)
     if point is None:
         raise SystemExit(f"{service} has no point {name!r}: {', '.join(points)}")
-    arm(point, int(count))
+    arm(point, _Death(int(count)).come)
     module, function = _MAINS[service]
     sys.exit(getattr(importlib.import_module(module), function)(sys.argv[2:]))
 

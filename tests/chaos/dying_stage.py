@@ -10,7 +10,6 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import Callable
 from typing import Any, Final
 
 from joiner.run.cli import main
@@ -19,7 +18,7 @@ from joiner.run.unit import Unit
 from joiner.spark.application import stage
 from joiner.spark.application.units import Units
 from joiner.spark.application.worker import StateCopy, UnitProcessor
-from tests.chaos.dying import POINTS, Call, Point
+from tests.chaos.dying import POINTS, Point, arm
 from tests.integration.services import signal_all, with_children
 
 _FLUSH_S: Final = 2.0
@@ -72,27 +71,10 @@ def _await_commits(dying: stage.SparkStage) -> None:
             served.commit.written.exception()
 
 
-def arm(who: str, name: str, count: int) -> None:
-    """Wrap the point so that the n-th arrival kills."""
-    point, death = WHO[who][name], _Death(who, count)
-    original: Callable[..., Any] = getattr(point.owner, point.method)
-
-    @functools.wraps(original)
-    def wrapped(owner: Any, *arguments: Any, **options: Any) -> Any:
-        if point.before:
-            death.come(owner, point.counts(Call(arguments, options)))
-        result = original(owner, *arguments, **options)
-        if not point.before:
-            death.come(owner, point.counts(Call(arguments, options, result)))
-        return result
-
-    setattr(point.owner, point.method, wrapped)
-
-
 def _arm_from_environment(whose: set[str]) -> None:
     who, name, count = os.environ["LSB_CHAOS_DIE"].split(":")
     if who in whose:
-        arm(who, name, int(count))
+        arm(WHO[who][name], _Death(who, int(count)).come)
 
 
 _arm_worker = functools.cache(lambda: _arm_from_environment({"worker"}))

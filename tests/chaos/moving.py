@@ -7,18 +7,12 @@ may die. To play with another kind of runner, give another `Runner`.
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from tests.chaos.dying import SOURCE_POINTS, TARGET_POINTS
-from tests.integration.joiner_application import PARTITIONS, Application, Joiner, seeded_entries
+from tests.integration.joiner_application import PARTITIONS, SPARK_STARTS_S, Application, Joiner, flowing
 
-_ENTRIES: Final = 60_000
-_BATCH: Final = 40
-_BETWEEN_S: Final = 0.05
-_SPARK_STARTS_S: Final = 120.0
 _ATTEMPTS: Final = 4
 """Of a move behind a crash: what was on its way may still be being taken back."""
 
@@ -54,32 +48,10 @@ def spark() -> Runner:
     def start(app: Application, environment: dict[str, str]) -> Joiner:
         module = "tests.integration.dying_joiner" if environment else "joiner"
         joiner = app.start("--standby", instance="in-spark", command="spark", module=module, **environment)
-        joiner.wait_for("waiting until it is moved here|: taken", _SPARK_STARTS_S)
+        joiner.wait_for("waiting until it is moved here|: taken", SPARK_STARTS_S)
         return joiner
 
     return Runner("spark", start, tuple(SOURCE_POINTS), tuple(TARGET_POINTS))
-
-
-@contextmanager
-def flowing(app: Application, seed: int) -> Iterator[None]:
-    """Data comes in small batches for as long as this lasts."""
-    app.create_topics()
-    over = threading.Event()
-    entries = seeded_entries(seed, _ENTRIES)
-
-    def feed() -> None:
-        for start in range(0, _ENTRIES, _BATCH):
-            app.produce(entries[start : start + _BATCH])
-            if over.wait(_BETWEEN_S):
-                return
-
-    feeding = threading.Thread(target=feed)
-    feeding.start()
-    try:
-        yield
-    finally:
-        over.set()
-        feeding.join()
 
 
 class Play:

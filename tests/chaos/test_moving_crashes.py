@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from broker.stack import ephemeral_stack
 from tests.chaos.moving import Play, Runner, process, spark
 from tests.chaos.schedule import seeds
 from tests.integration.joiner_application import Application
@@ -18,14 +16,6 @@ SPARK_SEEDS = 7
 IS_FULL = "LSB_CHAOS_FULL" in os.environ
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[str]:
-    """A Kafka without the wires that the other chaos tests put before it."""
-    with ephemeral_stack(say=print) as stack:
-        stack.up([stack.kafka])
-        yield stack.kafka.address
 
 
 def play(kafka: str, folder: Path, seed: int, runners: tuple[Runner, Runner]) -> None:
@@ -38,11 +28,13 @@ def play(kafka: str, folder: Path, seed: int, runners: tuple[Runner, Runner]) ->
 
 
 @pytest.mark.parametrize("seed", seeds()[: None if IS_FULL else 1])
-def test_a_join_that_moves_holds_whichever_side_dies_at_whichever_step(kafka: str, tmp_path: Path, seed: int) -> None:
-    play(kafka, tmp_path, seed, (process("process"), process("green")))
+def test_a_join_that_moves_holds_whichever_side_dies_at_whichever_step(
+    plain_kafka: str, tmp_path: Path, seed: int
+) -> None:
+    play(plain_kafka, tmp_path, seed, (process("process"), process("green")))
 
 
 @pytest.mark.skipif(not IS_FULL, reason="Spark starts six times for each: in make test-chaos")
 @pytest.mark.parametrize("seed", seeds()[:SPARK_SEEDS])
-def test_a_join_that_moves_to_spark_and_back_holds_as_well(kafka: str, tmp_path: Path, seed: int) -> None:
-    play(kafka, tmp_path, seed, (process("process"), spark()))
+def test_a_join_that_moves_to_spark_and_back_holds_as_well(plain_kafka: str, tmp_path: Path, seed: int) -> None:
+    play(plain_kafka, tmp_path, seed, (process("process"), spark()))

@@ -11,17 +11,15 @@ from typing import Final
 
 import pytest
 
-from broker.stack import ephemeral_stack
 from tests.chaos.dying_stage import DRIVER, WORKER
 from tests.chaos.schedule import seeds
-from tests.integration.joiner_application import Application, Joiner, application, seeded_entries
+from tests.integration.joiner_application import SPARK_STARTS_S, Application, Joiner, application, seeded_entries
 from tests.integration.services import wait_until
 
 _log = logging.getLogger(__name__)
 
 KILLS: Final = 3
 """Of each seed; one seed is enough for every day, as each kill takes a start of Spark."""
-SPARK_STARTS_S: Final = 120.0
 PIECE: Final = 400
 """Records that come at a time."""
 
@@ -31,16 +29,9 @@ DEATHS: Final = [
 ]
 
 
-@pytest.fixture(scope="module")
-def spark_kafka() -> Iterator[str]:
-    with ephemeral_stack(say=print) as stack:
-        stack.up([stack.kafka])
-        yield stack.kafka.address
-
-
 @pytest.fixture
-def app(spark_kafka: str, tmp_path: Path) -> Iterator[Application]:
-    yield from application(spark_kafka, tmp_path, runner="spark")
+def app(plain_kafka: str, tmp_path: Path) -> Iterator[Application]:
+    yield from application(plain_kafka, tmp_path, runner="spark")
 
 
 def deaths(seed: int) -> list[tuple[str, str]]:

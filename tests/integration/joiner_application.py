@@ -12,9 +12,10 @@ import random
 import re
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +44,12 @@ from tests.integration.services import (
 )
 
 PARTITIONS = 3
+SPARK_STARTS_S = 120.0
+"""Spark takes twenty seconds to its first batch, more on a busy machine."""
+_FLOWING = 60_000
+_FLOWING_BATCH = 40
+_FLOWING_BETWEEN_S = 0.05
+"""Entries of a flow, more than are ever needed: so many at a time, and so long between two of them."""
 BASE_MS = 1_554_096_460_000
 TOPICS = ("data", "out", "late", "rejected", "unmatched")
 QUANTITIES = ("speed", "torque", "command")
@@ -381,3 +388,25 @@ def outsider(app: Application, unit: int) -> Producer:
     producer = Producer({"bootstrap.servers": app.bootstrap, "transactional.id": f"{app.name}-{unit}"})
     producer.init_transactions(DEADLINE_S)
     return producer
+
+
+@contextmanager
+def flowing(app: Application, seed: int) -> Iterator[None]:
+    """Data comes in small batches for as long as this lasts."""
+    app.create_topics()
+    over = threading.Event()
+    entries = seeded_entries(seed, _FLOWING)
+
+    def feed() -> None:
+        for start in range(0, _FLOWING, _FLOWING_BATCH):
+            app.produce(entries[start : start + _FLOWING_BATCH])
+            if over.wait(_FLOWING_BETWEEN_S):
+                return
+
+    feeding = threading.Thread(target=feed)
+    feeding.start()
+    try:
+        yield
+    finally:
+        over.set()
+        feeding.join()

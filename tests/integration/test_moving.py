@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -18,41 +16,16 @@ from tests.integration.joiner_application import (
     Application,
     Joiner,
     application,
+    flowing,
     refusal,
     run_once,
-    seeded_entries,
 )
 from tests.integration.services import DEADLINE_S, start_service, wait_until
-
-_ENTRIES = 20_000
-_BATCH = 40
 
 
 @pytest.fixture
 def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
     yield from application(kafka, tmp_path)
-
-
-@contextmanager
-def flowing(app: Application, seed: int) -> Iterator[None]:
-    """Data comes in small batches for as long as this lasts, each unit's at its end."""
-    app.create_topics()
-    over = threading.Event()
-    entries = seeded_entries(seed, _ENTRIES)
-
-    def feed() -> None:
-        for start in range(0, _ENTRIES, _BATCH):
-            app.produce(entries[start : start + _BATCH])
-            if over.wait(0.05):
-                return
-
-    feeding = threading.Thread(target=feed)
-    feeding.start()
-    try:
-        yield
-    finally:
-        over.set()
-        feeding.join()
 
 
 def begin(app: Application, **environment: str) -> Joiner:

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.moving import flowing, process, spark
+from tests.chaos.moving import process, spark
 from tests.integration.joiner_application import (
     BASE_MS,
+    SPARK_STARTS_S,
     Application,
     Entry,
     Joiner,
     application,
+    flowing,
     record,
     seeded_entries,
     things_over_all_units,
@@ -29,8 +31,6 @@ from tests.integration.services import signal_all, with_children
 pytestmark = pytest.mark.timeout(600)
 
 RUNNERS = ("run", "spark")
-SPARK_STARTS_S = 120.0
-"""Spark takes twenty seconds to its first batch, more on a busy machine."""
 
 
 @pytest.fixture

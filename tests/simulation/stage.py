@@ -157,16 +157,6 @@ class _Threading:
         self.Event = lambda: _Event(world)
 
 
-class _Collector:
-    """In the place of the module `gc`: one interpreter plays thousands of processes."""
-
-    def freeze(self) -> None:
-        """Leave everything to the collector."""
-
-    def set_threshold(self, *_thresholds: int) -> None:
-        """Leave it as it is."""
-
-
 class _Lines(logging.Handler):
     """Writes what the joiner logs into the timeline."""
 
@@ -206,7 +196,8 @@ def on_stage(world: World) -> Iterator[None]:
         (process, "ThreadPoolExecutor", _Pool),
         (process, "wait", _wait),
         (process, "threading", _Threading(world)),
-        (process, "gc", _Collector()),
+        # One interpreter plays thousands of processes.
+        (process, "spare_the_collector", lambda: None),
         (process, "wait_for_topics", lambda *_: _facts(world.link.kafka)),
         (transaction, "CHUNK_BYTES_MAX", CHUNK_BYTES),
         # In the process's own thread, which is the one that may move.

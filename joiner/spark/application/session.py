@@ -16,12 +16,11 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from joiner.run.settings import JoinerSettings
+from joiner.spark.request import PROVIDER, ROCKSDB
 
 _NEEDED: Final = {
     # The only store that keeps the state of this kind of operator.
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
+    PROVIDER: ROCKSDB,
     # A batch writes what has changed instead of the files of the whole store.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # What ran once must not run again beside itself; it would only be thrown away.

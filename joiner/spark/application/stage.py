@@ -31,7 +31,7 @@ from joiner.run.ending import end_on_signals
 from joiner.run.handover import Handover, Host
 from joiner.run.moving import Release
 from joiner.run.progress import Progress
-from joiner.run.recovery import application_topics
+from joiner.run.recovery import application_topics, newest_offsets
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_state
 from joiner.run.taking import Taker
@@ -242,10 +242,8 @@ class SparkStage:
         state = warm.readers.state if warm is not None else None
         if state is None:
             state = read_state(settings.kafka, settings.application.name, settings.state_topic, progress.unit)
-        newest = state.manifests()[:1]
-        offsets = newest[0].offsets if newest else progress.start
         self._claims += 1
-        return Served(self._claims, transactions, progress, SnapshotPlace.after(state), dict(offsets))
+        return Served(self._claims, transactions, progress, SnapshotPlace.after(state), newest_offsets(progress, state))
 
     def _adopt(self, number: int, served: Served) -> None:
         self._wanted.taken(number)

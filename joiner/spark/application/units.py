@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 from confluent_kafka import KafkaException
 
-from joiner.run.hanging import check_ended
+from joiner.run.hanging import commit_checked
 from joiner.run.metrics import Metrics
 from joiner.run.owned import Commit
 from joiner.run.pausing import SILENT_S, Lead, topics_to_pause
@@ -27,7 +27,7 @@ from joiner.run.progress import Progress
 from joiner.run.recovery import unless_fenced
 from joiner.run.settings import ApplicationSettings, JoinerSettings
 from joiner.run.transaction import Fenced, SnapshotPlace, UnitTransactions
-from joiner.run.unit import UnitStopped
+from joiner.run.unit import Outgoing, UnitStopped
 from joiner.spark.application.plans import Outcome, Plan, Turn
 
 Ends = Callable[[], Mapping[int, Mapping[str, int]]]
@@ -285,7 +285,8 @@ class Units:
             snapshot = outcome.snapshot, served.place
             served.snapshot_at_s, served.records = time.monotonic(), 0
         served.leads = outcome.leads
-        written = self._pool.submit(self._write, served.transactions, outcome, progress, snapshot)
+        messages: Outgoing = dict(outcome.messages)
+        written = self._pool.submit(commit_checked, self._settings, served.transactions, messages, progress, snapshot)
         served.commit = Commit(progress, written)
         if leaving is not None and leaving.plan == plan:
             del self.served[plan.unit]
@@ -293,17 +294,6 @@ class Units:
         self._metrics.count(outcome.records, outcome.pairs)
         for what, seconds in outcome.spent_s.items():
             self._spent_s[what] = self._spent_s.get(what, 0.0) + seconds
-
-    def _write(
-        self,
-        transactions: UnitTransactions,
-        outcome: Outcome,
-        progress: Progress,
-        snapshot: tuple[bytes, SnapshotPlace] | None,
-    ) -> SnapshotPlace | None:
-        place = transactions.commit(dict(outcome.messages), progress, snapshot)
-        check_ended(self._settings, progress.unit, transactions)
-        return place
 
     def _finish(self, number: int, served: Served) -> bool:
         """Wait for the transaction that is on its way, if any is; returns whether the unit goes on."""

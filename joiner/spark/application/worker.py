@@ -12,7 +12,6 @@ What a worker holds of a unit is never needed: nothing of a worker, living or le
 from __future__ import annotations
 
 import functools
-import gc
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -24,6 +23,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from joiner.run.clients import make_reader
+from joiner.run.collector import spare_the_collector
 from joiner.run.gaps import SecondReader
 from joiner.run.ranges import read_range
 from joiner.run.recovery import build_state
@@ -42,9 +42,6 @@ _CHUNK_BYTES: Final = 256 * 1024
 """Of the state in Spark's store: it is slow with large values (10 MB in one took 0.4 s to write, in chunks 8 ms)."""
 
 _FETCH_BYTES: Final = 4 * 1024 * 1024
-
-GC_THRESHOLD: Final = (50_000, 20, 50)
-"""As in the plain process."""
 
 _HELD_MAX: Final = 1_000_000
 """Records that are held by all units which a process keeps between batches."""
@@ -235,8 +232,5 @@ class _Clock:
         self._at_s = now_s
 
 
-@functools.cache
-def _prepare() -> None:
-    """Once in each process: what lives now lives to its end."""
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLD)
+_prepare = functools.cache(spare_the_collector)
+"""Once in each process."""
