@@ -2,15 +2,18 @@
 
     python -m bench.spark_operator --rows 10000000
 
-Two parts. *Table*: rows of both sides in parquet files are joined by Spark, by `joiner.join` and by four
-`pandas.merge_asof`; the three answers must be equal. *Stream*: files of equal size are micro-batches, joined into a
-sink that throws away, for several numbers of buckets. As many buckets as keys is what a group a key would cost.
+Three parts. *Table*: rows of both sides in parquet files are joined by Spark, by `joiner.join` and by four
+`pandas.merge_asof`; the three answers must be equal. *Disordered stream*: a fifth of the rows come in micro-batches,
+out of order within the delay of a watermark, which passes the end at last; what has come out must equal `joiner.join`.
+*Stream*: files of equal size are micro-batches, joined into a sink that throws away, for several numbers of buckets. As
+many buckets as keys is what a group a key would cost.
 Seeded. Figures are of this run and machine; only their ratios mean something elsewhere.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import tempfile
@@ -36,10 +39,11 @@ KEYS: Final = 1_000
 SEED: Final = 1
 STREAM_BATCHES: Final = 8
 STREAM_BUCKETS: Final = (2, 8, 64, KEYS)
+DISORDER_MS: Final = 60_000
 
 
 def main() -> None:
-    """Run both parts and print their figures; exit status 1 where answers differ."""
+    """Run all parts and print their figures; exit status 1 where answers differ."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of both tables together")
     parser.add_argument("--batch-rows", type=int, default=200_000, help="rows of both sides of a micro-batch")
@@ -48,6 +52,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         spark = session(options.cores, Path(folder))
         is_equal = bench_table(spark, Path(folder), options.rows)
+        is_equal &= check_stream(spark, Path(folder) / "disordered", options.rows // 5)
         for buckets in STREAM_BUCKETS:
             bench_stream(spark, Path(folder) / f"stream-{buckets}", options.batch_rows, buckets)
         spark.stop()
@@ -136,6 +141,43 @@ def in_order(left: Ints, right: Ints) -> Ints:
     """Pairs as an array of shape (n, 2), sorted."""
     order = np.lexsort((right, left))
     return np.stack([left[order], right[order]], axis=1)
+
+
+def check_stream(spark: SparkSession, folder: Path, count: int) -> bool:
+    """Whether the pairs of a stream in disorder, with a watermark that passes its end, are those of `joiner.join`."""
+    draw = np.random.default_rng(SEED)
+    tables, frames = {}, []
+    for name in ("left", "right"):
+        table = tables[name] = rows(draw, count // 2, 0, name)
+        # Nobody comes later than `DISORDER_MS` behind a later one.
+        come = np.argsort(table["at"].to_numpy() + draw.integers(0, DISORDER_MS, len(table)))
+        marker = table.slice(len(table) - 1).set_column(1, "at", pa.array([8 * count + 10 * DISORDER_MS]))
+        marker = marker.set_column(0, "key", pa.array([KEYS]))
+        stream = table.take(come)
+        cuts = np.linspace(0, len(stream), STREAM_BATCHES + 1).astype(int).tolist()
+        parts = [stream.slice(begin, end - begin) for begin, end in itertools.pairwise(cuts)]
+        (folder / name).mkdir(parents=True)
+        for batch, part in enumerate([*parts, marker]):
+            path = folder / name / f"{batch}.parquet"
+            pq.write_table(part.set_column(1, "at", part["at"].cast(pa.timestamp("ms", "UTC"))), path)
+            os.utime(path, (batch, batch))
+        schema = f"key bigint, at timestamp, {name} bigint, value double"
+        frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / name))
+        frames.append(frame.withWatermark("at", f"{DISORDER_MS} milliseconds"))
+    joined = neighbour_join(frames[0], frames[1], by="key", time="at", order=("left", "right"), buckets=8)
+    writer = joined.select("left", "right").writeStream.option("checkpointLocation", str(folder / "checkpoint"))
+    query = writer.trigger(availableNow=True).start(str(folder / "joined"))
+    query.awaitTermination()
+    found = pq.read_table(folder / "joined").to_pandas()
+    expected = join(tables["left"].to_pandas(), tables["right"].to_pandas(), on="at", by="key")
+    came, wanted = (in_order(one["left"].to_numpy(), one["right"].to_numpy()) for one in (found, expected))
+    is_equal = np.array_equal(came, wanted)
+    batches = sum(report.numInputRows > 0 for report in query.recentProgress)
+    print(
+        f"Disordered stream: {count:,} rows in {batches} micro-batches, {len(came):,} pairs, {len(wanted):,} of "
+        f"joiner.join; they are {'equal' if is_equal else 'DIFFERENT'}"
+    )
+    return is_equal
 
 
 def bench_stream(spark: SparkSession, folder: Path, count: int, buckets: int) -> None:

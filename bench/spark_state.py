@@ -27,6 +27,16 @@ from joiner.run.state_log import read_state
 HOUR: Final = 3_600_000
 """Records of an hour, a millisecond apart."""
 _LOOK_S: Final = 1.0
+_SMALL_BATCHES: Final = """\
+[spark]
+master = "local[2]"
+checkpoint = "{checkpoint}"
+batch_records_max = 50_000
+
+[spark.config]
+"spark.sql.streaming.stateStore.maintenanceInterval" = "5s"
+"""
+"""Spark removes what no batch needs any more once in such an interval, by default a minute: so it can be seen here."""
 
 
 def hold(kafka: KafkaSettings, topic: str, records: int, units: int) -> None:
@@ -49,7 +59,7 @@ def grow(kafka: KafkaSettings, data: str, folder: Path) -> list[dict[str, Any]]:
     """Join everything, and look at the state every second."""
     application = Application(kafka, folder, f"hour-{uuid4().hex[:8]}", PARTITIONS, data=data)
     checkpoint = folder / "checkpoint"
-    application.add_settings(f'[spark]\nmaster = "local[2]"\ncheckpoint = "{checkpoint}"\n')
+    application.add_settings(_SMALL_BATCHES.format(checkpoint=checkpoint))
     running = application.start(command="spark")
     rows: list[dict[str, Any]] = []
     try:
