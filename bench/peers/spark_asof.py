@@ -31,7 +31,15 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from bench.peers.spark_windowed import TUNED, make_parser, make_session, read, run
+from bench.peers.spark_windowed import make_parser, make_session, read, run
+
+_TUNED: Final = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+}
 
 _STATE: Final = "time long, id string, result double"
 _PAIR: Final = (
@@ -47,7 +55,8 @@ def main() -> None:
     """Run until stopped."""
     options = make_parser(__doc__ or "").parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    records = read(make_session(options, TUNED), options)
+    shuffle = {"spark.sql.shuffle.partitions": str(options.partitions)}
+    records = read(make_session(options, shuffle | _TUNED), options)
     pairs = records.groupBy("thing").transformWithStateInPandas(
         statefulProcessor=AsOf(), outputStructType=_PAIR, outputMode="Append", timeMode="EventTime"
     )

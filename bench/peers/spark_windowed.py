@@ -27,11 +27,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 TUNED: Final = {
-    "spark.sql.streaming.join.stateFormatVersion": "4",
+    "spark.sql.streaming.join.stateFormatVersion": "2",
     "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
     ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "2",
@@ -53,10 +52,13 @@ def main() -> None:
     parser = make_parser(__doc__ or "")
     parser.add_argument("--variant", choices=VARIANTS, default="range")
     parser.add_argument("--width-ms", type=int, default=WIDTH_MS, help="of the window; of a range, to each side")
-    parser.add_argument("--bucket-ms", type=int, default=0, help="range: look for partners in buckets of time so long")
-    parser.add_argument("--default-settings", action="store_true", help="those of Spark")
+    parser.add_argument("--bucket-ms", type=int, help="of a range: see range_join; 0: none (default: ten widths)")
+    parser.add_argument("--default-settings", action="store_true", help="nothing that makes Spark quicker")
     options = parser.parse_args()
-    session = make_session(options, {} if options.default_settings else TUNED)
+    if options.bucket_ms is None:
+        options.bucket_ms = 0 if options.default_settings else 10 * options.width_ms
+    shuffle = {"spark.sql.shuffle.partitions": str(options.partitions)}
+    session = make_session(options, {} if options.default_settings else shuffle | TUNED)
     records = read(session, options)
     left, right = (records.where(f"quantity = '{name}'").alias(name[0]) for name in ("speed", "torque"))
     run(VARIANTS[options.variant](left.alias("l"), right.alias("r"), options), options)
@@ -135,7 +137,6 @@ def make_parser(about: str) -> argparse.ArgumentParser:
     parser.add_argument("--state", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--partitions", type=int, default=4, help="of the topics")
-    parser.add_argument("--shuffle", type=int, help="partitions of the join (default: those of the topics)")
     parser.add_argument("--batch", type=int, default=200_000, help="records")
     parser.add_argument("--lateness-ms", type=int, default=LATENESS_MS, help="of the watermark")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another setting of Spark")
@@ -147,7 +148,6 @@ def make_session(options: argparse.Namespace, settings: dict[str, str]) -> Spark
     builder = SparkSession.builder.master(options.master).appName("peer")
     given = {
         "spark.jars": ",".join(map(str, sorted(options.jars.glob("*.jar")))),
-        "spark.sql.shuffle.partitions": str(options.shuffle or options.partitions),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "4g",
