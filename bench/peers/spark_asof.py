@@ -31,7 +31,7 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from bench.peers.spark_windowed import make_parser, make_session, read, run
+from bench.peers.spark_windowed import make_parser, make_session, parse, read, run
 
 _TUNED: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -39,6 +39,8 @@ _TUNED: Final = {
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
 
 _STATE: Final = "time long, id string, result double"
@@ -55,8 +57,7 @@ def main() -> None:
     """Run until stopped."""
     options = make_parser(__doc__ or "").parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    shuffle = {"spark.sql.shuffle.partitions": str(options.partitions)}
-    records = read(make_session(options, shuffle | _TUNED), options)
+    records = parse(read(make_session(options, _TUNED), options), options)
     pairs = records.groupBy("thing").transformWithStateInPandas(
         statefulProcessor=AsOf(), outputStructType=_PAIR, outputMode="Append", timeMode="EventTime"
     )
