@@ -32,7 +32,7 @@ TUNED: Final = {
         "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
     ),
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "2",  # as many as cores
     # They would put conditions below the parser, which then runs once for each of them.
     "spark.sql.optimizer.excludedRules": ",".join(
         f"org.apache.spark.sql.catalyst.optimizer.{rule}"
@@ -40,7 +40,6 @@ TUNED: Final = {
     ),
     "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "2",
 }
 
@@ -65,7 +64,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.bucket_ms is None:
         options.bucket_ms = 0 if options.default_settings else 10 * options.width_ms
-    session = make_session(options, {} if options.default_settings else TUNED)
+    # A batch without data: only the nearest neighbours have something left to give out.
+    idle = {"spark.sql.streaming.noDataMicroBatches.enabled": str(options.variant == "nearest").lower()}
+    session = make_session(options, {} if options.default_settings else TUNED | idle)
     topic = read(session, options)
     left, right = (
         # A look at the text before it is parsed: of each side half is thrown away.
