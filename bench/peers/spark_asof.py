@@ -11,6 +11,9 @@ It loses to the neighbour join in that
   late for it is dropped without a word;
 - each record goes into the state and out of it by itself, between Python and the JVM;
 - a left record of a machine whose right side is silent is held for ever, and so is all that comes after it.
+
+The settings are the best of those tried (``trials/spark_asof.json``): a partition of the state for each core, Java's
+parallel collector, RocksDB (the only store that Spark takes for this) with changelogs.
 """
 
 from __future__ import annotations
