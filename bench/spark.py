@@ -109,14 +109,15 @@ def run_windowed(kafka: KafkaSettings, data: str, folder: Path, batch: int) -> f
     out = f"windowed-{uuid.uuid4().hex[:8]}"
     make_topic(kafka, out, PARTITIONS)
     jars = Parts(parts_folder(Path(".lsb")), print).spark_kafka()
-    given = [kafka.bootstrap_servers, data, out, "--jars", str(jars), "--checkpoint", str(folder / out)]
-    command = [sys.executable, "-m", "bench.windowed", *given, "--batch", str(batch)]
+    given = [kafka.bootstrap_servers, data, out, "--jars", str(jars), "--state", str(folder / out)]
+    command = [sys.executable, "-m", "bench.peers.spark_windowed", *given, "--batch", str(batch)]
     wanted = min(_ENOUGH, sum(ends(kafka, data, PARTITIONS)))
     batches: list[tuple[int, int]] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE) as running:  # noqa: S603 - the peer
         try:
             for line in iter(running.stdout.readline, b"") if running.stdout else ():
-                batches.append(json.loads(line))
+                told = json.loads(line)
+                batches.append((told["records"], told["took_ms"]))
                 if sum(rows for rows, _ in batches) >= wanted:
                     break
         finally:

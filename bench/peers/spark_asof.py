@@ -1,0 +1,126 @@
+"""The as-of join by hand in Spark, with state of its own in Python: a peer of the neighbour join.
+
+A `StatefulProcessor` holds each machine's records, one `ListState` a side, until the watermark has passed them, as the
+public examples of `transformWithStateInPandas` do it. Each left record is then paired with the last right one at or
+before it and the first at or after it, at least once. A timer does so for machines that have fallen silent.
+
+It loses to the neighbour join in that
+
+- it sees pairs from the left side alone: of right records between two left ones it finds the first and the last;
+- a pair waits for the watermark, which is one batch and the lateness behind, and which is one for all machines: what is
+  late for it is dropped without a word;
+- each record goes into the state and out of it by itself, between Python and the JVM;
+- a left record of a machine whose right side is silent is held for ever, and so is all that comes after it.
+
+The settings are the best of those tried (``trials/spark_asof.json``): a partition of the state for each core, Java's
+parallel collector, RocksDB (the only store that Spark takes for this) with changelogs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import Any, Final
+
+import pandas as pd
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    ListState,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
+
+from bench.peers.spark_windowed import make_parser, make_session, parse, read, run
+
+_TUNED: Final = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+}
+
+_STATE: Final = "time long, id string, result double"
+_PAIR: Final = (
+    "thing string, left string, left_time long, left_result double, right string, right_time long, right_result double"
+)
+_COLUMNS: Final = [column.split()[0] for column in _PAIR.split(", ")]
+
+Row = tuple[int, str, float]
+"""Time, id, result."""
+
+
+def main() -> None:
+    """Run until stopped."""
+    options = make_parser(__doc__ or "").parse_args()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    records = parse(read(make_session(options, _TUNED), options), options)
+    pairs = records.groupBy("thing").transformWithStateInPandas(
+        statefulProcessor=AsOf(), outputStructType=_PAIR, outputMode="Append", timeMode="EventTime"
+    )
+    run(pairs, options)
+
+
+class AsOf(StatefulProcessor):
+    """The records of a machine that the watermark has not passed, and the pairs of those that it has."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Name the state."""
+        self._handle = handle
+        self._sides: tuple[ListState, ListState] = (
+            handle.getListState("left", _STATE),
+            handle.getListState("right", _STATE),
+        )
+
+    def handleInputRows(  # noqa: N802 - Spark's name
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: TimerValues,  # noqa: N803 - Spark's name
+    ) -> Iterator[pd.DataFrame]:
+        """Hold the new records; pair those held before."""
+        new: tuple[list[Row], list[Row]] = ([], [])
+        for frame in rows:
+            for side, quantity in zip(new, ("speed", "torque"), strict=True):
+                some = frame.loc[frame["quantity"] == quantity, ["phenomenonTime", "id", "result"]]
+                side.extend(some.itertuples(index=False, name=None))
+        yield self._pair(key, new, timerValues.getCurrentWatermarkInMs())
+        for timer in list(self._handle.listTimers()):
+            self._handle.deleteTimer(timer)
+        self._handle.registerTimer(max(time for side in new for time, *_ in side) + 1)
+
+    def handleExpiredTimer(  # noqa: N802 - Spark's name
+        self,
+        key: Any,
+        timerValues: TimerValues,  # noqa: N803 - Spark's
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002, N803 - Spark's
+    ) -> Iterator[pd.DataFrame]:
+        """Pair what is held of a machine that is silent."""
+        yield self._pair(key, ([], []), timerValues.getCurrentWatermarkInMs())
+
+    def _pair(self, key: Any, new: tuple[list[Row], list[Row]], watermark_ms: int) -> pd.DataFrame:
+        lefts, rights = (sorted(state.get(), key=itemgetter(0)) for state in self._sides)
+        times = [time for time, *_ in rights]
+        # Nothing older than the watermark may follow: a right record before it is the next one for sure.
+        certain = bisect_left(times, watermark_ms)
+        settled = bisect_right(lefts, times[certain - 1], key=itemgetter(0)) if certain else 0
+        pairs = []
+        for left in lefts[:settled]:
+            following = bisect_left(times, left[0])
+            found = {bisect_right(times, left[0], following) - 1, following} - {-1}
+            pairs += [(*key, left[1], left[0], left[2], rights[n][1], rights[n][0], rights[n][2]) for n in found]
+        last = bisect_right(times, lefts[settled][0] if settled < len(lefts) else watermark_ms - 1) - 1
+        kept = (lefts[settled:], rights[max(0, last) :])
+        for state, old, more in zip(self._sides, kept, new, strict=True):
+            state.put([*old, *more])
+        return pd.DataFrame(pairs, columns=_COLUMNS)
+
+
+if __name__ == "__main__":
+    main()

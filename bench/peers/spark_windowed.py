@@ -1,0 +1,260 @@
+"""Windowed joins in Spark, as their users write them: peers of the neighbour join.
+
+Both quantities are read from one topic, joined on the machine within so many milliseconds, and the pairs written back
+to Kafka, at least once. None of the variants can express "the neighbour, however far away":
+
+- ``range``: everything at most the window's width away. A window that is too narrow misses neighbours, a wider one
+  pairs with everything in it.
+- ``tumbling``: everything in the same window of a fixed grid. It misses each neighbour across a border, and pairs all
+  of one side with all of the other within.
+- ``nearest``: the range join, of which each left record keeps the nearest right one before and after it. That is the
+  as-of join from the left side; the neighbours of the right records that are none of a left one's are missing. A pair
+  comes out when the watermark has passed its left record, one batch and the lateness after it was read.
+
+The settings are the best of those tried (``trials/spark_windowed.json``). What made the range join quicker, each on top
+of the ones before, in thousand records/s on two cores: state format 4 in RocksDB with changelogs 32; format 2 in memory
+with buckets of time (`range_join`) 42; a partition of the join for each core and Java's parallel collector 60; each
+record parsed once 67. With all of that, format 4 in RocksDB without buckets makes 52. State in memory has to fit there;
+Spark still writes it to the checkpoint. Progress can not be written beside the work (``asyncProgressTrackingEnabled``):
+Spark refuses it where there is state. With ``--default-settings`` Spark's own are left as they are: 200 partitions of
+the join, no buckets.
+
+For each batch a line is printed: its records, how many ms it took, and what the state holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+TUNED: Final = {
+    "spark.sql.streaming.join.stateFormatVersion": "2",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+    ),
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",  # as many as cores
+    # They would put conditions below the parser, which then runs once for each of them.
+    "spark.sql.optimizer.excludedRules": ",".join(
+        f"org.apache.spark.sql.catalyst.optimizer.{rule}"
+        for rule in ("PushDownPredicates", "PushPredicateThroughNonJoin", "InferFiltersFromConstraints")
+    ),
+    "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+}
+
+WIDTH_MS: Final = 16
+"""The narrowest window that misses no neighbour in the benchmark's data, where the two streams are 8 ms apart: then it
+finds each pair once and nothing else. Who joins real data does not know it, and needs a wider one."""
+
+LATENESS_MS: Final = 10_000
+"""More than the records of a batch are out of order by, as its partitions are read to different times."""
+
+_RECORD: Final = "thing string, quantity string, phenomenonTime long, result double, id string"
+_LOOK_S: Final = 1
+
+
+def main() -> None:
+    """Run until stopped."""
+    parser = make_parser(__doc__ or "")
+    parser.add_argument("--variant", choices=VARIANTS, default="range")
+    parser.add_argument("--width-ms", type=int, default=WIDTH_MS, help="of the window; of a range, to each side")
+    parser.add_argument("--bucket-ms", type=int, help="of a range: see range_join; 0: none (default: ten widths)")
+    parser.add_argument("--default-settings", action="store_true", help="nothing that makes Spark quicker")
+    options = parser.parse_args()
+    if options.bucket_ms is None:
+        options.bucket_ms = 0 if options.default_settings else 10 * options.width_ms
+    # A batch without data: only the nearest neighbours have something left to give out.
+    idle = {"spark.sql.streaming.noDataMicroBatches.enabled": str(options.variant == "nearest").lower()}
+    session = make_session(options, {} if options.default_settings else TUNED | idle)
+    topic = read(session, options)
+    left, right = (
+        # A look at the text before it is parsed: of each side half is thrown away.
+        parse(topic.where(f.col("value").contains(name)), options).where(f.col("quantity") == name)
+        for name in ("speed", "torque")
+    )
+    run(VARIANTS[options.variant](left, right, options), options)
+
+
+def range_join(left: DataFrame, right: DataFrame, options: argparse.Namespace) -> DataFrame:
+    """Each left record with each right one of the same machine that is at most so far away.
+
+    Spark's join compares a record with all that are held of the same key. With buckets each left record is in one, each
+    right one in all those that a partner of its own could be in, so that a key holds few records; the pairs are the
+    same.
+    """
+    names = ["thing"]
+    if options.bucket_ms:
+        names.append("bucket")
+        left = left.withColumn("bucket", _bucket(0, options))
+        both = f.array_distinct(f.array(_bucket(-options.width_ms, options), _bucket(options.width_ms, options)))
+        right = right.withColumn("bucket", f.explode(both))
+    left, right = left.alias("l"), right.alias("r")
+    # Spark learns from the times how long to hold a record; to compare numbers first is quicker.
+    width = f.expr(f"interval {options.width_ms} milliseconds")
+    near = f.abs(f.col("l.phenomenonTime") - f.col("r.phenomenonTime")) <= options.width_ms
+    near &= f.col("r.at").between(f.col("l.at") - width, f.col("l.at") + width)
+    for name in names:
+        near &= f.col(f"l.{name}") == f.col(f"r.{name}")
+    return left.join(right, near).select(*_shown())
+
+
+def _bucket(further_ms: int, options: argparse.Namespace) -> Column:
+    return f.floor((f.col("phenomenonTime") + further_ms) / options.bucket_ms)
+
+
+def tumbling_join(left: DataFrame, right: DataFrame, options: argparse.Namespace) -> DataFrame:
+    """Each left record with each right one of the same machine in the same window."""
+    window = f"{options.width_ms} milliseconds"
+    left, right = (side.withColumn("window", f.window("at", window)) for side in (left, right))
+    left, right = left.alias("l"), right.alias("r")
+    same = (f.col("l.thing") == f.col("r.thing")) & (f.col("l.window") == f.col("r.window"))
+    return left.join(right, same).select(*_shown())
+
+
+def nearest_join(left: DataFrame, right: DataFrame, options: argparse.Namespace) -> DataFrame:
+    """Each left record with the nearest right one before and after it, if they are in the window."""
+    pairs = range_join(left, right, options)
+    other = f.struct("right_time", "right", "right_result")
+    kept = pairs.groupBy("at", "thing", "left", "left_time", "left_result").agg(
+        f.max(f.when(f.col("right_time") <= f.col("left_time"), other)).alias("previous"),
+        f.min(f.when(f.col("right_time") >= f.col("left_time"), other)).alias("next"),
+    )
+    found = f.explode(f.array_distinct(f.array_compact(f.array("previous", "next")))).alias("found")
+    return kept.select("thing", "left", "left_time", "left_result", found).select("*", "found.*")
+
+
+def _shown() -> list[Column]:
+    return [
+        f.col("l.at").alias("at"),
+        f.col("l.thing").alias("thing"),
+        f.col("l.id").alias("left"),
+        f.col("l.phenomenonTime").alias("left_time"),
+        f.col("l.result").alias("left_result"),
+        f.col("r.id").alias("right"),
+        f.col("r.phenomenonTime").alias("right_time"),
+        f.col("r.result").alias("right_result"),
+    ]
+
+
+VARIANTS: Final[dict[str, Callable[[DataFrame, DataFrame, argparse.Namespace], DataFrame]]] = {
+    "range": range_join,
+    "tumbling": tumbling_join,
+    "nearest": nearest_join,
+}
+
+
+def make_parser(about: str) -> argparse.ArgumentParser:
+    """The arguments of everything that joins in Spark."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bootstrap")
+    parser.add_argument("data", help="topic to read")
+    parser.add_argument("out", help="topic to write")
+    parser.add_argument("--jars", type=Path, required=True, help="folder of Spark's Kafka connector")
+    parser.add_argument("--state", type=Path, required=True, help="folder of the checkpoint")
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--partitions", type=int, default=4, help="of the topics")
+    parser.add_argument("--batch", type=int, default=200_000, help="records")
+    parser.add_argument("--lateness-ms", type=int, default=LATENESS_MS, help="of the watermark")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another setting of Spark")
+    return parser
+
+
+def make_session(options: argparse.Namespace, settings: dict[str, str]) -> SparkSession:
+    """A session with the connector."""
+    builder = SparkSession.builder.master(options.master).appName("peer")
+    given = {
+        "spark.jars": ",".join(map(str, sorted(options.jars.glob("*.jar")))),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "4g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.log.level": "ERROR",
+    }
+    for name, value in (given | settings | dict(one.split("=", 1) for one in options.set)).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def read(session: SparkSession, options: argparse.Namespace) -> DataFrame:
+    """The values of the topic as text."""
+    return (
+        session.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", options.bootstrap)
+        .option("subscribe", options.data)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", options.batch)
+        .load()
+        .select(f.col("value").cast("string"))
+    )
+
+
+def parse(values: DataFrame, options: argparse.Namespace) -> DataFrame:
+    """Records, with their time as Spark's."""
+    return (
+        values.select(f.from_json("value", _RECORD).alias("record"))
+        .select("record.*", f.timestamp_millis("record.phenomenonTime").alias("at"))
+        .withWatermark("at", f"{options.lateness_ms} milliseconds")
+    )
+
+
+def run(pairs: DataFrame, options: argparse.Namespace) -> None:
+    """Write pairs to Kafka and tell each batch, until stopped."""
+    shown = f.struct(
+        "thing",
+        "left",
+        "right",
+        (f.col("left_result") * f.col("right_result")).alias("result"),
+        ((f.col("left_time") + f.col("right_time")) / 2).alias("phenomenonTime"),
+    )
+    query = (
+        pairs.select(f.col("thing").alias("key"), f.to_json(shown).alias("value"))
+        .writeStream.format("kafka")
+        .option("kafka.bootstrap.servers", options.bootstrap)
+        .option("kafka.compression.type", "lz4")
+        .option("topic", options.out)
+        .option("checkpointLocation", str(options.state))
+        .start()
+    )
+    _tell(query)
+
+
+def _tell(query: StreamingQuery) -> None:
+    told = -1
+    while query.isActive:
+        for progress in query.recentProgress:
+            rows = _read_by(progress["sources"][0])
+            if progress["batchId"] > told and rows:
+                told = progress["batchId"]
+                states = progress["stateOperators"]
+                line = {
+                    "records": rows,
+                    "took_ms": progress["durationMs"]["triggerExecution"],
+                    "state_rows": sum(state["numRowsTotal"] for state in states),
+                    "state_bytes": sum(state["memoryUsedBytes"] for state in states),
+                }
+                print(json.dumps(line), flush=True)
+        query.awaitTermination(_LOOK_S)
+
+
+def _read_by(source: Any) -> int:
+    """Records of a batch, by its offsets: Spark counts each one twice, as both sides of the join read it."""
+    begin, end = (json.loads(source[name] or "{}") or {} for name in ("startOffset", "endOffset"))
+    return sum(
+        at - begin.get(topic, {}).get(partition, 0)
+        for topic, partitions in end.items()
+        for partition, at in partitions.items()
+    )
+
+
+if __name__ == "__main__":
+    main()
