@@ -16,8 +16,11 @@ of the ones before, in thousand records/s on two cores: state format 4 in RocksD
 with buckets of time (`range_join`) 42; a partition of the join for each core and Java's parallel collector 60; each
 record parsed once 67. With all of that, format 4 in RocksDB without buckets makes 52. State in memory has to fit there;
 Spark still writes it to the checkpoint. Progress can not be written beside the work (``asyncProgressTrackingEnabled``):
-Spark refuses it where there is state. With ``--default-settings`` Spark's own are left as they are: 200 partitions of
-the join, no buckets.
+Spark refuses it where there is state.
+
+``--settings`` says how much of that is used: ``default``, Spark's own, with its 200 partitions of the join; ``tuned``,
+what its documentation advises for large state: state format 4 in RocksDB with changelogs, and a partition for each core
+and the parallel collector; ``best``, all of the above.
 
 For each batch a line is printed: its records, how many ms it took, and what the state holds.
 """
@@ -34,22 +37,30 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-TUNED: Final = {
-    "spark.sql.streaming.join.stateFormatVersion": "2",
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
-    ),
+_STORE: Final = "org.apache.spark.sql.execution.streaming.state.{}StateStoreProvider"
+_OF_BOTH: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",  # as many as cores
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+}
+_TUNED: Final = _OF_BOTH | {
+    "spark.sql.streaming.join.stateFormatVersion": "4",
+    "spark.sql.streaming.stateStore.providerClass": _STORE.format("RocksDB"),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+}
+_BEST: Final = _OF_BOTH | {
+    "spark.sql.streaming.join.stateFormatVersion": "2",
+    "spark.sql.streaming.stateStore.providerClass": _STORE.format("HDFSBacked"),
     # They would put conditions below the parser, which then runs once for each of them.
     "spark.sql.optimizer.excludedRules": ",".join(
         f"org.apache.spark.sql.catalyst.optimizer.{rule}"
         for rule in ("PushDownPredicates", "PushPredicateThroughNonJoin", "InferFiltersFromConstraints")
     ),
     "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
-    "spark.sql.streaming.minBatchesToRetain": "2",
 }
+SETTINGS: Final[dict[str, dict[str, str]]] = {"default": {}, "tuned": _TUNED, "best": _BEST}
 
 WIDTH_MS: Final = 16
 """The narrowest window that misses no neighbour in the benchmark's data, where the two streams are 8 ms apart: then it
@@ -68,13 +79,14 @@ def main() -> None:
     parser.add_argument("--variant", choices=VARIANTS, default="range")
     parser.add_argument("--width-ms", type=int, default=WIDTH_MS, help="of the window; of a range, to each side")
     parser.add_argument("--bucket-ms", type=int, help="of a range: see range_join; 0: none (default: ten widths)")
-    parser.add_argument("--default-settings", action="store_true", help="nothing that makes Spark quicker")
+    parser.add_argument("--settings", choices=SETTINGS, default="best", help="see above (default best)")
     options = parser.parse_args()
     if options.bucket_ms is None:
-        options.bucket_ms = 0 if options.default_settings else 10 * options.width_ms
+        options.bucket_ms = 10 * options.width_ms if options.settings == "best" else 0
     # A batch without data: only the nearest neighbours have something left to give out.
     idle = {"spark.sql.streaming.noDataMicroBatches.enabled": str(options.variant == "nearest").lower()}
-    session = make_session(options, {} if options.default_settings else TUNED | idle)
+    settings = SETTINGS[options.settings]
+    session = make_session(options, settings | idle if settings else {})
     topic = read(session, options)
     left, right = (
         # A look at the text before it is parsed: of each side half is thrown away.
