@@ -95,8 +95,9 @@ def _options(given: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m bench.contest", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="a small version of everything, in minutes")
-    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of measurements")
-    parser.add_argument("--contenders", nargs="+", choices=[*CONTENDERS, engine.NAME], help="default: all")
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
+    names = [*CONTENDERS, engine.NAME]
+    parser.add_argument("--contenders", nargs="+", choices=names, metavar="NAME", help="; ".join(names))
     parser.add_argument("--records", type=int, help="of the alternating workload")
     parser.add_argument("--minutes", type=float, default=60.0, help="no measurement begins after them (default 60)")
     parser.add_argument("--resume", action="store_true", help="keep what is there and make what is missing")

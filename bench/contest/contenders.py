@@ -65,9 +65,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Contender:
-    """``commands``: its processes, side by side. ``held``: what it holds when it is through.
+    """One who takes part.
 
-    ``has_window``: its results depend on the width. ``topics``: 2, where each side must have its own. ``variants``: what of its settings was tried, the best one first.
+    ``commands``: its processes, side by side. ``has_window``: its results depend on the width. ``topics``: 2, where
+    each side must have its own. ``held``: what it holds when it is through. ``variants``: other settings, to be tried.
     """
 
     name: str
@@ -167,7 +168,7 @@ class _Script:
             raise NotHereError(f"no environment for {engine}: {error}") from error
 
 
-def _of_script(  # noqa: PLR0913 - what is known of a peer, by name only
+def _of_script(
     name: str,
     what: str,
     script: _Script,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from bench.kafka import BATCH
 from bench.spark import PARTITIONS
 from joiner import LocalStreamBuffer
 
-NAME = "engine in memory"
+NAME: Final = "engine in memory"
 
 
 def run(expected: Expected) -> dict[str, Any]:
@@ -29,21 +29,24 @@ def run(expected: Expected) -> dict[str, Any]:
         for number in range(PARTITIONS):
             of_unit = rows[partition[rows] == number]
             left, right = (of_unit[workload.side[of_unit] == side] for side in (0, 1))
-            columns = [(workload.thing[side], time_ns[side], side) for side in (left, right)]
-            steps.append((number, *columns))
+            steps.append((number, [(workload.thing[side], time_ns[side], side) for side in (left, right)]))
     lateness_ns = workload.lateness_ms * 1_000_000
     buffers = [LocalStreamBuffer(lateness_ns=lateness_ns, progress=workload.progress) for _ in range(PARTITIONS)]
     began_s = time.perf_counter()
-    found = [buffers[number].push(left=left, right=right) for number, left, right in steps]
+    found = [buffers[number].push(left=left, right=right) for number, (left, right) in steps]
     took_s = time.perf_counter() - began_s
     comparison = compare(expected, *(np.concatenate([getattr(step, name) for step in found]) for name in _COLUMNS))
-    return asdict(comparison) | {
-        "records_per_s": len(workload) / took_s,
-        "results_per_s": comparison.results / took_s,
-        "cpu_s_per_million": took_s / len(workload) * 1e6,
-        "complete": comparison.complete,
-        "is_through": True,
-    }
+    return (
+        expected.facts
+        | asdict(comparison)
+        | {
+            "records_per_s": len(workload) / took_s,
+            "results_per_s": comparison.results / took_s,
+            "cpu_s_per_million": took_s / len(workload) * 1e6,
+            "complete": comparison.complete,
+            "is_through": True,
+        }
+    )
 
 
-_COLUMNS = ("left_seq", "right_seq")
+_COLUMNS: Final = ("left_seq", "right_seq")

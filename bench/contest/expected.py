@@ -34,6 +34,11 @@ class Expected:
     may_be: Ints
     later: Ints
 
+    @property
+    def facts(self) -> dict[str, str | int]:
+        """What the workload is."""
+        return {"about": self.workload.about, "keys": len(self.workload.names)}
+
     def width_ms(self, share: float) -> int:
         """The narrowest window that holds so many of the pairs."""
         left, right = np.divmod(self.pairs, len(self.workload))

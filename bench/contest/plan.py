@@ -17,6 +17,7 @@ from bench.contest.workloads import SEED, WORKLOADS
 KINDS: Final = ("throughput", "workloads", "widths", "latency", "recovery", "trials")
 SHARES: Final = (0.5, 0.99)
 """On other workloads than the alternating one a window is as wide as it must be to find so many of the neighbours."""
+FLINK: Final = "Flink interval join"
 KEYS: Final = ("alternating", "1,000 keys", "100,000 keys")
 
 
@@ -28,7 +29,7 @@ class Sizes:
     workload_records: int = 500_000
     width_records: int = 300_000
     turns: dict[str, int] = field(default_factory=lambda: {"throughput": 3, "latency": 2, "workloads": 2})
-    limits: Limits = Limits(budget_s=30.0)
+    limits: Limits = field(default_factory=lambda: Limits(budget_s=30.0))
     widths_ms: tuple[int, ...] = (8, 30, 100, 300, 1_000, 3_000, 10_000)
     rates: tuple[int, ...] = (1_000, 5_000, 20_000, 50_000)
     latency_s: float = 12.0
@@ -79,30 +80,40 @@ def plan(sizes: Sizes, kinds: tuple[str, ...], chosen: tuple[str, ...]) -> Itera
 
 def _of_kind(kind: str, turn: int, sizes: Sizes) -> Iterator[Measurement]:
     if kind == "throughput":
-        for name in (*CONTENDERS, engine.NAME):
-            share = 1.0 if name in CONTENDERS and CONTENDERS[name].has_window else 0.0
-            yield Measurement(kind, name, "alternating", turn, share=share)
+        yield from (_finding(kind, name, "alternating", turn, 1.0) for name in (*CONTENDERS, engine.NAME))
     elif kind == "workloads":
-        for workload in sizes.workloads:
-            for name in (*CORE, "Flink interval join", *([LIMIT.name] if workload in KEYS else []), engine.NAME):
-                has_window = name in CONTENDERS and CONTENDERS[name].has_window
-                for share in sizes.shares if has_window else (0.0,):
-                    yield Measurement(kind, name, workload, turn, share=share)
+        yield from _of_workloads(turn, sizes)
     elif kind == "widths":
-        yield Measurement(kind, OURS[0].name, "varying gaps", turn)
-        for width_ms in sizes.widths_ms:
-            for name in (SPARK_TUNED.name, "Spark tumbling window", "Flink interval join"):
-                yield Measurement(kind, name, "varying gaps", turn, width_ms=width_ms)
+        yield from _of_widths(turn, sizes)
     elif kind == "latency":
         for name in ("plain process", "Spark stage", *(name for name in CONTENDERS if name not in _ONLY_THROUGHPUT)):
             yield Measurement(kind, name, "alternating", turn)
-    elif kind == "recovery":
-        for name in CORE:
-            share = 1.0 if CONTENDERS[name].has_window else 0.0
-            yield Measurement(kind, name, "alternating", turn, share=share)
     else:
-        for one in trials().values():
-            yield Measurement(kind, one.name, "alternating", turn, share=1.0 if one.has_window else 0.0)
+        for name in CORE if kind == "recovery" else trials():
+            yield _finding(kind, name, "alternating", turn, 1.0)
+
+
+def _of_workloads(turn: int, sizes: Sizes) -> Iterator[Measurement]:
+    for workload in sizes.workloads:
+        for name in (*CORE, FLINK, *([LIMIT.name] if workload in KEYS else []), engine.NAME):
+            for share in sizes.shares if _has_window(name) else (0.0,):
+                yield _finding("workloads", name, workload, turn, share)
+
+
+def _of_widths(turn: int, sizes: Sizes) -> Iterator[Measurement]:
+    yield Measurement("widths", OURS[0].name, "varying gaps", turn)
+    for width_ms in sizes.widths_ms:
+        for name in (SPARK_TUNED.name, "Spark tumbling window", FLINK):
+            yield Measurement("widths", name, "varying gaps", turn, width_ms=width_ms)
+
+
+def _finding(kind: str, name: str, workload: str, turn: int, share: float) -> Measurement:
+    """A window as wide as it must be to find that share; only where there is a window."""
+    return Measurement(kind, name, workload, turn, share=share if _has_window(name) else 0.0)
+
+
+def _has_window(name: str) -> bool:
+    return name != engine.NAME and (CONTENDERS | trials())[name].has_window
 
 
 _ONLY_THROUGHPUT: Final = {*(one.name for one in OURS), "Spark range join, default", "Spark range join, nearest kept"}

@@ -12,13 +12,14 @@ from bench.contest import engine
 from bench.contest.contenders import CONTENDERS, CORE, SPARK_TUNED
 from bench.contest.latency import QUANTILES
 from bench.contest.plan import KEYS, KINDS, read
-from bench.contest.workloads import WORKLOADS, make
 from bench.plot import Line, Panel, plot_dots, plot_lines
 from bench.report import table
 
 BEGIN: Final = "<!-- figures: written by python -m bench.contest, which writes them anew -->"
 END: Final = "<!-- end of the figures -->"
 _NEW_PAGE: Final = f"# Benchmarks\n\n{BEGIN}\n{END}\n"
+
+_NONE: Final = "-"
 
 Found = dict[str, Any]
 Shown = Callable[[float], str]
@@ -88,7 +89,7 @@ def shown(runs: Iterable[Found], name: str, form: Shown) -> str:
     """``minimum / median / maximum`` of a figure; one number where it was measured once."""
     found = values(runs, name)
     if not found:
-        return "–"
+        return _NONE
     if len(found) == 1:
         return form(found[0])
     return " / ".join(form(value) for value in (min(found), statistics.median(found), max(found)))
@@ -96,7 +97,7 @@ def shown(runs: Iterable[Found], name: str, form: Shown) -> str:
 
 def thousands(value: float) -> str:
     """Of a rate."""
-    return f"{value / 1000:,.1f}" if value < 100_000 else f"{value / 1000:,.0f}"
+    return _three_digits(value / 1000)
 
 
 def percent(value: float) -> str:
@@ -115,7 +116,12 @@ def _short(value: float) -> str:
 
 
 def _mega(value: float) -> str:
-    return f"{value / 1e6:,.2f}" if value < 1e7 else f"{value / 1e6:,.0f}"
+    return _three_digits(value / 1e6)
+
+
+def _three_digits(value: float) -> str:
+    digits = 2 - len(f"{value:.0f}") + (value >= 1)
+    return f"{value:,.{max(0, digits)}f}"
 
 
 def _machine(found: Found) -> list[str]:
@@ -147,8 +153,9 @@ def _throughput(measurements: list[Found]) -> list[str]:
 
 
 def _about(workload: str, measurements: list[Found]) -> list[str]:
+    told = next((one["about"] for one in measurements if "about" in one), "")
     rows = max((one.get("rows", 0) for one in measurements), default=0)
-    return ["", f"Workload: {workload}, {make(workload, 1_000).about}; {rows:,} records."]
+    return ["", f"Workload: {workload}: {told}; {rows:,} records."]
 
 
 def _costs(measurements: list[Found]) -> list[str]:
@@ -194,7 +201,7 @@ _LITTLE_MISSED: Final = 0.99
 
 
 def _ratios(figures: dict[str, list[Found]]) -> list[str]:
-    rows = []
+    rows: list[tuple[str, list[float], float | None]] = []
     for what, one, other, hoped in RATIOS:
         rates = by(figures["throughput"], "contender", "turn")
         turns = sorted({turn for _, turn in rates})
@@ -206,7 +213,7 @@ def _ratios(figures: dict[str, list[Found]]) -> list[str]:
         rows.append((what, ratios, hoped))
     rows += [_late_ratio(figures["latency"]), _state_ratio(figures["widths"])]
     cells = [
-        (what, shown([{"x": ratio} for ratio in ratios], "x", _short), hoped or "–", _met(ratios, hoped))
+        (what, shown([{"x": ratio} for ratio in ratios], "x", _short), hoped or _NONE, _met(ratios, hoped))
         for what, ratios, hoped in rows
         if ratios
     ]
@@ -215,7 +222,7 @@ def _ratios(figures: dict[str, list[Found]]) -> list[str]:
 
 def _met(ratios: list[float], hoped: float | None) -> str:
     if hoped is None:
-        return "–"
+        return _NONE
     return "yes" if min(ratios) >= hoped else "no" if max(ratios) < hoped else "in some turns"
 
 
@@ -249,7 +256,7 @@ def _workloads(measurements: list[Found]) -> list[str]:
             (
                 workload,
                 name,
-                f"{width_ms:,}" if width_ms else "–",
+                f"{width_ms:,}" if width_ms else _NONE,
                 shown(runs, "records_per_s", thousands),
                 shown(runs, "complete", percent),
                 shown(excess, "excess", percent),
@@ -258,9 +265,10 @@ def _workloads(measurements: list[Found]) -> list[str]:
             )
         )
     heads = ["workload", "", "window, ms", "thousand records/s", "neighbours found", "results that are no neighbours"]
-    words = [f"- {name}: {make(name, 1_000).about}." for name in WORKLOADS if any(row[0] == name for row in rows)]
-    told = "A window is as wide as it must be to find half of the neighbours, and 99 % of them."
-    return ["", *words, "", told, *table([*heads, "records in the state", "of the input"], rows)] if rows else []
+    told = {one["workload"]: one["about"] for one in measurements if "about" in one}
+    words = [f"- {name}: {about}." for name, about in told.items()]
+    wide = "A window is as wide as it must be to find half of the neighbours, and 99 % of them."
+    return ["", *words, "", wide, *table([*heads, "records in the state", "of the input"], rows)] if rows else []
 
 
 def _widths(measurements: list[Found]) -> list[str]:
@@ -360,11 +368,10 @@ def _line(groups: dict[Any, list[Found]], name: str, scale: float = 1.0) -> Line
 def _keys_panels(figures: dict[str, list[Found]]) -> list[Panel]:
     measurements = [one for one in figures["workloads"] if one["workload"] in KEYS and one.get("share") != 0.5]  # noqa: PLR2004 - the wide enough window
     measurements += [one for one in figures["throughput"] if one["contender"] in {*CORE, "pass-through", engine.NAME}]
-    count = dict(zip(KEYS, (8, 1_000, 100_000), strict=True))
     lines: dict[str, Line] = {}
     for name in dict.fromkeys(one["contender"] for one in measurements):
-        groups = by((one for one in measurements if one["contender"] == name), "workload")
-        line = _line({count[workload]: runs for (workload,), runs in groups.items()}, "records_per_s", 1e-3)
+        groups = by((one for one in measurements if one["contender"] == name and "keys" in one), "keys")
+        line = _line({keys: runs for (keys,), runs in groups.items()}, "records_per_s", 1e-3)
         if len(line) > 1:
             lines[name] = line
     return [Panel("keys", "thousand records/s", lines, y_scale="log")]

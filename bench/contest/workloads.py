@@ -39,6 +39,10 @@ _CHUNK: Final = 50_000
 _SHARED: Final = Path(__file__).parents[2].parent / "shared" / "data" / "events.json"
 _SPEED: Final = "actSpeed_C11"
 _TORQUE: Final = "vaTorque_C11"
+_OUT_OF_ORDER: Final = 0.1
+_AUCTIONS: Final = 3
+_BIDS: Final = 46
+_HOT: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -113,8 +117,12 @@ def _write(producer: Producer, topic: str, place: int, messages: list[dict[str, 
 
 
 def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: int = 1) -> Workload:
-    """Things by turns, a millisecond apart; each sends one speed, ``ratio`` torques, one speed, …"""
+    """Things by turns, a millisecond apart; each sends one speed, ``ratio`` torques, one speed, …
+
+    Where there are few records, there are fewer things, so that each still sends some of both.
+    """
     del seed
+    things = min(things, records // 8)
     at = np.arange(records)
     side = np.where(at // things % (ratio + 1) == 0, 0, 1)
     about = f"{things:,} things by turns, a record every ms, one speed for {ratio:,} torques"
@@ -149,7 +157,7 @@ def disorder(name: str, records: int, seed: int) -> Workload:
     """As alternating; one row in ten comes up to 500 places later than its time."""
     draw = np.random.default_rng(seed)
     at = np.arange(records)
-    place = at + np.where(draw.random(records) < 0.1, draw.integers(1, 500, records), 0)
+    place = at + np.where(draw.random(records) < _OUT_OF_ORDER, draw.integers(1, 500, records), 0)
     at = at[np.argsort(place, kind="stable")]
     about = "8 things by turns, a record every ms; one in ten comes up to 0.5 s late"
     return _made(name, about, at % 8, at // 8 % 2, at, lateness_ms=500)
@@ -204,10 +212,10 @@ def nexmark(name: str, records: int, seed: int) -> Workload:
     """
     draw = np.random.default_rng(seed)
     at = np.arange(records)
-    is_bid = at % 49 >= 3
+    is_bid = at % (_AUCTIONS + _BIDS) >= _AUCTIONS
     newest = np.cumsum(~is_bid) - 1
     cold = np.maximum(newest - draw.integers(0, 100, records), 0)
-    bid_on = np.where(draw.random(records) < 0.5, newest // 100 * 100, cold)
+    bid_on = np.where(draw.random(records) < _HOT, newest // 100 * 100, cold)
     about = "3 auctions for 46 bids, half of them on one auction in a hundred, an event every ms"
     return _made(name, about, np.where(is_bid, bid_on, newest), is_bid.astype(np.int64), at, progress="partition")
 
@@ -240,8 +248,8 @@ def _made(name: str, about: str, thing: Ints, side: Ints, time_ms: Ints, **more:
     else:
         names = [f"machine-{number}" for number in range(count)]
         places = [partition_of(one.encode(), PARTITIONS) for one in names]
-    columns = (np.asarray(column, dtype=np.int64) for column in (places, thing, side))
-    return Workload(name, about, names, *columns, time_ms=np.asarray(time_ms, dtype=np.int64) + FIRST_MS, **more)
+    place, of_thing, of_side, at_ms = (np.asarray(column, dtype=np.int64) for column in (places, thing, side, time_ms))
+    return Workload(name, about, names, place, of_thing, of_side, at_ms + FIRST_MS, **more)
 
 
 def things_by_turns() -> Iterator[tuple[str, int]]:
