@@ -32,8 +32,8 @@ def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
     if not options.report_only:
         ran = about() | machine("pyspark", "pandas")
         kept = Kept(options.results, ran, sizes, resume=options.resume)
-        chosen = tuple(options.contenders or (*CONTENDERS, engine.NAME))
-        todo = [one for one in plan(sizes, tuple(options.only), chosen) if not kept.has(one)]
+        kinds, chosen = tuple(options.only or sizes.kinds), tuple(options.contenders or sizes.contenders)
+        todo = [one for one in plan(sizes, kinds, chosen) if not kept.has(one)]
         measure(todo, kept, sizes, options.minutes)
     write_report(options.results, options.page, options.plots)
     return 0
@@ -61,7 +61,7 @@ def measure(todo: list[Measurement], kept: Kept, sizes: Sizes, minutes: float) -
 
 def run(one: Measurement, arena: Arena, sizes: Sizes) -> list[dict[str, Any]]:
     """One measurement: what was found, of the latency at each rate."""
-    records = {"workloads": sizes.workload_records, "widths": sizes.width_records}.get(one.kind, sizes.records)
+    records, limits = sizes.of(one.kind)
     if one.contender == engine.NAME:
         return [engine.run(arena.expected(one.workload, records))]
     contender = (CONTENDERS | trials())[one.contender]
@@ -71,7 +71,7 @@ def run(one: Measurement, arena: Arena, sizes: Sizes) -> list[dict[str, Any]]:
     if one.share:
         width_ms = arena.expected(one.workload, records).width_ms(one.share)
     measured = recovery if one.kind == "recovery" else throughput
-    found = measured(arena, contender, one.workload, records, sizes.limits, width_ms=width_ms)
+    found = measured(arena, contender, one.workload, records, limits, width_ms=width_ms)
     return [found | ({"width_ms": width_ms} if width_ms else {})]
 
 
@@ -95,7 +95,7 @@ def _options(given: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m bench.contest", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="a small version of everything, in minutes")
-    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("--only", nargs="+", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     names = [*CONTENDERS, engine.NAME]
     parser.add_argument("--contenders", nargs="+", choices=names, metavar="NAME", help="; ".join(names))
     parser.add_argument("--records", type=int, help="of the alternating workload")

@@ -14,7 +14,7 @@ from bench.contest.contenders import CONTENDERS, CORE, LIMIT, OURS, SPARK_TUNED,
 from bench.contest.running import Limits
 from bench.contest.workloads import SEED, WORKLOADS
 
-KINDS: Final = ("throughput", "workloads", "widths", "latency", "recovery", "trials")
+KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "trials")
 SHARES: Final = (0.5, 0.99)
 """On other workloads than the alternating one a window is as wide as it must be to find so many of the neighbours."""
 FLINK: Final = "Flink interval join"
@@ -23,32 +23,46 @@ KEYS: Final = ("alternating", "1,000 keys", "100,000 keys")
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything. Turns by kind; a kind that is not there has one."""
+    """How much of everything. Turns by kind; a kind that is not there has one. ``contenders``: none are all.
 
-    records: int = 1_000_000
+    The alternating workload is long enough for several batches of the stage in Spark, which has the largest ones.
+    """
+
+    records: int = 3_000_000
     workload_records: int = 500_000
     width_records: int = 300_000
-    turns: dict[str, int] = field(default_factory=lambda: {"throughput": 3, "latency": 2, "workloads": 2})
-    limits: Limits = field(default_factory=lambda: Limits(budget_s=30.0))
+    turns: dict[str, int] = field(default_factory=lambda: {"throughput": 3, "latency": 2})
+    limits: Limits = field(default_factory=lambda: Limits(budget_s=20.0))
+    short_limits: Limits = field(default_factory=lambda: Limits(budget_s=12.0, results_max=2_000_000))
     widths_ms: tuple[int, ...] = (8, 30, 100, 300, 1_000, 3_000, 10_000)
     rates: tuple[int, ...] = (1_000, 5_000, 20_000, 50_000)
-    latency_s: float = 12.0
+    latency_s: float = 9.0
     workloads: tuple[str, ...] = tuple(name for name in WORKLOADS if name not in {"alternating", "varying gaps"})
     shares: tuple[float, ...] = SHARES
+    kinds: tuple[str, ...] = KINDS
+    contenders: tuple[str, ...] = (*CONTENDERS, engine.NAME)
+
+    def of(self, kind: str) -> tuple[int, Limits]:
+        """Records and limits of a kind."""
+        records = {"workloads": self.workload_records, "widths": self.width_records}.get(kind)
+        return (self.records, self.limits) if records is None else (records, self.short_limits)
 
 
 FULL: Final = Sizes()
 QUICK: Final = Sizes(
-    records=300_000,
+    records=1_000_000,
     workload_records=100_000,
     width_records=60_000,
     turns={},
-    limits=Limits(budget_s=12.0, quiet_s=4.0, results_max=1_000_000),
-    widths_ms=(8, 100, 1_000),
-    rates=(1_000, 5_000),
+    limits=Limits(budget_s=10.0, quiet_s=4.0),
+    short_limits=Limits(budget_s=8.0, quiet_s=4.0, results_max=1_000_000),
+    widths_ms=(30, 1_000),
+    rates=(5_000,),
     latency_s=6.0,
-    workloads=("1,000 keys", "recorded"),
+    workloads=("recorded",),
     shares=(0.99,),
+    kinds=KINDS[:4],
+    contenders=(*CORE, LIMIT.name, FLINK, engine.NAME),
 )
 
 

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 STEADY_FROM: Final = 0.2
 """Of the results."""
+_PAUSE_S: Final = 0.2
+_ENOUGH: Final = 0.15
 _LOOK_S: Final = 0.25
 _STATE_EVERY: Final = 8
 """Looks."""
@@ -194,14 +196,18 @@ class Watch:
         self._limits = limits
         self._wanted = wanted
 
-    def until_through(self, tree: Tree, results: int | None = None) -> None:
-        """Until everything is there, nothing more comes, or a limit; or until there are so many ``results``."""
+    def until_through(self, tree: Tree, results: int | None = None, already: int = 0) -> None:
+        """Until everything is there, nothing more comes, or a limit; or until there are so many ``results``.
+
+        ``already``: how many of another run are there.
+        """
         limits, count, changed_s, first_s, longest_s = self._limits, 0, time.time(), 0.0, 0.0
+        wanted = self._wanted - already
         with closing(make_consumer(self._arena.kafka, "bench")) as consumer:
             while True:
                 self._look(tree)
                 now_s, before = time.time(), count
-                count = count_results(consumer, self._job.out)
+                count = count_results(consumer, self._job.out) - already
                 has_ended = all(root.poll() is not None for root in tree.roots)
                 if count != before:
                     longest_s = max(longest_s, now_s - changed_s) if before else 0.0
@@ -209,8 +215,8 @@ class Watch:
                 if results is not None and count >= results:
                     return
                 quiet_s = now_s - changed_s
-                wait_s = _DONE_S if count >= self._wanted else max(limits.quiet_s, 1.5 * longest_s)
-                if count and quiet_s > wait_s and (count >= self._wanted or not self._is_busy(wait_s)):
+                wait_s = _DONE_S if count >= wanted else max(limits.quiet_s, 1.5 * longest_s)
+                if count and quiet_s > wait_s and (count >= wanted or not self._is_busy(wait_s)):
                     self.is_through = True
                     return
                 if has_ended and quiet_s > _DONE_S:
@@ -373,7 +379,7 @@ def judge(results: Results, expected: Expected, watch: Watch, ended_s: float) ->
     found: dict[str, Any] = (
         asdict(comparison) if is_joined else {"rows": len(results.at_s), "results": len(results.at_s)}
     )
-    found |= {
+    found |= expected.facts | {
         "is_through": watch.is_through,
         "withdrawn": everything.withdrawn,
         "start_s": float(everything.at_s[0]) - watch.began_s,
@@ -394,10 +400,17 @@ def judge(results: Results, expected: Expected, watch: Watch, ended_s: float) ->
 
 
 def steady(at_s: NDArray[np.float64]) -> tuple[float, float, float] | None:
-    """The steady part: its share of the results, from when to when; None where all came at once."""
-    first_s, last_s = float(at_s[int(STEADY_FROM * (len(at_s) - 1))]), float(at_s[-1])
+    """The steady part: its share of the results, from when to when; None where all came at once.
+
+    It begins at the end of a batch, if there is a pause by which batches are told and enough comes behind it.
+    """
+    first, last_s = int(STEADY_FROM * (len(at_s) - 1)), float(at_s[-1])
+    pauses = first + np.flatnonzero(np.diff(at_s[first:]) > _PAUSE_S)
+    if len(pauses) and (at_s > at_s[pauses[0]]).mean() >= _ENOUGH:
+        first = int(pauses[0])
+    first_s = float(at_s[first])
     share = float((at_s > first_s).mean())
-    return (share, first_s, last_s) if last_s - first_s > 0.0 else None
+    return (share, first_s, last_s) if last_s > first_s else None
 
 
 def _longest_pause_s(results: Results) -> float:
@@ -416,11 +429,12 @@ def recovery(arena: Arena, contender: Contender, workload: str, records: int, li
         with at_work(contender, job) as tree:
             watch.until_through(tree, results=len(expected.pairs) // 3)
             tree.kill()
+        with closing(make_consumer(arena.kafka, "bench")) as consumer:
+            already = count_results(consumer, job.out)
         killed_s = time.time()
-        watch = Watch(arena, contender, job, replace(limits, start_s=0.0), len(expected.pairs))
-        watch.began_s = killed_s
+        watch = Watch(arena, contender, job, limits, len(expected.pairs))
         with at_work(contender, job) as tree:
-            watch.until_through(tree)
+            watch.until_through(tree, already=already)
         results = read_results(arena.kafka, job.out)
         codes = results.left * records + results.right
         is_new = (results.at_s > killed_s) & ~np.isin(codes, codes[results.at_s <= killed_s])

@@ -15,7 +15,7 @@ TINY = Sizes(
     records=6_000,
     width_records=3_000,
     turns={},
-    limits=Limits(budget_s=10.0, start_s=60.0, quiet_s=3.0),
+    limits=Limits(budget_s=10.0, quiet_s=3.0),
     widths_ms=(100,),
     rates=(500,),
     latency_s=3.0,

@@ -50,7 +50,7 @@ def test_a_workload_is_the_same_each_time_and_as_long_as_asked(name: str) -> Non
 
 
 def test_a_message_says_what_the_row_is() -> None:
-    workload = make("alternating", 20)
+    workload = make("alternating", 100)
     place, message = next(workload.messages(9, 10))
     value = json.loads(message["value"])
     assert place == workload.partition[9]
@@ -139,8 +139,17 @@ def test_a_pair_that_was_taken_back_is_none() -> None:
 
 
 def test_the_steady_part_begins_behind_a_fifth_of_the_results() -> None:
-    assert steady(np.array([0.0, 5.0, 6.0, 7.0, 8.0, 9.0])) == (4 / 6, 5.0, 9.0)
+    assert steady(np.array([0.0, 0.5, 0.6, 0.7, 0.8, 0.9])) == (4 / 6, 0.5, 0.9)
     assert steady(np.zeros(6)) is None
+
+
+def test_the_steady_part_begins_with_a_batch() -> None:
+    smooth = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
+    assert steady(smooth) == (4 / 6, 0.1, 0.5)
+    assert steady(np.concatenate([smooth, smooth + 3, smooth + 6])) == (12 / 18, 0.5, 6.5)
+
+
+def test_results_are_cut_at_a_moment() -> None:
     nothing = np.zeros(3, dtype=np.int64)
     assert Results(nothing, nothing, np.array([1.0, 2.0, 3.0])).first(2.0).at_s.tolist() == [1.0, 2.0]
 
