@@ -16,6 +16,7 @@ mpl.rcParams["svg.hashsalt"] = "bench"
 mpl.rcParams["font.size"] = 9
 
 from matplotlib import pyplot as plt  # noqa: E402 - the settings above come first
+from matplotlib.ticker import NullFormatter  # noqa: E402 - as above
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,10 +25,14 @@ if TYPE_CHECKING:
 Line = Sequence[tuple[float, Sequence[float]]]
 """The places on the x axis, and the values of all runs at each."""
 
-_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C", "#B8A900")
+_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
 """Of Okabe and Ito: the colour-blind can tell them apart. The markers differ, too."""
-_MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
+_MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
+_STYLES: Final = ("-", "--")
+"""The second one where there are more lines than colours."""
 _COLUMNS: Final = 3
+_FEW_LABELS: Final = 30
+_WHOLE: Final = 100
 _PANEL_INCHES: Final = (3.4, 2.6)
 
 
@@ -84,6 +89,10 @@ def plot_lines(path: Path, panels: Sequence[Panel]) -> None:
         axis.yaxis.set_major_formatter("{x:,g}")
         if panel.y_scale == "linear":
             axis.set_ylim(-4, 104)
+        else:
+            # Between powers of ten there are labels only where there would be hardly any else.
+            low, high = axis.get_ylim()
+            axis.yaxis.set_minor_formatter("{x:,g}" if high / low < _FEW_LABELS else NullFormatter())
         axis.set_xlabel(panel.x_label)
         axis.set_ylabel(panel.y_label)
         axis.grid(visible=True, which="major", alpha=0.3)
@@ -101,11 +110,17 @@ def plot_dots(path: Path, runs: Mapping[str, Sequence[float]], x_label: str) -> 
         median = statistics.median(values)
         axis.plot([min(values), max(values)], [place, place], color=_COLOURS[0], linewidth=4, alpha=0.35)
         axis.plot([median], [place], color=_COLOURS[0], marker="o", markersize=6)
-        axis.annotate(f"{median:,.3g}", (max(values), place), (7, 0), textcoords="offset points", va="center")
+        axis.annotate(
+            f"{median:,.0f}" if median >= _WHOLE else f"{median:.3g}",
+            (max(values), place),
+            (7, 0),
+            textcoords="offset points",
+            va="center",
+        )
     axis.set_yticks(range(len(runs)), list(runs))
     axis.invert_yaxis()
     axis.set_xscale("log")
-    axis.margins(x=0.12)
+    axis.margins(x=0.16)
     axis.xaxis.set_major_formatter("{x:,g}")
     axis.set_xlabel(x_label)
     axis.grid(visible=True, which="major", axis="x", alpha=0.3)
@@ -116,16 +131,25 @@ def _draw(axis: Axes, lines: Mapping[str, Line], names: Sequence[str] = ()) -> N
     """The lines of a panel. ``names``: of all panels, so that a contender looks the same in each."""
     names = names or list(lines)
     for name, line in lines.items():
-        colour, marker = (of[names.index(name) % len(of)] for of in (_COLOURS, _MARKERS))
+        number = names.index(name)
+        colour, marker = (of[number % len(of)] for of in (_COLOURS, _MARKERS))
         places = [place for place, _ in line]
         medians = [statistics.median(values) for _, values in line]
-        axis.plot(places, medians, color=colour, marker=marker, markersize=4, label=name)
+        axis.plot(
+            places,
+            medians,
+            color=colour,
+            marker=marker,
+            markersize=4,
+            label=name,
+            linestyle=_STYLES[number // len(_COLOURS)],
+        )
         axis.fill_between(
             places,
             [min(values) for _, values in line],
             [max(values) for _, values in line],
             color=colour,
-            alpha=0.2,
+            alpha=0.15,
             linewidth=0,
         )
 

@@ -47,7 +47,7 @@ def figure_lines(found: Found, figures: dict[str, list[Found]], drawn: dict[str,
     """All that stands between the markers."""
     lines = [
         "",
-        "Three figures with strokes between them are minimum / median / maximum of the runs.",
+        "Three figures with strokes between them are minimum / median / maximum of the runs; one is all of them.",
         *_machine(found),
     ]
     throughput = figures["throughput"]
@@ -86,13 +86,12 @@ def values(runs: Iterable[Found], name: str) -> list[float]:
 
 
 def shown(runs: Iterable[Found], name: str, form: Shown) -> str:
-    """``minimum / median / maximum`` of a figure; one number where it was measured once."""
+    """``minimum / median / maximum`` of a figure; one number where they are the same."""
     found = values(runs, name)
     if not found:
         return _NONE
-    if len(found) == 1:
-        return form(found[0])
-    return " / ".join(form(value) for value in (min(found), statistics.median(found), max(found)))
+    three = [form(value) for value in (min(found), statistics.median(found), max(found))]
+    return three[0] if len(set(three)) == 1 else " / ".join(three)
 
 
 def thousands(value: float) -> str:
