@@ -7,12 +7,15 @@ what is expected, and keeps each measurement as it is made. Then the plots and t
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
 
 from bench.contest import engine
 from bench.contest.contenders import CONTENDERS, NotHereError
@@ -22,6 +25,9 @@ from bench.contest.report import write_report
 from bench.contest.running import Arena, FailedError, recovery, throughput
 from bench.pipeline import about, own_stack
 from bench.report import machine
+from broker.stack import StackError
+
+_PATH: Final = re.compile(r"(?:/[\w.+-]+)+/([\w.+-]+)")
 
 
 def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
@@ -52,8 +58,9 @@ def measure(todo: list[Measurement], kept: Kept, sizes: Sizes, minutes: float) -
                 continue  # told once; the next turn would find the same
             try:
                 figures = run(one, arena, sizes)
-            except (NotHereError, FailedError) as error:
-                figures = [{"reason": str(error)}]
+            except (NotHereError, FailedError, KafkaException, OSError, StackError) as error:
+                # The others go on; no path of this machine is kept.
+                figures = [{"reason": _PATH.sub(r"…/\1", f"{error}") or type(error).__name__}]
                 failed |= {one.contender} if isinstance(error, NotHereError) else set()
             kept.add(one, figures)
             print(f"[{number}/{len(todo)}] {one}: {'; '.join(map(_shown, figures))}", flush=True)

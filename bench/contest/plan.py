@@ -148,15 +148,17 @@ class Kept:
         self._begun: set[str] = set()
 
     def has(self, one: Measurement) -> bool:
-        """Whether it was made before, by a run that is resumed."""
-        return self._resume and any(_is_of(found, one) for found in read(self._folder, one.kind)["measurements"])
+        """Whether it was made before, by a run that is resumed; what failed is tried again."""
+        kept = read(self._folder, one.kind)["measurements"] if self._resume else []
+        return any(_is_of(found, one) and "reason" not in found for found in kept)
 
     def add(self, one: Measurement, figures: list[dict[str, Any]]) -> None:
         """Append what was measured. The first of a kind removes what was there, where nothing is resumed."""
         kept = read(self._folder, one.kind) if self._resume or one.kind in self._begun else {"measurements": []}
         self._begun.add(one.kind)
+        before = [found for found in kept["measurements"] if not (_is_of(found, one) and "reason" in found)]
         at = {"date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"}
-        kept = self._head | {"measurements": kept["measurements"] + [asdict(one) | at | found for found in figures]}
+        kept = self._head | {"measurements": before + [asdict(one) | at | found for found in figures]}
         self._folder.mkdir(parents=True, exist_ok=True)
         draft = self._folder / f".{one.kind}.json"
         draft.write_text(json.dumps(kept, indent=1) + "\n")

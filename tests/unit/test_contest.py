@@ -180,6 +180,16 @@ def test_results_are_kept_as_they_come_and_a_resumed_run_knows_them(tmp_path: Pa
     assert [one["turn"] for one in read(tmp_path, "throughput")["measurements"]] == [2]
 
 
+def test_what_failed_is_tried_again_by_a_resumed_run(tmp_path: Path) -> None:
+    one = Measurement("throughput", "plain process", "alternating", 1)
+    kept = Kept(tmp_path, {}, QUICK, resume=True)
+    kept.add(one, [{"reason": "too tired"}])
+    assert not kept.has(one)
+    kept.add(one, [{"records_per_s": 1.0}])
+    assert kept.has(one)
+    assert [found.get("reason") for found in read(tmp_path, "throughput")["measurements"]] == [None]
+
+
 def test_the_page_shows_every_run_that_was_made_and_keeps_what_stands_around(tmp_path: Path) -> None:
     kept, page = Kept(tmp_path, {"cores": 2}, QUICK, resume=False), tmp_path / "docs" / "page.md"
     page.parent.mkdir()
