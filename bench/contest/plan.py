@@ -15,7 +15,7 @@ from bench.contest.running import Limits
 from bench.contest.workloads import SEED, WORKLOADS
 
 KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "trials")
-SHARES: Final = (0.5, 0.99)
+SHARES: Final = (0.99,)
 """On other workloads than the alternating one a window is as wide as it must be to find so many of the neighbours."""
 FLINK: Final = "Flink interval join"
 KEYS: Final = ("alternating", "1,000 keys", "100,000 keys")
@@ -29,11 +29,11 @@ class Sizes:
     """
 
     records: int = 3_000_000
-    workload_records: int = 500_000
+    workload_records: int = 1_500_000
     width_records: int = 300_000
     turns: dict[str, int] = field(default_factory=lambda: {"throughput": 3, "latency": 2})
-    limits: Limits = field(default_factory=lambda: Limits(budget_s=20.0))
-    short_limits: Limits = field(default_factory=lambda: Limits(budget_s=12.0, results_max=2_000_000))
+    limits: Limits = field(default_factory=lambda: Limits(budget_s=35.0))
+    short_limits: Limits = field(default_factory=lambda: Limits(budget_s=20.0))
     widths_ms: tuple[int, ...] = (8, 30, 100, 300, 1_000, 3_000, 10_000)
     rates: tuple[int, ...] = (1_000, 5_000, 20_000, 50_000)
     latency_s: float = 9.0
@@ -60,7 +60,6 @@ QUICK: Final = Sizes(
     rates=(5_000,),
     latency_s=6.0,
     workloads=("recorded",),
-    shares=(0.99,),
     kinds=KINDS[:4],
     contenders=(*CORE, LIMIT.name, FLINK, engine.NAME),
 )

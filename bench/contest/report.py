@@ -20,6 +20,10 @@ END: Final = "<!-- end of the figures -->"
 _NEW_PAGE: Final = f"# Benchmarks\n\n{BEGIN}\n{END}\n"
 
 _NONE: Final = "-"
+_ROUGH_S: Final = 3.0
+"""A steady part that is shorter holds too few batches of whoever works in batches."""
+
+_ROUGH: Final = f"A rate with ~ is rough: its steady part was shorter than {_ROUGH_S:.0f} s in some run."
 
 Found = dict[str, Any]
 Shown = Callable[[float], str]
@@ -94,6 +98,12 @@ def shown(runs: Iterable[Found], name: str, form: Shown) -> str:
     return three[0] if len(set(three)) == 1 else " / ".join(three)
 
 
+def rate(runs: list[Found]) -> str:
+    """Thousand records a second; with a mark where that is rough."""
+    is_rough = min(values(runs, "steady_s"), default=_ROUGH_S) < _ROUGH_S
+    return shown(runs, "records_per_s", thousands) + (" ~" if is_rough else "")
+
+
 def thousands(value: float) -> str:
     """Of a rate."""
     return _three_digits(value / 1000)
@@ -140,7 +150,7 @@ def _throughput(measurements: list[Found]) -> list[str]:
             (
                 name,
                 len(runs),
-                shown(runs, "records_per_s", thousands),
+                rate(runs),
                 shown(runs, "results_per_s", thousands),
                 shown(runs, "reached", percent),
                 shown(runs, "start_s", _short),
@@ -170,7 +180,7 @@ def _costs(measurements: list[Found]) -> list[str]:
                 shown(runs, "cpu_s_per_million", _short),
                 shown(runs, "kafka_cpu_s_per_million", _short),
                 shown(runs, "memory_bytes", _mega),
-                shown(runs, "state_bytes", _mega),
+                shown(runs, "state_bytes", thousands),
                 shown(runs, "state_rows", _whole),
                 shown(runs, "kafka_bytes", _mega),
             )
@@ -183,7 +193,7 @@ def _costs(measurements: list[Found]) -> list[str]:
         "CPU s/million records",
         "CPU s of Kafka",
     ]
-    heads += ["memory, MB", "state on disk, MB", "records in the state", "written to Kafka, MB"]
+    heads += ["memory, MB", "state on disk, kB", "records in the state", "written to Kafka, MB"]
     return table(heads, rows) if rows else []
 
 
@@ -256,7 +266,7 @@ def _workloads(measurements: list[Found]) -> list[str]:
                 workload,
                 name,
                 f"{width_ms:,}" if width_ms else _NONE,
-                shown(runs, "records_per_s", thousands),
+                rate(runs),
                 shown(runs, "complete", percent),
                 shown(excess, "excess", percent),
                 shown(runs, "state_rows", _whole),
@@ -266,7 +276,7 @@ def _workloads(measurements: list[Found]) -> list[str]:
     heads = ["workload", "", "window, ms", "thousand records/s", "neighbours found", "results that are no neighbours"]
     told = {one["workload"]: one["about"] for one in measurements if "about" in one}
     words = [f"- {name}: {about}." for name, about in told.items()]
-    wide = "A window is as wide as it must be to find half of the neighbours, and 99 % of them."
+    wide = "A window is as wide as it must be to find 99 % of the neighbours."
     return ["", *words, "", wide, *table([*heads, "records in the state", "of the input"], rows)] if rows else []
 
 
@@ -278,16 +288,16 @@ def _widths(measurements: list[Found]) -> list[str]:
             (
                 name,
                 f"{width_ms:,}" if width_ms else "none",
-                shown(runs, "records_per_s", thousands),
+                rate(runs),
                 shown(runs, "complete", percent),
                 shown(excess, "excess", percent),
                 shown(runs, "state_rows", _whole),
-                shown(runs, "state_bytes", _mega),
+                shown(runs, "state_bytes", thousands),
                 shown(runs, "reached", percent),
             )
         )
     heads = ["", "window, ms", "thousand records/s", "neighbours found", "results that are no neighbours"]
-    heads += ["records in the state", "state on disk, MB", "of the input"]
+    heads += ["records in the state", "state on disk, kB", "of the input"]
     return [*_about("varying gaps", measurements), *table(heads, rows)] if rows else []
 
 
@@ -319,8 +329,8 @@ def _trials(measurements: list[Found], best: list[Found]) -> list[str]:
         names = [variant.name for variant in one.variants if (variant.name,) in tried]
         if names:
             runs = by(best, "contender").get((one.name,), [])
-            rows.append((one.name, "as used", shown(runs, "records_per_s", thousands)))
-        rows += [(one.name, name.partition(": ")[2], shown(tried[name,], "records_per_s", thousands)) for name in names]
+            rows.append((one.name, "as used", rate(runs)))
+        rows += [(one.name, name.partition(": ")[2], rate(tried[name,])) for name in names]
     return table(["", "settings", "thousand records/s"], rows) if rows else []
 
 
@@ -365,7 +375,7 @@ def _line(groups: dict[Any, list[Found]], name: str, scale: float = 1.0) -> Line
 
 
 def _keys_panels(figures: dict[str, list[Found]]) -> list[Panel]:
-    measurements = [one for one in figures["workloads"] if one["workload"] in KEYS and one.get("share") != 0.5]  # noqa: PLR2004 - the wide enough window
+    measurements = [one for one in figures["workloads"] if one["workload"] in KEYS]
     measurements += [one for one in figures["throughput"] if one["contender"] in {*CORE, "pass-through", engine.NAME}]
     lines: dict[str, Line] = {}
     for name in dict.fromkeys(one["contender"] for one in measurements):

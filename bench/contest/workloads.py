@@ -125,7 +125,8 @@ def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: i
     things = min(things, records // 8)
     at = np.arange(records)
     side = np.where(at // things % (ratio + 1) == 0, 0, 1)
-    about = f"{things:,} things by turns, a record every ms, one speed for {ratio:,} torques"
+    sides = "speed and torque alternate" if ratio == 1 else f"one speed for {ratio:,} torques"
+    about = f"{things:,} things by turns, a record every ms, {sides}"
     return _made(name, about, at % things, side, at)
 
 
