@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help setup demo up down status test test-chaos soak simulation mutations bench-engine bench-kafka bench-spark check format lock clean
+.PHONY: help setup demo up down status test test-chaos soak simulation mutations bench bench-engine bench-kafka bench-spark check format lock clean
 
 help: ## this list
 	@printf 'LocalStreamBuffer: what to type\n\n'
@@ -87,6 +87,9 @@ mutations: setup ## break each rule of the join once, and see that a test notice
 
 # Tests in tests/chaos read their seeds from the environment; without any, one run is made.
 chaos = LSB_CHAOS_SEEDS="$(strip $(1))" $(PY) -m pytest tests/chaos
+
+bench: setup ## beside windowed joins and other engines, end to end, an hour: make bench BENCH="--resume"; make bench QUICK=1, minutes
+	@$(PY) -m bench.contest $(if $(QUICK),--quick --results .lsb/bench/results --page .lsb/bench/benchmarks.md --plots .lsb/bench/plots) $(BENCH)
 
 bench-engine: setup ## the join in memory beside pandas, polars, DuckDB, about ten minutes: make bench-engine BENCH_REPORTS=folder
 	@$(PY) -m bench.engine --report "$(BENCH_REPORTS)/bench_engine"

@@ -17,7 +17,7 @@ from confluent_kafka.admin import NewTopic
 
 from bench.report import machine
 from broker.settings import KafkaSettings, load_settings
-from broker.stack import ephemeral_stack
+from broker.stack import LocalStack, ephemeral_stack
 from broker.stack.parts import KAFKA_VERSION
 from joiner.check.command import main as tester
 from joiner.run.clients import log_range, make_admin, make_consumer
@@ -57,10 +57,17 @@ output = "power"
 @contextmanager
 def own_kafka() -> Iterator[tuple[KafkaSettings, Path]]:
     """A Kafka that nobody else uses, and a folder for settings."""
+    with own_stack() as (stack, folder):
+        yield KafkaSettings(bootstrap_servers=stack.kafka.address), folder
+
+
+@contextmanager
+def own_stack() -> Iterator[tuple[LocalStack, Path]]:
+    """The same, for those who look at the server itself."""
     with ephemeral_stack(say=print) as stack, tempfile.TemporaryDirectory() as folder:
         stack.kafka.more = {"log.message.timestamp.type": "LogAppendTime"}
         stack.up([stack.kafka])
-        yield KafkaSettings(bootstrap_servers=stack.kafka.address), Path(folder)
+        yield stack, Path(folder)
 
 
 def about() -> dict[str, Any]:
@@ -68,11 +75,12 @@ def about() -> dict[str, Any]:
     return machine("confluent-kafka", "msgspec", "numpy") | {"Kafka": KAFKA_VERSION}
 
 
-def make_topic(kafka: KafkaSettings, name: str, partitions: int) -> None:
-    """A topic of so many partitions."""
+def make_topic(kafka: KafkaSettings, name: str, partitions: int, **settings: str) -> None:
+    """A topic of so many partitions; ``settings`` with ``_`` for each dot."""
     # Kept: the answers of a client that nobody holds any more never come.
     admin = make_admin(kafka)
-    (made,) = admin.create_topics([NewTopic(name, partitions, 1)]).values()
+    config = {setting.replace("_", "."): value for setting, value in settings.items()}
+    (made,) = admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values()
     made.result()
 
 
@@ -110,8 +118,12 @@ class Application:
 
     def start(self, *more: str, instance: str = "one", command: str = "run") -> subprocess.Popen[bytes]:
         """The joiner in a process of its own, or what another ``command`` runs; until it is stopped."""
+        return subprocess.Popen(self.command(*more, instance=instance, command=command))  # noqa: S603 - the joiner
+
+    def command(self, *more: str, instance: str = "one", command: str = "run") -> list[str]:
+        """What `start` runs."""
         given = ["--config", str(self._config), "--log-level", "warning", "--instance", instance]
-        return subprocess.Popen([sys.executable, "-m", "joiner", command, *given, *more])  # noqa: S603 - the joiner
+        return [sys.executable, "-m", "joiner", command, *given, *more]
 
     def wait_until_through(self, running: Sequence[subprocess.Popen[bytes]]) -> None:
         """Wait until the running joiners have committed everything that is there."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import matplotlib as mpl
 
@@ -15,14 +16,23 @@ mpl.rcParams["svg.hashsalt"] = "bench"
 mpl.rcParams["font.size"] = 9
 
 from matplotlib import pyplot as plt  # noqa: E402 - the settings above come first
+from matplotlib.ticker import NullFormatter  # noqa: E402 - as above
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Line = Sequence[tuple[float, Sequence[float]]]
 """The places on the x axis, and the values of all runs at each."""
 
-_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
 """Of Okabe and Ito: the colour-blind can tell them apart. The markers differ, too."""
-_MARKERS: Final = ("o", "s", "^", "D")
+_MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
+_STYLES: Final = ("-", "--")
+"""The second one where there are more lines than colours."""
 _COLUMNS: Final = 3
+_FEW_LABELS: Final = 30
+_WHOLE: Final = 100
 _PANEL_INCHES: Final = (3.4, 2.6)
 
 
@@ -36,18 +46,7 @@ def plot_panels(path: Path, panels: Mapping[str, Mapping[str, Line]], y_label: s
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for axis, (x_label, lines) in zip(axes.flat, panels.items(), strict=False):
-        for (name, line), colour, marker in zip(lines.items(), _COLOURS, _MARKERS, strict=False):
-            places = [place for place, _ in line]
-            medians = [statistics.median(values) for _, values in line]
-            axis.plot(places, medians, color=colour, marker=marker, markersize=4, label=name)
-            axis.fill_between(
-                places,
-                [min(values) for _, values in line],
-                [max(values) for _, values in line],
-                color=colour,
-                alpha=0.2,
-                linewidth=0,
-            )
+        _draw(axis, lines)
         places = sorted({place for line in lines.values() for place, _ in line})
         if places[0] > 0:
             axis.set_xscale("log")
@@ -60,5 +59,102 @@ def plot_panels(path: Path, panels: Mapping[str, Mapping[str, Line]], y_label: s
     for axis in axes[:, 0]:
         axis.set_ylabel(y_label)
     axes.flat[0].legend(frameon=False)
+    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+    plt.close(figure)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One of several plots side by side, each with axes of its own; the x axis is logarithmic."""
+
+    x_label: str
+    y_label: str
+    lines: Mapping[str, Line]
+    y_scale: str = "linear"
+
+
+def plot_lines(path: Path, panels: Sequence[Panel]) -> None:
+    """Write ``path`` as PNG and as SVG: two panels a row at most, one legend for all below them."""
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(4.6 * columns, 3.1 * rows), squeeze=False, layout="constrained")
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
+    for axis, panel in zip(axes.flat, panels, strict=False):
+        _draw(axis, panel.lines, names)
+        axis.set_xscale("log")
+        axis.set_yscale(panel.y_scale)
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+        axis.yaxis.set_major_formatter("{x:,g}")
+        if panel.y_scale == "linear":
+            axis.set_ylim(-4, 104)
+        else:
+            # Between powers of ten there are labels only where there would be hardly any else.
+            low, high = axis.get_ylim()
+            axis.yaxis.set_minor_formatter("{x:,g}" if high / low < _FEW_LABELS else NullFormatter())
+        axis.set_xlabel(panel.x_label)
+        axis.set_ylabel(panel.y_label)
+        axis.grid(visible=True, which="major", alpha=0.3)
+    handles = {
+        label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns + 1, frameon=False)
+    _save(figure, path)
+
+
+def plot_dots(path: Path, runs: Mapping[str, Sequence[float]], x_label: str) -> None:
+    """Write ``path`` as PNG and as SVG: a row for each contender, its median as a dot, minimum to maximum as a bar."""
+    figure, axis = plt.subplots(figsize=(7.2, 0.9 + 0.3 * len(runs)), layout="constrained")
+    for place, values in enumerate(runs.values()):
+        median = statistics.median(values)
+        axis.plot([min(values), max(values)], [place, place], color=_COLOURS[0], linewidth=4, alpha=0.35)
+        axis.plot([median], [place], color=_COLOURS[0], marker="o", markersize=6)
+        axis.annotate(
+            f"{median:,.0f}" if median >= _WHOLE else f"{median:.3g}",
+            (max(values), place),
+            (7, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    axis.set_yticks(range(len(runs)), list(runs))
+    axis.invert_yaxis()
+    axis.set_xscale("log")
+    axis.margins(x=0.16)
+    axis.xaxis.set_major_formatter("{x:,g}")
+    axis.set_xlabel(x_label)
+    axis.grid(visible=True, which="major", axis="x", alpha=0.3)
+    _save(figure, path)
+
+
+def _draw(axis: Axes, lines: Mapping[str, Line], names: Sequence[str] = ()) -> None:
+    """The lines of a panel. ``names``: of all panels, so that a contender looks the same in each."""
+    names = names or list(lines)
+    for name, line in lines.items():
+        number = names.index(name)
+        colour, marker = (of[number % len(of)] for of in (_COLOURS, _MARKERS))
+        places = [place for place, _ in line]
+        medians = [statistics.median(values) for _, values in line]
+        axis.plot(
+            places,
+            medians,
+            color=colour,
+            marker=marker,
+            markersize=4,
+            label=name,
+            linestyle=_STYLES[number // len(_COLOURS)],
+        )
+        axis.fill_between(
+            places,
+            [min(values) for _, values in line],
+            [max(values) for _, values in line],
+            color=colour,
+            alpha=0.15,
+            linewidth=0,
+        )
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path.with_suffix(".png"), dpi=160, metadata={"Software": None})
     figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
     plt.close(figure)

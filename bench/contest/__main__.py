@@ -1,0 +1,119 @@
+"""The joiner beside other engines, end to end, on one machine and the same topics.
+
+Starts a Kafka of its own, writes each workload once, lets the contenders read it in turn, compares every output with
+what is expected, and keeps each measurement as it is made. Then the plots and the page of figures are written anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+
+from bench.contest import engine
+from bench.contest.contenders import CONTENDERS, NotHereError
+from bench.contest.latency import climb
+from bench.contest.plan import FULL, KINDS, QUICK, Kept, Measurement, Sizes, plan, trials
+from bench.contest.report import write_report
+from bench.contest.running import Arena, FailedError, recovery, throughput
+from bench.pipeline import about, own_stack
+from bench.report import machine
+from broker.stack import StackError
+
+_PATH: Final = re.compile(r"(?:/[\w.+-]+)+/([\w.+-]+)")
+
+
+def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
+    """Measure, and write the report."""
+    options = _options(given)
+    sizes = sizes or (QUICK if options.quick else FULL)
+    sizes = replace(sizes, records=options.records or sizes.records)
+    if not options.report_only:
+        ran = about() | machine("pyspark", "pandas")
+        kept = Kept(options.results, ran, sizes, resume=options.resume)
+        kinds, chosen = tuple(options.only or sizes.kinds), tuple(options.contenders or sizes.contenders)
+        todo = [one for one in plan(sizes, kinds, chosen) if not kept.has(one)]
+        measure(todo, kept, sizes, options.minutes)
+    write_report(options.results, options.page, options.plots)
+    return 0
+
+
+def measure(todo: list[Measurement], kept: Kept, sizes: Sizes, minutes: float) -> None:
+    """Make the measurements, one after the other, as far as the time goes."""
+    end_s, failed = time.monotonic() + minutes * 60, set[str]()
+    with own_stack() as (stack, folder):
+        arena = Arena(stack, folder)
+        for number, one in enumerate(todo, 1):
+            if time.monotonic() > end_s:
+                print(f"{minutes:g} minutes are over, {len(todo) - number + 1} measurements are left: --resume")
+                return
+            if one.contender in failed:
+                continue  # told once; the next turn would find the same
+            try:
+                figures = run(one, arena, sizes)
+            except (NotHereError, FailedError, KafkaException, OSError, StackError) as error:
+                # The others go on; no path of this machine is kept.
+                figures = [{"reason": _PATH.sub(r"…/\1", f"{error}") or type(error).__name__}]
+                failed |= {one.contender} if isinstance(error, NotHereError) else set()
+            kept.add(one, figures)
+            print(f"[{number}/{len(todo)}] {one}: {'; '.join(map(_shown, figures))}", flush=True)
+
+
+def run(one: Measurement, arena: Arena, sizes: Sizes) -> list[dict[str, Any]]:
+    """One measurement: what was found, of the latency at each rate."""
+    records, limits = sizes.of(one.kind)
+    if one.contender == engine.NAME:
+        return [engine.run(arena.expected(one.workload, records))]
+    contender = (CONTENDERS | trials())[one.contender]
+    if one.kind == "latency":
+        return climb(arena, contender, sizes.rates, sizes.latency_s)
+    width_ms = one.width_ms
+    if one.share:
+        width_ms = arena.expected(one.workload, records).width_ms(one.share)
+    measured = recovery if one.kind == "recovery" else throughput
+    found = measured(arena, contender, one.workload, records, limits, width_ms=width_ms)
+    return [found | ({"width_ms": width_ms} if width_ms else {})]
+
+
+def _shown(found: dict[str, Any]) -> str:
+    if "reason" in found:
+        return f"did not run: {found['reason']}"
+    if "recovery_s" in found:
+        return f"{found['recovery_s']:.1f} s to the next result"
+    if "rate" in found:
+        ms = "/".join(f"{value:.0f}" for value in found["ms"] or ())
+        return f"{found['rate']:,}/s {ms or 'nothing'} ms{'' if found['keeps_up'] else ', does not keep up'}"
+    rate = found.get("records_per_s")
+    words = [f"{rate / 1000:.1f} thousand records/s" if rate else f"{found['results']} results at once"]
+    if found.get("complete") is not None:
+        words.append(f"complete {found['complete']:.4f}, excess {found['excess']}, double {found['double']}")
+    return ", ".join(words) + ("" if found["is_through"] else f", reached {found.get('reached', 0):.0%}")
+
+
+def _options(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.contest", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a small version of everything, in minutes")
+    parser.add_argument("--only", nargs="+", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
+    names = [*CONTENDERS, engine.NAME]
+    parser.add_argument("--contenders", nargs="+", choices=names, metavar="NAME", help="; ".join(names))
+    parser.add_argument("--records", type=int, help="of the alternating workload")
+    parser.add_argument("--minutes", type=float, default=60.0, help="no measurement begins after them (default 60)")
+    parser.add_argument("--resume", action="store_true", help="keep what is there and make what is missing")
+    parser.add_argument("--report-only", action="store_true", help="measure nothing")
+    parser.add_argument("--results", type=Path, default=Path("bench/results"), help="folder of the JSON files")
+    parser.add_argument("--page", type=Path, default=Path("docs/benchmarks.md"), help="page with the figures")
+    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="folder of the plots")
+    return parser.parse_args(given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

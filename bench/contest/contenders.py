@@ -1,0 +1,278 @@
+"""Who takes part: what is run, whether a window decides its results, and what it cannot express.
+
+A contender is a list of commands. All are given the same `Job`, and everything else is seen from outside. A peer is a
+script in bench/peers, which is run as ``PYTHON bench/peers/NAME.py BOOTSTRAP DATA OUT --partitions N --state FOLDER
+[--width-ms W] [--variant V] …``. Of one whose script or environment is not there, the reason is told instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from bench.contest.workloads import Workload
+from bench.kafka import BATCH
+from bench.pipeline import Application
+from bench.spark import PARTITIONS
+from broker.settings import KafkaSettings
+from broker.stack.errors import StackError
+from broker.stack.parts import Parts, parts_folder
+from joiner.run.state_log import read_state
+
+ROOT: Final = Path(__file__).parents[2]
+PEERS: Final = ROOT / "bench" / "peers"
+CACHE: Final = Path(".lsb")
+
+
+class NotHereError(Exception):
+    """A contender that cannot run here; ``str`` is the reason."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a contender is to do. ``folder`` is its own; ``name`` is used by nobody else."""
+
+    kafka: KafkaSettings
+    folder: Path
+    name: str
+    data: str
+    records: int
+    lateness_ms: int = 0
+    progress: str = "key"
+    width_ms: int = 0
+    is_for_latency: bool = False
+
+    @property
+    def out(self) -> str:
+        """The topic of its results."""
+        return f"{self.name}.out"
+
+    @property
+    def state(self) -> Path:
+        """The folder of its state."""
+        return self.folder / "state"
+
+    def of(self, workload: Workload) -> Job:
+        """The same with what must be known of a workload."""
+        return replace(self, lateness_ms=workload.lateness_ms, progress=workload.progress)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One who takes part.
+
+    ``commands``: its processes, side by side. ``has_window``: its results depend on the width. ``topics``: 2, where
+    each side must have its own. ``held``: what it holds when it is through. ``variants``: other settings, to be tried.
+    """
+
+    name: str
+    what: str
+    commands: Callable[[Job], list[list[str]]]
+    lacks: str = ""
+    has_window: bool = False
+    topics: int = 1
+    held: Callable[[Job], dict[str, float]] = lambda _: {}
+    variants: tuple[Contender, ...] = ()
+
+    @property
+    def slug(self) -> str:
+        """Its name as a part of names of topics and files."""
+        return "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
+
+
+def _application(job: Job, cores: int = 2) -> Application:
+    application = Application(job.kafka, job.folder, job.name, PARTITIONS, data=job.data)
+    of_join = f'lateness = "{job.lateness_ms}ms"\nprogress = "{job.progress}"\n'
+    application.add_settings(f'{of_join}\n[spark]\nmaster = "local[{cores}]"\ncheckpoint = "{job.state}"\n')
+    return application
+
+
+def _joiner(job: Job, *, command: str = "run", processes: int = 1, cores: int = 2) -> list[list[str]]:
+    application = _application(job, cores)
+    return [application.command(instance=str(number), command=command) for number in range(processes)]
+
+
+def _held(job: Job) -> dict[str, float]:
+    """The newest snapshots, and the records that were held at the last commits."""
+    topic, length, rows = _application(job).settings.state_topic, 0, 0
+    for unit in range(PARTITIONS):
+        try:
+            state = read_state(job.kafka, "bench", topic, unit)
+        except (KafkaException, FileNotFoundError):
+            return {}
+        length += max((one.length for one in state.manifests()), default=0)
+        progress = state.progress()
+        rows += sum(one.held_left + one.held_right for one in progress.joins.values()) if progress else 0
+    return {"state_bytes": length, "state_rows": rows} if length else {"state_rows": rows}
+
+
+def _pass_through(job: Job) -> list[list[str]]:
+    given = [job.kafka.bootstrap_servers, job.data, job.out, str(BATCH), str(job.records), "1"]
+    return [[sys.executable, "-m", "bench.kafka", "--pass-through", *given]]
+
+
+def _spark_jars() -> str:
+    return str(Parts(parts_folder(CACHE), print).spark_kafka())
+
+
+def _windowed(job: Job) -> list[list[str]]:
+    given = [job.kafka.bootstrap_servers, job.data, job.out, "--jars", _spark_jars(), "--checkpoint", str(job.state)]
+    return [[sys.executable, "-m", "bench.windowed", *given, "--width-ms", str(job.width_ms)]]
+
+
+@dataclass(frozen=True)
+class _Script:
+    """A peer in bench/peers: what it is given beside what all are given.
+
+    ``takes_lateness``: it is told how far records are out of order. ``for_latency``: its settings for results that come
+    soon.
+    """
+
+    name: str
+    has_window: bool = True
+    takes_lateness: bool = True
+    for_latency: tuple[str, ...] = ()
+
+    @property
+    def is_spark(self) -> bool:
+        """Whether it runs in the project's own environment."""
+        return self.name.startswith("spark")
+
+    def command(self, job: Job, *given: str) -> list[str]:
+        """What is run. `NotHereError` where there is no script, or no environment for it."""
+        path = PEERS / f"{self.name}.py"
+        if not path.is_file():
+            raise NotHereError(f"bench/peers/{path.name} is not there")
+        python, more = (sys.executable, ["--jars", _spark_jars()]) if self.is_spark else self._environment()
+        if self.takes_lateness:
+            # Spark reads the partitions to different times, and has one watermark for all.
+            more += ["--lateness-ms", str(job.lateness_ms + (10_000 if self.is_spark else 0))]
+        more += ["--width-ms", str(job.width_ms)] if self.has_window else []
+        more += self.for_latency if job.is_for_latency else ()
+        base = [python, str(path), job.kafka.bootstrap_servers, job.data, job.out, "--partitions", str(PARTITIONS)]
+        return [*base, "--state", str(job.state), *more, *given]
+
+    def _environment(self) -> tuple[str, list[str]]:
+        engine, folder = self.name.partition("_")[0], parts_folder(CACHE)
+        try:
+            environments = importlib.import_module("bench.peers.environments")
+            python = str(environments.interpreter(engine, folder, print))
+            return python, ["--jars", str(environments.flink_jars(folder, print))] if engine == "flink" else []
+        except (ImportError, OSError, StackError) as error:
+            raise NotHereError(f"no environment for {engine}: {error}") from error
+
+
+def _of_script(
+    name: str,
+    what: str,
+    script: _Script,
+    *given: str,
+    lacks: str,
+    topics: int = 1,
+    tried: dict[str, tuple[str, ...]] | None = None,
+) -> Contender:
+    """A peer. ``tried``: the settings beside the best ones, by what they are called."""
+
+    def contender(name: str, *settings: str) -> Contender:
+        def commands(job: Job) -> list[list[str]]:
+            return [script.command(job, *settings)]
+
+        return Contender(name, what, commands, lacks, script.has_window, topics=topics)
+
+    variants = [contender(f"{name}: {one}", *given, *settings) for one, settings in (tried or {}).items()]
+    return replace(contender(name, *given), variants=tuple(variants))
+
+
+_IN_MEMORY: Final = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+_WINDOW: Final = "neighbours farther apart than its window; pairs with everything within"
+
+OURS: Final = (
+    Contender("plain process", "joiner run", _joiner, held=_held),
+    Contender("two processes", "joiner run, twice", lambda job: _joiner(job, processes=2), held=_held),
+    Contender("Spark stage", "joiner spark, local[2]", lambda job: _joiner(job, command="spark"), held=_held),
+    Contender(
+        "Spark stage, one core",
+        "joiner spark, local[1]",
+        lambda job: _joiner(job, command="spark", cores=1),
+        held=_held,
+    ),
+)
+LIMIT: Final = Contender(
+    "pass-through", "consume, produce, commit: the limit of a Python client", _pass_through, "joins nothing"
+)
+_SPARK: Final = _Script("spark_windowed")
+SPARK_TUNED: Final = (
+    _of_script(
+        "Spark range join, tuned",
+        "Spark: state format 4, RocksDB, changelogs",
+        _SPARK,
+        lacks=_WINDOW,
+        tried={
+            "batches of 50,000": ("--batch", "50000"),
+            "batches of 400,000": ("--batch", "400000"),
+            "state in memory": ("--set", f"spark.sql.streaming.stateStore.providerClass={_IN_MEMORY}"),
+        },
+    )
+    if (PEERS / "spark_windowed.py").is_file()
+    else Contender(
+        "Spark range join, tuned",
+        "Spark, bench/windowed.py: state format 4, RocksDB, changelogs",
+        _windowed,
+        _WINDOW,
+        has_window=True,
+    )
+)
+PEERS_OF_OTHERS: Final = (
+    SPARK_TUNED,
+    _of_script("Spark range join, default", "Spark as it comes", _SPARK, "--default-settings", lacks=_WINDOW),
+    _of_script(
+        "Spark tumbling window",
+        "Spark: equal windows of a grid",
+        _SPARK,
+        *("--variant", "tumbling"),
+        lacks=f"{_WINDOW}; neighbours across a border of the grid",
+    ),
+    _of_script(
+        "Spark range join, nearest kept",
+        "Spark: the range join, then the nearest before and after",
+        _SPARK,
+        *("--variant", "nearest"),
+        lacks="neighbours farther apart than its window; those of right records alone",
+    ),
+    _of_script(
+        "Spark as-of by hand",
+        "Spark: transformWithState",
+        _Script("spark_asof", has_window=False),
+        lacks="neighbours of right records alone",
+    ),
+    _of_script(
+        "Flink interval join",
+        "Flink SQL, exactly once",
+        _Script("flink_interval", for_latency=("--variant", "checkpoint-200ms")),
+        lacks=_WINDOW,
+        tried={name: ("--variant", name) for name in ("rocksdb", "no-object-reuse", "parallelism-4")},
+    ),
+    _of_script(
+        "Quix Streams as-of",
+        "Quix Streams: join_asof, one to each side",
+        _Script("quix_asof", has_window=False, takes_lateness=False),
+        lacks="records out of order; one topic of both sides",
+        topics=2,
+    ),
+    _of_script("bytewax window", "bytewax: sliding windows", _Script("bytewax_window"), lacks=_WINDOW),
+    _of_script(
+        "Pathway as-of",
+        "Pathway: asof_join, one to each side",
+        _Script("pathway_asof", has_window=False, takes_lateness=False),
+        lacks="results that are final; exactly once",
+    ),
+)
+CONTENDERS: Final = {one.name: one for one in (*OURS, LIMIT, *PEERS_OF_OTHERS)}
+CORE: Final = ("plain process", "Spark stage", SPARK_TUNED.name)
+"""Those who run on every workload."""

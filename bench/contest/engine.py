@@ -1,0 +1,52 @@
+"""The limit of the engine: the workload joined in memory, from columns to positions of pairs, in one process.
+
+No bytes are read or written, and no keys are looked up: what a joiner does beside this is reading and writing.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any, Final
+
+import numpy as np
+
+from bench.contest.expected import Expected, compare
+from bench.kafka import BATCH
+from bench.spark import PARTITIONS
+from joiner import LocalStreamBuffer
+
+NAME: Final = "engine in memory"
+
+
+def run(expected: Expected) -> dict[str, Any]:
+    """Join it, a buffer for each partition, in batches as the joiner's."""
+    workload = expected.workload
+    time_ns, partition = workload.time_ms * 1_000_000, workload.partition
+    steps = []
+    for first in range(0, len(workload), BATCH):
+        rows = np.arange(first, min(first + BATCH, len(workload)))
+        for number in range(PARTITIONS):
+            of_unit = rows[partition[rows] == number]
+            left, right = (of_unit[workload.side[of_unit] == side] for side in (0, 1))
+            steps.append((number, [(workload.thing[side], time_ns[side], side) for side in (left, right)]))
+    lateness_ns = workload.lateness_ms * 1_000_000
+    buffers = [LocalStreamBuffer(lateness_ns=lateness_ns, progress=workload.progress) for _ in range(PARTITIONS)]
+    began_s = time.perf_counter()
+    found = [buffers[number].push(left=left, right=right) for number, (left, right) in steps]
+    took_s = time.perf_counter() - began_s
+    comparison = compare(expected, *(np.concatenate([getattr(step, name) for step in found]) for name in _COLUMNS))
+    return (
+        expected.facts
+        | asdict(comparison)
+        | {
+            "records_per_s": len(workload) / took_s,
+            "results_per_s": comparison.results / took_s,
+            "cpu_s_per_million": took_s / len(workload) * 1e6,
+            "complete": comparison.complete,
+            "is_through": True,
+        }
+    )
+
+
+_COLUMNS: Final = ("left_seq", "right_seq")

@@ -1,0 +1,158 @@
+"""How late results come at fixed rates: a contender that has warmed up, and one step of load after the other.
+
+The time of a result is that from just before its later record was given to the producer to its arrival, committed, at a
+consumer; sender, contender and consumer are processes of one machine, with one clock. A step's first seconds do not
+count. The ids of the records are the times in ns at which they were sent. A contender that does not keep up is not
+asked for more.
+"""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from bench.contest.contenders import Contender
+from bench.contest.running import Arena, FailedError, at_work, last_words, pairs_of, settings_of, tidy
+from bench.contest.workloads import message, things_by_turns
+from bench.pipeline import FIRST_MS
+from bench.spark import PARTITIONS
+from broker.settings import KafkaSettings
+from joiner.run.clients import make_consumer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+QUANTILES: Final = (50.0, 99.0, 99.9)
+WIDTH_MS: Final = 8
+"""The sender's things alternate as in the alternating workload: the narrowest window that misses nothing."""
+_WARM_UP_S: Final = 8.0
+_START_S: Final = 90.0
+_TICK_S: Final = 0.002
+_GROWTH: Final = 0.2
+"""By how many seconds a second the results of one that does not keep up come later and later."""
+_DRAIN_S: Final = 3.0
+
+
+def send(bootstrap: str, topic: str) -> None:
+    """Send at the rate that was last read from the standard input, a line each; 0 ends it.
+
+    ``topic``: two with a comma are one for each side.
+    """
+    topics = topic.split(",")
+    producer = Producer(KafkaSettings(bootstrap_servers=bootstrap).producer_config(linger_ms=5))
+    things, rate, number, stamp_ns = things_by_turns(), 0.0, 0, 0
+    began_s, done = time.monotonic(), 0
+    while True:
+        if select.select([sys.stdin], [], [], 0)[0]:
+            rate, began_s, done = float(sys.stdin.readline() or 0), time.monotonic(), 0
+            if not rate:
+                break
+        for _ in range(int((time.monotonic() - began_s) * rate) - done):
+            name, place = next(things)
+            # Two calls may see the same clock; ids are never the same.
+            stamp_ns = max(stamp_ns + 1, time.time_ns())
+            side, time_ms = number // 8 % 2, FIRST_MS + number
+            value = message(name, side, time_ms, stamp_ns)
+            while True:
+                try:
+                    producer.produce(topics[side % len(topics)], value, name.encode(), place, timestamp=time_ms)
+                    break
+                except BufferError:
+                    producer.poll(0.01)
+            number, done = number + 1, done + 1
+        producer.poll(0)
+        time.sleep(_TICK_S)
+    producer.flush()
+
+
+def climb(arena: Arena, contender: Contender, rates: Sequence[int], seconds: float) -> list[dict[str, Any]]:
+    """The quantiles in ms at each rate, up to the first one with which the contender does not keep up."""
+    data = f"late-{time.time_ns():x}"
+    topic = arena.make_data(data, contender.topics)
+    job = replace(arena.job(contender, topic, 1_000_000_000, width_ms=WIDTH_MS), is_for_latency=True)
+    command = [sys.executable, "-m", "bench.contest.latency", job.kafka.bootstrap_servers, topic]
+    with (
+        tidy(arena, replace(job, name=data)),
+        tidy(arena, job),
+        at_work(contender, job) as tree,
+        subprocess.Popen(command, stdin=subprocess.PIPE) as sender,  # noqa: S603 - this module
+        closing(make_consumer(arena.kafka, job.name, fetch_wait_max_ms=5, auto_offset_reset="earliest")) as consumer,
+    ):
+        consumer.assign([TopicPartition(job.out, number, 0) for number in range(PARTITIONS)])
+        try:
+            _say(sender, rates[0])
+            arrived, deadline_s = _receive(consumer, 0.1), time.monotonic() + _START_S
+            while not len(arrived):
+                if time.monotonic() > deadline_s or all(root.poll() is not None for root in tree.roots):
+                    raise FailedError(f"no result; {last_words(job)}")
+                arrived = _receive(consumer, 0.2)
+            _receive(consumer, _WARM_UP_S)
+            steps: list[dict[str, Any]] = []
+            for rate in rates:
+                steps.append(_step(consumer, sender, rate, seconds) | {"settings": settings_of(contender, job)})
+                if not steps[-1]["keeps_up"]:
+                    break
+            return steps
+        finally:
+            _say(sender, 0)
+
+
+def _say(sender: subprocess.Popen[bytes], rate: int) -> None:
+    if sender.stdin is not None and sender.poll() is None:
+        sender.stdin.write(f"{rate}\n".encode())
+        sender.stdin.flush()
+
+
+def _step(consumer: Consumer, sender: subprocess.Popen[bytes], rate: int, seconds: float) -> dict[str, Any]:
+    """One rate, held so long; what is sent in its last two thirds counts, and may arrive a little later."""
+    _say(sender, rate)
+    first_ns = time.time_ns() + int(seconds / 3 * 1e9)
+    arrived = [_receive(consumer, seconds)]
+    last_ns = time.time_ns()
+    arrived.append(_receive(consumer, _DRAIN_S))
+    came = np.concatenate(arrived)
+    counted = came[(came[:, 1] >= first_ns) & (came[:, 1] <= last_ns)]
+    took_ms = (counted[:, 0] - counted[:, 1]) / 1e6
+    is_second = counted[:, 1] >= (first_ns + last_ns) / 2
+    halves = [took_ms[~is_second], took_ms[is_second]]
+    grew_s = np.median(halves[1]) / 1e3 - np.median(halves[0]) / 1e3 if all(map(len, halves)) else np.inf
+    return {
+        "rate": rate,
+        "results": len(counted),
+        "ms": quantiles_ms(took_ms),
+        "max_ms": float(took_ms.max()) if len(took_ms) else None,
+        "keeps_up": bool(grew_s < _GROWTH * seconds / 3 and len(halves[1]) > len(halves[0]) / 2),
+    }
+
+
+def quantiles_ms(took_ms: NDArray[np.float64]) -> list[float] | None:
+    """p50, p99, p99.9; None where nothing came."""
+    return [float(value) for value in np.percentile(took_ms, QUANTILES)] if len(took_ms) else None
+
+
+def _receive(consumer: Consumer, seconds: float) -> NDArray[np.int64]:
+    """What arrives in so long: when, and when the later of its records was sent, in ns."""
+    end_s, times_ns, values = time.monotonic() + seconds, [], []
+    while time.monotonic() < end_s:
+        messages = [one for one in consumer.consume(1_000, 0.002) if one.error() is None]
+        now_ns = time.time_ns()
+        times_ns += [now_ns] * len(messages)
+        values += [one.value() or b"" for one in messages]
+    # A pair that is taken back is no result.
+    came = [
+        (at, max(left, right)) for at, (left, right, sign) in zip(times_ns, pairs_of(values), strict=True) if sign > 0
+    ]
+    return np.array(came, dtype=np.int64).reshape(-1, 2)
+
+
+if __name__ == "__main__":
+    send(*sys.argv[1:])

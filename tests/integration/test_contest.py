@@ -1,0 +1,47 @@
+"""The contest as a whole, in a tiny version: real Kafka, real contenders, judged output, a page and its plots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.contest.__main__ import main
+from bench.contest.contenders import SPARK_TUNED
+from bench.contest.plan import Sizes, read
+from bench.contest.running import Limits
+
+TINY = Sizes(
+    records=6_000,
+    width_records=3_000,
+    turns={},
+    limits=Limits(budget_s=10.0, quiet_s=3.0),
+    widths_ms=(100,),
+    rates=(500,),
+    latency_s=3.0,
+)
+CHOSEN = ("plain process", "pass-through", SPARK_TUNED.name)
+
+
+@pytest.mark.slow
+def test_the_contest_runs_and_judges_and_reports(tmp_path: Path) -> None:
+    page, folders = tmp_path / "page.md", {name: tmp_path / name for name in ("results", "plots")}
+    given = ["--page", str(page), *(f"--{name}={path}" for name, path in folders.items())]
+    main([*given, "--only", "throughput", "--contenders", *CHOSEN], TINY)
+    main([*given, "--only", "latency", "--contenders", "plain process"], TINY)
+    found = {one["contender"]: one for one in read(folders["results"], "throughput")["measurements"]}
+    assert [one["reason"] for one in found.values() if "reason" in one] == []
+    assert found["pass-through"]["rows"] == TINY.records
+    for name in ("plain process", SPARK_TUNED.name):
+        judged = found[name]
+        assert (judged["complete"], judged["reached"], judged["excess"], judged["double"]) == (1.0, 1.0, 0, 0)
+        assert judged["is_through"]
+        assert judged["memory_bytes"] > 0
+    late = {one["contender"]: one for one in read(folders["results"], "latency")["measurements"]}
+    assert late["plain process"]["keeps_up"]
+    assert 0 < late["plain process"]["ms"][0] < late["plain process"]["max_ms"]
+    text = page.read_text()
+    assert all(f"| {name} |" in text for name in CHOSEN)
+    assert {path.name for path in folders["plots"].iterdir()} == {
+        f"bench_{name}.{kind}" for name in ("throughput", "latency") for kind in ("png", "svg")
+    }
