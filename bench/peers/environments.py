@@ -25,6 +25,22 @@ _FLINK_JARS: Final = (("org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2
 """The newest connector; the one for Flink 2.2 runs with 2.3."""
 
 
+ENVIRONMENTS: Final = {
+    "bytewax_window": "bytewax",
+    "flink_interval": "flink",
+    "pathway_asof": "pathway",
+    "quix_asof": "quix",
+}
+"""The scripts, and in which environment each runs."""
+
+
+def command(script: str, folder: Path, say: Callable[[str], None]) -> list[str]:
+    """What starts a peer, up to its own arguments; installs what it needs."""
+    python = interpreter(ENVIRONMENTS[script], folder, say)
+    more = ["--jars", str(flink_jars(folder, say))] if script == "flink_interval" else []
+    return [str(python), str(Path(__file__).with_name(f"{script}.py")), *more]
+
+
 def interpreter(name: str, folder: Path, say: Callable[[str], None]) -> Path:
     """The Python of a peer (``flink``, ``quix``, ``bytewax``, ``pathway``), installed where it is not there yet.
 
