@@ -1,10 +1,12 @@
 """A windowed join in bytewax, at least once: a peer of the neighbour join.
 
 bytewax joins within windows only: tumbling, sliding, or by sessions. A tumbling window loses the pairs across its
-borders. Sliding ones, twice as long as the width and a width apart, contain every pair within the width, and those in
-two windows are counted in the first only. Beside a neighbour join it can not say "the nearest": who wants it must know
-the width. Nor is it exactly once: its Kafka sink makes no transactions. It joins when the window has closed, so when a
-later record of the thing has come.
+borders. Sliding ones, twice as long as the width and a width apart, contain every pair within the width, and one in
+two windows is counted in the first only. Its ``join_window`` wants two streams; when one is branched into two, all of a
+batch's left records come before its right ones, which are then late unless it waits for as long as a batch may span.
+So both are collected in one window, and multiplied there (the variant ``join-window`` does it the other way). Beside a
+neighbour join it can not say "the nearest": who wants it must know the width. Nor is it exactly once: its Kafka sink
+makes no transactions.
 
 The variants named ``by-hand`` are the neighbour join that its users can write for records in order: of each thing
 the record before is kept. They know no disorder.
@@ -13,6 +15,7 @@ the record before is kept. They know no disorder.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -26,7 +29,7 @@ from typing import Any
 import bytewax.operators as op
 from bytewax.connectors.kafka import KafkaSink, KafkaSinkMessage, KafkaSource
 from bytewax.dataflow import Dataflow
-from bytewax.operators.windowing import EventClock, SlidingWindower, TumblingWindower, join_window
+from bytewax.operators.windowing import EventClock, SlidingWindower, TumblingWindower, collect_window, join_window
 from bytewax.recovery import RecoveryConfig, init_db_dir
 from bytewax.run import cli_main
 
@@ -36,6 +39,7 @@ SETTINGS: dict[str, Any] = {"window": "sliding", "processes": 2, "batch": 10_000
 VARIANTS: dict[str, dict[str, Any]] = {
     "best": {},
     "tumbling": {"window": "tumbling"},
+    "join-window": {"window": "join"},
     "one-process": {"processes": 1},
     "batch-1000": {"batch": 1000},
     "epoch-10s": {"epoch_s": 10},
@@ -44,6 +48,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 ORIGIN = datetime(2000, 1, 1, tzinfo=UTC)
+
+JOIN_LATENESS_MS = 60_000
+"""More than the records of a batch span, in event time: after a branch those of one side come first, all of them."""
 
 
 def main() -> None:
@@ -83,7 +90,7 @@ def main() -> None:
     if chosen["window"] == "none":
         pairs = op.stateful_flat_map("join", records, meet)
     else:
-        pairs = join(records, options.width_ms, options.lateness_ms, sliding=chosen["window"] == "sliding")
+        pairs = join(records, options.width_ms, options.lateness_ms, chosen["window"])
     settings = {"compression.type": "lz4", "linger.ms": "5", "partitioner": "murmur2_random"}
     op.output("write", op.map("encode", pairs, encode), KafkaSink([options.bootstrap], options.out, settings))
     several = {"process_id": options.number, "addresses": addresses} if len(addresses) > 1 else {}
@@ -98,24 +105,39 @@ def parse(message: Any) -> tuple[str, dict[str, Any]]:
     return record["thing"], record
 
 
-def join(records: Any, width_ms: int, lateness_ms: int, *, sliding: bool) -> Any:
+def join(records: Any, width_ms: int, lateness_ms: int, window: str) -> Any:
     """All pairs within a window that are not further apart than the width."""
+    width = timedelta(milliseconds=width_ms)
+    windows = TumblingWindower(align_to=ORIGIN, length=width)
+    if window != "tumbling":
+        windows = SlidingWindower(2 * width, width, ORIGIN)
+    if window == "join":
+        lateness_ms = max(lateness_ms, JOIN_LATENESS_MS)
     # Left to itself the clock moves on with the wall clock too, and makes a backlog late.
     clock = EventClock(lambda record: record["at"], timedelta(milliseconds=lateness_ms), now_getter=lambda: ORIGIN)
-    width = timedelta(milliseconds=width_ms)
-    windows = SlidingWindower(2 * width, width, ORIGIN) if sliding else TumblingWindower(align_to=ORIGIN, length=width)
-    sides = op.branch("sides", records, lambda item: item[1]["quantity"] == "speed")
-    joined = join_window("join", clock, windows, sides.trues, sides.falses, insert_mode="product", emit_mode="final")
 
     def near(item: Any) -> Any:
-        window, (left, right) = item
-        # A window without one of the two comes too.
+        number, (left, right) = item
+        # A window without one of the two comes too. One pair may be in two windows: the first one counts.
         if left is None or right is None or abs(left["at"] - right["at"]) > width:
             return None
         first = (min(left["at"], right["at"]) - ORIGIN) // width
-        return (left, right) if first == window or not sliding else None
+        return (left, right) if first == number or window == "tumbling" else None
 
-    return op.filter_map_value("near", joined.down, near)
+    def product(item: Any) -> Any:
+        number, found = item
+        left = [record for record in found if record["quantity"] == "speed"]
+        right = [record for record in found if record["quantity"] == "torque"]
+        return ((number, pair) for pair in itertools.product(left, right))
+
+    if window == "join":
+        sides = op.branch("sides", records, lambda item: item[1]["quantity"] == "speed")
+        joined = join_window(
+            "join", clock, windows, sides.trues, sides.falses, insert_mode="product", emit_mode="final"
+        ).down
+    else:
+        joined = op.flat_map_value("product", collect_window("collect", records, clock, windows).down, product)
+    return op.filter_map_value("near", joined, near)
 
 
 def meet(before: Any, record: Any) -> Any:
