@@ -119,12 +119,12 @@ format: setup ## bring the code into its format
 	@$(PY) -m ruff format
 
 # Asks for uv, because pip cannot write a lock for other systems than its own.
-lock: ## pin the newest allowed versions with hashes: requirements/*.txt
+lock: ## pin the newest allowed versions with hashes: requirements/**.txt
 	@command -v uv >/dev/null || { echo 'uv is needed for this one: pip install uv'; exit 2; }
 	$(call say,Resolving)
-	@for set in runtime spark dev; do \
+	@for set in runtime spark dev peers/flink peers/quix peers/bytewax peers/pathway; do \
 	  uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	    --no-emit-index-url --no-emit-find-links $$([ $$set = runtime ] || echo '-c requirements/runtime.txt') \
+	    --no-emit-index-url --no-emit-find-links $$(case $$set in spark|dev) echo '-c requirements/runtime.txt';; esac) \
 	    requirements/$$set.in -o requirements/$$set.txt; \
 	done
 

@@ -1,1 +1,1 @@
-"""The peers: what users would write with other tools, each a program of its own."""
+"""Contenders that are not the joiner: scripts as users of other engines write them, and where these run."""

@@ -115,12 +115,18 @@ class Parts:
 
     def spark_kafka(self) -> Path:
         """The folder of the jars with which Spark reads and writes Kafka itself."""
-        place = self.folder / "spark-kafka"
+        sums = Path(__file__).with_name("templates") / "spark-kafka.sha256"
+        told = "spark     fetching its Kafka connector (10 MB)"
+        return self.jars("spark-kafka", _SPARK_KAFKA_DEPENDENCIES, sums, told)
+
+    def jars(self, name: str, dependencies: Sequence[Sequence[str]], sums: Path, told: str) -> Path:
+        """The folder of these jars and no others, which are those that ``sums`` names; ``told`` before a fetch."""
+        place = self.folder / name
         with self._once(place) as draft:
             if draft is not None:
-                self._say("spark     fetching its Kafka connector (10 MB)")
-                self._fetch_jars("spark", draft, _SPARK_KAFKA_DEPENDENCIES, "-notransitive")
-                check_hashes(draft / "jars", Path(__file__).with_name("templates") / "spark-kafka.sha256")
+                self._say(told)
+                self._fetch_jars(name, draft, dependencies, "-notransitive")
+                check_hashes(draft / "jars", sums)
         return place / "jars"
 
     def influxd(self) -> Path:

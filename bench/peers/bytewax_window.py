@@ -1,0 +1,164 @@
+"""A windowed join in bytewax, at least once: a peer of the neighbour join.
+
+bytewax joins within windows only: tumbling, sliding, or by sessions. A tumbling window loses the pairs across its
+borders. Sliding ones, twice as long as the width and a width apart, contain every pair within the width, and one in
+two windows is counted in the first only. Its ``join_window`` wants two streams; when one is branched into two, all of a
+batch's left records come before its right ones, which are then late unless it waits for as long as a batch may span.
+So both are collected in one window, and multiplied there (the variant ``join-window`` does it the other way). Beside a
+neighbour join it can not say "the nearest": who wants it must know the width. Nor is it exactly once: its Kafka sink
+makes no transactions.
+
+The variants named ``by-hand`` are the neighbour join that its users can write for records in order: of each thing
+the record before is kept. They know no disorder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import bytewax.operators as op
+from bytewax.connectors.kafka import KafkaSink, KafkaSinkMessage, KafkaSource
+from bytewax.dataflow import Dataflow
+from bytewax.operators.windowing import EventClock, SlidingWindower, TumblingWindower, collect_window, join_window
+from bytewax.recovery import RecoveryConfig, init_db_dir
+from bytewax.run import cli_main
+
+# Two processes, as its workers within one share the interpreter's lock; batches that its sink flushes one by one.
+SETTINGS: dict[str, Any] = {"window": "sliding", "processes": 2, "batch": 10_000, "epoch_s": 1}
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "best": {},
+    "tumbling": {"window": "tumbling"},
+    "join-window": {"window": "join"},
+    "one-process": {"processes": 1},
+    "batch-1000": {"batch": 1000},
+    "epoch-10s": {"epoch_s": 10},
+    "by-hand": {"window": "none"},
+    "by-hand-one-process": {"window": "none", "processes": 1},
+}
+
+ORIGIN = datetime(2000, 1, 1, tzinfo=UTC)
+
+JOIN_LATENESS_MS = 60_000
+"""More than the records of a batch span, in event time: after a branch those of one side come first, all of them."""
+
+
+def main() -> None:
+    """Run until stopped."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bootstrap")
+    parser.add_argument("data", help="topic to read")
+    parser.add_argument("out", help="topic to write")
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--width-ms", type=int, default=16, help="of the window, to each side")
+    parser.add_argument("--lateness-ms", type=int, default=0, help="how far records of a thing are out of order")
+    parser.add_argument("--variant", choices=VARIANTS, default="best")
+    parser.add_argument("--state", type=Path, help="folder of the recovery store")
+    parser.add_argument("--number", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    chosen = SETTINGS | VARIANTS[options.variant]
+    state = options.state or Path(tempfile.mkdtemp(prefix="bytewax-"))
+    port = options.port or 10_000 + os.getpid() % 20_000
+    addresses = [f"127.0.0.1:{port + number}" for number in range(chosen["processes"])]
+    others = []
+    if options.number == 0:
+        init_db_dir(state, options.partitions)
+        again = [sys.executable, *sys.argv, "--state", str(state), "--port", str(port)]
+        others = [subprocess.Popen([*again, "--number", str(number)]) for number in range(1, len(addresses))]
+
+    def stop(*_: object) -> None:
+        for other in others:
+            other.kill()
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    flow = Dataflow("pairs")
+    source = KafkaSource([options.bootstrap], [options.data], batch_size=chosen["batch"])
+    records = op.map("parse", op.input("read", flow, source), parse)
+    if chosen["window"] == "none":
+        pairs = op.stateful_flat_map("join", records, meet)
+    else:
+        pairs = join(records, options.width_ms, options.lateness_ms, chosen["window"])
+    settings = {"compression.type": "lz4", "linger.ms": "5", "partitioner": "murmur2_random"}
+    op.output("write", op.map("encode", pairs, encode), KafkaSink([options.bootstrap], options.out, settings))
+    several = {"process_id": options.number, "addresses": addresses} if len(addresses) > 1 else {}
+    epoch = timedelta(seconds=chosen["epoch_s"])
+    cli_main(flow, epoch_interval=epoch, recovery_config=RecoveryConfig(str(state)), **several)
+
+
+def parse(message: Any) -> tuple[str, dict[str, Any]]:
+    """A record, and its thing as the key."""
+    record = json.loads(message.value)
+    record["at"] = datetime.fromtimestamp(record["phenomenonTime"] / 1000, UTC)
+    return record["thing"], record
+
+
+def join(records: Any, width_ms: int, lateness_ms: int, window: str) -> Any:
+    """All pairs within a window that are not further apart than the width."""
+    width = timedelta(milliseconds=width_ms)
+    windows = TumblingWindower(align_to=ORIGIN, length=width)
+    if window != "tumbling":
+        windows = SlidingWindower(2 * width, width, ORIGIN)
+    if window == "join":
+        lateness_ms = max(lateness_ms, JOIN_LATENESS_MS)
+    # Left to itself the clock moves on with the wall clock too, and makes a backlog late.
+    clock = EventClock(lambda record: record["at"], timedelta(milliseconds=lateness_ms), now_getter=lambda: ORIGIN)
+
+    def near(item: Any) -> Any:
+        number, (left, right) = item
+        # A window without one of the two comes too. One pair may be in two windows: the first one counts.
+        if left is None or right is None or abs(left["at"] - right["at"]) > width:
+            return None
+        first = (min(left["at"], right["at"]) - ORIGIN) // width
+        return (left, right) if first == number or window == "tumbling" else None
+
+    def product(item: Any) -> Any:
+        number, found = item
+        left = [record for record in found if record["quantity"] == "speed"]
+        right = [record for record in found if record["quantity"] == "torque"]
+        return ((number, pair) for pair in itertools.product(left, right))
+
+    if window == "join":
+        sides = op.branch("sides", records, lambda item: item[1]["quantity"] == "speed")
+        joined = join_window(
+            "join", clock, windows, sides.trues, sides.falses, insert_mode="product", emit_mode="final"
+        ).down
+    else:
+        joined = op.flat_map_value("product", collect_window("collect", records, clock, windows).down, product)
+    return op.filter_map_value("near", joined, near)
+
+
+def meet(before: Any, record: Any) -> Any:
+    """The pair of a record and the one before it, if they are of two quantities."""
+    if before is None or before["quantity"] == record["quantity"]:
+        return record, []
+    return record, [(before, record) if before["quantity"] == "speed" else (record, before)]
+
+
+def encode(item: tuple[str, tuple[dict[str, Any], dict[str, Any]]]) -> KafkaSinkMessage[bytes, bytes]:
+    """A pair as it is written."""
+    thing, (left, right) = item
+    pair = {
+        "thing": thing,
+        "left": left["id"],
+        "right": right["id"],
+        "result": left["result"] * right["result"],
+        "phenomenonTime": (left["phenomenonTime"] + right["phenomenonTime"]) / 2,
+    }
+    return KafkaSinkMessage(thing.encode(), json.dumps(pair).encode())
+
+
+if __name__ == "__main__":
+    main()

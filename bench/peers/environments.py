@@ -1,0 +1,81 @@
+"""An environment of its own for each peer that is not Spark: their packages do not go with the project's.
+
+Made once and kept, in ``peers`` of a folder, from ``requirements/peers``; a changed requirements file makes it anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from broker.stack.errors import StackError
+from broker.stack.parts import Parts
+
+_REQUIREMENTS: Final = Path(__file__).parents[2] / "requirements" / "peers"
+
+_PYTHONS: Final = ("3.11", "3.12")
+"""For which all peers have wheels; Flink's Apache Beam and bytewax have none for newer ones."""
+
+_FLINK_JARS: Final = (("org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2"),)
+"""The newest connector; the one for Flink 2.2 runs with 2.3."""
+
+
+ENVIRONMENTS: Final = {
+    "bytewax_window": "bytewax",
+    "flink_interval": "flink",
+    "pathway_asof": "pathway",
+    "quix_asof": "quix",
+}
+"""The scripts, and in which environment each runs."""
+
+
+def command(script: str, folder: Path, say: Callable[[str], None]) -> list[str]:
+    """What starts a peer, up to its own arguments; installs what it needs."""
+    python = interpreter(ENVIRONMENTS[script], folder, say)
+    more = ["--jars", str(flink_jars(folder, say))] if script == "flink_interval" else []
+    return [str(python), str(Path(__file__).with_name(f"{script}.py")), *more]
+
+
+def interpreter(name: str, folder: Path, say: Callable[[str], None]) -> Path:
+    """The Python of a peer (``flink``, ``quix``, ``bytewax``, ``pathway``), installed where it is not there yet.
+
+    Raises StackError where it cannot be installed here, with what the installer said.
+    """
+    wanted = _REQUIREMENTS / f"{name}.txt"
+    place = (folder / "peers" / name).absolute()
+    python, installed = place / "bin" / "python", place / "installed.txt"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not installed.is_file() or installed.read_bytes() != wanted.read_bytes():
+            say(f"{name:9} installing it in an environment of its own")
+            shutil.rmtree(place, ignore_errors=True)
+            run = Parts(folder, say).run
+            run(name, [_find_python(name), "-m", "venv", str(place)])
+            run(name, [str(python), "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(wanted)])
+            shutil.copyfile(wanted, installed)
+    return python
+
+
+def flink_jars(folder: Path, say: Callable[[str], None]) -> Path:
+    """The folder of the jar with which Flink reads and writes Kafka, fetched where it is not there yet."""
+    told = "flink     fetching its Kafka connector (10 MB)"
+    return Parts(folder / "peers", say).jars("flink-kafka", _FLINK_JARS, _REQUIREMENTS / "flink-jars.sha256", told)
+
+
+def _find_python(name: str) -> str:
+    if "{}.{}".format(*sys.version_info) in _PYTHONS:
+        return sys.executable
+    # pyenv's are not on the path unless they are chosen.
+    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for version in _PYTHONS:
+        found = shutil.which(f"python{version}")
+        pyenv = sorted(kept.glob(f"{version}.*/bin/python"))
+        if found or pyenv:
+            return found or str(pyenv[-1])
+    raise StackError(f"{name}: needs Python {' or '.join(_PYTHONS)}, and none is here")

@@ -1,0 +1,156 @@
+"""An interval join in Flink SQL, exactly once: a peer of the neighbour join. It runs in Java; PyFlink only starts it.
+
+Beside a neighbour join it can not say "the nearest": all pairs within the width come, and none across a longer pause.
+Flink's as-of joins do not help: ``FOR SYSTEM_TIME AS OF`` looks back only, and one to each side reads everything twice.
+
+What decides its speed is how far the partitions are apart in event time: for each record it looks at everything that it
+keeps of the same thing, and it keeps what the slowest partition may still need. So the partitions are read side by side
+(``scan.watermark.alignment``, small fetches, one task for each of them), and watermarks come with every record. Left to
+its defaults it was four times slower. A bound of the disorder is `--lateness-ms`; what comes later finds no pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import tempfile
+import uuid
+from pathlib import Path
+
+from pyflink.common import Configuration
+from pyflink.table import EnvironmentSettings, TableEnvironment
+
+_PARALLELISM, _INTERVAL = "parallelism.default", "execution.checkpointing.interval"
+_DRIFT, _UPDATE = "scan.watermark.alignment.max-drift", "scan.watermark.alignment.update-interval"
+_FETCH, _EMIT = "properties.max.partition.fetch.bytes", "scan.watermark.emit.strategy"
+
+SETTINGS = {
+    _INTERVAL: "1 s",
+    "execution.checkpointing.mode": "EXACTLY_ONCE",
+    "pipeline.object-reuse": "true",
+    "state.backend.type": "hashmap",
+    "table.exec.source.idle-timeout": "5 s",
+    "taskmanager.memory.managed.size": "512m",
+}
+SOURCE = {
+    _EMIT: "on-event",
+    _DRIFT: "100ms",
+    _UPDATE: "20ms",
+    "scan.watermark.alignment.group": "records",
+    _FETCH: "16384",
+}
+SINK = {
+    "sink.delivery-guarantee": "exactly-once",
+    "properties.transaction.timeout.ms": "600000",
+    "properties.compression.type": "lz4",
+    "properties.linger.ms": "20",
+    "properties.batch.size": "131072",
+}
+
+VARIANTS: dict[str, dict[str, str]] = {
+    "best": {},
+    "fetch-64k": {_FETCH: "65536"},
+    "drift-20ms": {_DRIFT: "20ms", _UPDATE: "5ms"},
+    "drift-1s": {_DRIFT: "1s", _UPDATE: "100ms"},
+    "not-aligned": {_DRIFT: "1 d", _FETCH: "1048576", _EMIT: "on-periodic"},
+    "periodic-watermarks": {_EMIT: "on-periodic", "pipeline.auto-watermark-interval": "20 ms"},
+    "at-least-once": {"execution.checkpointing.mode": "AT_LEAST_ONCE", "sink.delivery-guarantee": "at-least-once"},
+    "rocksdb": {"state.backend.type": "rocksdb", "execution.checkpointing.incremental": "true"},
+    "no-object-reuse": {"pipeline.object-reuse": "false"},
+    "checkpoint-200ms": {_INTERVAL: "200 ms"},
+    "checkpoint-10s": {_INTERVAL: "10 s"},
+    "parallelism-1": {_PARALLELISM: "1"},
+    "parallelism-2": {_PARALLELISM: "2"},
+}
+
+
+def main() -> None:
+    """Run until stopped."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bootstrap")
+    parser.add_argument("data", help="topic to read")
+    parser.add_argument("out", help="topic to write")
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--width-ms", type=int, default=16, help="of the window, to each side")
+    parser.add_argument("--lateness-ms", type=int, default=0, help="how far records of a partition are out of order")
+    parser.add_argument("--variant", choices=VARIANTS, default="best")
+    parser.add_argument("--state", type=Path, help="folder of the checkpoints")
+    parser.add_argument("--jars", type=Path, required=True, help="folder of Flink's Kafka connector")
+    options = parser.parse_args()
+    state = (options.state or Path(tempfile.mkdtemp(prefix="flink-"))).absolute()
+    chosen = VARIANTS[options.variant]
+    given = SETTINGS | {
+        _PARALLELISM: str(options.partitions),
+        "pipeline.jars": ";".join(jar.absolute().as_uri() for jar in sorted(options.jars.glob("*.jar"))),
+        "execution.checkpointing.dir": (state / "checkpoints").as_uri(),
+        "state.backend.rocksdb.localdir": str(state / "rocksdb"),
+    }
+    kafka = {"connector": "kafka", "properties.bootstrap.servers": options.bootstrap}
+    source = (
+        kafka
+        | SOURCE
+        | {
+            "topic": options.data,
+            "properties.group.id": options.out,
+            "scan.startup.mode": "earliest-offset",
+            "format": "json",
+        }
+    )
+    sink = (
+        kafka
+        | SINK
+        | {
+            "topic": options.out,
+            "sink.transactional-id-prefix": f"{options.out}-{uuid.uuid4().hex[:8]}",
+            "key.format": "raw",
+            "key.fields": "thing",
+            "value.format": "json",
+        }
+    )
+    for name, value in chosen.items():
+        for one in (given, source, sink):
+            if name in one:
+                one[name] = value
+    config = Configuration()
+    for name, value in (given | {name: value for name, value in chosen.items() if name not in source | sink}).items():
+        config.set_string(name, value)
+    # The Java process has the memory that the other peers have, and ends with this one.
+    os.environ.setdefault("JVM_ARGS", "-Xmx4g")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))
+    builder = EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(config)
+    tables = TableEnvironment.create(builder.build())
+    width, lateness = interval(options.width_ms), interval(options.lateness_ms)
+    tables.execute_sql(f"""
+        CREATE TABLE records (
+            thing STRING, quantity STRING, phenomenonTime BIGINT, `result` DOUBLE, id STRING,
+            measured AS TO_TIMESTAMP_LTZ(phenomenonTime, 3),
+            WATERMARK FOR measured AS measured - {lateness}
+        ) WITH ({settings_of(source)})""")
+    tables.execute_sql(f"""
+        CREATE TABLE pairs (thing STRING, `left` STRING, `right` STRING, `result` DOUBLE, phenomenonTime DOUBLE)
+        WITH ({settings_of(sink)})""")
+    insert = f"""
+        INSERT INTO pairs
+        SELECT l.thing, l.id, r.id, l.`result` * r.`result`, (l.phenomenonTime + r.phenomenonTime) / 2e0
+        FROM (SELECT * FROM records WHERE quantity = 'speed') l
+        JOIN (SELECT * FROM records WHERE quantity = 'torque') r
+          ON l.thing = r.thing AND r.measured BETWEEN l.measured - {width} AND l.measured + {width}"""  # noqa: S608 - a number
+    tables.execute_sql(insert).wait()
+
+
+def interval(ms: int) -> str:
+    """So long in SQL, where seconds alone have two digits."""
+    seconds = ms // 1000
+    time = f"{seconds // 3600 % 24:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{ms % 1000:03}"
+    return f"INTERVAL '{seconds // 86400} {time}' DAY TO SECOND(3)"
+
+
+def settings_of(table: dict[str, str]) -> str:
+    """The settings of a table in SQL."""
+    return ", ".join(f"'{name}' = '{value}'" for name, value in table.items())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Joins in time in Pathway: a peer of the neighbour join.
+
+``interval_join`` gives all pairs within a width, ``asof_join`` the latest record before each one; two of them, one to
+each side, are the neighbour join. Beside it, it can not say that a result is final: an as-of pair comes at once, and a
+record that comes later than its successor takes it back, which is written as a further record with ``"diff": -1``. Its
+clock is the newest record of all partitions, so what a cut-off forgets depends on how far they are apart when it reads
+a backlog: too small a cut-off loses pairs without a word, none at all keeps everything. Exactly once, and any state
+that outlives the process, need a licence key, so here it is without: a restart reads everything again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+import pathway as pw
+
+# Two threads for two cores. A bounded backlog, so that a batch is not all there is.
+SETTINGS: dict[str, Any] = {"join": "asof", "threads": 2, "commit_ms": 100, "backlog": 100_000}
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "best": {},
+    "interval": {"join": "interval"},
+    "interval-unbounded": {"join": "interval", "backlog": None},
+    "interval-one-thread": {"join": "interval", "threads": 1},
+    "interval-commit-1s": {"join": "interval", "commit_ms": 1000},
+    "interval-backlog-20000": {"join": "interval", "backlog": 20_000},
+    "backlog-20000": {"backlog": 20_000},
+    "one-thread": {"threads": 1},
+}
+
+
+def main() -> None:
+    """Run until stopped."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bootstrap")
+    parser.add_argument("data", help="topic to read")
+    parser.add_argument("out", help="topic to write")
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--width-ms", type=int, default=16, help="of the interval join, to each side")
+    parser.add_argument("--cutoff-ms", type=int, help="how long records are kept (default: for ever)")
+    parser.add_argument("--variant", choices=VARIANTS, default="best")
+    parser.add_argument("--state", help="not used: nothing is kept")
+    options = parser.parse_args()
+    chosen = SETTINGS | VARIANTS[options.variant]
+    os.environ["PATHWAY_THREADS"] = str(chosen["threads"])
+    records = pw.io.kafka.read(
+        {"bootstrap.servers": options.bootstrap, "group.id": options.out, "auto.offset.reset": "earliest"},
+        options.data,
+        schema=pw.schema_from_types(thing=str, quantity=str, time=int, result=float, name=str),
+        format="json",
+        json_field_paths={"time": "/phenomenonTime", "name": "/id"},
+        autocommit_duration_ms=chosen["commit_ms"],
+        max_backlog_size=chosen["backlog"],
+    )
+    left, right = (records.filter(pw.this.quantity == quantity) for quantity in ("speed", "torque"))
+    behavior = pw.temporal.common_behavior(cutoff=options.cutoff_ms)
+    if chosen["join"] == "interval":
+        near = pw.temporal.interval(-options.width_ms, options.width_ms)
+        same = left.thing == right.thing
+        pairs = select(left.interval_join(right, left.time, right.time, near, same, behavior=behavior), left, right)
+    else:
+        before = [
+            one.asof_join(
+                other, one.time, other.time, one.thing == other.thing, how=pw.JoinMode.LEFT, behavior=behavior
+            )
+            for one, other in ((left, right), (right, left))
+        ]
+        # The first records have none before them.
+        one, other = (select(found, left, right) for found in before)
+        pairs = one.concat_reindex(other)
+    settings = {
+        "bootstrap.servers": options.bootstrap,
+        "compression.type": "lz4",
+        "linger.ms": "5",
+        "partitioner": "murmur2_random",
+    }
+    pw.io.kafka.write(pairs, settings, options.out, format="json", key=pairs.thing)
+    pw.run(monitoring_level=pw.MonitoringLevel.NONE)
+
+
+def select(joined: Any, left: Any, right: Any) -> Any:
+    """Pairs as they are written; where an as-of join has found none there is no pair."""
+    both = joined.select(
+        l_thing=left.thing,
+        l_name=left.name,
+        l_value=left.result,
+        l_time=left.time,
+        r_name=right.name,
+        r_value=right.result,
+        r_time=right.time,
+    ).filter(pw.this.l_name.is_not_none() & pw.this.r_name.is_not_none())
+    return both.select(
+        thing=pw.unwrap(both.l_thing),
+        left=pw.unwrap(both.l_name),
+        right=pw.unwrap(both.r_name),
+        result=pw.unwrap(both.l_value) * pw.unwrap(both.r_value),
+        phenomenonTime=(pw.unwrap(both.l_time) + pw.unwrap(both.r_time)) / 2,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""As-of joins in Quix Streams, exactly once: a peer of the neighbour join.
+
+``join_asof`` gives each left record the latest right one before it. Two of them, one to each side, are the neighbour
+join for records that come in order. Beside it, it can not say "the next one after", join one topic with itself (so it
+reads two, left and right, with equal partitions: DATA is ``left,right``), or wait for a late record: what is there when
+a record is processed decides. Its two topics are read in the order of Kafka's timestamps, so these must be the event
+times (``message.timestamp.type=CreateTime``), or pairs are wrong. Equal times come out twice, once from each side.
+
+The variant ``interval`` is its join within a width: it finds all pairs within it, also of records in disorder of one
+topic, but looks back only, so it depends on that order of reading too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from quixstreams import Application
+
+# Two processes, as it works in one thread. How much is read ahead of each partition matters little.
+SETTINGS: dict[str, Any] = {
+    "join": "asof",
+    "sides": "both",
+    "guarantee": "exactly-once",
+    "processes": 2,
+    "commit_s": 1.0,
+    "ahead": 10_000,
+}
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "best": {},
+    "left-only": {"sides": "left"},
+    "interval": {"join": "interval"},
+    "at-least-once": {"guarantee": "at-least-once"},
+    "one-process": {"processes": 1},
+    "commit-5s": {"commit_s": 5.0},
+    "ahead-50000": {"ahead": 50_000},
+    "ahead-1000": {"ahead": 1000},
+}
+
+
+def main() -> None:
+    """Run until stopped."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bootstrap")
+    parser.add_argument("data", help="topics to read: left,right")
+    parser.add_argument("out", help="topic to write")
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--width-ms", type=int, default=16, help="of the window of the interval join, to each side")
+    parser.add_argument("--grace-ms", type=int, default=10_000, help="how long records are kept")
+    parser.add_argument("--variant", choices=VARIANTS, default="best")
+    parser.add_argument("--state", type=Path, help="folder of the state")
+    parser.add_argument("--number", type=int, default=0, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    chosen = SETTINGS | VARIANTS[options.variant]
+    state = options.state or Path(tempfile.mkdtemp(prefix="quix-"))
+    others = []
+    if options.number == 0:
+        again = [sys.executable, *sys.argv, "--state", str(state), "--number"]
+        others = [subprocess.Popen([*again, str(number)]) for number in range(1, chosen["processes"])]
+    application = Application(
+        options.bootstrap,
+        consumer_group=options.out,
+        auto_offset_reset="earliest",
+        processing_guarantee=chosen["guarantee"],
+        commit_interval=chosen["commit_s"],
+        max_partition_buffer_size=chosen["ahead"],
+        state_dir=state / str(options.number),
+        producer_extra_config={"compression.type": "lz4", "linger.ms": 20},
+        consumer_extra_config={"isolation.level": "read_committed"},
+        loglevel="WARNING",
+    )
+    left, right = (
+        application.dataframe(application.topic(name, timestamp_extractor=lambda value, *_: value["phenomenonTime"]))
+        for name in options.data.split(",")
+    )
+    out = application.topic(options.out)
+    if chosen["join"] == "interval":
+        width = {"backward_ms": options.width_ms, "forward_ms": options.width_ms}
+        left.join_interval(right, on_merge=pair, grace_ms=max(options.grace_ms, options.width_ms), **width).to_topic(
+            out
+        )
+    else:
+        left.join_asof(right, on_merge=pair, grace_ms=options.grace_ms, name="before-left").to_topic(out)
+        if chosen["sides"] == "both":
+            turned = right.join_asof(
+                left, on_merge=lambda after, before: pair(before, after), grace_ms=options.grace_ms, name="before-right"
+            )
+            turned.to_topic(out)
+    application.run()
+    for other in others:
+        other.terminate()
+    for other in others:
+        other.wait()
+
+
+def pair(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
+    """A pair as it is written."""
+    return {
+        "thing": left["thing"],
+        "left": left["id"],
+        "right": right["id"],
+        "result": left["result"] * right["result"],
+        "phenomenonTime": (left["phenomenonTime"] + right["phenomenonTime"]) / 2,
+    }
+
+
+if __name__ == "__main__":
+    main()
