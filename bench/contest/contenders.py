@@ -121,11 +121,6 @@ def _spark_jars() -> str:
     return str(Parts(parts_folder(CACHE), print).spark_kafka())
 
 
-def _windowed(job: Job) -> list[list[str]]:
-    given = [job.kafka.bootstrap_servers, job.data, job.out, "--jars", _spark_jars(), "--checkpoint", str(job.state)]
-    return [[sys.executable, "-m", "bench.windowed", *given, "--width-ms", str(job.width_ms)]]
-
-
 @dataclass(frozen=True)
 class _Script:
     """A peer in bench/peers: what it is given beside what all are given.
@@ -189,7 +184,6 @@ def _of_script(
     return replace(contender(name, *given), variants=tuple(variants))
 
 
-_IN_MEMORY: Final = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 _WINDOW: Final = "neighbours farther apart than its window; pairs with everything within"
 
 OURS: Final = (
@@ -207,30 +201,36 @@ LIMIT: Final = Contender(
     "pass-through", "consume, produce, commit: the limit of a Python client", _pass_through, "joins nothing"
 )
 _SPARK: Final = _Script("spark_windowed")
-SPARK_TUNED: Final = (
-    _of_script(
-        "Spark range join, tuned",
-        "Spark: state format 4, RocksDB, changelogs",
-        _SPARK,
-        lacks=_WINDOW,
-        tried={
-            "batches of 50,000": ("--batch", "50000"),
-            "batches of 400,000": ("--batch", "400000"),
-            "state in memory": ("--set", f"spark.sql.streaming.stateStore.providerClass={_IN_MEMORY}"),
-        },
-    )
-    if (PEERS / "spark_windowed.py").is_file()
-    else Contender(
-        "Spark range join, tuned",
-        "Spark, bench/windowed.py: state format 4, RocksDB, changelogs",
-        _windowed,
-        _WINDOW,
-        has_window=True,
-    )
+SPARK_BEST: Final = _of_script(
+    "Spark range join, best",
+    "Spark: the quickest of the trials, its query rewritten for it",
+    _SPARK,
+    lacks=_WINDOW,
+    tried={
+        "batches of 100,000": ("--batch", "100000"),
+        "batches of 400,000": ("--batch", "400000"),
+        "no buckets": ("--bucket-ms", "0"),
+    },
+)
+SPARK_TUNED: Final = _of_script(
+    "Spark range join, tuned",
+    "Spark as advised: state format 4, RocksDB, changelogs",
+    _SPARK,
+    *("--settings", "tuned"),
+    lacks=_WINDOW,
+    tried={
+        "batches of 100,000": ("--batch", "100000"),
+        "batches of 400,000": ("--batch", "400000"),
+        "4 partitions": ("--set", "spark.sql.shuffle.partitions=4"),
+    },
+)
+SPARK_DEFAULT: Final = _of_script(
+    "Spark range join, default", "Spark as it comes", _SPARK, *("--settings", "default"), lacks=_WINDOW
 )
 PEERS_OF_OTHERS: Final = (
+    SPARK_BEST,
     SPARK_TUNED,
-    _of_script("Spark range join, default", "Spark as it comes", _SPARK, "--default-settings", lacks=_WINDOW),
+    SPARK_DEFAULT,
     _of_script(
         "Spark tumbling window",
         "Spark: equal windows of a grid",
@@ -256,7 +256,7 @@ PEERS_OF_OTHERS: Final = (
         "Flink SQL, exactly once",
         _Script("flink_interval", for_latency=("--variant", "checkpoint-200ms")),
         lacks=_WINDOW,
-        tried={name: ("--variant", name) for name in ("rocksdb", "no-object-reuse", "parallelism-4")},
+        tried={name: ("--variant", name) for name in ("rocksdb", "not-aligned", "parallelism-2")},
     ),
     _of_script(
         "Quix Streams as-of",
@@ -274,5 +274,5 @@ PEERS_OF_OTHERS: Final = (
     ),
 )
 CONTENDERS: Final = {one.name: one for one in (*OURS, LIMIT, *PEERS_OF_OTHERS)}
-CORE: Final = ("plain process", "Spark stage", SPARK_TUNED.name)
+CORE: Final = ("plain process", "Spark stage", SPARK_BEST.name)
 """Those who run on every workload."""

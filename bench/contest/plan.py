@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.contest import engine
-from bench.contest.contenders import CONTENDERS, CORE, LIMIT, OURS, SPARK_TUNED, Contender
+from bench.contest.contenders import CONTENDERS, CORE, LIMIT, OURS, SPARK_BEST, SPARK_DEFAULT, SPARK_TUNED, Contender
 from bench.contest.running import Limits
 from bench.contest.workloads import SEED, WORKLOADS
 
@@ -116,7 +116,7 @@ def _of_workloads(turn: int, sizes: Sizes) -> Iterator[Measurement]:
 def _of_widths(turn: int, sizes: Sizes) -> Iterator[Measurement]:
     yield Measurement("widths", OURS[0].name, "varying gaps", turn)
     for width_ms in sizes.widths_ms:
-        for name in (SPARK_TUNED.name, "Spark tumbling window", FLINK):
+        for name in (SPARK_BEST.name, "Spark tumbling window", FLINK):
             yield Measurement("widths", name, "varying gaps", turn, width_ms=width_ms)
 
 
@@ -129,7 +129,7 @@ def _has_window(name: str) -> bool:
     return name != engine.NAME and (CONTENDERS | trials())[name].has_window
 
 
-_ONLY_THROUGHPUT: Final = {*(one.name for one in OURS), "Spark range join, default", "Spark range join, nearest kept"}
+_ONLY_THROUGHPUT: Final = {*(one.name for one in (*OURS, SPARK_DEFAULT, SPARK_TUNED)), "Spark range join, nearest kept"}
 
 
 def trials() -> dict[str, Contender]:

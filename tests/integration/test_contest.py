@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.contest.__main__ import main
-from bench.contest.contenders import SPARK_TUNED
+from bench.contest.contenders import SPARK_BEST
 from bench.contest.plan import Sizes, read
 from bench.contest.running import Limits
 
@@ -20,7 +20,7 @@ TINY = Sizes(
     rates=(500,),
     latency_s=3.0,
 )
-CHOSEN = ("plain process", "pass-through", SPARK_TUNED.name)
+CHOSEN = ("plain process", "pass-through", SPARK_BEST.name)
 
 
 @pytest.mark.slow
@@ -32,7 +32,7 @@ def test_the_contest_runs_and_judges_and_reports(tmp_path: Path) -> None:
     found = {one["contender"]: one for one in read(folders["results"], "throughput")["measurements"]}
     assert [one["reason"] for one in found.values() if "reason" in one] == []
     assert found["pass-through"]["rows"] == TINY.records
-    for name in ("plain process", SPARK_TUNED.name):
+    for name in ("plain process", SPARK_BEST.name):
         judged = found[name]
         assert (judged["complete"], judged["reached"], judged["excess"], judged["double"]) == (1.0, 1.0, 0, 0)
         assert judged["is_through"]
