@@ -28,14 +28,14 @@ class Sizes:
     The alternating workload is long enough for several batches of the stage in Spark, which has the largest ones.
     """
 
-    records: int = 3_000_000
-    workload_records: int = 1_500_000
+    records: int = 2_400_000
+    workload_records: int = 1_000_000
     width_records: int = 300_000
-    turns: dict[str, int] = field(default_factory=lambda: {"throughput": 3, "latency": 2})
-    limits: Limits = field(default_factory=lambda: Limits(budget_s=35.0))
-    short_limits: Limits = field(default_factory=lambda: Limits(budget_s=20.0))
-    widths_ms: tuple[int, ...] = (8, 30, 100, 300, 1_000, 3_000, 10_000)
-    rates: tuple[int, ...] = (1_000, 5_000, 20_000, 50_000)
+    turns: dict[str, int] = field(default_factory=lambda: {"throughput": 3})
+    limits: Limits = field(default_factory=lambda: Limits(budget_s=25.0))
+    short_limits: Limits = field(default_factory=lambda: Limits(budget_s=12.0))
+    widths_ms: tuple[int, ...] = (10, 100, 1_000, 10_000)
+    rates: tuple[int, ...] = (1_000, 5_000, 20_000)
     latency_s: float = 9.0
     workloads: tuple[str, ...] = tuple(name for name in WORKLOADS if name not in {"alternating", "varying gaps"})
     shares: tuple[float, ...] = SHARES
