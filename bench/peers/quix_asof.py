@@ -21,7 +21,7 @@ from typing import Any
 
 from quixstreams import Application
 
-# One process for the as-of joins: with two, what the second one took over was in most runs never read. How much is read
+# One process: with two, what the second one took over was in most runs never read. How much is read
 # ahead of each partition bounds how far the two topics are apart.
 SETTINGS: dict[str, Any] = {
     "join": "asof",
@@ -36,7 +36,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "best": {},
     "two-processes": {"processes": 2},
     "left-only": {"sides": "left"},
-    "interval": {"join": "interval", "processes": 2},
+    "interval": {"join": "interval"},
+    "interval-two-processes": {"join": "interval", "processes": 2},
     "at-least-once": {"guarantee": "at-least-once"},
     "commit-5s": {"commit_s": 5.0},
     "ahead-50000": {"ahead": 50_000},
