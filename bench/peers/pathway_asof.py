@@ -16,8 +16,8 @@ from typing import Any
 
 import pathway as pw
 
-# The interval join, as its as-of joins have written a third of the pairs when it has all. Two threads for two cores. A
-# bounded backlog, so that a batch is not all there is.
+# The interval join: it has written all pairs when the as-of joins have written a third. Two threads for two cores. A
+# bounded backlog, so that a batch is not all there is; without a bound it is as fast.
 SETTINGS: dict[str, Any] = {"join": "interval", "threads": 2, "commit_ms": 100, "backlog": 100_000}
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -21,8 +21,8 @@ from typing import Any
 
 from quixstreams import Application
 
-# One process: with two, what the second one took over was in most runs never read. How much is read
-# ahead of each partition bounds how far the two topics are apart.
+# One process: after a second one had joined the group, half of the partitions stood still for good in most runs. How
+# much is read ahead of each partition bounds how far the two topics are apart.
 SETTINGS: dict[str, Any] = {
     "join": "asof",
     "sides": "both",
