@@ -114,14 +114,21 @@ def main() -> None:
         for one in (given, source, sink):
             if name in one:
                 one[name] = value
-    # The Java process starts with the first object, and ends with this one.
-    if options.variant != "jvm-defaults":
-        os.environ.setdefault("JVM_ARGS", "-Xms2g -Xmx4g -XX:+UseParallelGC")
+    scratch = tempfile.TemporaryDirectory(prefix="flink-")
+
+    def stop(*_: object) -> None:
+        # The Java process ends with this one, and leaves what it has unpacked.
+        scratch.cleanup()
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    # Before the first object, with which the Java process starts.
+    better = "" if options.variant == "jvm-defaults" else "-Xms2g -Xmx4g -XX:+UseParallelGC"
+    os.environ["JVM_ARGS"] = f"-Djava.io.tmpdir={scratch.name} {os.environ.get('JVM_ARGS', better)}"
     config = Configuration()
     for name, value in (given | {name: value for name, value in chosen.items() if name not in source | sink}).items():
         config.set_string(name, value)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os._exit(0))
     builder = EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(config)
     tables = TableEnvironment.create(builder.build())
     width, lateness = interval(options.width_ms), interval(options.lateness_ms)
