@@ -6,7 +6,7 @@ two windows is counted in the first only. Its ``join_window`` wants two streams;
 batch's left records come before its right ones, which are then late unless it waits for as long as a batch may span.
 So both are collected in one window, and multiplied there (the variant ``join-window`` does it the other way). Beside a
 neighbour join it can not say "the nearest": who wants it must know the width. Nor is it exactly once: its Kafka sink
-makes no transactions.
+makes no transactions. The last windows of a thing stay open, with their pairs, until a later record of it comes.
 
 The variants named ``by-hand`` are the neighbour join that its users can write for records in order: of each thing
 the record before is kept. They know no disorder.

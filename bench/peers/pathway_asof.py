@@ -16,18 +16,18 @@ from typing import Any
 
 import pathway as pw
 
-# Two threads for two cores. A bounded backlog, so that a batch is not all there is.
-SETTINGS: dict[str, Any] = {"join": "asof", "threads": 2, "commit_ms": 100, "backlog": 100_000}
+# The interval join: it has written all pairs when the as-of joins have written a third. Two threads for two cores. A
+# bounded backlog, so that a batch is not all there is; without a bound it is as fast.
+SETTINGS: dict[str, Any] = {"join": "interval", "threads": 2, "commit_ms": 100, "backlog": 100_000}
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "best": {},
-    "interval": {"join": "interval"},
-    "interval-unbounded": {"join": "interval", "backlog": None},
-    "interval-one-thread": {"join": "interval", "threads": 1},
-    "interval-commit-1s": {"join": "interval", "commit_ms": 1000},
-    "interval-backlog-20000": {"join": "interval", "backlog": 20_000},
     "backlog-20000": {"backlog": 20_000},
+    "unbounded": {"backlog": None},
     "one-thread": {"threads": 1},
+    "commit-1s": {"commit_ms": 1000},
+    "asof": {"join": "asof"},
+    "asof-backlog-20000": {"join": "asof", "backlog": 20_000},
 }
 
 
