@@ -265,12 +265,19 @@ PEERS_OF_OTHERS: Final = (
         lacks="records out of order; one topic of both sides",
         topics=2,
     ),
-    _of_script("bytewax window", "bytewax: sliding windows", _Script("bytewax_window"), lacks=_WINDOW),
+    _of_script("bytewax window", "bytewax: sliding windows, at least once", _Script("bytewax_window"), lacks=_WINDOW),
     _of_script(
-        "Pathway as-of",
-        "Pathway: asof_join, one to each side",
-        _Script("pathway_asof", has_window=False, takes_lateness=False),
-        lacks="results that are final; exactly once",
+        "bytewax by hand",
+        "bytewax: a step with state of its own, at least once",
+        _Script("bytewax_window", has_window=False, takes_lateness=False),
+        *("--variant", "by-hand"),
+        lacks="records out of order; its users write the join themselves",
+    ),
+    _of_script(
+        "Pathway interval join",
+        "Pathway: interval_join, with nothing that outlives the process",
+        _Script("pathway_join", takes_lateness=False),
+        lacks=f"{_WINDOW}; exactly once, and state that is kept, without a licence",
     ),
 )
 CONTENDERS: Final = {one.name: one for one in (*OURS, LIMIT, *PEERS_OF_OTHERS)}

@@ -28,7 +28,7 @@ class Sizes:
     The alternating workload is long enough for several batches of the stage in Spark, which has the largest ones.
     """
 
-    records: int = 2_400_000
+    records: int = 3_200_000
     workload_records: int = 1_000_000
     width_records: int = 300_000
     turns: dict[str, int] = field(default_factory=lambda: {"throughput": 3})

@@ -28,7 +28,7 @@ _FLINK_JARS: Final = (("org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2
 ENVIRONMENTS: Final = {
     "bytewax_window": "bytewax",
     "flink_interval": "flink",
-    "pathway_asof": "pathway",
+    "pathway_join": "pathway",
     "quix_asof": "quix",
 }
 """The scripts, and in which environment each runs."""
