@@ -98,11 +98,14 @@ def _neighbours(workload: Workload, one: Ints, other: Ints, direction: str) -> t
     return joined["row"].to_numpy(np.int64), joined["found"].to_numpy(np.int64)
 
 
-def compare(expected: Expected, left: Ints, right: Ints) -> Comparison:
-    """Judge results, each of a left and a right row, up to the row that was reached in each partition."""
+def compare(expected: Expected, left: Ints, right: Ints, settled: int | None = None) -> Comparison:
+    """Judge results, each of a left and a right row, up to the row that was reached in each partition.
+
+    ``settled``: so many of them, the first ones, say how far that is. The others only have to be right.
+    """
     workload, rows = expected.workload, len(expected.workload)
     reach = np.full(PARTITIONS, -1)
-    later = np.maximum(left, right)
+    later = np.maximum(left, right)[:settled]
     np.maximum.at(reach, workload.partition[later], later)
     # Behind the last row that completes a pair nothing can show how far it came.
     last = np.full(PARTITIONS, -1)

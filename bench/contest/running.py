@@ -117,9 +117,9 @@ class Arena:
         """CPU seconds of the broker so far."""
         return processes()[self.stack.kafka.pid or 0].cpu_s
 
-    def log_bytes(self) -> int:
-        """Of all topics, as they are on disk."""
-        return folder_bytes(self.stack.kafka.data, "*.log")
+    def log_bytes(self, job: Job) -> int:
+        """Of the topics of a run, as they are on disk."""
+        return folder_bytes(self.stack.kafka.data, f"{job.name}*/*.log")
 
 
 @contextmanager
@@ -170,14 +170,13 @@ def throughput(arena: Arena, contender: Contender, workload: str, records: int, 
     expected, topic = arena.expected(workload, records), arena.data(workload, records, contender.topics)
     job = arena.job(contender, topic, records, **given).of(expected.workload)
     with tidy(arena, job):
-        bytes_before = arena.log_bytes()
         watch = Watch(arena, contender, job, limits, len(expected.pairs))
         with at_work(contender, job) as tree:
             watch.until_through(tree)
             ended_s = time.time()
         results = read_results(arena.kafka, job.out)
         told = _told(job, watch) | contender.held(job)
-        told["kafka_bytes"] = arena.log_bytes() - bytes_before
+        told["kafka_bytes"] = arena.log_bytes(job)
         return {"settings": settings_of(contender, job)} | judge(results, expected, watch, ended_s) | told
 
 
@@ -369,13 +368,14 @@ def judge(results: Results, expected: Expected, watch: Watch, ended_s: float) ->
     """Rates, costs, and the comparison with what is expected."""
     everything = results
     if not watch.is_through:
-        # What was being worked on when it was stopped is there in part: leave out the last pause between two advances.
+        # What was being worked on when it was stopped is there in part: what was reached before the last pause between
+        # two advances counts.
         results = results.first(ended_s - 1.2 * _longest_pause_s(results))
         results = results if len(results.at_s) else everything
     if not len(results.at_s):
         raise FailedError("no result")
     is_joined = not np.array_equal(results.left, results.right)
-    comparison = compare(expected, results.left, results.right)
+    comparison = compare(expected, everything.left, everything.right, len(results.at_s))
     found: dict[str, Any] = (
         asdict(comparison) if is_joined else {"rows": len(results.at_s), "results": len(results.at_s)}
     )
@@ -387,11 +387,13 @@ def judge(results: Results, expected: Expected, watch: Watch, ended_s: float) ->
     rate = steady(results.at_s)
     if rate is not None:
         share, first_s, last_s = rate
-        rows = share * found["rows"]
+        # Of what was reached, a part may have come behind the cut.
+        came = compare(expected, results.left, results.right).found / comparison.found if comparison.found else 1.0
+        rows = share * came * found["rows"]
         own_s, kafka_s = watch.between(first_s, last_s)
         found |= {
             "records_per_s": rows / (last_s - first_s),
-            "results_per_s": share * found["results"] / (last_s - first_s),
+            "results_per_s": share * len(results.at_s) / (last_s - first_s),
             "steady_s": last_s - first_s,
             "cpu_s_per_million": own_s / rows * 1e6,
             "kafka_cpu_s_per_million": kafka_s / rows * 1e6,
