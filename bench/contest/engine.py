@@ -35,7 +35,8 @@ def run(expected: Expected) -> dict[str, Any]:
     began_s = time.perf_counter()
     found = [buffers[number].push(left=left, right=right) for number, (left, right) in steps]
     took_s = time.perf_counter() - began_s
-    comparison = compare(expected, *(np.concatenate([getattr(step, name) for step in found]) for name in _COLUMNS))
+    left, right = (np.concatenate([getattr(step, name) for step in found]) for name in _COLUMNS)
+    comparison = compare(expected, left, right)
     return (
         expected.facts
         | asdict(comparison)
