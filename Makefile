@@ -101,8 +101,7 @@ bench-kafka: setup ## throughput and latency beside a raw pass-through, recovery
 	@$(PY) -m bench.recovery --report "$(BENCH_REPORTS)/bench_recovery"
 	@$(PY) -m bench.moving --report "$(BENCH_REPORTS)/bench_moving"
 
-bench-spark: setup ## the stage in Spark beside a windowed join, its state, and moves, about 30 minutes: make bench-spark BENCH_REPORTS=folder
-	@$(PY) -m bench.spark --report "$(BENCH_REPORTS)/bench_spark"
+bench-spark: setup ## the state of the stage in Spark, the operator, and moves, about 20 minutes: make bench-spark BENCH_REPORTS=folder
 	@$(PY) -m bench.spark_state --report "$(BENCH_REPORTS)/bench_spark_state"
 	@$(PY) -m bench.spark_operator
 	@$(PY) -m bench.moving --runners process spark "another process" --moves 18 --report "$(BENCH_REPORTS)/bench_moving_spark"

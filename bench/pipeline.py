@@ -16,6 +16,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import NewTopic
 
 from bench.report import machine
+from broker.partitioner import partition_of
 from broker.settings import KafkaSettings, load_settings
 from broker.stack import LocalStack, ephemeral_stack
 from broker.stack.parts import KAFKA_VERSION
@@ -23,6 +24,9 @@ from joiner.check.command import main as tester
 from joiner.run.clients import log_range, make_admin, make_consumer
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress
+
+PARTITIONS: Final = 4
+THINGS: Final = 8
 
 FIRST_MS: Final = 1_554_096_460_000
 """When the first record of every benchmark was measured."""
@@ -153,3 +157,15 @@ def ends(kafka: KafkaSettings, topic: str, partitions: int) -> list[int]:
     """Where the partitions of a topic end."""
     with closing(make_consumer(kafka, "bench")) as consumer:
         return [log_range(consumer, topic, number)[1] for number in range(partitions)]
+
+
+def things_over_all_units(kind: str, count: int) -> list[tuple[str, int]]:
+    """Names of so many things, and their partitions, which take turns."""
+    things: list[tuple[str, int]] = []
+    number = 0
+    while len(things) < count:
+        name, wanted = f"{kind}-{number}", len(things) % PARTITIONS
+        if partition_of(name.encode(), PARTITIONS) == wanted:
+            things.append((name, wanted))
+        number += 1
+    return things

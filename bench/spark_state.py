@@ -12,16 +12,29 @@ import argparse
 import statistics
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
 from confluent_kafka import KafkaException
 
-from bench.pipeline import FIRST_MS, Application, about, make_sender, make_topic, own_kafka, send
+from bench.pipeline import (
+    FIRST_MS,
+    PARTITIONS,
+    THINGS,
+    Application,
+    about,
+    make_sender,
+    make_topic,
+    own_kafka,
+    send,
+    things_over_all_units,
+)
 from bench.report import spread, table, write
-from bench.spark import PARTITIONS, produce, run_joiner, things_over_all_units
 from broker.settings import KafkaSettings
+from joiner.run.clients import log_range, make_reader, read_to_end
+from joiner.run.progress import decode_progress, progress_key
 from joiner.run.state_log import read_state
 
 HOUR: Final = 3_600_000
@@ -37,6 +50,58 @@ batch_records_max = 50_000
 "spark.sql.streaming.stateStore.maintenanceInterval" = "5s"
 """
 """Spark removes what no batch needs any more once in such an interval, by default a minute: so it can be seen here."""
+
+
+def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
+    """Speed and torque of `THINGS` machines by turns, a millisecond apart; as many machines in each partition."""
+    producer = make_sender(kafka)
+    things = things_over_all_units("machine", THINGS)
+    for number in range(records):
+        thing, place = things[number % THINGS]
+        record = {
+            "thing": thing,
+            "quantity": ("speed", "torque")[number // THINGS % 2],
+            "phenomenonTime": FIRST_MS + number,
+            "result": (number * 7919 % 100_000) / 100,
+            "id": f"{number:x}",
+        }
+        send(producer, topic, place, record)
+    producer.flush()
+
+
+def run_joiner(kafka: KafkaSettings, data: str, folder: Path) -> float:
+    """The stage with two cores joins everything there is in a topic; returns records/s."""
+    application = Application(kafka, folder, f"state-{uuid4().hex[:8]}", PARTITIONS, data=data)
+    application.add_settings('[spark]\nmaster = "local[2]"\n')
+    running = application.start(command="spark")
+    try:
+        application.wait_until_through([running])
+    finally:
+        running.terminate()
+        running.wait()
+    return rate_of(application)
+
+
+def rate_of(application: Application) -> float:
+    """Records/s from when each unit had its first commit to the last one."""
+    commits = [commits_of(application, unit) for unit in range(PARTITIONS)]
+    first_ms = max(found[0][0] for found in commits)
+    last_ms = max(found[-1][0] for found in commits)
+    before = sum(max(at for at_ms, at in found if at_ms <= first_ms) for found in commits)
+    return (sum(found[-1][1] for found in commits) - before) / ((last_ms - first_ms) / 1000)
+
+
+def commits_of(application: Application, unit: int) -> list[tuple[int, int]]:
+    """When the commits of a unit were made that had joined something, and how many records were joined by then."""
+    settings, found = application.settings, []
+    with closing(make_reader(settings.kafka, "bench")) as consumer:
+        low, high = log_range(consumer, settings.state_topic, unit)
+        for message in read_to_end(consumer, settings.state_topic, unit, low, high):
+            if (message.key() or b"").decode() == progress_key(unit):
+                joined = sum(decode_progress(message.value() or b"").offsets.values())
+                if joined:
+                    found.append((int(message.timestamp()[1]), joined))
+    return found
 
 
 def hold(kafka: KafkaSettings, topic: str, records: int, units: int) -> None:
@@ -117,7 +182,7 @@ def main() -> int:
             produce(kafka, f"held-{units}", options.records)
         for turn in range(options.runs):
             for name, units in names.items():
-                rate = run_joiner(kafka, f"held-{units}", folder, command="spark")
+                rate = run_joiner(kafka, f"held-{units}", folder)
                 rates[name].append(rate / 1000)
                 print(f"run {turn + 1}, {name}: {rate:,.0f} records/s", flush=True)
         make_topic(kafka, "hour", PARTITIONS)

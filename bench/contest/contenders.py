@@ -18,8 +18,7 @@ from confluent_kafka import KafkaException
 
 from bench.contest.workloads import Workload
 from bench.kafka import BATCH
-from bench.pipeline import Application
-from bench.spark import PARTITIONS
+from bench.pipeline import PARTITIONS, Application
 from broker.settings import KafkaSettings
 from broker.stack.errors import StackError
 from broker.stack.parts import Parts, parts_folder

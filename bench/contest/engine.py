@@ -13,7 +13,7 @@ import numpy as np
 
 from bench.contest.expected import Expected, compare
 from bench.kafka import BATCH
-from bench.spark import PARTITIONS
+from bench.pipeline import PARTITIONS
 from joiner import LocalStreamBuffer
 
 NAME: Final = "engine in memory"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pandas as pd
 
-from bench.spark import PARTITIONS
+from bench.pipeline import PARTITIONS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -26,8 +26,7 @@ from bench.contest.contenders import ROOT, Contender, Job
 from bench.contest.expected import Expected, compare, expect
 from bench.contest.watching import Sample, Tree, folder_bytes, processes
 from bench.contest.workloads import make, produce, produce_sides
-from bench.pipeline import make_topic
-from bench.spark import PARTITIONS
+from bench.pipeline import PARTITIONS, make_topic
 from broker.settings import KafkaSettings
 from broker.stack import LocalStack
 from joiner.run.clients import EOF_CODE, make_admin, make_consumer, make_reader, raise_for

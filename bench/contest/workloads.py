@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from confluent_kafka import Producer
 
-from bench.pipeline import FIRST_MS, make_sender
-from bench.spark import PARTITIONS, things_over_all_units
+from bench.pipeline import FIRST_MS, PARTITIONS, make_sender, things_over_all_units
 from broker.partitioner import partition_of
 from simulator.generate import Plan, write
 from simulator.recording import Selection, SortedRecording

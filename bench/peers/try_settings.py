@@ -23,9 +23,8 @@ from typing import Any, Final
 from confluent_kafka.admin import NewTopic
 
 from bench.peers.environments import ENVIRONMENTS, command
-from bench.pipeline import FIRST_MS, ends, make_sender, make_topic, own_kafka
+from bench.pipeline import FIRST_MS, PARTITIONS, THINGS, ends, make_sender, make_topic, own_kafka, things_over_all_units
 from bench.report import machine
-from bench.spark import PARTITIONS, THINGS, things_over_all_units
 from broker.settings import KafkaSettings
 from broker.stack.parts import KAFKA_VERSION
 from joiner.run.clients import log_range, make_admin, make_reader, read_to_end
