@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -40,7 +41,13 @@ def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
         kept = Kept(options.results, ran, sizes, resume=options.resume)
         kinds, chosen = tuple(options.only or sizes.kinds), tuple(options.contenders or sizes.contenders)
         todo = [one for one in plan(sizes, kinds, chosen) if not kept.has(one)]
-        measure(todo, kept, sizes, options.minutes)
+        # As Ctrl-C: contenders and servers are stopped on the way out.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            measure(todo, kept, sizes, options.minutes)
+        except KeyboardInterrupt:
+            print("stopped; what was measured is kept: --resume", flush=True)
+            return 130
     write_report(options.results, options.page, options.plots)
     return 0
 
