@@ -67,7 +67,8 @@ class Contender:
     """One who takes part.
 
     ``commands``: its processes, side by side. ``has_window``: its results depend on the width. ``topics``: 2, where
-    each side must have its own. ``held``: what it holds when it is through. ``variants``: other settings, to be tried.
+    each side must have its own. ``held``: what it holds when it is through. ``patience``: how many times as long as the
+    others it may take. ``variants``: other settings, to be tried.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Contender:
     has_window: bool = False
     topics: int = 1
     held: Callable[[Job], dict[str, float]] = lambda _: {}
+    patience: float = 1.0
     variants: tuple[Contender, ...] = ()
 
     @property
@@ -223,8 +225,15 @@ SPARK_TUNED: Final = _of_script(
         "4 partitions": ("--set", "spark.sql.shuffle.partitions=4"),
     },
 )
-SPARK_DEFAULT: Final = _of_script(
-    "Spark range join, default", "Spark as it comes", _SPARK, *("--settings", "default"), lacks=_WINDOW
+SPARK_DEFAULT: Final = replace(
+    _of_script(
+        "Spark range join, default",
+        "Spark as it comes, in batches that it ends within the time",
+        _SPARK,
+        *("--settings", "default", "--batch", "50000"),
+        lacks=_WINDOW,
+    ),
+    patience=2.5,
 )
 PEERS_OF_OTHERS: Final = (
     SPARK_BEST,

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,7 +56,7 @@ class Limits:
     budget_s: float = 45.0
     start_s: float = 60.0
     quiet_s: float = 6.0
-    results_max: int = 3_000_000
+    results_max: int = 6_000_000
 
 
 class FailedError(Exception):
@@ -169,7 +169,8 @@ def throughput(arena: Arena, contender: Contender, workload: str, records: int, 
     expected, topic = arena.expected(workload, records), arena.data(workload, records, contender.topics)
     job = arena.job(contender, topic, records, **given).of(expected.workload)
     with tidy(arena, job):
-        watch = Watch(arena, contender, job, limits, len(expected.pairs))
+        longer = replace(limits, budget_s=limits.budget_s * contender.patience)
+        watch = Watch(arena, contender, job, longer, len(expected.pairs))
         with at_work(contender, job) as tree:
             watch.until_through(tree)
             ended_s = time.time()
