@@ -127,13 +127,14 @@ class _Script:
     """A peer in bench/peers: what it is given beside what all are given.
 
     ``takes_lateness``: it is told how far records are out of order. ``for_latency``: its settings for results that come
-    soon.
+    soon. ``widths``: a window of a grid is so many times as wide as one to each side of a record.
     """
 
     name: str
     has_window: bool = True
     takes_lateness: bool = True
     for_latency: tuple[str, ...] = ()
+    widths: int = 1
 
     @property
     def is_spark(self) -> bool:
@@ -149,7 +150,7 @@ class _Script:
         if self.takes_lateness:
             # Spark reads the partitions to different times, and has one watermark for all.
             more += ["--lateness-ms", str(job.lateness_ms + (10_000 if self.is_spark else 0))]
-        more += ["--width-ms", str(job.width_ms)] if self.has_window else []
+        more += ["--width-ms", str(self.widths * job.width_ms)] if self.has_window else []
         more += self.for_latency if job.is_for_latency else ()
         base = [python, str(path), job.kafka.bootstrap_servers, job.data, job.out, "--partitions", str(PARTITIONS)]
         return [*base, "--state", str(job.state), *more, *given]
@@ -241,8 +242,8 @@ PEERS_OF_OTHERS: Final = (
     SPARK_DEFAULT,
     _of_script(
         "Spark tumbling window",
-        "Spark: equal windows of a grid",
-        _SPARK,
+        "Spark: windows of a grid, twice as wide as a range join reaches to each side",
+        replace(_SPARK, widths=2),
         *("--variant", "tumbling"),
         lacks=f"{_WINDOW}; neighbours across a border of the grid",
     ),
