@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pandas as pd
 
-from bench.pipeline import PARTITIONS
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -101,21 +99,22 @@ def _neighbours(workload: Workload, one: Ints, other: Ints, direction: str) -> t
 def compare(expected: Expected, left: Ints, right: Ints, settled: int | None = None) -> Comparison:
     """Judge results, each of a left and a right row, up to the row that was reached in each partition.
 
-    ``settled``: so many of them, the first ones, say how far that is. The others only have to be right.
+    ``settled``: of a run that was cut short; so many results, the first ones, say how far it came, with each thing by
+    itself, as nobody has to bring the things of a partition in turn. The others only have to be right.
     """
     workload, rows = expected.workload, len(expected.workload)
-    reach = np.full(PARTITIONS, -1)
+    group = workload.partition if settled is None else workload.thing
+    reach, last = np.full((2, int(group.max()) + 1), -1)
     later = np.maximum(left, right)[:settled]
-    np.maximum.at(reach, workload.partition[later], later)
+    np.maximum.at(reach, group[later], later)
     # Behind the last row that completes a pair nothing can show how far it came.
-    last = np.full(PARTITIONS, -1)
-    np.maximum.at(last, workload.partition[expected.later], expected.later)
+    np.maximum.at(last, group[expected.later], expected.later)
     reach = np.where(reach >= last, rows, reach)
-    judged = expected.pairs[expected.later <= reach[workload.partition[expected.later]]]
+    judged = expected.pairs[expected.later <= reach[group[expected.later]]]
     codes = np.unique(left * rows + right)
     found = int(np.isin(judged, codes, assume_unique=True).sum())
     known = np.isin(codes, expected.pairs, assume_unique=True) | np.isin(codes, expected.may_be, assume_unique=True)
-    got_through = int((np.arange(rows) <= reach[workload.partition]).sum())
+    got_through = int((np.arange(rows) <= reach[group]).sum())
     return Comparison(
         reached=got_through / rows,
         rows=got_through,

@@ -375,7 +375,8 @@ def judge(results: Results, expected: Expected, watch: Watch, ended_s: float) ->
     if not len(results.at_s):
         raise FailedError("no result")
     is_joined = not np.array_equal(results.left, results.right)
-    comparison = compare(expected, everything.left, everything.right, len(results.at_s))
+    settled = None if watch.is_through else len(results.at_s)
+    comparison = compare(expected, everything.left, everything.right, settled)
     found: dict[str, Any] = (
         asdict(comparison) if is_joined else {"rows": len(results.at_s), "results": len(results.at_s)}
     )
@@ -388,8 +389,8 @@ def judge(results: Results, expected: Expected, watch: Watch, ended_s: float) ->
     if rate is not None:
         share, first_s, last_s = rate
         # Of what was reached, a part may have come behind the cut.
-        came = compare(expected, results.left, results.right).found / comparison.found if comparison.found else 1.0
-        rows = share * came * found["rows"]
+        came = compare(expected, results.left, results.right, settled).found / max(1, comparison.found)
+        rows = share * (came or 1.0) * found["rows"]
         own_s, kafka_s = watch.between(first_s, last_s)
         found |= {
             "records_per_s": rows / (last_s - first_s),

@@ -73,6 +73,7 @@ def main() -> None:
     addresses = [f"127.0.0.1:{port + number}" for number in range(chosen["processes"])]
     others = []
     if options.number == 0:
+        state.mkdir(parents=True, exist_ok=True)
         init_db_dir(state, options.partitions)
         again = [sys.executable, *sys.argv, "--state", str(state), "--port", str(port)]
         others = [subprocess.Popen([*again, "--number", str(number)]) for number in range(1, len(addresses))]
