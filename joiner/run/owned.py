@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from joiner.run.intake import Messages
+from joiner.run.meters import Told
 from joiner.run.pausing import SILENT_S, topics_to_pause
 from joiner.run.progress import Progress
 from joiner.run.recovery import Recovered
@@ -87,6 +88,13 @@ class Owned:
         return msgspec.structs.replace(
             last, offsets=dict(unit.offsets), counts=dict(unit.counts), joins=unit.progress()
         )
+
+    def told(self, lag: int) -> Told:
+        """For metrics; any thread may ask."""
+        recovered = self.recovered
+        is_saved = recovered.progress.offsets == recovered.snapshot_offsets
+        age_s = 0.0 if is_saved else time.monotonic() - self.snapshot_at_s
+        return Told(recovered.progress, recovered.unit.held_bytes(), self.paused, lag, age_s)
 
     def hand_in(self, progress: Progress, written: Future[SnapshotPlace | None]) -> None:
         """The commit of this state has begun."""

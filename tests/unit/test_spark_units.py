@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from broker.metrics import Teller
+from joiner.run.continuity import Claimant
+from joiner.run.meters import Meters, Told
 from joiner.run.pausing import SILENT_S, Lead
 from joiner.run.progress import Progress
 from joiner.run.transaction import Aborted, Fenced, SnapshotPlace
@@ -47,9 +50,15 @@ class Stage:
         self.settings = make_settings(partitions=UNITS, application=given, spark={"batch_records_max": 200})
         self.ends = {unit: {DATA: 0} for unit in range(UNITS)}
         self.given_up: list[tuple[int, str]] = []
-        self.units = Units(self.settings, lambda: self.ends, self.give_up)
+        claimant = Claimant("run", "one", "spark")
+        self.teller = Teller(self.settings.metrics)
+        self.meters = Meters(self.settings, claimant, self.teller, self.told, set)
+        self.units = Units(self.settings, lambda: self.ends, self.give_up, self.meters)
         self.transactions = [Transactions() for _ in range(UNITS)]
         self.turn = Turn()
+
+    def told(self) -> dict[int, Told]:
+        return self.units.told()
 
     def give_up(self, number: int, error: Exception) -> None:
         self.given_up.append((number, type(error).__name__))
@@ -239,7 +248,7 @@ def test_a_topic_that_runs_ahead_waits_for_the_other() -> None:
     settings: dict[str, Any] = {"name": "power", "left": {"topic": "l"}, "right": {"topic": "r"}, "output": "p"}
     stage = Stage()
     stage.settings = make_settings(settings, partitions=UNITS, spark={"batch_records_max": 200})
-    stage.units = Units(stage.settings, lambda: stage.ends, stage.give_up)
+    stage.units = Units(stage.settings, lambda: stage.ends, stage.give_up, stage.meters)
     begun(stage)
     served = stage.serve(0)
     served.progress = SimpleNamespace(offsets={"l": 0, "r": 0}, start={})  # type: ignore[assignment] # what is read of it
@@ -285,7 +294,7 @@ def test_kafka_that_does_not_answer_is_asked_again_after_a_while() -> None:
         asked.append(1)
         raise KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT))
 
-    units = Units(stage.settings, ends, stage.give_up)
+    units = Units(stage.settings, ends, stage.give_up, stage.meters)
     assert units.next_turn(stage.turn) == stage.turn
     assert units.next_turn(stage.turn) == stage.turn
     assert asked == [1]
