@@ -25,6 +25,7 @@ from joiner.run.arrivals import STEPS_MAX, Arrivals
 from joiner.run.continuity import Claimant
 from joiner.run.intake import Messages
 from joiner.run.meters import Meters, Told
+from joiner.run.process import JoinerProcess
 from joiner.run.progress import JoinProgress, Progress
 from joiner.run.transaction import Aborted, SnapshotPlace
 from joiner.run.unit import Effects, Unit
@@ -191,6 +192,19 @@ def test_a_side_of_which_nothing_came_has_no_frontier() -> None:
     runner.told = {3: Told(runner.progress({}, power=JoinProgress(1, 0, 1, (S, S), None)), {}, set(), 0, 0.0)}
     assert runner.value("frontier_timestamp_seconds", unit="3", join="power", side="left") == 1
     assert runner.value("frontier_timestamp_seconds", unit="3", join="power", side="right") is None
+
+
+def test_a_joiner_is_ready_when_it_serves_each_unit_that_the_group_gives_it() -> None:
+    process: Any = JoinerProcess(make_settings(partitions=3), Claimant("run", "one"))
+    group: Any = SimpleNamespace(is_told=False, units=set())
+    assert "has not said" in process._why_unready(group)
+    group.is_told = True
+    assert process._why_unready(group) == ""
+    group.units = {0, 2}
+    process._owned[0] = None
+    assert process._why_unready(group) == "units [2] are not served, see the log"
+    process._owned[2] = None
+    assert process._why_unready(group) == ""
 
 
 def connector() -> tuple[Teller, ConnectorProgress, Ledger]:
