@@ -1,5 +1,7 @@
 """What the services count, and that docs/metrics.md tells of exactly this. Nothing here listens."""
 
+# ruff: noqa: SLF001 - a process and meters that are played by hand
+
 from __future__ import annotations
 
 from collections import Counter
@@ -163,7 +165,7 @@ def test_arrivals_are_those_of_the_offsets_and_the_oldest_are_forgotten() -> Non
 def test_a_unit_tells_what_it_holds_where_its_frontiers_are_and_who_has_it() -> None:
     join = {"name": "power", "left": "speed", "right": "torque", "output": "p", "lateness": ["2s", 0]}
     runner = Runner()
-    runner.settings = runner.meters._settings = make_settings(  # noqa: SLF001 - other joins, the same meters
+    runner.settings = runner.meters._settings = make_settings(
         join, metrics={"listen": 0}, application={"buffer_records_max": 100, "buffer_bytes_max": 1000}
     )
     held = JoinProgress(20, 5, 3, (40 * S, 60 * S), (10 * S, 50 * S))
