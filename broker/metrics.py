@@ -39,6 +39,9 @@ DURATIONS_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.
 _PATIENCE_S: Final = 10.0
 """For a request: one that says nothing must not keep its thread."""
 
+_LOOK_S: Final = 1.0
+"""What only the main loop may ask for is so old at most."""
+
 _END_S: Final = 0.1
 """After so long the listening thread sees that it is to end."""
 
@@ -51,7 +54,11 @@ log = logging.getLogger(__name__)
 
 
 class Readings(Collector):
-    """Metrics whose values are kept elsewhere and read when somebody asks, by the thread that answers."""
+    """Metrics whose values are kept elsewhere and read when somebody asks, by the thread that answers.
+
+    So a reading must not call a Kafka client: with confluent-kafka 2.16, ``get_watermark_offsets(cached=True)`` while
+    another thread is in ``consume`` of the same consumer stops the whole process for good.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._families: list[Callable[[], Metric]] = []
@@ -124,6 +131,7 @@ class Teller:
         self._settings = settings
         self._clock = clock
         self._turned_s = clock()
+        self._looked_s = float("-inf")
         self._server: _Server | None = None
         self.is_on = settings.listen is not None
         self.registry = CollectorRegistry()
@@ -136,6 +144,13 @@ class Teller:
     def turned(self) -> None:
         """The main loop has come round once more."""
         self._turned_s = self._clock()
+
+    def is_look_due(self) -> bool:
+        """For the main loop: whether it is time to look at what only it may ask for. Never where nobody is told."""
+        if not self.is_on or self._clock() - self._looked_s < _LOOK_S:
+            return False
+        self._looked_s = self._clock()
+        return True
 
     def unhealthy(self) -> str:
         """Why the service is not healthy; empty where it is."""
@@ -188,7 +203,7 @@ class _Server(ThreadingHTTPServer):
         """Whoever asked has gone, or a value cannot be read: nothing that stops the service."""
         del request
         error = sys.exception()
-        level = logging.DEBUG if isinstance(error, OSError) else logging.WARNING
+        level = logging.DEBUG if isinstance(error, ConnectionError) else logging.WARNING
         log.log(level, "the request of %s was not answered: %r", client_address, error)
 
 

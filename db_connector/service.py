@@ -15,7 +15,6 @@ partitions are paused and Kafka is still polled, so that the group keeps its mem
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -120,7 +119,8 @@ class Service:
         self.progress = Progress()
         self._teller = teller or Teller(settings.metrics)
         self._write_times = WriteTimes(self._teller)
-        tell(self._teller, self.progress, writer, self.lags)
+        self._lags_seen: dict[int, int] = {}
+        tell(self._teller, self.progress, writer, lambda: self._lags_seen)
 
     def run(self) -> None:
         """Consume until ``stop`` is set. Raises `KafkaFailureError` and `DeliveryError` for what needs an operator."""
@@ -129,7 +129,9 @@ class Service:
             while not self._stop.is_set():
                 self._teller.turned()
                 self._step()
-                self.progress.say_now_and_then(lambda: sum(self.lags().values()))
+                if self._teller.is_look_due():
+                    self._lags_seen = self._lags()
+                self.progress.say_now_and_then(lambda: sum(self._lags().values()))
             self._finish(time.monotonic() + STOP_S)
         finally:
             self._close()
@@ -362,16 +364,12 @@ class Service:
         if numbers and not self._stop.is_set():
             log.info("%s: partitions %s go to another member", self._topic, ", ".join(map(str, sorted(numbers))))
 
-    def lags(self) -> dict[int, int]:
-        """Records that the database has not acknowledged, by partition, as far as the client knows the logs' ends.
-
-        Any thread may ask.
-        """
+    def _lags(self) -> dict[int, int]:
+        """Records that the database has not acknowledged, by partition, as far as the client knows the logs' ends."""
         lags: dict[int, int] = {}
-        with contextlib.suppress(RuntimeError):  # the consumer is being closed, or made anew
-            for partition, offset in list(self._acknowledged.items()):
-                _low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
-                lags[partition] = max(0, high - offset)
+        for partition, offset in self._acknowledged.items():
+            _low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
+            lags[partition] = max(0, high - offset)
         return lags
 
     def _why_unready(self) -> str:

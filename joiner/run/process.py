@@ -7,7 +7,6 @@ Everything a unit has not committed can be thrown away at any moment: its state 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -126,6 +125,8 @@ class JoinerProcess:
                 self._moves.poll(membership.units)
                 self._take_units(membership)
                 self._cycle()
+                if self._teller.is_look_due():
+                    self._note_log_ends()
                 self._metrics.report(self._owned_units())
                 watch.check()
             # Looked at here: leaving the group gives back what was set aside, too.
@@ -159,15 +160,15 @@ class JoinerProcess:
 
     def _told(self) -> dict[int, Told]:
         """What metrics tell of the units; called by other threads."""
-        return {number: owned.told(self._lag(number, owned)) for number, owned in list(self._owned.items())}
+        return {number: owned.told() for number, owned in list(self._owned.items())}
 
-    def _lag(self, number: int, owned: Owned) -> int:
-        lag = 0
-        with contextlib.suppress(RuntimeError):  # the consumer is being closed
-            for topic, at in owned.recovered.progress.offsets.items():
-                _, end = self._data.get_watermark_offsets(TopicPartition(topic, number), cached=True)
-                lag += max(0, end - at)
-        return lag
+    def _note_log_ends(self) -> None:
+        """For metrics: as far as Kafka has told them, which costs no question."""
+        for number, owned in self._owned.items():
+            places = {topic: TopicPartition(topic, number) for topic in owned.recovered.unit.offsets}
+            owned.log_ends = {
+                topic: self._data.get_watermark_offsets(place, cached=True)[1] for topic, place in places.items()
+            }
 
     def _owned_units(self) -> dict[int, int]:
         return {number: owned.recovered.unit.held() for number, owned in self._owned.items()}

@@ -152,3 +152,14 @@ def test_an_address_is_a_port_of_the_loopback_or_host_and_port(given: object, me
 def test_what_is_no_address_is_refused(given: Any) -> None:
     with pytest.raises(ValidationError, match="must be a port or host:port"):
         settings(given)
+
+
+def test_the_main_loop_looks_once_a_second_and_not_at_all_where_nobody_is_told() -> None:
+    clock = Clock()
+    teller = Teller(settings(), clock=clock)
+    looks = []
+    for now_s in (100.0, 100.5, 101.0, 101.9, 102.5):
+        clock.now_s = now_s
+        looks.append(teller.is_look_due())
+    assert looks == [True, False, True, False, True]
+    assert not Teller(MetricsSettings()).is_look_due()

@@ -129,6 +129,7 @@ class SparkStage:
             self._pool.shutdown(wait=False)
 
     def _run_in(self, scratch: Path, watch: TopicWatch) -> int:
+        self._teller.why_unready = self._why_unready
         _log.info("starting Spark (%s)", self._settings.spark.master)
         # It tells of every call between Python and the JVM; what fails there is told by whoever has called.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -144,7 +145,6 @@ class SparkStage:
         try:
             remove(session, self._checkpoint)
             slots = grouping_keys(session, len(self._numbers))
-            self._teller.why_unready = self._why_unready
             while not self._is_over() and self._wanted.stuck < self._numbers:
                 if query is None:
                     query = self._start_query(session, server, slots)
