@@ -20,6 +20,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
 from socket import AF_INET, AF_INET6
+from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
@@ -56,8 +57,8 @@ log = logging.getLogger(__name__)
 class Readings(Collector):
     """Metrics whose values are kept elsewhere and read when somebody asks, by the thread that answers.
 
-    So a reading must not call a Kafka client: with confluent-kafka 2.16, ``get_watermark_offsets(cached=True)`` while
-    another thread is in ``consume`` of the same consumer stops the whole process for good.
+    So a reading must not call a Kafka consumer: confluent-kafka 2.16 lets in one thread at a time, and one that asks even
+    for ``get_watermark_offsets(cached=True)`` waits for ever beside a loop that goes from ``consume`` to ``consume``.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -199,6 +200,10 @@ class _Server(ThreadingHTTPServer):
         self.teller = teller
         super().__init__((host, port), _Handler)
 
+    def server_bind(self) -> None:
+        """Without the question to the name service that HTTPServer asks here, which may take seconds."""
+        TCPServer.server_bind(self)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Whoever asked has gone, or a value cannot be read: nothing that stops the service."""
         del request
@@ -210,6 +215,8 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     timeout = _PATIENCE_S
+    wbufsize = -1
+    """An answer goes out as a whole: of two parts, the second would wait until the first is acknowledged."""
 
     def do_GET(self) -> None:
         teller = self.server.teller
