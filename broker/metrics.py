@@ -57,8 +57,8 @@ log = logging.getLogger(__name__)
 class Readings(Collector):
     """Metrics whose values are kept elsewhere and read when somebody asks, by the thread that answers.
 
-    So a reading must not call a Kafka consumer: confluent-kafka 2.16 lets in one thread at a time, and one that asks even
-    for ``get_watermark_offsets(cached=True)`` waits for ever beside a loop that goes from ``consume`` to ``consume``.
+    So a reading must not call a Kafka consumer. confluent-kafka 2.16 lets in one thread at a time, and whoever asks, if
+    only for ``get_watermark_offsets(cached=True)``, waits for ever beside a loop that goes from `consume` to `consume`.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
