@@ -75,11 +75,12 @@ class Meters:
         self._lock = threading.Lock()
         self._counts: dict[str, Counter[tuple[str, ...]]] = {what: Counter() for what in _COUNTED}
         self._totals: dict[int, Mapping[str, int]] = {}
-        self._snapshot_bytes: dict[tuple[str, ...], int] = {}
+        self._snapshot_bytes: dict[int, int] = {}
         self._claims = self._fencings = 0
         counter, gauge, unit = teller.readings.counter, teller.readings.gauge, ("unit",)
         for what, meaning in _COUNTED.items():
-            counter(f"lsb_joiner_{what}", meaning, partial(self._copy, self._counts[what]), unit)
+            # Copied, for others add to it meanwhile.
+            counter(f"lsb_joiner_{what}", meaning, self._counts[what].copy, unit)
         counter("lsb_joiner_claims", "Units that were claimed and taken here.", lambda: self._claims)
         counter("lsb_joiner_fencings", "Times that a unit was found claimed by another.", lambda: self._fencings)
         gauge("lsb_joiner_units_stuck", "Units that cannot go on here.", lambda: len(stuck()))
@@ -99,7 +100,7 @@ class Meters:
         gauge(
             "lsb_joiner_snapshot_bytes",
             "Size of the last snapshot that was written here.",
-            partial(self._copy, self._snapshot_bytes),
+            self._snapshots,
             unit,
         )
         gauge("lsb_joiner_topic_paused", "1 while a topic waits for others.", self._paused, ("unit", "topic"))
@@ -150,7 +151,7 @@ class Meters:
             self._transaction_s.observe(time.monotonic() - began_s)
             self._count(messages, appended_ms, progress)
             if snapshot is not None:
-                self._snapshot_bytes[str(progress.unit),] = len(snapshot[0])
+                self._snapshot_bytes[progress.unit] = len(snapshot[0])
         return place
 
     def taken(self, progress: Progress, took_s: float) -> None:
@@ -177,15 +178,17 @@ class Meters:
         self._transaction_size.observe(sum(len(values) for _, values in messages.values()))
         if appended_ms:
             now_s = time.time()
-            self._latency_s.observe([now_s - at_ms / 1e3 for at_ms in appended_ms], list(appended_ms.values()))
+            # Kafka's clock may be ahead of ours.
+            waited_s = [max(0.0, now_s - at_ms / 1e3) for at_ms in appended_ms]
+            self._latency_s.observe(waited_s, list(appended_ms.values()))
 
     # What is read when somebody asks
 
-    def _copy(self, values: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], float]:
-        return dict(values)
-
     def _by_unit(self, what: str) -> Callable[[], dict[tuple[str, ...], float]]:
         return lambda: {(str(unit),): getattr(told, what) for unit, told in self._told().items()}
+
+    def _snapshots(self) -> dict[tuple[str, ...], float]:
+        return {(str(unit),): size for unit in self._told() if (size := self._snapshot_bytes.get(unit)) is not None}
 
     def _owners(self) -> dict[tuple[str, ...], float]:
         return {(str(unit), self._claimant.instance, self._claimant.placement): 1.0 for unit in self._told()}

@@ -113,6 +113,8 @@ def test_what_was_counted_before_the_unit_was_taken_is_not_counted_again() -> No
     runner.commit(Effects(), {"records": 1010}, (b"12345", SnapshotPlace(1, [1, 0])))
     runner.meters.fenced()
     assert runner.counted("records") == [10]
+    assert runner.value("snapshot_bytes", unit="3") is None, "it is not served here any more"
+    runner.told = {3: Told(runner.progress({}), {}, set(), 0, 0.0)}
     assert runner.value("snapshot_bytes", unit="3") == 5
     assert runner.value("claims_total") == runner.value("fencings_total") == 1
     assert runner.value("recovery_duration_seconds_sum") == 0.3
