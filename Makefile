@@ -95,11 +95,12 @@ bench-engine: setup ## the join in memory beside pandas, polars, DuckDB, about t
 	@$(PY) -m bench.engine --report "$(BENCH_REPORTS)/bench_engine"
 	@$(PY) -m bench.tables --report "$(BENCH_REPORTS)/bench_tables"
 
-bench-kafka: setup ## throughput and latency beside a raw pass-through, recovery and moves, about 25 minutes: make bench-kafka BENCH_REPORTS=folder
+bench-kafka: setup ## throughput and latency beside a raw pass-through, recovery, moves, metrics, about 30 minutes: make bench-kafka BENCH_REPORTS=folder
 	@$(PY) -m bench.kafka --report "$(BENCH_REPORTS)/bench_kafka"
 	@$(PY) -m bench.latency --report "$(BENCH_REPORTS)/bench_latency"
 	@$(PY) -m bench.recovery --report "$(BENCH_REPORTS)/bench_recovery"
 	@$(PY) -m bench.moving --report "$(BENCH_REPORTS)/bench_moving"
+	@$(PY) -m bench.metrics --report "$(BENCH_REPORTS)/bench_metrics"
 
 bench-spark: setup ## the state of the stage in Spark, the operator, and moves, about 20 minutes: make bench-spark BENCH_REPORTS=folder
 	@$(PY) -m bench.spark_state --report "$(BENCH_REPORTS)/bench_spark_state"

@@ -44,12 +44,25 @@ from broker.times import parse_duration
 
 DEFAULT_FILE: Final = Path("lsb.toml")
 SECTIONS: Final = frozenset(
-    {"kafka", "mqtt", "influxdb", "topics", "events", "connector", "application", "spark", "join", "db_connector"}
+    {
+        "kafka",
+        "mqtt",
+        "influxdb",
+        "topics",
+        "events",
+        "metrics",
+        "connector",
+        "application",
+        "spark",
+        "join",
+        "db_connector",
+    }
 )
 """Every section that any service reads; another one in the file is a misspelling."""
 
 TOPIC_BYTES_MAX: Final = 65_535
 """The longest topic that MQTT can carry."""
+PORT_MAX: Final = 65_535
 SECRET_BYTES_MAX: Final = 65_535
 """The longest secret that is read; MQTT can carry no longer one."""
 _NAME_ANOTHER: Final = "name a text file that this user may read and whose first line is the secret"
@@ -224,7 +237,7 @@ class MqttSettings(Section):
     """How to reach the MQTT broker, and the topic of the events."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
-    port: int = Field(default=1883, ge=1, le=65535)
+    port: int = Field(default=1883, ge=1, le=PORT_MAX)
     topic: Annotated[str, AfterValidator(_topic_filter)] = "machine/states"
     username: str | None = None
     password: SecretStr | None = None
@@ -273,6 +286,22 @@ class EventSettings(Section):
 
     time_unit: Literal["s", "ms", "us", "ns"] = "ms"
     event_bytes_max: int = Field(default=256 * 1024, ge=1024, le=16 * 1024 * 1024)
+
+
+def _address(given: object) -> str:
+    host, _, port = str(given).rpartition(":")
+    # In the environment a port alone may stand, and in the file a number.
+    known = re.fullmatch(r"\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*", host) and re.fullmatch(r"\d{1,5}", port, re.ASCII)
+    if not known or int(port) > PORT_MAX:
+        raise ValueError("must be a port or host:port, an IPv6 address in brackets; port 0 is any that is free")
+    return f"{host or '127.0.0.1'}:{int(port)}"
+
+
+class MetricsSettings(Section):
+    """Where a service tells what it does, over HTTP. One file is read by all services: hence no port of its own."""
+
+    listen: Annotated[str, BeforeValidator(_address)] | None = None
+    stalled_after: Annotated[Duration, duration_between("1s", "1h")] = parse_duration("60s")
 
 
 class ServiceSettings(BaseSettings):

@@ -5,6 +5,7 @@
     marks.py            which silent quantity gets a mark pure
     session.py          the connection to the MQTT broker
     bridge.py           the service: takes, sends, acknowledges
+    metrics.py          what it tells of itself
 
 The pure modules know no socket, clock, log or thread.
 """

@@ -41,6 +41,11 @@ class Ledger:
         return len(self._tickets)
 
     @property
+    def size_bytes(self) -> int:
+        """Of all these messages."""
+        return self._bytes
+
+    @property
     def is_full(self) -> bool:
         """Whether nothing more is to be taken before Kafka confirms some of this."""
         return len(self._tickets) >= self._messages_max or self._bytes >= self._bytes_max

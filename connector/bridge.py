@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.client_log import client_logger
+from broker.metrics import Teller
 from broker.producer import LastingProducer, Outgoing
 from broker.times import UNIT_NS
 from broker.topics import data_topic_specs, wait_for_topics
@@ -28,6 +29,7 @@ from broker.wire import Mark, encode
 from connector.acknowledgement import NO_PACKET, Ledger, Ticket
 from connector.events import Parser, dead_letter
 from connector.marks import SilenceWatch
+from connector.metrics import PublishTimes, tell
 from connector.session import Message, MqttSession, SessionLostError
 from connector.settings import Settings
 
@@ -69,6 +71,9 @@ class Bridge:
         )
         self._marks = _MarkWriter(settings) if own.idle_after is not None else None
         self._progress = Progress()
+        self._teller = Teller(settings.metrics)
+        self._publish_times = PublishTimes(self._teller)
+        tell(self._teller, self._progress, self._ledger, self._session)
         self._back_off_s = _BACK_OFF_S[0]
         self._retry_s = 0.0
 
@@ -76,14 +81,19 @@ class Bridge:
         """Serve until told to stop.
 
         Raises `broker.topics.TopicError`, `broker.producer.DeliveryError`,
-        `connector.session.SessionRefusedError`, and KafkaException where Kafka refuses for good.
+        `connector.session.SessionRefusedError`, SettingsError where metrics cannot be told, and KafkaException where
+        Kafka refuses for good.
         """
+        with self._teller:
+            self._run()
+
+    def _run(self) -> None:
         settings = self._settings
         specs = data_topic_specs(settings.topics)
-        if wait_for_topics(settings.kafka, specs, self._is_stopping, logger, _KAFKA_LOG) is None:
+        if wait_for_topics(settings.kafka, specs, self._is_over, logger, _KAFKA_LOG) is None:
             return
         try:
-            while not self._is_stopping():
+            while not self._is_over():
                 if self._session.is_connected:
                     self._guarded_turn()
                 else:
@@ -95,10 +105,22 @@ class Bridge:
             self._producer.close()
             self._progress.report(len(self._ledger), "stopped")
 
+    def _is_over(self) -> bool:
+        """Asked whenever the loop turns."""
+        self._teller.turned()
+        return self._is_stopping()
+
+    def _release(self) -> list[int]:
+        """The messages of which Kafka has everything now: the packet ids to acknowledge."""
+        before = len(self._ledger)
+        packet_ids = self._ledger.release()
+        self._publish_times.ended(before - len(self._ledger))
+        return packet_ids
+
     def _wait_for_mqtt(self) -> None:
         """Connect once everything taken before is in Kafka and the back-off has passed."""
         self._producer.poll(_IDLE_WAIT_S)
-        self._ledger.release()
+        self._release()
         if len(self._ledger) or time.monotonic() < self._retry_s:
             return
         try:
@@ -114,6 +136,7 @@ class Bridge:
 
     def _note_loss(self, error: SessionLostError) -> None:
         self._ledger.detach()
+        self._progress.losses += 1
         logger.warning(
             "no MQTT connection to %s: %s; next try in %.1f s", self._session.address, error, self._back_off_s
         )
@@ -130,7 +153,7 @@ class Bridge:
             self._producer.poll(0)
         else:
             self._producer.poll(_IDLE_WAIT_S)
-        packet_ids = self._ledger.release()
+        packet_ids = self._release()
         if packet_ids:
             self._session.acknowledge(packet_ids)
         now_s = time.monotonic()
@@ -156,6 +179,7 @@ class Bridge:
                 letter = dead_letter(refusal, topic)
                 dead.append(Outgoing(None, encode(letter), ticket))
         self._progress.count(len(messages), len(data), len(dead))
+        self._publish_times.began(len(messages))
         self._producer.send(self._settings.topics.data, data)
         self._producer.send(self._settings.topics.rejected, dead)
 
@@ -164,6 +188,7 @@ class Bridge:
         records = [Outgoing(key, value, self._ledger.take(NO_PACKET, len(value), 1)) for key, value in due]
         if records:
             self._progress.marks += len(records)
+            self._publish_times.began(len(records))
             self._producer.send(self._settings.topics.data, records)
 
     def _finish(self) -> None:
@@ -172,7 +197,7 @@ class Bridge:
         try:
             while len(self._ledger) and time.monotonic() < deadline_s:
                 self._producer.poll(_IDLE_WAIT_S)
-                packet_ids = self._ledger.release()
+                packet_ids = self._release()
                 if self._session.is_connected:
                     self._session.acknowledge(packet_ids)
         except SessionLostError as error:
@@ -228,7 +253,7 @@ class Progress:
     """Counts, and a log line of them now and then."""
 
     def __init__(self) -> None:
-        self.messages = self.records = self.rejected = self.marks = 0
+        self.messages = self.records = self.rejected = self.marks = self.losses = 0
         self._reported_s = time.monotonic()
         self._reported_messages = 0
 

@@ -94,6 +94,11 @@ class MqttSession:
         """Whether there is a connection, as far as is known."""
         return self._client is not None
 
+    @property
+    def is_welcome(self) -> bool:
+        """Whether the broker has also said so."""
+        return self._client is not None and self._greeting is not None and not self._greeting[1].is_failure
+
     def connect(self) -> None:
         """Connect, take up the session, subscribe. Blocks for up to `CONNECT_TIMEOUT_S`.
 

@@ -10,6 +10,7 @@ from broker.settings import (
     Duration,
     EventSettings,
     KafkaSettings,
+    MetricsSettings,
     MqttSettings,
     Section,
     ServiceSettings,
@@ -63,4 +64,5 @@ class Settings(ServiceSettings):
     mqtt: MqttSettings = MqttSettings.model_validate({})
     topics: TopicSettings = TopicSettings.model_validate({})
     events: EventSettings = EventSettings.model_validate({})
+    metrics: MetricsSettings = MetricsSettings.model_validate({})
     connector: ConnectorSettings = ConnectorSettings.model_validate({})

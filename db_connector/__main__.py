@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaException
 
 from broker.client_log import client_logger
+from broker.metrics import Teller
 from broker.producer import DeliveryError
 from broker.settings import SettingsError, load_settings
 from broker.topics import TopicError, data_topic_specs, wait_for_topics
@@ -58,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load_settings(DbConnectorSettings, options.config)
         with ExitStack() as stack:
             journal = stack.enter_context(Journal(options.journal)) if options.journal else None
-            return _serve(settings, stop, journal)
+            teller = stack.enter_context(Teller(settings.metrics))
+            return _serve(settings, stop, journal, teller)
     except SettingsError as error:
         print(f"db_connector: wrong settings\n{error}", file=sys.stderr)
         return 2
@@ -85,14 +87,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _serve(settings: DbConnectorSettings, stop: threading.Event, journal: Journal | None) -> int:
+def _serve(settings: DbConnectorSettings, stop: threading.Event, journal: Journal | None, teller: Teller) -> int:
     own = settings.db_connector
     database = InfluxDatabase(settings.influxdb, own)
+
+    def is_over() -> bool:
+        teller.turned()
+        return stop.is_set()
+
     try:
         needed = {settings.topics.out, settings.topics.rejected}
         specs = [spec for spec in data_topic_specs(settings.topics) if spec.name in needed]
         client_log = client_logger("db_connector.librdkafka")
-        if wait_for_topics(settings.kafka, specs, stop.is_set, log, client_log) is None:
+        if wait_for_topics(settings.kafka, specs, is_over, log, client_log) is None:
             return 0
         writer: WriterThread[Results] = WriterThread(
             Writer(
@@ -103,7 +110,7 @@ def _serve(settings: DbConnectorSettings, stop: threading.Event, journal: Journa
             )
         )
         letters = DeadLetters(settings.kafka, settings.topics.rejected)
-        service = Service(settings, writer, letters, stop, journal)
+        service = Service(settings, writer, letters, stop, journal, teller)
         log.info(
             "%s of %s -> %s, bucket %s, measurement %s",
             settings.topics.out, settings.kafka.bootstrap_servers,

@@ -39,6 +39,8 @@ class Progress:
         self._clock = clock
         self._began_s = self._last_s = clock()
         self._last_points = 0
+        self.results = 0
+        """Read from Kafka, those that were read again too."""
         self.points = 0
         self.letters = 0
 

@@ -25,8 +25,10 @@ import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from broker.client_log import client_logger
+from broker.metrics import Teller
 from broker.wire import decode_joined
 from db_connector.letters import SOURCE, DeadLetters
+from db_connector.metrics import WriteTimes, tell
 from db_connector.points import UnrepresentableError, point_line
 from db_connector.progress import Journal, Progress, Seldom
 
@@ -97,6 +99,7 @@ class Service:
         letters: DeadLetters,
         stop: threading.Event,
         journal: Journal | None = None,
+        teller: Teller | None = None,
     ) -> None:
         self._settings, self._own = settings, settings.db_connector
         self._topic = settings.topics.out
@@ -114,14 +117,21 @@ class Service:
         self._paused = False
         self._trouble = Seldom(10.0)
         self.progress = Progress()
+        self._teller = teller or Teller(settings.metrics)
+        self._write_times = WriteTimes(self._teller)
+        self._lags_seen: dict[int, int] = {}
+        tell(self._teller, self.progress, writer, lambda: self._lags_seen)
 
     def run(self) -> None:
         """Consume until ``stop`` is set. Raises `KafkaFailureError` and `DeliveryError` for what needs an operator."""
         self._subscribe()
         try:
             while not self._stop.is_set():
+                self._teller.turned()
                 self._step()
-                self.progress.say_now_and_then(self._lag)
+                if self._teller.is_look_due():
+                    self._lags_seen = self._lags()
+                self.progress.say_now_and_then(lambda: sum(self._lags().values()))
             self._finish(time.monotonic() + STOP_S)
         finally:
             self._close()
@@ -171,6 +181,7 @@ class Service:
             self._paused = False
         early, self._early = self._early, []
         results = self._read(early + self._consumer.consume(self._own.batch_records, self._own.linger / 1e9))
+        self.progress.results += len(results.lines) + len(results.unsayable)
         if results.spans:
             self._writer.submit(results)
 
@@ -236,6 +247,8 @@ class Service:
         if self._has_given_up:
             return
         batch = outcome.batch
+        if batch.lines:
+            self._write_times.observe(outcome.took_s)
         if self._journal is not None and batch.lines:
             self._journal.write(
                 outcome.acknowledged_ns, [(p, s.first, s.last) for p, s in batch.spans.items() if s.last >= 0]
@@ -289,6 +302,7 @@ class Service:
 
     def _keep_alive(self) -> None:
         """Serve the group without taking records; what comes nevertheless is kept for the next batch."""
+        self._teller.turned()
         if not self._paused:
             self._consumer.pause(self._consumer.assignment())
             self._paused = True
@@ -302,6 +316,7 @@ class Service:
         """
         known: list[TopicPartition] | None = None
         while known is None:
+            self._teller.turned()
             try:
                 known = consumer.committed(partitions, timeout=_ASK_KAFKA_S)
             except KafkaException as error:
@@ -312,6 +327,7 @@ class Service:
         for partition in known:
             self._epoch += 1
             self._epochs[partition.partition] = self._epoch
+        self._teller.why_unready = self._why_unready
         begins = [TopicPartition(self._topic, p.partition, self._begin(p)) for p in known]
         consumer.incremental_assign(begins)
         if self._paused:
@@ -348,13 +364,16 @@ class Service:
         if numbers and not self._stop.is_set():
             log.info("%s: partitions %s go to another member", self._topic, ", ".join(map(str, sorted(numbers))))
 
-    def _lag(self) -> int:
-        """Records that the database has not acknowledged, as far as the client knows the logs' ends."""
-        lag = 0
+    def _lags(self) -> dict[int, int]:
+        """Records that the database has not acknowledged, by partition, as far as the client knows the logs' ends."""
+        lags: dict[int, int] = {}
         for partition, offset in self._acknowledged.items():
             _low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
-            lag += max(0, high - offset)
-        return lag
+            lags[partition] = max(0, high - offset)
+        return lags
+
+    def _why_unready(self) -> str:
+        return "the database takes no points" if self._writer.writer.is_away else ""
 
     def _finish(self, deadline: float) -> None:
         while self._writer.in_flight and (left_s := deadline - time.monotonic()) > 0:

@@ -11,6 +11,7 @@ from broker.settings import (
     EventSettings,
     InfluxdbSettings,
     KafkaSettings,
+    MetricsSettings,
     Section,
     ServiceSettings,
     TopicSettings,
@@ -70,4 +71,5 @@ class DbConnectorSettings(ServiceSettings):
     influxdb: InfluxdbSettings = InfluxdbSettings()
     topics: TopicSettings = TopicSettings.model_validate({})
     events: EventSettings = EventSettings.model_validate({})
+    metrics: MetricsSettings = MetricsSettings.model_validate({})
     db_connector: ConnectorSettings = ConnectorSettings()

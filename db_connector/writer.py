@@ -70,6 +70,10 @@ class Writer:
         self._database = database
         self._backoff_min_s, self._backoff_max_s = backoff_min_s, max(backoff_min_s, backoff_max_s)
         self._wait, self._clock = wait, clock
+        self.failures = 0
+        """Requests that the database has not answered, or not as a database does."""
+        self.is_away = False
+        """Whether the last one was such."""
 
     def write(self, lines: Sequence[bytes]) -> list[Refusal]:
         """Write ``lines``; returns the refused ones by index once all others are acknowledged.
@@ -83,6 +87,7 @@ class Writer:
             try:
                 self._until_answered(b"\n".join(lines[low:high]))
             except (RefusedError, TooLargeError) as error:
+                self.is_away = False
                 if high - low == 1 or _refuses_all(error, high - low):
                     reason = str(error)
                     if high - low > 1:
@@ -100,6 +105,7 @@ class Writer:
             try:
                 self._database.write(body)
             except (UnavailableError, MisconfiguredError) as error:
+                self.failures, self.is_away = self.failures + 1, True
                 now = self._clock()
                 away_since = now if away_since is None else away_since
                 wait_s = backoff_s
@@ -119,6 +125,7 @@ class Writer:
                     raise StoppedError from error
                 backoff_s = min(backoff_s * 2, self._backoff_max_s)
             else:
+                self.is_away = False
                 if away_since is not None:
                     log.info("InfluxDB takes points again, after %.1f s", self._clock() - away_since)
                 return
@@ -162,6 +169,8 @@ class Outcome(Generic[Batch]):
     refusals: list[Refusal]
     acknowledged_ns: int
     """Wall clock at the acknowledgement, ns since the epoch."""
+    took_s: float = 0.0
+    """From when the write began."""
 
 
 class WriterThread(Generic[Batch]):
@@ -172,7 +181,7 @@ class WriterThread(Generic[Batch]):
     """
 
     def __init__(self, writer: Writer) -> None:
-        self._writer = writer
+        self.writer = writer
         self._batches: queue.SimpleQueue[Batch] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[Outcome[Batch] | BaseException] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="influxdb-writer", daemon=True)
@@ -199,11 +208,15 @@ class WriterThread(Generic[Batch]):
     def _run(self) -> None:
         while True:
             batch = self._batches.get()
+            began_s = time.monotonic()
             try:
-                refusals = self._writer.write(batch.lines)
+                refusals = self.writer.write(batch.lines)
             except StoppedError:
                 self._outcomes.put(Outcome(batch, written=False, refusals=[], acknowledged_ns=0))
             except BaseException as error:  # noqa: BLE001 - handed to the main thread, which ends by it
                 self._outcomes.put(error)
             else:
-                self._outcomes.put(Outcome(batch, written=True, refusals=refusals, acknowledged_ns=time.time_ns()))
+                took_s = time.monotonic() - began_s
+                self._outcomes.put(
+                    Outcome(batch, written=True, refusals=refusals, acknowledged_ns=time.time_ns(), took_s=took_s)
+                )

@@ -64,6 +64,11 @@ class Membership:
         if error is not None and error.code() == KafkaError._FATAL:  # noqa: SLF001 - the public name of the constant
             self._join_again(error)
 
+    @property
+    def is_told(self) -> bool:
+        """Whether the group has said which units are ours."""
+        return self._is_told
+
     def close(self) -> None:
         """Stop being a member.
 

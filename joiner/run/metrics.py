@@ -1,4 +1,4 @@
-"""The joiner's progress lines."""
+"""The joiner's progress lines; what it tells over HTTP is in `meters`."""
 
 from __future__ import annotations
 

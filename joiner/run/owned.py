@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from joiner.run.intake import Messages
+from joiner.run.meters import Told
 from joiner.run.pausing import SILENT_S, topics_to_pause
 from joiner.run.progress import Progress
 from joiner.run.recovery import Recovered
@@ -46,6 +47,8 @@ class Owned:
     """The topics whose log had nothing more when it was last read, and since when."""
     paused: set[str] = field(default_factory=set)
     """The topics that are not read for now, as they run ahead of others."""
+    log_ends: Mapping[str, int] = field(default_factory=dict)
+    """Where the logs ended when it was last looked, for metrics."""
 
     def ends(self, batches: Mapping[str, Messages], met: Mapping[str, int]) -> dict[str, int]:
         """The vector after a batch: behind its last messages, or where a log's end was met, if that is farther."""
@@ -87,6 +90,14 @@ class Owned:
         return msgspec.structs.replace(
             last, offsets=dict(unit.offsets), counts=dict(unit.counts), joins=unit.progress()
         )
+
+    def told(self) -> Told:
+        """For metrics; any thread may ask."""
+        recovered = self.recovered
+        lag = sum(max(0, self.log_ends.get(topic, at) - at) for topic, at in recovered.progress.offsets.items())
+        is_saved = recovered.progress.offsets == recovered.snapshot_offsets
+        age_s = 0.0 if is_saved else time.monotonic() - self.snapshot_at_s
+        return Told(recovered.progress, recovered.unit.held_bytes(), self.paused, lag, age_s)
 
     def hand_in(self, progress: Progress, written: Future[SnapshotPlace | None]) -> None:
         """The commit of this state has begun."""

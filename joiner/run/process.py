@@ -18,15 +18,16 @@ from typing import Final
 import msgspec
 from confluent_kafka import KafkaError, TopicPartition
 
+from broker.metrics import Teller
 from broker.topics import TopicError, wait_for_topics
 from joiner.run.clients import KAFKA_LOG, log_range, make_admin, make_consumer
 from joiner.run.collector import spare_the_collector
 from joiner.run.continuity import Claimant
 from joiner.run.gaps import SecondReader
 from joiner.run.handover import Handover, Host
-from joiner.run.hanging import commit_checked
 from joiner.run.intake import Messages, sort_messages
 from joiner.run.membership import Membership
+from joiner.run.meters import Meters, Told
 from joiner.run.metrics import Metrics
 from joiner.run.moving import Release
 from joiner.run.owned import Owned
@@ -60,7 +61,9 @@ class JoinerProcess:
         self._ends: dict[int, dict[str, int]] = {}
         self._second = SecondReader(settings)
         self._metrics = Metrics()
-        self._wanted = Wanted(settings, claimant, in_group=True)
+        self._teller = Teller(settings.metrics)
+        self._meters = Meters(settings, claimant, self._teller, self._told, lambda: self._wanted.stuck)
+        self._wanted = Wanted(settings, claimant, in_group=True, fenced=self._meters.fenced)
         host = Host(
             owned=self._owned,
             connect=self._connect,
@@ -81,11 +84,16 @@ class JoinerProcess:
     def run(self) -> int:
         """Serve until stopped; returns the exit status: 1 if a unit could not go on.
 
-        Raises KafkaException, `broker.topics.TopicError` or `membership.InstanceTaken` where nothing can be served.
+        Raises KafkaException, `broker.topics.TopicError` or `membership.InstanceTaken` where nothing can be served, and
+        SettingsError where metrics cannot be told.
         """
+        with self._teller:
+            return self._run()
+
+    def _run(self) -> int:
         application = self._settings.application
         specs = application_topics(self._settings)
-        facts = wait_for_topics(self._settings.kafka, specs, self._stop.is_set, _log, KAFKA_LOG)
+        facts = wait_for_topics(self._settings.kafka, specs, self._is_over, _log, KAFKA_LOG)
         if facts is None:
             return 0
         self._admin = make_admin(self._settings.kafka)
@@ -107,15 +115,18 @@ class JoinerProcess:
         )
         self._moves.start(self._pool, self._admin, self._lender)
         membership = Membership(self._settings, self._claimant.placement, self._give_back)
+        self._teller.why_unready = lambda: self._why_unready(membership)
         who = application.instance, self._claimant.placement, self._claimant.run
         _log.info("joiner %s at %s (%s): waiting for units of %r", *who, application.name)
         spare_the_collector()
         try:
-            while not self._stop.is_set() and not self._all_aside(membership):
+            while not self._is_over() and not self._all_aside(membership):
                 membership.poll()
                 self._moves.poll(membership.units)
                 self._take_units(membership)
                 self._cycle()
+                if self._teller.is_look_due():
+                    self._note_log_ends()
                 self._metrics.report(self._owned_units())
                 watch.check()
             # Looked at here: leaving the group gives back what was set aside, too.
@@ -135,6 +146,29 @@ class JoinerProcess:
             self._pool.shutdown(wait=False)
             self._metrics.report(self._owned_units(), last=True)
         return status
+
+    def _is_over(self) -> bool:
+        """Asked whenever the loop turns."""
+        self._teller.turned()
+        return self._stop.is_set()
+
+    def _why_unready(self, membership: Membership) -> str:
+        if not membership.is_told:
+            return "the group has not said yet which units are served here"
+        missing = membership.units - self._owned.keys()
+        return f"units {sorted(missing)} are not served, see the log" if missing else ""
+
+    def _told(self) -> dict[int, Told]:
+        """What metrics tell of the units; called by other threads."""
+        return {number: owned.told() for number, owned in list(self._owned.items())}
+
+    def _note_log_ends(self) -> None:
+        """For metrics: as far as Kafka has told them, which costs no question."""
+        for number, owned in self._owned.items():
+            places = {topic: TopicPartition(topic, number) for topic in owned.recovered.unit.offsets}
+            owned.log_ends = {
+                topic: self._data.get_watermark_offsets(place, cached=True)[1] for topic, place in places.items()
+            }
 
     def _owned_units(self) -> dict[int, int]:
         return {number: owned.recovered.unit.held() for number, owned in self._owned.items()}
@@ -163,10 +197,11 @@ class JoinerProcess:
 
         def serving(transactions: UnitTransactions, progress: Progress, warm: Warm | None) -> Owned:
             given = (warm.unit, warm.readers) if warm else ()
-            return Owned(
-                recover(self._settings, number, transactions, progress, *given), transactions, time.monotonic()
-            )
+            recovered = recover(self._settings, number, transactions, progress, *given)
+            self._meters.taken(progress, time.monotonic() - began_s)
+            return Owned(recovered, transactions, time.monotonic())
 
+        began_s = time.monotonic()
         return self._wanted.take(number, claimant, warm, serving, self._connect)
 
     def _connect(self, number: int) -> None:
@@ -237,7 +272,8 @@ class JoinerProcess:
         progress: Progress,
         snapshot: tuple[bytes, SnapshotPlace] | None,
     ) -> SnapshotPlace | None:
-        return commit_checked(self._settings, transactions, effects.messages(self._settings.topics), progress, snapshot)
+        messages = effects.messages(self._settings.topics)
+        return self._meters.commit(transactions, messages, effects.appended_ms, progress, snapshot)
 
     def _hand_in(self, number: int, owned: Owned, effects: Effects, *, with_snapshot: bool) -> None:
         """Begin the commit of everything that the unit's state holds, the one before being finished."""

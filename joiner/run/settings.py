@@ -17,6 +17,7 @@ from broker.settings import (
     Duration,
     EventSettings,
     KafkaSettings,
+    MetricsSettings,
     Section,
     ServiceSettings,
     TopicName,
@@ -125,6 +126,7 @@ class JoinerSettings(ServiceSettings):
     kafka: KafkaSettings = KafkaSettings()
     topics: TopicSettings = TopicSettings()
     events: EventSettings = EventSettings()
+    metrics: MetricsSettings = MetricsSettings()
     application: ApplicationSettings = ApplicationSettings()
     spark: SparkSettings = SparkSettings()
     join: list[JoinSettings] = Field(min_length=1)

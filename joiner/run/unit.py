@@ -18,6 +18,7 @@ import numpy as np
 from broker.wire import Joined, Late, Rejected, Unmatched, encode_all
 from joiner.core.engine import LocalStreamBuffer, Step
 from joiner.core.errors import NewerSnapshotError, SnapshotError
+from joiner.run.arrivals import Arrivals
 from joiner.run.intake import LEFT, RIGHT, Keys, Messages, SideInput, TopicReader
 from joiner.run.outlet import Outlet, Pairs, record_of
 from joiner.run.pausing import GO_ON_BELOW, Lead
@@ -58,6 +59,8 @@ class Effects:
     late: list[Late] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     unmatched: list[Unmatched] = field(default_factory=list)
+    appended_ms: Counter[int] = field(default_factory=Counter)
+    """How many pairs there are by the time at which the later record of each was appended; empty without metrics."""
 
     def add(self, more: Effects) -> None:
         """Take those of a following batch."""
@@ -65,6 +68,7 @@ class Effects:
         self.late += more.late
         self.rejected += more.rejected
         self.unmatched += more.unmatched
+        self.appended_ms += more.appended_ms
 
     def messages(self, topics: TopicSettings) -> Outgoing:
         """What is to be written, by topic."""
@@ -107,6 +111,7 @@ class Unit:
             for join in settings.join
         ]
         self._keys_swept_above = _KEYS_MIN
+        self._arrivals = {topic: Arrivals() for topic in offsets} if settings.metrics.listen else {}
         self._make_readers()
 
     def apply(self, batches: Mapping[str, Messages], ends: Mapping[str, int], *, silent: bool = False) -> Effects:
@@ -120,6 +125,8 @@ class Unit:
         inputs: dict[tuple[int, int], SideInput] = {}
         for topic, messages in batches.items():
             self._check_continuity(topic, messages, ends[topic])
+            if self._arrivals and len(messages):
+                self._arrivals[topic].add(messages)
             intake = self._readers[topic].read(messages)
             inputs |= intake.sides
             if not silent:
@@ -146,6 +153,13 @@ class Unit:
             held_left, held_right = (len(side) for side in payloads)
             found[join.name] = JoinProgress(held_left, held_right, len(self._keys), left, right)
         return found
+
+    def held_bytes(self) -> dict[str, tuple[int, int]]:
+        """Bytes of memory that the left and the right side of each join hold, about. Any thread may ask."""
+        return {
+            join.name: (left.size, right.size)
+            for join, (left, right) in zip(self._settings.join, self._payloads, strict=True)
+        }
 
     def held(self) -> int:
         """Records held by all joins."""
@@ -238,6 +252,8 @@ class Unit:
                 joined, failed = self._outlets[join].results(self._pairs(join, step))
                 effects.joined += joined
                 effects.rejected += failed
+                if self._arrivals:
+                    self._note_arrivals(join, step, effects)
             self._tell_of_records(join, step, effects)
         self._forget(join, step)
 
@@ -255,6 +271,14 @@ class Unit:
         left, right = self._payloads[join]
         lefts, rights = left.find(step.left_seq), right.find(step.right_seq)
         return Pairs(lefts, rights, self._things_of(lefts.key), step.left_ordinal, step.right_ordinal)
+
+    def _note_arrivals(self, join: int, step: Step, effects: Effects) -> None:
+        left, right = (
+            self._arrivals[topic].of(seq)
+            for topic, seq in zip(self._topics[join], (step.left_seq, step.right_seq), strict=True)
+        )
+        times_ms, pairs = np.unique(np.maximum(left, right), return_counts=True)
+        effects.appended_ms.update(dict(zip(times_ms.tolist(), pairs.tolist(), strict=True)))
 
     def _tell_of_records(self, join: int, step: Step, effects: Effects) -> None:
         start = f"{self._settings.join[join].name}:{self.number}:"

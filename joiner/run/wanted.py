@@ -37,8 +37,19 @@ _log = logging.getLogger(__name__)
 class Wanted:
     """Of which units what is to be done next. `take` may be called by any thread, for one unit by one at a time."""
 
-    def __init__(self, settings: JoinerSettings, claimant: Claimant, *, in_group: bool) -> None:
-        """``in_group``: a group tells which units this runner is to have, so that one may come back to it."""
+    def __init__(
+        self,
+        settings: JoinerSettings,
+        claimant: Claimant,
+        *,
+        in_group: bool,
+        fenced: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``in_group``: a group tells which units this runner is to have, so that one may come back to it.
+
+        ``fenced`` is told, by any thread, when a unit is found to be claimed by another.
+        """
+        self._note_fenced = fenced
         self._settings = settings
         self._claimant = claimant
         self._in_group = in_group
@@ -99,6 +110,7 @@ class Wanted:
             try:
                 taken = serving(transactions, progress, warm)
             except Fenced:
+                self._note_fenced()
                 self.look_who_has(number)
                 return None
             _log.info("unit %s: taken", number)
@@ -108,6 +120,7 @@ class Wanted:
         except UnitStopped as stopped:
             self._set_aside(number, str(stopped))
         except Fenced:
+            self._note_fenced()
             self._set_aside(
                 number,
                 f"unit {number}: claimed by others {CLAIM_ATTEMPTS} times; another runner wants it too",
@@ -125,6 +138,7 @@ class Wanted:
             _log.warning("unit %s: going back to its last commit: %s", number, told(error))
             self._waiting[number] = (time.monotonic() + _RETRY_WAIT_S, False)
         elif isinstance(error, Fenced):
+            self._note_fenced()
             self.look_who_has(number)
         elif isinstance(error, UnitStopped):
             self._set_aside(number, str(error))

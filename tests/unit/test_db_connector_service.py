@@ -6,11 +6,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, TopicPartition
 
+from broker.metrics import Teller
+from broker.settings import MetricsSettings
 from broker.wire import encode
 from db_connector.service import KafkaFailureError, Results, Service, target_of
 from db_connector.settings import DbConnectorSettings
@@ -87,6 +90,7 @@ class _Writer:
 
     def __init__(self) -> None:
         self._batches: deque[Results] = deque()
+        self.writer = SimpleNamespace(failures=2, is_away=True)
 
     @property
     def in_flight(self) -> int:
@@ -133,7 +137,8 @@ def service_of(
 
     monkeypatch.setattr("db_connector.service.Consumer", make)
     letters, writer = _Letters(stop), _Writer()
-    service = Service(DbConnectorSettings(), writer, letters, stop)  # type: ignore[arg-type] # played by hand
+    teller = Teller(MetricsSettings.model_validate({"listen": 0}))
+    service = Service(DbConnectorSettings(), writer, letters, stop, teller=teller)  # type: ignore[arg-type] # played
     return service, made[0], letters
 
 
@@ -144,6 +149,19 @@ def test_nothing_behind_an_undelivered_letter_is_committed_at_a_stop(monkeypatch
     service.run()
     assert letters.sent == [1]
     assert max(consumer.commits, default=0) <= 1, "what lies behind the letter would never be read again"
+
+
+def test_what_was_read_and_what_the_database_has_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+    service, _, _ = service_of(monkeypatch, stop, [[record(0), record(1)], [_Message(2, b"no pair")], [record(3)]])
+    teller: Teller = service._teller  # noqa: SLF001 - what the service was made with
+    assert teller.unready() == "it is starting"
+    service.run()
+    names = ("results_total", "points_total", "rejected_total", "failed_writes_total", "database_up")
+    found = [teller.registry.get_sample_value(f"lsb_db_connector_{name}") for name in names]
+    assert found == [4, 2, 0, 2, 0], "the letter was not delivered, the writer says that its database is away"
+    assert teller.registry.get_sample_value("lsb_db_connector_write_duration_seconds_count") == 1
+    assert teller.unready() == "the database takes no points"
 
 
 OWN = target_of(DbConnectorSettings())

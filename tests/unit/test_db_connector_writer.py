@@ -83,6 +83,22 @@ def test_a_batch_of_many_bytes_goes_out_in_several_requests() -> None:
     assert len(database.stored) == 45
 
 
+def test_a_database_is_away_from_a_request_without_answer_until_it_answers_whatever_it_says() -> None:
+    class Returning(FakeInflux):
+        def write(self, body: bytes) -> None:
+            seen.append(writer.is_away)
+            if len(seen) < 3:
+                raise UnavailableError("away")
+            super().write(body)
+
+    seen: list[bool] = []
+    database = Returning()
+    database.refuses = refusing(at(0)).refuses
+    writer = writer_to(database, Time())
+    assert len(writer.write(lines(1))) == 1
+    assert (seen, writer.failures, writer.is_away) == ([False, True, True], 2, False)
+
+
 @pytest.mark.parametrize("refused", [{0}, {99}, {50}, {3, 4}, {0, 99}, {1, 17, 18, 55, 98}])
 def test_refused_points_are_found_and_all_others_written(refused: set[int]) -> None:
     database = refusing(at(*refused))

@@ -59,6 +59,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "influxdb": shared.InfluxdbSettings,
     "topics": shared.TopicSettings,
     "events": shared.EventSettings,
+    "metrics": shared.MetricsSettings,
     "application": ApplicationSettings,
     "spark": SparkSettings,
     "join": JoinSettings,

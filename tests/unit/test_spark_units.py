@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from broker.metrics import Teller
+from joiner.run.continuity import Claimant
+from joiner.run.meters import Meters, Told
 from joiner.run.pausing import SILENT_S, Lead
-from joiner.run.progress import Progress
+from joiner.run.progress import JoinProgress, Progress
 from joiner.run.transaction import Aborted, Fenced, SnapshotPlace
 from joiner.spark.application.plans import Outcome, Plan, Turn, decode_outcome, decode_plan, encode_outcome, encode_plan
 from joiner.spark.application.units import Leaving, Served, Units
@@ -44,12 +47,22 @@ class Stage:
 
     def __init__(self, **application: Any) -> None:
         given = {"snapshot_interval": "1h", **application}
-        self.settings = make_settings(partitions=UNITS, application=given, spark={"batch_records_max": 200})
+        sections: dict[str, Any] = {"application": given, "spark": {"batch_records_max": 200}, "metrics": {"listen": 0}}
+        self.settings = make_settings(partitions=UNITS, **sections)
         self.ends = {unit: {DATA: 0} for unit in range(UNITS)}
         self.given_up: list[tuple[int, str]] = []
-        self.units = Units(self.settings, lambda: self.ends, self.give_up)
+        claimant = Claimant("run", "one", "spark")
+        self.teller = Teller(self.settings.metrics)
+        self.meters = Meters(self.settings, claimant, self.teller, self.told, set)
+        self.units = Units(self.settings, lambda: self.ends, self.give_up, self.meters)
         self.transactions = [Transactions() for _ in range(UNITS)]
         self.turn = Turn()
+
+    def told(self) -> dict[int, Told]:
+        return self.units.told()
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.teller.registry.get_sample_value(f"lsb_joiner_{name}", {"unit": "0", **labels})
 
     def give_up(self, number: int, error: Exception) -> None:
         self.given_up.append((number, type(error).__name__))
@@ -112,6 +125,31 @@ def test_a_batch_is_shared_by_the_units_and_each_goes_on_where_it_was() -> None:
     assert [(plan.unit, plan.begin[DATA], plan.end[DATA]) for plan in stage.plans()] == [(0, 100, 150)]
     stage.settle()
     assert [progress.offsets[DATA] for _, progress, _ in stage.transactions[0].written] == [100]
+
+
+def test_what_a_worker_brings_is_counted_when_it_is_committed_and_told_as_any_runner_does() -> None:
+    stage = Stage()
+    begun(stage)
+    served = stage.serve(0)
+    stage.ends[0] = {DATA: 150}
+    held = {"power": JoinProgress(3, 0, 1, (0, 10**9), None)}
+    brought = {"counts": {"records": 100}, "joins": held, "held_bytes": {"power": (900, 0)}, "appended_ms": {1: 4}}
+    stage.transactions[0].fails.append(Aborted("no answer"))
+    for _ in range(2):
+        (plan,) = stage.plans()
+        stage.bring(plan, records=100, pairs=1, **brought)
+        stage.settle()
+        if 0 not in stage.units.served:
+            assert stage.value("records_total") is None
+            served = stage.serve(0)
+    assert served.progress.offsets == {DATA: 150}
+    stage.ends[0] = {DATA: 200}
+    stage.plans()
+    assert [stage.value(name) for name in ("records_total", "lag_records")] == [100, 50]
+    left = {"join": "power", "side": "left"}
+    assert [stage.value(name, **left) for name in ("held_records", "held_bytes")] == [3, 900]
+    assert stage.value("unit_owner", owner="one", placement="spark") == 1
+    assert stage.teller.registry.get_sample_value("lsb_joiner_output_latency_seconds_count") == 4
 
 
 def test_what_was_planned_before_a_unit_was_lost_is_thrown_away() -> None:
@@ -239,7 +277,7 @@ def test_a_topic_that_runs_ahead_waits_for_the_other() -> None:
     settings: dict[str, Any] = {"name": "power", "left": {"topic": "l"}, "right": {"topic": "r"}, "output": "p"}
     stage = Stage()
     stage.settings = make_settings(settings, partitions=UNITS, spark={"batch_records_max": 200})
-    stage.units = Units(stage.settings, lambda: stage.ends, stage.give_up)
+    stage.units = Units(stage.settings, lambda: stage.ends, stage.give_up, stage.meters)
     begun(stage)
     served = stage.serve(0)
     served.progress = SimpleNamespace(offsets={"l": 0, "r": 0}, start={})  # type: ignore[assignment] # what is read of it
@@ -285,7 +323,7 @@ def test_kafka_that_does_not_answer_is_asked_again_after_a_while() -> None:
         asked.append(1)
         raise KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT))
 
-    units = Units(stage.settings, ends, stage.give_up)
+    units = Units(stage.settings, ends, stage.give_up, stage.meters)
     assert units.next_turn(stage.turn) == stage.turn
     assert units.next_turn(stage.turn) == stage.turn
     assert asked == [1]

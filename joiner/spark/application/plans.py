@@ -50,6 +50,8 @@ class Outcome(msgspec.Struct):
     records: int = 0
     pairs: int = 0
     held: int = 0
+    held_bytes: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    appended_ms: dict[int, int] = msgspec.field(default_factory=dict)
     snapshot: bytes | None = None
     spent_s: dict[str, float] = msgspec.field(default_factory=dict)
     stopped: str = ""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,11 +25,13 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from broker.metrics import Teller
 from broker.topics import TopicError, wait_for_topics
 from joiner.run.clients import KAFKA_LOG, TIMEOUT_S, make_admin
 from joiner.run.continuity import Claimant
 from joiner.run.ending import end_on_signals
 from joiner.run.handover import Handover, Host
+from joiner.run.meters import Meters, Told
 from joiner.run.moving import Release
 from joiner.run.progress import Progress
 from joiner.run.recovery import application_topics, newest_offsets
@@ -70,8 +73,10 @@ class SparkStage:
         self._stop = threading.Event()
         self._claims = 0
         self._queries = self._failures = 0
-        self._wanted = Wanted(settings, claimant, in_group=False)
-        self._units = Units(settings, self._ends, self._wanted.give_up)
+        self._teller = Teller(settings.metrics)
+        self._meters = Meters(settings, claimant, self._teller, self._told, lambda: self._wanted.stuck)
+        self._wanted = Wanted(settings, claimant, in_group=False, fenced=self._meters.fenced)
+        self._units = Units(settings, self._ends, self._wanted.give_up, self._meters)
         host = Host(
             owned=self._units.served,
             connect=lambda _number: None,
@@ -92,10 +97,15 @@ class SparkStage:
     def run(self) -> int:
         """Serve until stopped; returns the exit status: 1 if a unit could not go on.
 
-        Raises KafkaException, `broker.topics.TopicError` or `StageFailed` where nothing can be served.
+        Raises KafkaException, `broker.topics.TopicError` or `StageFailed` where nothing can be served, and
+        SettingsError where metrics cannot be told.
         """
+        with self._teller:
+            return self._run()
+
+    def _run(self) -> int:
         specs = application_topics(self._settings)
-        facts = wait_for_topics(self._settings.kafka, specs, self._stop.is_set, _log, KAFKA_LOG)
+        facts = wait_for_topics(self._settings.kafka, specs, self._is_over, _log, KAFKA_LOG)
         if facts is None:
             return 0
         inputs = self._settings.input_topics
@@ -119,6 +129,7 @@ class SparkStage:
             self._pool.shutdown(wait=False)
 
     def _run_in(self, scratch: Path, watch: TopicWatch) -> int:
+        self._teller.why_unready = self._why_unready
         _log.info("starting Spark (%s)", self._settings.spark.master)
         # It tells of every call between Python and the JVM; what fails there is told by whoever has called.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -134,7 +145,7 @@ class SparkStage:
         try:
             remove(session, self._checkpoint)
             slots = grouping_keys(session, len(self._numbers))
-            while not self._stop.is_set() and self._wanted.stuck < self._numbers:
+            while not self._is_over() and self._wanted.stuck < self._numbers:
                 if query is None:
                     query = self._start_query(session, server, slots)
                 # Before Spark has run a batch, others serve the units better.
@@ -161,6 +172,20 @@ class SparkStage:
                 remove(session, self._checkpoint)
                 session.stop()
         return status
+
+    def _is_over(self) -> bool:
+        """Asked whenever the loop turns."""
+        self._teller.turned()
+        return self._stop.is_set()
+
+    def _why_unready(self) -> str:
+        if not self._units.is_awake:
+            return "Spark is starting"
+        missing = self._numbers - self._units.served.keys()
+        return f"units {sorted(missing)} are not served, see the log" if missing else ""
+
+    def _told(self) -> dict[int, Told]:
+        return self._units.told()
 
     # The query
 
@@ -234,15 +259,17 @@ class SparkStage:
 
     def _take(self, number: int, claimant: Claimant | None = None, warm: Warm | None = None) -> Served | None:
         """Claim a unit; None: not now, it stays waiting, or it was set aside or is waited for."""
-        return self._wanted.take(number, claimant, warm, self._serving, lambda _number: None)
+        serving = partial(self._serving, time.monotonic())
+        return self._wanted.take(number, claimant, warm, serving, lambda _number: None)
 
-    def _serving(self, transactions: UnitTransactions, progress: Progress, warm: Warm | None) -> Served:
+    def _serving(self, began_s: float, transactions: UnitTransactions, progress: Progress, warm: Warm | None) -> Served:
         """A unit that was claimed. Its state is built by the worker that gets it first."""
         settings = self._settings
         state = warm.readers.state if warm is not None else None
         if state is None:
             state = read_state(settings.kafka, settings.application.name, settings.state_topic, progress.unit)
         self._claims += 1
+        self._meters.taken(progress, time.monotonic() - began_s)
         return Served(self._claims, transactions, progress, SnapshotPlace.after(state), newest_offsets(progress, state))
 
     def _adopt(self, number: int, served: Served) -> None:

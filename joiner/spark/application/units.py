@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 from confluent_kafka import KafkaException
 
-from joiner.run.hanging import commit_checked
+from joiner.run.meters import Meters, Told
 from joiner.run.metrics import Metrics
 from joiner.run.owned import Commit
 from joiner.run.pausing import SILENT_S, Lead, topics_to_pause
@@ -74,6 +74,7 @@ class Served:
     snapshot_at_s: float = field(default_factory=time.monotonic)
     records: int = 0
     held: int = 0
+    held_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
     commit: Commit | None = None
     planned: Plan | None = None
     """What Spark is at."""
@@ -100,6 +101,13 @@ class Served:
         """Whether nothing is on its way, and the newest snapshot is of this state."""
         return self.commit is None and self.reached == self.snapshot_offsets
 
+    def told(self, ends: Mapping[str, int]) -> Told:
+        """For metrics, with the ends of its input."""
+        progress = self.progress
+        lag = sum(max(0, ends.get(topic, at) - at) for topic, at in progress.offsets.items())
+        age_s = 0.0 if progress.offsets == self.snapshot_offsets else time.monotonic() - self.snapshot_at_s
+        return Told(progress, self.held_bytes, self.paused, lag, age_s)
+
     def snapshot_due(self, application: ApplicationSettings, *, last: bool) -> bool:
         """Whether the next plan is to bring a snapshot; ``last``: nothing comes after it."""
         if self.reached == self.snapshot_offsets:
@@ -111,10 +119,14 @@ class Served:
 class Units:
     """The units of this driver. Its methods may be called from any thread."""
 
-    def __init__(self, settings: JoinerSettings, ends: Ends, give_up: Callable[[int, Exception], None]) -> None:
+    def __init__(
+        self, settings: JoinerSettings, ends: Ends, give_up: Callable[[int, Exception], None], meters: Meters
+    ) -> None:
         """``give_up`` is told of a unit that was dropped, and why."""
         self._settings = settings
+        self._meters = meters
         self._ends = ends
+        self._ends_seen: Mapping[int, Mapping[str, int]] = {}
         self._give_up = give_up
         self.served: dict[int, Served] = {}
         """By number; changed by this class alone."""
@@ -155,6 +167,10 @@ class Units:
         with self._lock:
             self.served.clear()
 
+    def told(self) -> dict[int, Told]:
+        """What metrics tell of the units."""
+        return {number: served.told(self._ends_seen.get(number, {})) for number, served in list(self.served.items())}
+
     @property
     def is_awake(self) -> bool:
         """Whether the query that runs has had a batch: then the next takes no longer than others."""
@@ -168,7 +184,7 @@ class Units:
             return last
         try:
             # Without the lock, for it may take long. Ends only grow, so older ones are right as well.
-            ends = self._ends()
+            ends = self._ends_seen = self._ends()
         except KafkaException as error:
             _log.warning("Kafka does not tell the ends of the input: %s", error.args[0].str())
             self._ask_ends_s = time.monotonic() + _RETRY_WAIT_S
@@ -278,7 +294,7 @@ class Units:
         )
         if leaving is not None and leaving.plan == plan:
             progress = msgspec.structs.replace(progress, run=leaving.run, placement=leaving.placement)
-        served.held = outcome.held
+        served.held, served.held_bytes = outcome.held, outcome.held_bytes
         served.records += outcome.records
         snapshot = None
         if outcome.snapshot is not None:
@@ -286,7 +302,9 @@ class Units:
             served.snapshot_at_s, served.records = time.monotonic(), 0
         served.leads = outcome.leads
         messages: Outgoing = dict(outcome.messages)
-        written = self._pool.submit(commit_checked, self._settings, served.transactions, messages, progress, snapshot)
+        written = self._pool.submit(
+            self._meters.commit, served.transactions, messages, outcome.appended_ms, progress, snapshot
+        )
         served.commit = Commit(progress, written)
         if leaving is not None and leaving.plan == plan:
             del self.served[plan.unit]

@@ -167,6 +167,8 @@ def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome
         sum(map(len, batches.values())),
         len(effects.joined),
         unit.held(),
+        unit.held_bytes(),
+        dict(effects.appended_ms),
         data if plan.snapshot else None,
         clock.spent_s,
     )

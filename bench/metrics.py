@@ -1,0 +1,96 @@
+"""What do metrics cost? The joiner with metrics that are asked every second, beside one that tells nothing.
+
+``python -m bench.metrics --report docs/evidence/bench_metrics`` starts a Kafka of its own, writes the input once, lets
+both read it by turns (which of them is first changes), and writes ``.json`` and ``.md``. What counts is the ratio
+within a turn, so that what the machine does beside weighs on both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+import threading
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from bench.kafka import PARTITIONS, produce, seconds_between
+from bench.pipeline import Application, about, make_topic, own_kafka
+from bench.report import spread, table, write
+from broker.settings import KafkaSettings
+from broker.stack.ports import choose_port
+
+_EVERY_S: Final = 1.0
+
+
+@contextlib.contextmanager
+def asked(port: int) -> Iterator[list[int]]:
+    """Ask for metrics every second, as Prometheus would; the sizes of the answers."""
+    over, sizes = threading.Event(), list[int]()
+
+    def ask() -> None:
+        while not over.wait(_EVERY_S):
+            # It may not listen yet.
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                sizes.append(len(answer.read()))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield sizes
+    finally:
+        over.set()
+        asking.join()
+
+
+def run(kafka: KafkaSettings, data: str, folder: Path, *, telling: bool) -> float:
+    """Seconds between the first and the last result of a joiner."""
+    application = Application(kafka, folder, f"join-{uuid.uuid4().hex[:8]}", PARTITIONS, data=data)
+    with contextlib.ExitStack() as stack:
+        if telling:
+            port = choose_port()
+            application.add_settings(f"\n[metrics]\nlisten = {port}\n")
+            sizes = stack.enter_context(asked(port))
+        process = application.start()
+        stack.callback(process.wait)
+        stack.callback(process.terminate)
+        application.wait_until_through([process])
+        if telling and not sizes:
+            raise RuntimeError("nobody has told anything: more records are needed")
+    return seconds_between(kafka, application.settings.topics.out)
+
+
+def main() -> int:
+    """Measure, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=1_000_000, help="in the input topic (default 1,000,000)")
+    parser.add_argument("--runs", type=int, default=7, help="of each (default 7)")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_metrics"), help="where .json and .md go")
+    options = parser.parse_args()
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    with own_kafka() as (kafka, folder):
+        make_topic(kafka, "bench.data", PARTITIONS)
+        produce(kafka, "bench.data", options.records)
+        for turn in range(options.runs):
+            for telling in (False, True) if turn % 2 else (True, False):
+                rates[telling].append(options.records / run(kafka, "bench.data", folder, telling=telling) / 1000)
+            print(f"run {turn + 1}: {rates[False][-1]:.0f} without, {rates[True][-1]:.0f} with", flush=True)
+    ratios = [with_ / without for without, with_ in zip(*rates.values(), strict=True)]
+    figures = {"without": rates[False], "with": rates[True], "with / without": ratios}
+    rows = [
+        ("without metrics", spread(rates[False], 0)),
+        ("with metrics, asked every second", spread(rates[True], 0)),
+        ("with / without, by turn", spread(ratios, 3)),
+    ]
+    lines = table(["", "thousand records/s (min / median / max)"], rows)
+    write(options.report, "What metrics cost", about() | {"records": options.records}, figures, lines)
+    print(f"with / without: {statistics.median(ratios):.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

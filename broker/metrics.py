@@ -1,0 +1,241 @@
+"""What a service tells of itself over HTTP: ``/metrics`` to Prometheus, ``/healthz`` and ``/readyz`` to who runs it.
+
+Healthy means that the main loop turns; ready, that the service does what it is for. They differ: a service that waits
+for Kafka is healthy and not ready, and to start it anew would help nobody.
+
+Nothing here is counted record by record. What a service keeps anyway is read when somebody asks (`Readings`); the
+rest is counted by the batch, also where each record is an observation (`Distribution`). Each service has a registry of
+its own, so that several may live in one process. What is told holds no secrets and no contents of records, and there
+is no login: listen on the loopback, or where only the operators' machines can reach.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import accumulate
+from socket import AF_INET, AF_INET6
+from socketserver import TCPServer
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import numpy as np
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from broker.settings import MetricsSettings, SettingsError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+DURATIONS_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Bounds for how long something takes: from a commit to a server that was away for a minute."""
+
+_PATIENCE_S: Final = 10.0
+"""For a request: one that says nothing must not keep its thread."""
+
+_LOOK_S: Final = 1.0
+"""What only the main loop may ask for is so old at most."""
+
+_END_S: Final = 0.1
+"""After so long the listening thread sees that it is to end."""
+
+_Values = float | Mapping[tuple[str, ...], float]
+"""A value, or the values by those of the labels."""
+
+_Family = TypeVar("_Family", CounterMetricFamily, GaugeMetricFamily)
+
+log = logging.getLogger(__name__)
+
+
+class Readings(Collector):
+    """Metrics whose values are kept elsewhere and read when somebody asks, by the thread that answers.
+
+    So a reading must not call a Kafka consumer. confluent-kafka 2.16 lets in one thread at a time, and whoever asks, if
+    only for ``get_watermark_offsets(cached=True)``, waits for ever beside a loop that goes from `consume` to `consume`.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._families: list[Callable[[], Metric]] = []
+        registry.register(self)
+
+    def counter(self, name: str, meaning: str, read: Callable[[], _Values], labels: Sequence[str] = ()) -> None:
+        """Add a value that only grows. ``labels``: the names of those that ``read`` gives values by."""
+        self._families.append(lambda: _filled(CounterMetricFamily(name, meaning, labels=labels), read()))
+
+    def gauge(self, name: str, meaning: str, read: Callable[[], _Values], labels: Sequence[str] = ()) -> None:
+        """Add a value that comes and goes."""
+        self._families.append(lambda: _filled(GaugeMetricFamily(name, meaning, labels=labels), read()))
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: to register, nothing shall be read."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector.collect`."""
+        return (family() for family in self._families)
+
+
+def _filled(family: _Family, values: _Values) -> _Family:
+    for labels, value in values.items() if isinstance(values, Mapping) else [((), values)]:
+        family.add_metric(labels, value)
+    return family
+
+
+class Distribution(Collector):
+    """A histogram that takes many observations at once; the library's own takes them one by one."""
+
+    def __init__(self, registry: CollectorRegistry, name: str, meaning: str, bounds: Sequence[float]) -> None:
+        """``bounds``: the upper ends of the buckets, rising; one without end comes last."""
+        self._name, self._meaning = name, meaning
+        self._bounds = np.array(bounds, dtype=np.float64)
+        self._counts = np.zeros(len(bounds) + 1)
+        self._sum = 0.0
+        self._lock = threading.Lock()
+        registry.register(self)
+
+    def observe(self, values: ArrayLike, counts: ArrayLike | None = None) -> None:
+        """Add values, each as often as ``counts`` says (default: once)."""
+        seen = np.atleast_1d(np.asarray(values, dtype=np.float64))
+        weights = np.ones(len(seen)) if counts is None else np.atleast_1d(np.asarray(counts, dtype=np.float64))
+        found = np.bincount(self._bounds.searchsorted(seen), weights, len(self._counts))
+        with self._lock:
+            self._counts += found
+            self._sum += float(seen @ weights)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, as `Readings`."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector.collect`."""
+        with self._lock:
+            counts, total = self._counts.tolist(), self._sum
+        ends = [*map(str, self._bounds.tolist()), "+Inf"]
+        buckets = list(zip(ends, accumulate(counts), strict=True))
+        yield HistogramMetricFamily(self._name, self._meaning, buckets=buckets, sum_value=total)
+
+
+class Teller:
+    """What one service tells: a registry for its metrics, whether it is healthy, whether it is ready.
+
+    To be entered when the service starts, and left when it ends. Where ``metrics.listen`` is not set, it tells nobody.
+    """
+
+    def __init__(self, settings: MetricsSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._turned_s = clock()
+        self._looked_s = float("-inf")
+        self._server: _Server | None = None
+        self.is_on = settings.listen is not None
+        self.registry = CollectorRegistry()
+        self.readings = Readings(self.registry)
+        self.readings.gauge("lsb_ready", "1 where /readyz says so, else 0.", lambda: not self.unready())
+        ProcessCollector(registry=self.registry)
+        self.why_unready: Callable[[], str] = lambda: "it is starting"
+        """Why the service is not ready, in a few words; empty where it is. Called by other threads."""
+
+    def turned(self) -> None:
+        """The main loop has come round once more."""
+        self._turned_s = self._clock()
+
+    def is_look_due(self) -> bool:
+        """For the main loop: whether it is time to look at what only it may ask for. Never where nobody is told."""
+        if not self.is_on or self._clock() - self._looked_s < _LOOK_S:
+            return False
+        self._looked_s = self._clock()
+        return True
+
+    def unhealthy(self) -> str:
+        """Why the service is not healthy; empty where it is."""
+        still_s = self._clock() - self._turned_s
+        if still_s <= self._settings.stalled_after / 1e9:
+            return ""
+        return f"the main loop has not turned for {still_s:.0f} s"
+
+    def unready(self) -> str:
+        """Why the service is not ready; empty where it is."""
+        return self.unhealthy() or self.why_unready()
+
+    @property
+    def port(self) -> int:
+        """Where it listens, once it does."""
+        return int(self._server.server_address[1]) if self._server is not None else 0
+
+    def __enter__(self) -> Self:
+        """Listen. Raises SettingsError where that is not possible."""
+        if self._settings.listen is not None:
+            host, _, port = self._settings.listen.rpartition(":")
+            try:
+                self._server = _Server(host.strip("[]"), int(port), self)
+            except OSError as error:
+                raise SettingsError(
+                    f"metrics.listen: {self._settings.listen} cannot be listened on: {error.strerror or error}; give "
+                    "each process an address of its own (LSB_METRICS__LISTEN), or port 0 for any that is free"
+                ) from error
+            threading.Thread(target=self._server.serve_forever, args=(_END_S,), name="metrics", daemon=True).start()
+            log.info("metrics at http://%s:%s/metrics", host, self.port)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, host: str, port: int, teller: Teller) -> None:
+        self.address_family = AF_INET6 if ":" in host else AF_INET
+        self.teller = teller
+        super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        """Without the question to the name service that HTTPServer asks here, which may take seconds."""
+        TCPServer.server_bind(self)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever asked has gone, or a value cannot be read: nothing that stops the service."""
+        del request
+        error = sys.exception()
+        level = logging.DEBUG if isinstance(error, ConnectionError) else logging.WARNING
+        log.log(level, "the request of %s was not answered: %r", client_address, error)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _PATIENCE_S
+    wbufsize = -1
+    """An answer goes out as a whole: of two parts, the second would wait until the first is acknowledged."""
+
+    def do_GET(self) -> None:
+        teller = self.server.teller
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            encode, kind = choose_encoder(self.headers.get("Accept", ""))
+            self._answer(HTTPStatus.OK, encode(teller.registry), kind)
+        elif path in {"/healthz", "/readyz"}:
+            why = teller.unhealthy() if path == "/healthz" else teller.unready()
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK, f"{why or 'ok'}\n".encode())
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, b"there are /metrics, /healthz and /readyz\n")
+
+    def _answer(self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments: object) -> None:
+        """Who asks every few seconds needs no line for it."""
