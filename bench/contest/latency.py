@@ -89,11 +89,10 @@ def climb(arena: Arena, contender: Contender, rates: Sequence[int], seconds: flo
         consumer.assign([TopicPartition(job.out, number, 0) for number in range(PARTITIONS)])
         try:
             _say(sender, rates[0])
-            arrived, deadline_s = _receive(consumer, 0.1), time.monotonic() + _START_S
-            while not len(arrived):
+            deadline_s = time.monotonic() + _START_S
+            while not _receive(consumer, 0.2):
                 if time.monotonic() > deadline_s or all(root.poll() is not None for root in tree.roots):
                     raise FailedError(f"no result; {last_words(job)}")
-                arrived = _receive(consumer, 0.2)
             _receive(consumer, _WARM_UP_S)
             steps: list[dict[str, Any]] = []
             for rate in rates:
@@ -115,10 +114,10 @@ def _step(consumer: Consumer, sender: subprocess.Popen[bytes], rate: int, second
     """One rate, held so long; what is sent in its last two thirds counts, and may arrive a little later."""
     _say(sender, rate)
     first_ns = time.time_ns() + int(seconds / 3 * 1e9)
-    arrived = [_receive(consumer, seconds)]
+    arrived = _receive(consumer, seconds)
     last_ns = time.time_ns()
-    arrived.append(_receive(consumer, _DRAIN_S))
-    came = np.concatenate(arrived)
+    # Looked into only now: what arrives meanwhile must not wait for that.
+    came = _came(arrived + _receive(consumer, _DRAIN_S))
     counted = came[(came[:, 1] >= first_ns) & (came[:, 1] <= last_ns)]
     took_ms = (counted[:, 0] - counted[:, 1]) / 1e6
     is_second = counted[:, 1] >= (first_ns + last_ns) / 2
@@ -138,18 +137,21 @@ def quantiles_ms(took_ms: NDArray[np.float64]) -> list[float] | None:
     return [float(value) for value in np.percentile(took_ms, QUANTILES)] if len(took_ms) else None
 
 
-def _receive(consumer: Consumer, seconds: float) -> NDArray[np.int64]:
-    """What arrives in so long: when, and when the later of its records was sent, in ns."""
-    end_s, times_ns, values = time.monotonic() + seconds, [], []
+def _receive(consumer: Consumer, seconds: float) -> list[tuple[int, bytes]]:
+    """What arrives in so long, and when, in ns."""
+    end_s, arrived = time.monotonic() + seconds, []
     while time.monotonic() < end_s:
-        messages = [one for one in consumer.consume(1_000, 0.002) if one.error() is None]
+        messages = consumer.consume(1_000, 0.002)
         now_ns = time.time_ns()
-        times_ns += [now_ns] * len(messages)
-        values += [one.value() or b"" for one in messages]
+        arrived += [(now_ns, message.value() or b"") for message in messages if message.error() is None]
+    return arrived
+
+
+def _came(arrived: list[tuple[int, bytes]]) -> NDArray[np.int64]:
+    """Of each result: when it arrived, and when the later of its records was sent, in ns."""
+    pairs = pairs_of([value for _, value in arrived])
     # A pair that is taken back is no result.
-    came = [
-        (at, max(left, right)) for at, (left, right, sign) in zip(times_ns, pairs_of(values), strict=True) if sign > 0
-    ]
+    came = [(at, max(left, right)) for (at, _), (left, right, sign) in zip(arrived, pairs, strict=True) if sign > 0]
     return np.array(came, dtype=np.int64).reshape(-1, 2)
 
 
