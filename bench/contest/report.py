@@ -32,7 +32,7 @@ Shown = Callable[[float], str]
 def write_report(results: Path, page: Path, plots: Path) -> None:
     """The plots, and the page between its markers; what stands around them stays."""
     found = {kind: read(results, kind) for kind in KINDS}
-    figures = {kind: one["measurements"] for kind, one in found.items()}
+    figures = {kind: list(map(_judged, one["measurements"])) for kind, one in found.items()}
     drawn = draw(figures, plots)
     text = page.read_text() if page.is_file() else _NEW_PAGE
     before, _, rest = text.partition(BEGIN)
@@ -41,6 +41,11 @@ def write_report(results: Path, page: Path, plots: Path) -> None:
     lines = figure_lines(found, figures, {name: _relative(path, page) for name, path in drawn.items()})
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join([f"{before}{BEGIN}", *lines, f"{END}{rest.partition(END)[2]}"]))
+
+
+def _judged(one: Found) -> Found:
+    """Without a completeness that cannot be known: what a run that was cut short lacks may have been on its way."""
+    return one if one.get("is_through", True) or one.get("complete") == 1 else one | {"complete": None}
 
 
 def _relative(path: Path, page: Path) -> str:
