@@ -23,6 +23,9 @@ _NONE: Final = "-"
 _ROUGH_S: Final = 3.0
 """A steady part that is shorter holds too few batches of whoever works in batches."""
 
+_NEARLY: Final = 0.95
+"""Of the input."""
+
 _ROUGH: Final = f"A rate with ~ is rough: its steady part was shorter than {_ROUGH_S:.0f} s in some run."
 
 Found = dict[str, Any]
@@ -44,8 +47,14 @@ def write_report(results: Path, page: Path, plots: Path) -> None:
 
 
 def _judged(one: Found) -> Found:
-    """Without a completeness that cannot be known: what a run that was cut short lacks may have been on its way."""
-    return one if one.get("is_through", True) or one.get("complete") == 1 else one | {"complete": None}
+    """Without what cannot be known.
+
+    What a run lacks that was cut short long before its end may have been on its way; Spark's stores hold no rows, as it
+    tells it, where it is not to count them.
+    """
+    is_judged = one.get("is_through", True) or one.get("complete") == 1 or one.get("reached", 0.0) > _NEARLY
+    unknown = {} if is_judged else {"complete": None}
+    return one | unknown | ({"state_rows": None} if one.get("state_rows") == 0 else {})
 
 
 def _relative(path: Path, page: Path) -> str:
