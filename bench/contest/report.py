@@ -35,7 +35,14 @@ Shown = Callable[[float], str]
 def write_report(results: Path, page: Path, plots: Path) -> None:
     """The plots, and the page between its markers; what stands around them stays."""
     found = {kind: read(results, kind) for kind in KINDS}
-    figures = {kind: list(map(_judged, one["measurements"])) for kind, one in found.items()}
+    order = {name: place for place, name in enumerate([*CONTENDERS, engine.NAME])}
+    figures = {
+        # Trials have names of their own, behind those of the contenders.
+        kind: sorted(
+            map(_judged, one["measurements"]), key=lambda run: order.index(run["contender"].partition(": ")[0])
+        )
+        for kind, one in found.items()
+    }
     drawn = draw(figures, plots)
     text = page.read_text() if page.is_file() else _NEW_PAGE
     before, _, rest = text.partition(BEGIN)
