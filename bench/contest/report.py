@@ -35,14 +35,13 @@ Shown = Callable[[float], str]
 def write_report(results: Path, page: Path, plots: Path) -> None:
     """The plots, and the page between its markers; what stands around them stays."""
     found = {kind: read(results, kind) for kind in KINDS}
-    order = {name: place for place, name in enumerate([*CONTENDERS, engine.NAME])}
-    figures = {
+    order = {name: number for number, name in enumerate([*CONTENDERS, engine.NAME])}
+
+    def place(run: Found) -> int:
         # Trials have names of their own, behind those of the contenders.
-        kind: sorted(
-            map(_judged, one["measurements"]), key=lambda run: order.index(run["contender"].partition(": ")[0])
-        )
-        for kind, one in found.items()
-    }
+        return order.get(run["contender"].partition(": ")[0], len(order))
+
+    figures = {kind: sorted(map(_judged, one["measurements"]), key=place) for kind, one in found.items()}
     drawn = draw(figures, plots)
     text = page.read_text() if page.is_file() else _NEW_PAGE
     before, _, rest = text.partition(BEGIN)
