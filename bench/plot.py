@@ -73,14 +73,17 @@ class Panel:
     y_scale: str = "linear"
 
 
-def plot_lines(path: Path, panels: Sequence[Panel]) -> None:
-    """Write ``path`` as PNG and as SVG: two panels a row at most, one legend for all below them."""
+def plot_lines(path: Path, panels: Sequence[Panel], looks: Sequence[str] = ()) -> None:
+    """Write ``path`` as PNG and as SVG: two panels a row at most, one legend for all below them.
+
+    ``looks``: contenders in an order that is the same for several plots, so that each looks the same in all of them.
+    """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(4.6 * columns, 3.1 * rows), squeeze=False, layout="constrained")
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
-    names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
+    names = list(dict.fromkeys([*looks, *(name for panel in panels for name in panel.lines)]))
     for axis, panel in zip(axes.flat, panels, strict=False):
         _draw(axis, panel.lines, names)
         axis.set_xscale("log")

@@ -23,6 +23,9 @@ _NONE: Final = "-"
 _ROUGH_S: Final = 3.0
 """A steady part that is shorter holds too few batches of whoever works in batches."""
 
+_LOOKS: Final = (*CORE, "Spark tumbling window", "Flink interval join", "pass-through", engine.NAME)
+"""The lines that are in several plots."""
+
 _NEARLY: Final = 0.95
 """Of the input."""
 
@@ -385,7 +388,7 @@ def draw(figures: dict[str, list[Found]], folder: Path) -> dict[str, Path]:
     panels["latency"] = _latency_panels(figures["latency"])
     for name, found in panels.items():
         if any(panel.lines for panel in found):
-            plot_lines(drawn[name], found)
+            plot_lines(drawn[name], found, _LOOKS)
     has = {"throughput": bool(rates)} | {name: any(panel.lines for panel in found) for name, found in panels.items()}
     return {name: path for name, path in drawn.items() if has[name]}
 
