@@ -192,7 +192,7 @@ def main() -> int:
     rows = [(name, spread(found, 1), f"{statistics.median(found) / reference:.2f}") for name, found in rates.items()]
     lines = table(["held", "thousand records/s (min / median / max)", "of the first"], rows)
     heads = ["minutes of events joined", "records held", "snapshot of a unit, bytes", "Spark's folder, kB"]
-    shown = growth[:: max(1, len(growth) // 10)]
+    shown = growth[:: max(1, len(growth) // 20)]
     lines += table(heads, [_minutes(row) for row in shown])
     ran = about() | {"records": options.records}
     write(options.report, "The state of the stage in Spark", ran, {"rates": rates, "growth": growth}, lines)
