@@ -21,8 +21,8 @@ from typing import Any, Final
 import numpy as np
 from confluent_kafka import Producer, TopicPartition
 
-from bench.kafka import BATCH, PARTITIONS, THINGS, start_pass_through
-from bench.pipeline import FIRST_MS, Application, about, make_topic, own_kafka
+from bench.kafka import BATCH, THINGS, start_pass_through
+from bench.pipeline import FIRST_MS, PARTITIONS, Application, about, make_topic, own_kafka
 from bench.report import spread, table, write
 from broker.partitioner import partition_of
 from broker.settings import KafkaSettings

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from bench.kafka import PARTITIONS, produce, seconds_between
-from bench.pipeline import Application, about, make_topic, own_kafka
+from bench.kafka import produce, seconds_between
+from bench.pipeline import PARTITIONS, Application, about, make_topic, own_kafka
 from bench.report import spread, table, write
 from broker.settings import KafkaSettings
 from broker.stack.ports import choose_port

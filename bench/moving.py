@@ -22,8 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaException
 
-from bench.kafka import PARTITIONS
-from bench.pipeline import Application, about, make_topic, own_kafka
+from bench.pipeline import PARTITIONS, Application, about, make_topic, own_kafka
 from bench.report import spread, table, write
 from broker.settings import KafkaSettings
 from joiner.run.clients import log_range, make_reader, read_to_end

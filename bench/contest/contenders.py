@@ -2,12 +2,11 @@
 
 A contender is a list of commands. All are given the same `Job`, and everything else is seen from outside. A peer is a
 script in bench/peers, which is run as ``PYTHON bench/peers/NAME.py BOOTSTRAP DATA OUT --partitions N --state FOLDER
-[--width-ms W] [--variant V] …``. Of one whose script or environment is not there, the reason is told instead.
+[--width-ms W] [--variant V] …``. Of one whose environment cannot be made, the reason is told instead.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from confluent_kafka import KafkaException
 
 from bench.contest.workloads import Workload
 from bench.kafka import BATCH
+from bench.peers import environments
 from bench.pipeline import PARTITIONS, Application
 from broker.settings import KafkaSettings
 from broker.stack.errors import StackError
@@ -142,27 +142,24 @@ class _Script:
         return self.name.startswith("spark")
 
     def command(self, job: Job, *given: str) -> list[str]:
-        """What is run. `NotHereError` where there is no script, or no environment for it."""
-        path = PEERS / f"{self.name}.py"
-        if not path.is_file():
-            raise NotHereError(f"bench/peers/{path.name} is not there")
-        python, more = (sys.executable, ["--jars", _spark_jars()]) if self.is_spark else self._environment()
+        """What is run. `NotHereError` where there is no environment for it."""
+        start = self._start()
+        more: list[str] = []
         if self.takes_lateness:
             # Spark reads the partitions to different times, and has one watermark for all.
             more += ["--lateness-ms", str(job.lateness_ms + (10_000 if self.is_spark else 0))]
         more += ["--width-ms", str(self.widths * job.width_ms)] if self.has_window else []
         more += self.for_latency if job.is_for_latency else ()
-        base = [python, str(path), job.kafka.bootstrap_servers, job.data, job.out, "--partitions", str(PARTITIONS)]
+        base = [*start, job.kafka.bootstrap_servers, job.data, job.out, "--partitions", str(PARTITIONS)]
         return [*base, "--state", str(job.state), *more, *given]
 
-    def _environment(self) -> tuple[str, list[str]]:
-        engine, folder = self.name.partition("_")[0], parts_folder(CACHE)
+    def _start(self) -> list[str]:
+        if self.is_spark:
+            return [sys.executable, str(PEERS / f"{self.name}.py"), "--jars", _spark_jars()]
         try:
-            environments = importlib.import_module("bench.peers.environments")
-            python = str(environments.interpreter(engine, folder, print))
-            return python, ["--jars", str(environments.flink_jars(folder, print))] if engine == "flink" else []
-        except (ImportError, OSError, StackError) as error:
-            raise NotHereError(f"no environment for {engine}: {error}") from error
+            return environments.command(self.name, parts_folder(CACHE), print)
+        except (OSError, StackError) as error:
+            raise NotHereError(f"no environment for {self.name}: {error}") from error
 
 
 def _of_script(

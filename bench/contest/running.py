@@ -388,9 +388,11 @@ def judge(results: Results, expected: Expected, watch: Watch, ended_s: float) ->
     rate = steady(results.at_s)
     if rate is not None:
         share, first_s, last_s = rate
-        # Of what was reached, a part may have come behind the cut.
-        came = compare(expected, results.left, results.right, settled).found / max(1, comparison.found)
-        rows = share * (came or 1.0) * found["rows"]
+        rows = share * found["rows"]
+        if settled is not None:
+            # Of what was reached, a part may have come behind the cut.
+            came = compare(expected, results.left, results.right, settled).found / max(1, comparison.found)
+            rows *= came or 1.0
         own_s, kafka_s = watch.between(first_s, last_s)
         found |= {
             "records_per_s": rows / (last_s - first_s),
