@@ -69,7 +69,8 @@ def test_what_kafka_forgot_to_end_is_there_once_and_what_was_rolled_back_is_not(
     again.wait_for_units()
     if "open that Kafka should have ended" not in again.text():
         pytest.skip("this Kafka ended everything by itself")
-    assert again.text().count("; settling it up to") == PARTITIONS
+    # How many it forgets is a matter of moments. One that the joiner overlooked would hold up its unit for ever.
+    assert 1 <= again.text().count("; settling it up to") <= PARTITIONS
     app.wait_until_through()
     assert again.stop() == 0
     app.verify()

@@ -6,6 +6,8 @@ A Unix socket in a folder that only this user may enter connects the two, as Spa
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -74,7 +76,16 @@ class _PlanReader(DataSourceStreamReader):
         if self._driver is None:
             self._driver = Client(self._socket, "AF_UNIX")
         self._driver.send_bytes(msgspec.json.encode(start))
-        return cast("dict[str, Any]", msgspec.json.decode(self._driver.recv_bytes()))
+        try:
+            answer = self._driver.recv_bytes()
+        except EOFError as error:
+            raise ConnectionError("the driver answers no more") from error
+        return cast("dict[str, Any]", msgspec.json.decode(answer))
+
+    def stop(self) -> None:
+        """End at once where Spark has hung up: pyspark would try to tell it so, and show a user the trace of that."""
+        if isinstance(sys.exception(), EOFError):
+            os._exit(0)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """All in one: the rows are few and small."""
