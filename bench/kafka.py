@@ -127,7 +127,7 @@ def run_pass_through(kafka: KafkaSettings, data: str, _folder: Path, *, of_units
 def run_joiner(kafka: KafkaSettings, data: str, folder: Path, processes: int) -> float:
     """The same of the joiner, in as many processes; a second one takes half of the units from the first as it comes."""
     application = Application(kafka, folder, f"join-{uuid.uuid4().hex[:8]}", PARTITIONS, data=data)
-    running = [application.start(str(number)) for number in range(processes)]
+    running = [application.start(instance=str(number)) for number in range(processes)]
     try:
         application.wait_until_through(running)
     finally:

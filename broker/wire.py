@@ -146,6 +146,13 @@ class _RawTimeRecord(msgspec.Struct):
     id: Name
 
 
+class _RawTimeSide(msgspec.Struct):
+    quantity: str
+    phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
+    result: float
+    id: str
+
+
 class Unreadable(ValueError):
     """An input that is no record and no mark; its text is the reason, for the dead letters."""
 
@@ -155,6 +162,7 @@ _raw_times = msgspec.json.Decoder(_RawTimeRecord)
 _marks = msgspec.json.Decoder(Mark)
 _anything = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _rejected = msgspec.json.Decoder(Rejected)
+_sides = msgspec.json.Decoder(_RawTimeSide)
 _encoder = msgspec.json.Encoder()
 
 
@@ -242,15 +250,29 @@ def _time_ns(value: int | str | bytes, unit: str) -> int:
         raise Unreadable(str(error)) from error
 
 
-def encode(message: Record | Mark | Joined | Told | Rejected) -> bytes:
-    """The JSON bytes of a message."""
+def encode(message: Record | Mark | Joined | Told | Rejected | str) -> bytes:
+    """The JSON bytes of a message, or of a text in one."""
     return _encoder.encode(message)
 
 
 def encode_all(messages: Sequence[Record | Joined | Told | Rejected]) -> list[bytes]:
     """The JSON bytes of many messages, quicker than one by one."""
     # No message has a line break in it: in texts it is written as \n.
-    return _encoder.encode_lines(messages).split(b"\n")[:-1]
+    return encode_lines(messages).split(b"\n")[:-1]
+
+
+def encode_lines(values: Sequence[Any]) -> bytes:
+    """The JSON of many messages or of parts of them, each with a line break behind it."""
+    return _encoder.encode_lines(values)
+
+
+def decode_sides(lines: bytes) -> list[Side]:
+    """Sides of results as `encode_lines` writes them; the times are what their text says, as it stands there."""
+    # A copy of each time's text, which would keep all of the lines otherwise.
+    return [
+        Side(one.quantity, cast("int", msgspec.Raw(bytes(one.phenomenonTime))), one.result, one.id)
+        for one in _sides.decode_lines(lines)
+    ]
 
 
 def decode_joined(value: bytes) -> _JoinedIn:
@@ -266,11 +288,6 @@ def decode_rejected(value: bytes) -> Rejected:
 def pair_id(join: str, unit: int, left_seq: int, right_seq: int) -> str:
     """The identity of a pair: the join, the unit, and the two offsets."""
     return f"{join}:{unit}:{left_seq}:{right_seq}"
-
-
-def pair_ids(join: str, unit: int, left_seq: Sequence[int], right_seq: Sequence[int]) -> list[str]:
-    """As `pair_id`, of many."""
-    return [f"{join}:{unit}:{left}:{right}" for left, right in zip(left_seq, right_seq, strict=True)]
 
 
 def reject(

@@ -34,13 +34,15 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import compress
 from typing import Final, TypeVar
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
 
-from broker.wire import Joined, Rejected, Told
+from broker.wire import Rejected, Told
 from joiner.run.clients import TIMEOUT_S, log_range, make_producer, make_reader, read_to_end, timed_out
+from joiner.run.outlet import Results
 from joiner.run.progress import Progress, encode, unsettled_key
 from joiner.run.readers import Readers, reading
 from joiner.run.settings import JoinerSettings
@@ -143,7 +145,7 @@ def settle(
     draw_line(settings, unit, transactions, progress)
     effects = effects_again()
     topics = settings.topics
-    effects.joined = _missing(settings, unit, topics.out, effects.joined)
+    effects.joined = _missing_results(settings, unit, effects.joined)
     effects.late = _missing(settings, unit, topics.late, effects.late)
     effects.rejected = _missing(settings, unit, topics.rejected, effects.rejected)
     effects.unmatched = _missing(settings, unit, topics.unmatched, effects.unmatched)
@@ -195,18 +197,30 @@ class _Named(msgspec.Struct):
     id: str = ""
 
 
-_Written = TypeVar("_Written", bound=Joined | Told | Rejected)
+_Written = TypeVar("_Written", bound=Told | Rejected)
 
 
 def _missing(settings: JoinerSettings, unit: int, topic: str, wanted: list[_Written]) -> list[_Written]:
-    """Which of these results, late or unmatched records or dead letters are not visible at their partition's end."""
+    """Which of these late or unmatched records or dead letters are not visible at their partition's end."""
+    there = _ids_there(settings, unit, topic, len(wanted))
+    return [one for one in wanted if one.id not in there]
+
+
+def _missing_results(settings: JoinerSettings, unit: int, wanted: Results) -> Results:
+    """The same of results."""
+    there = _ids_there(settings, unit, settings.topics.out, len(wanted))
+    missing = [_id_of(value) not in there for value in wanted.values]
+    return Results(list(compress(wanted.keys, missing)), list(compress(wanted.values, missing)))
+
+
+def _ids_there(settings: JoinerSettings, unit: int, topic: str, wanted: int) -> set[str]:
+    """What is visible at a partition's end, where so many messages are looked for."""
     if not wanted:
-        return []
+        return set()
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
         low, high = log_range(consumer, topic, unit)
-        start = max(low, high - max(_TAIL, _TAIL_FACTOR * len(wanted)))
-        there = {_id_of(record.value()) for record in read_to_end(consumer, topic, unit, start, high)}
-    return [one for one in wanted if one.id not in there]
+        start = max(low, high - max(_TAIL, _TAIL_FACTOR * wanted))
+        return {_id_of(record.value()) for record in read_to_end(consumer, topic, unit, start, high)}
 
 
 def _id_of(value: bytes | None) -> str:

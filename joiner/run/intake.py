@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import compress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from broker.bulk import encode_sides, read_plain
 from broker.partitioner import partition_of
+from broker.texts import Texts, decimals, glue
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
-from broker.wire import Mark, Record, Rejected, Side, Unreadable, decode_data, decode_records, reject
+from broker.wire import Mark, Record, Rejected, Side, Unreadable, decode_data, decode_records, encode_lines, reject
 from joiner.core.arguments import ALL_KEYS
 from joiner.core.order import Segments, segment_starts
 from joiner.run.clients import EOF_CODE
-from joiner.run.payloads import Rows, sizes
+from joiner.run.payloads import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,6 +105,22 @@ def sort_messages(
     return batches, ends, errors
 
 
+class Records(NamedTuple):
+    """n records of one topic: offsets, times in ns, their texts, values, and what results show of them."""
+
+    seq: Ints
+    ts_ns: Ints
+    thing: Texts
+    quantity: Texts
+    id: Texts
+    result: NDArray[np.float64]
+    shown: Texts
+
+    def take(self, which: Ints) -> Records:
+        """Those of an index."""
+        return Records._make(column.take(which) for column in self)
+
+
 @dataclass
 class SideInput:
     """What a batch holds for one side of one join, in log order: records with the hashes of their ids, and marks.
@@ -178,11 +195,11 @@ class Keys:
             self._number[thing] = number
         return number
 
-    def numbers(self, things: Sequence[str]) -> Ints | None:
+    def numbers(self, things: Texts) -> Ints | None:
         """Those of many; None where some do not belong here."""
-        if not self._number.keys() >= set(things) and any(self.number(thing) is None for thing in things):
-            return None
-        return np.fromiter(map(self._number.__getitem__, things), dtype=np.int64, count=len(things))
+        which, first = things.distinct()
+        found = [self.number(thing.decode()) for thing in things.take(first).each()]
+        return None if None in found else np.array(found, dtype=np.int64).take(which)
 
     def keep(self, known: Ints) -> None:
         """Forget all things but those of these numbers, whose own are free from now on."""
@@ -247,43 +264,41 @@ class TopicReader:
 
     def _take_together(self, intake: Intake, messages: Messages) -> bool:
         """Take messages all of which are records with nothing to say against; False: they are not, nothing is taken."""
-        records = decode_records(messages.value)
-        times_ns = None if records is None else _plain_times_ns(records, self._time_unit)
-        if records is None or times_ns is None:
+        records = _read_together(messages, self._time_unit)
+        # One limit of time for all, which is too strict for some: then each is judged by its own.
+        if records is None or int(records.ts_ns.max()) > min(messages.append_ms) * 1_000_000 + self._ahead_max_ns:
             return False
-        # One limit for all, which is too strict for some: then each is judged by its own.
-        if int(times_ns.max()) > min(messages.append_ms) * 1_000_000 + self._ahead_max_ns:
-            return False
-        quantities, seq = [record.quantity for record in records], _int64(messages.offset)
-        targets = {quantity: self._by_quantity.get(quantity, self._whole) for quantity in set(quantities)}
-        if not all(targets.values()):
-            chosen = [bool(targets[quantity]) for quantity in quantities]
-            records, quantities = list(compress(records, chosen)), list(compress(quantities, chosen))
-            which = np.flatnonzero(chosen)
-            times_ns, seq = times_ns.take(which), seq.take(which)
-        keys = self._keys.numbers([record.thing for record in records])
+        number, first = records.quantity.distinct()
+        names = [name.decode() for name in records.quantity.take(first).each()]
+        takers = [self._by_quantity.get(name, self._whole) for name in names]
+        if not all(takers):
+            which = np.array([bool(sides) for sides in takers]).take(number).nonzero()[0]
+            records, number = records.take(which), number.take(which)
+        keys = self._keys.numbers(records.thing)
         if keys is None:
             return False
-        intake.not_selected += len(messages) - len(records)
-        intake.selected += len(records)
-        if records:
-            self._share_out(intake, quantities, rows_of(seq, keys, times_ns, records))
+        intake.not_selected += len(messages) - len(number)
+        intake.selected += len(number)
+        if len(number):
+            self._share_out(intake, records, keys, number, takers)
         return True
 
-    def _share_out(self, intake: Intake, quantities: list[str], rows: Rows) -> None:
-        """Give the records to the sides that select their quantities."""
-        number = {quantity: at for at, quantity in enumerate(dict.fromkeys(quantities))}
-        numbers = np.fromiter(map(number.__getitem__, quantities), dtype=np.intp, count=len(quantities))
-        takers = [self._by_quantity.get(quantity, self._whole) for quantity in number]
+    def _share_out(
+        self, intake: Intake, records: Records, keys: Ints, number: Ints, takers: list[list[tuple[int, int]]]
+    ) -> None:
+        """Give the records to the sides that take their quantities; ``takers`` by the quantities' numbers."""
+        rows = Rows(records.seq, keys, records.ts_ns, records.result, records.shown)
         for target in sorted({target for sides in takers for target in sides}):
             wanted = np.array([target in sides for sides in takers])
-            mine = rows if wanted.all() else rows.take(wanted.take(numbers).nonzero()[0])
+            which = None if wanted.all() else wanted.take(number).nonzero()[0]
+            mine, ids = (rows, records.id) if which is None else (rows.take(which), records.id.take(which))
             side = self._side(intake, target)
+            if side.mixed:
+                ids = glue(records.quantity if which is None else records.quantity.take(which), b"\0", ids)
             side.parts.append(mine)
-            names = (
-                [f"{one.quantity}\0{one.id}" for one in mine.shown] if side.mixed else [one.id for one in mine.shown]
-            )
-            side.identities.append(identities(names))
+            # Only records of one stream, key and time are ever compared by it, so that two different ids are taken for
+            # one with a chance of 2**-64 for each pair of records that share all of these.
+            side.identities.append(ids.hashes())
 
     def _take_singly(self, intake: Intake, messages: Messages) -> None:
         for offset, append_ms, value in zip(messages.offset, messages.append_ms, messages.value, strict=True):
@@ -311,8 +326,9 @@ class TopicReader:
             return
         key = self._checked_key(append_ms, record.thing, ts_ns)
         intake.selected += 1
-        rows = rows_of(_int64([offset]), _int64([key]), _int64([ts_ns]), [record])
-        self._share_out(intake, [record.quantity], rows)
+        records = records_of(_int64([offset]), _int64([ts_ns]), [record])
+        takers = [self._by_quantity.get(record.quantity, self._whole)]
+        self._share_out(intake, records, _int64([key]), _int64([0]), takers)
 
     def _take_mark(self, intake: Intake, offset: int, append_ms: int, mark: Mark, ts_ns: int) -> None:
         if mark.quantity is None:
@@ -355,57 +371,44 @@ class TopicReader:
         return side
 
 
-def _plain_times_ns(records: Sequence[Record], unit: str) -> Ints | None:
-    """The times of records, in ns; None where some are no integers in range, and have to be looked at singly."""
-    unit_ns, given = UNIT_NS[unit], [record.phenomenonTime for record in records]
-    if set(map(type, given)) != {int}:
+def _read_together(messages: Messages, unit: str) -> Records | None:
+    """The records that messages are, with times in whole units; None where some have to be looked at singly."""
+    seq = _int64(messages.offset)
+    plain = read_plain(messages.value)
+    if plain is not None:
+        times_ns = _times_ns(plain.time, unit)
+        if times_ns is None:
+            return None
+        shown = encode_sides(plain.quantity, decimals(plain.time), plain.result, plain.id)
+        return Records(seq, times_ns, plain.thing, plain.quantity, plain.id, plain.result, shown)
+    records = decode_records(messages.value)
+    if records is None or any(type(record.phenomenonTime) is not int for record in records):
         return None
     try:
-        times = np.array(given, dtype=np.int64)
+        times = np.array([record.phenomenonTime for record in records], dtype=np.int64)
     except OverflowError:
         return None
+    times_ns = _times_ns(times, unit)
+    return None if times_ns is None else records_of(seq, times_ns, records)
+
+
+def _times_ns(times: Ints, unit: str) -> Ints | None:
+    """Times in ns; None where some are out of range."""
+    unit_ns = UNIT_NS[unit]
     if times.min() < -(-TIME_MIN_NS // unit_ns) or times.max() > TIME_MAX_NS // unit_ns:
         return None
     return times * unit_ns
 
 
-def rows_of(seq: Ints, key: Ints, ts_ns: Ints, records: Sequence[Record]) -> Rows:
-    """The columns of records. The loops are those of ``map``: there is one of these for every record."""
-    results, ids = [record.result for record in records], [record.id for record in records]
-    shown = map(
-        Side,
-        [record.quantity for record in records],
-        [record.phenomenonTime for record in records],
-        results,
-        ids,
+def records_of(seq: Ints, ts_ns: Ints, records: Sequence[Record]) -> Records:
+    """The columns of records that were read as objects."""
+    sides = [Side(one.quantity, one.phenomenonTime, one.result, one.id) for one in records]
+    things, quantities, ids = (
+        Texts.of([text.encode() for text in texts])
+        for texts in zip(*((one.thing, one.quantity, one.id) for one in records), strict=True)
     )
-    values = np.array(results, dtype=np.float64)
-    return Rows(seq, key, ts_ns, values, np.fromiter(shown, object, len(results)), sizes(ids))
-
-
-def identities(ids: Sequence[str]) -> Ints:
-    """A 64-bit hash of each id, the same in every process: equal ids are the same event delivered twice.
-
-    Only records of one stream, key and time are ever compared by it, so that two different ids are taken for
-    one with a chance of 2**-64 for each pair of records that share all of these.
-    """
-    texts = [text.encode() for text in ids]
-    lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-    width = -(-max(int(lengths.max()), 1) // 8) * 8
-    words = np.array(texts, dtype=f"S{width}").view("<u8").reshape(len(texts), -1)
-    state = lengths.astype(np.uint64) * _MIX
-    for column in range(words.shape[1]):
-        mixed = (state ^ words[:, column]) * _MIX
-        mixed ^= mixed >> np.uint64(32)
-        # An id's hash must not depend on how long the other ids of its batch are.
-        state = np.where(lengths > 8 * column, mixed, state)
-    state *= _FINISH
-    state ^= state >> np.uint64(29)
-    return state.view(np.int64)
-
-
-_MIX: Final = np.uint64(0x9E3779B97F4A7C15)
-_FINISH: Final = np.uint64(0xBF58476D1CE4E5B9)
+    result = np.array([one.result for one in records], dtype=np.float64)
+    return Records(seq, ts_ns, things, quantities, ids, result, Texts.of_lines(encode_lines(sides)))
 
 
 def _int64(values: list[int]) -> Ints:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, Self, overload
 
 import msgspec
 import numpy as np
 
+from broker.bulk import JoinedColumns, encode_joined
+from broker.texts import Texts, decimals, glue
 from broker.times import UNIT_NS, mean_text
-from broker.wire import Joined, Record, Rejected, Side, encode, pair_ids, reject
+from broker.wire import Record, Rejected, Side, decode_sides, encode, encode_lines, pair_id, reject
 from joiner.functions import NUMBER_KINDS, Columns, JoinFunction, load_function
 from joiner.run.payloads import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
     from joiner.run.settings import JoinerSettings, JoinSettings
@@ -23,20 +25,63 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
+class Things(NamedTuple):
+    """The things of n records: those that differ, and the number of each record's among them (int64, shape (n,))."""
+
+    names: list[str]
+    number: Ints
+
+    def texts(self) -> Texts:
+        """Each as JSON."""
+        return Texts.of([encode(name) for name in self.names]).take(self.number)
+
+    def each(self) -> list[str]:
+        """Each by itself."""
+        return [self.names[number] for number in self.number.tolist()]
+
+    def keys(self) -> list[bytes]:
+        """Each as the key of a message in Kafka."""
+        names = [name.encode() for name in self.names]
+        return [names[number] for number in self.number.tolist()]
+
+
 class Pairs(NamedTuple):
     """n pairs of one join: the records, their things, and the engine's ordinals (int64, shape (n,))."""
 
     left: Rows
     right: Rows
-    things: list[str]
+    things: Things
     left_ordinal: Ints
     right_ordinal: Ints
 
-    def only(self, at: int) -> Pairs:
-        """One of them."""
-        here = slice(at, at + 1)
-        left, right = self.left.part(at, at + 1), self.right.part(at, at + 1)
-        return Pairs(left, right, self.things[here], self.left_ordinal[here], self.right_ordinal[here])
+    def __len__(self) -> int:
+        return len(self.left_ordinal)
+
+    def take(self, which: Ints) -> Pairs:
+        """Those of an index."""
+        return Pairs(
+            self.left.take(which),
+            self.right.take(which),
+            self.things._replace(number=self.things.number.take(which)),
+            self.left_ordinal.take(which),
+            self.right_ordinal.take(which),
+        )
+
+
+@dataclass
+class Results:
+    """Results as they are written: the key and the value of each."""
+
+    keys: list[bytes] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iadd__(self, more: Results) -> Self:
+        self.keys += more.keys
+        self.values += more.values
+        return self
 
 
 class Outlet:
@@ -50,33 +95,52 @@ class Outlet:
         self._time_unit = settings.events.time_unit
         self._function = load_function(join.function)
 
-    def results(self, pairs: Pairs) -> tuple[list[Joined], list[Rejected]]:
+    def results(self, pairs: Pairs) -> tuple[Results, list[Rejected]]:
         """One result for each pair, in order, and a dead letter for each pair whose function failed."""
-        means = mean_times(pairs.left.ts_ns, pairs.right.ts_ns, self._time_unit)
         values, reasons = _evaluate(self._function, pairs)
-        joined = list(
-            map(
-                Joined,
-                pairs.things,
-                repeat(self._join.output),
-                means,
-                values,
-                pair_ids(self._join.name, self._unit, pairs.left.seq.tolist(), pairs.right.seq.tolist()),
-                pairs.left.shown.tolist(),
-                pairs.right.shown.tolist(),
-                _ties(pairs.left_ordinal, pairs.right_ordinal),
-            )
+        failed = []
+        if reasons:
+            which = np.array(sorted(reasons), dtype=np.int64)
+            failed = self._dead_letters(pairs.take(which), [reasons[at] for at in which.tolist()])
+            which = np.setdiff1d(np.arange(len(pairs)), which)
+            pairs, values = pairs.take(which), [values[at] for at in which.tolist()]
+        columns = JoinedColumns(
+            pairs.things.texts(),
+            mean_times(pairs.left.ts_ns, pairs.right.ts_ns, self._time_unit),
+            Texts.of_lines(encode_lines(values)),
+            pairs.left.seq,
+            pairs.right.seq,
+            pairs.left.shown,
+            pairs.right.shown,
+            pairs.left_ordinal,
+            pairs.right_ordinal,
         )
-        if not reasons:
-            return joined, []
-        failed = [self._dead_letter(joined[at], reason) for at, reason in sorted(reasons.items())]
-        return [one for at, one in enumerate(joined) if at not in reasons], failed
+        written = encode_joined(columns, self._join.output, self._join.name, self._unit)
+        return Results(pairs.things.keys(), written), failed
 
-    def _dead_letter(self, pair: Joined, reason: str) -> Rejected:
-        left, right = (encode(record_of(pair.thing, side)) for side in (pair.left, pair.right))
-        value = b'{"left":' + left + b',"right":' + right + b"}"
-        why = f"the joining function {self._join.function} of join {self._join.name!r}: {reason}"
-        return reject(value, why, source=self._source, topic=self._topic, partition=self._unit, identity=pair.id)
+    def _dead_letters(self, pairs: Pairs, reasons: list[str]) -> list[Rejected]:
+        records = (
+            [encode(record_of(thing, side)) for thing, side in zip(pairs.things.each(), sides_of(rows), strict=True)]
+            for rows in (pairs.left, pairs.right)
+        )
+        return [
+            reject(
+                b'{"left":' + left + b',"right":' + right + b"}",
+                f"the joining function {self._join.function} of join {self._join.name!r}: {reason}",
+                source=self._source,
+                topic=self._topic,
+                partition=self._unit,
+                identity=pair_id(self._join.name, self._unit, left_seq, right_seq),
+            )
+            for left, right, left_seq, right_seq, reason in zip(
+                *records, pairs.left.seq.tolist(), pairs.right.seq.tolist(), reasons, strict=True
+            )
+        ]
+
+
+def sides_of(rows: Rows) -> list[Side]:
+    """What results show of records, as objects."""
+    return decode_sides(glue(rows.shown, b"\n").joined())
 
 
 def record_of(thing: str, side: Side) -> Record:
@@ -90,24 +154,45 @@ def mean_time(left_ns: int, right_ns: int, unit: str) -> int | msgspec.Raw:
     return msgspec.Raw(mean_text(left_ns, right_ns, unit).encode()) if rest else whole
 
 
-def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> list[int | msgspec.Raw]:
-    """As `mean_time`, of n pairs of times."""
+def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> Texts:
+    """As `mean_time`, of n pairs of times, as JSON."""
     unit_ns = UNIT_NS[unit]
     (left, left_rest), (right, right_rest) = np.divmod(left_ns, unit_ns), np.divmod(right_ns, unit_ns)
     # Rounded down, without the sum, which an int64 may not hold.
     whole = (left & right) + ((left ^ right) >> 1)
     if left_rest.any() or right_rest.any() or (whole < 0).any():
-        return [mean_time(one, other, unit) for one, other in zip(left_ns.tolist(), right_ns.tolist(), strict=True)]
-    has_half = ((left ^ right) & 1).tolist()
-    return [msgspec.Raw(b"%d.5" % mean) if half else mean for mean, half in zip(whole.tolist(), has_half, strict=True)]
+        means = [mean_time(one, other, unit) for one, other in zip(left_ns.tolist(), right_ns.tolist(), strict=True)]
+        return Texts.of_lines(encode_lines(means))
+    has_half = ((left ^ right) & 1).astype(bool)
+    return glue(decimals(whole), Texts.repeated(b".5", len(whole)).where(has_half))
 
 
-def _ties(left_ordinal: Ints, right_ordinal: Ints) -> Iterable[str]:
-    """The names of n pairs among those of equal times; empty where there are no such."""
-    if not (left_ordinal.any() or right_ordinal.any()):
-        return repeat("")
-    ordinals = zip(left_ordinal.tolist(), right_ordinal.tolist(), strict=True)
-    return [f"{left}-{right}" if left or right else "" for left, right in ordinals]
+class _Later(Sequence[str]):
+    """Texts that are made when somebody looks at them, as few functions do."""
+
+    def __init__(self, make: Callable[[], list[str]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        return self._make()
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        return self._texts[at]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._texts == list(other)
+
+    __hash__ = None  # type: ignore[assignment] # as a list
 
 
 def _evaluate(function: JoinFunction, pairs: Pairs) -> tuple[list[float] | list[dict[str, float]], dict[int, str]]:
@@ -116,7 +201,7 @@ def _evaluate(function: JoinFunction, pairs: Pairs) -> tuple[list[float] | list[
     A function that raises on a batch is asked again for each pair, so that one bad pair costs only itself. It gets
     new columns each time: it may have altered those that it was given.
     """
-    count = len(pairs.things)
+    count = len(pairs)
     try:
         values = _call(function, _columns(pairs.left, pairs.things), _columns(pairs.right, pairs.things))
     except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, SystemExit too; signals come otherwise
@@ -137,16 +222,17 @@ def _evaluate_singly(
 ) -> tuple[list[float] | list[dict[str, float]], dict[int, str]]:
     values: list[object] = []
     reasons = {}
-    for at in range(len(pairs.things)):
-        value, why = _evaluate(function, pairs.only(at))
+    for at in range(len(pairs)):
+        value, why = _evaluate(function, pairs.take(np.array([at])))
         values.append(value[0])
         if why:
             reasons[at] = why[0]
     return values, reasons  # type: ignore[return-value] # numbers or pairs of them, as the function gives
 
 
-def _columns(rows: Rows, things: list[str]) -> Columns:
-    return Columns(rows.result.copy(), rows.ts_ns.copy(), list(things), [one.id for one in rows.shown])
+def _columns(rows: Rows, things: Things) -> Columns:
+    ids = _Later(lambda: [side.id for side in sides_of(rows)])
+    return Columns(rows.result.copy(), rows.ts_ns.copy(), _Later(things.each), ids)
 
 
 def _call(function: JoinFunction, left: Columns, right: Columns) -> NDArray[np.float64]:

@@ -1,34 +1,40 @@
 """The form of a unit's snapshot: what its buffers hold, and the rows beside them, as columns.
 
 Of a row, all but three texts are numbers: its quantity is one of a few; its time as it was given follows from the time
-in ns, unless it was no plain number of the configured unit; its id is written as it is.
+in ns, unless it was no plain number of the configured unit; its id is written as JSON has it.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, cast
 
 import msgspec
 import numpy as np
 
+from broker.bulk import encode_sides, find_fields
+from broker.texts import Texts, decimals
 from broker.times import UNIT_NS
-from broker.wire import Side
+from broker.wire import encode_lines
 from joiner.core import snapshot
 from joiner.core.errors import NewerSnapshotError, SnapshotError
-from joiner.run.payloads import Rows, sizes
+from joiner.run.outlet import sides_of
+from joiner.run.payloads import Rows
 
-VERSION: Final = 3
-"""2 had no free numbers among its things, and is read as it is."""
+VERSION: Final = 4
+"""2 had no free numbers among its things, and is read as it is; it and 3 had the ids one by one."""
 
 _OLDEST: Final = 2
 
 
 class SavedRows(msgspec.Struct):
-    """n rows. ``times``: each one's time as JSON, or nothing where all of them follow from those in ns."""
+    """n rows. ``times``: each one's time as JSON, or nothing where all of them follow from those in ns.
+
+    ``ids`` one after the other, as JSON without quotes; their lengths are a column.
+    """
 
     columns: bytes
     quantities: list[str]
-    ids: list[str]
+    ids: bytes | list[str]
     times: bytes
 
 
@@ -68,42 +74,47 @@ def decode(data: bytes) -> Saved:
 
 def save_rows(rows: Rows, time_unit: str) -> SavedRows:
     """Rows as they are kept."""
-    shown: list[Side] = rows.shown.tolist()
-    quantities = [one.quantity for one in shown]
-    number = {quantity: at for at, quantity in enumerate(dict.fromkeys(quantities))}
-    times: list[Any] = [one.phenomenonTime for one in shown]
-    # A bool would equal 0 or 1; what is read as a time never is one.
-    plain = times == (rows.ts_ns // UNIT_NS[time_unit]).tolist()
+    fields, times = find_fields(rows.shown, with_thing=False), b""
+    if fields is not None and fields.time.integers() is not None:
+        number, first = fields.quantity.distinct()
+        quantities, ids = [one.decode() for one in fields.quantity.take(first).each()], fields.id
+    else:
+        sides = sides_of(rows)
+        given = [bytes(cast("msgspec.Raw", side.phenomenonTime)) for side in sides]
+        if given != decimals(rows.ts_ns // UNIT_NS[time_unit]).each():
+            times = b"[" + b",".join(given) + b"]"
+        number, first = Texts.of([side.quantity.encode() for side in sides]).distinct()
+        quantities = [sides[at].quantity for at in first.tolist()]
+        ids = _escaped([side.id for side in sides])
     columns = {
         "seq": rows.seq,
         "key": rows.key,
         "ts_ns": rows.ts_ns,
         "result": rows.result.view(np.int64),
-        "quantity": np.fromiter(map(number.__getitem__, quantities), dtype=np.int64, count=len(quantities)),
+        "quantity": number,
+        "id_length": ids.lengths(),
     }
-    packed = snapshot.pack({}, columns)
-    return SavedRows(packed, list(number), [one.id for one in shown], b"" if plain else msgspec.json.encode(times))
+    return SavedRows(snapshot.pack({}, columns), quantities, ids.joined(), times)
 
 
 def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
     """Inverse of `save_rows`. Raises `SnapshotError` or msgspec.DecodeError."""
     _, columns = snapshot.unpack(saved.columns)
-    result = columns["result"].view(np.float64)
-    times = _times_of(saved.times) if saved.times else (columns["ts_ns"] // UNIT_NS[time_unit]).tolist()
-    quantities = np.array(saved.quantities, dtype=object).take(columns["quantity"])
-    shown = map(Side, quantities.tolist(), times, result.tolist(), saved.ids)
-    numbers = columns["seq"], columns["key"], columns["ts_ns"]
-    return Rows(*numbers, result, np.fromiter(shown, object, len(result)), sizes(saved.ids))
-
-
-def _times_of(data: bytes) -> list[Any]:
-    """Times as they were given: whole numbers and texts, and of other numbers the text that tells them exactly."""
-    given = msgspec.json.decode(data, type=list[msgspec.Raw])
-    return [_time_of(bytes(one)) for one in given]
-
-
-def _time_of(given: bytes) -> int | str | msgspec.Raw:
+    seq, key, ts_ns, result = columns["seq"], columns["key"], columns["ts_ns"], columns["result"].view(np.float64)
+    if saved.times:
+        times = Texts.of([bytes(one) for one in msgspec.json.decode(saved.times, type=list[msgspec.Raw])])
+    else:
+        times = decimals(ts_ns // UNIT_NS[time_unit])
     try:
-        return msgspec.json.decode(given, type=int | str)
-    except msgspec.ValidationError:
-        return msgspec.Raw(given)
+        ids = _escaped(saved.ids) if isinstance(saved.ids, list) else Texts.of_lengths(saved.ids, columns["id_length"])
+        shown = encode_sides(_escaped(saved.quantities).take(columns["quantity"]), times, result, ids)
+    except (ValueError, KeyError, IndexError) as error:
+        message = f"its rows do not fit together: {error}"
+        raise SnapshotError(message) from error
+    return Rows(seq, key, ts_ns, result, shown)
+
+
+def _escaped(texts: list[str]) -> Texts:
+    """As JSON has them, without their quotes."""
+    whole = Texts.of_lines(encode_lines(texts))
+    return Texts(whole.data, whole.start + 1, whole.end - 1)

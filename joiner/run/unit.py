@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from broker.wire import Joined, Late, Rejected, Unmatched, encode_all
+from broker.wire import Late, Rejected, Unmatched, encode_all
 from joiner.core.engine import LocalStreamBuffer, Step
 from joiner.core.errors import NewerSnapshotError, SnapshotError
 from joiner.run.arrivals import Arrivals
 from joiner.run.intake import LEFT, RIGHT, Keys, Messages, SideInput, TopicReader
-from joiner.run.outlet import Outlet, Pairs, record_of
+from joiner.run.outlet import Outlet, Pairs, Results, Things, record_of, sides_of
 from joiner.run.pausing import GO_ON_BELOW, Lead
 from joiner.run.payloads import Payloads
 from joiner.run.progress import JoinProgress
@@ -55,7 +55,7 @@ class UnitStopped(Exception):
 class Effects:
     """What a batch brought forth, to be written in one transaction."""
 
-    joined: list[Joined] = field(default_factory=list)
+    joined: Results = field(default_factory=Results)
     late: list[Late] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     unmatched: list[Unmatched] = field(default_factory=list)
@@ -72,12 +72,10 @@ class Effects:
 
     def messages(self, topics: TopicSettings) -> Outgoing:
         """What is to be written, by topic."""
-        keyed = (
-            (topics.out, [one.thing for one in self.joined], encode_all(self.joined)),
-            (topics.late, [one.record.thing for one in self.late], encode_all(self.late)),
-            (topics.unmatched, [one.record.thing for one in self.unmatched], encode_all(self.unmatched)),
-        )
-        found: Outgoing = {topic: (list(map(str.encode, things)), values) for topic, things, values in keyed if values}
+        found: Outgoing = {topics.out: (self.joined.keys, self.joined.values)} if len(self.joined) else {}
+        for topic, told in ((topics.late, self.late), (topics.unmatched, self.unmatched)):
+            if told:
+                found[topic] = ([one.record.thing.encode() for one in told], encode_all(told))
         if self.rejected:
             found[topics.rejected] = ([None] * len(self.rejected), encode_all(self.rejected))
         return found
@@ -257,9 +255,14 @@ class Unit:
             self._tell_of_records(join, step, effects)
         self._forget(join, step)
 
-    def _things_of(self, keys: Ints) -> list[str]:
+    def _things_of(self, keys: Ints) -> Things:
         things = self._keys.things
-        return [things[key] for key in keys.tolist()]
+        is_there = np.zeros(len(things), dtype=bool)
+        is_there[keys] = True
+        there = is_there.nonzero()[0]
+        number = np.empty(len(things), dtype=np.int64)
+        number[there] = np.arange(len(there))
+        return Things([things[key] for key in there.tolist()], number.take(keys))
 
     def _count(self, step: Step) -> None:
         self.counts["pairs"] += len(step.left_seq)
@@ -305,7 +308,9 @@ class Unit:
                 seq,
                 record_of(thing, shown),
             )
-            for seq, thing, shown in zip(told_seq.tolist(), self._things_of(rows.key), rows.shown, strict=True)
+            for seq, thing, shown in zip(
+                told_seq.tolist(), self._things_of(rows.key).each(), sides_of(rows), strict=True
+            )
         ]
 
     def _forget(self, join: int, step: Step) -> None:

@@ -17,6 +17,7 @@ from broker.times import TIME_MAX_NS, TIME_MIN_NS
 from joiner.run import intake
 from joiner.run.intake import Intake, Keys, Messages, TopicReader
 from joiner.run.outlet import mean_time, mean_times
+from joiner.run.payloads import Rows
 from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, make_settings
 
 _DAY_MS = 86_400_000
@@ -92,12 +93,16 @@ def _read(values: list[bytes | None], joins: list[dict[str, Any]], partitions: i
     sides = {
         target: [
             msgspec.json.encode(column)
-            for column in [*_tolist(side.rows()), _tolist(side.marks() or ()), _tolist(side.columns() or ())]
+            for column in [*_columns(side.rows()), _tolist(side.marks() or ()), _tolist(side.columns() or ())]
         ]
         for target, side in sorted(found.sides.items())
     }
     letters = [msgspec.to_builtins(letter) for letter in found.rejected]
     return sides, letters, found.not_selected, found.marks, found.selected, keys.things
+
+
+def _columns(rows: Rows) -> list[Any]:
+    return [*_tolist(rows[:-1]), rows.shown.each()]
 
 
 def _tolist(columns: Iterable[NDArray[Any]]) -> list[Any]:
@@ -129,8 +134,4 @@ _TIMES = st.integers(TIME_MIN_NS, TIME_MAX_NS) | st.integers(-5, 5) | st.integer
 def test_the_mean_of_many_times_is_that_of_each(pairs: list[tuple[int, int]], unit: str) -> None:
     left, right = np.array(pairs, dtype=np.int64).T
     expected = [mean_time(one, other, unit) for one, other in pairs]
-    assert [_text(mean) for mean in mean_times(left, right, unit)] == [_text(mean) for mean in expected]
-
-
-def _text(mean: int | msgspec.Raw) -> bytes:
-    return msgspec.json.encode(mean)
+    assert mean_times(left, right, unit).each() == [msgspec.json.encode(mean) for mean in expected]

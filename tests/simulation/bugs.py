@@ -252,9 +252,9 @@ def replay_writes() -> AbstractContextManager[None]:
     def wrong(self: Any, batches: Any, ends: Any, *, silent: bool = False) -> Effects:
         effects = apply(self, batches, ends)
         kept = self.__dict__.setdefault("_unsent", Effects())
-        effects = Effects(kept.joined + effects.joined, kept.late + effects.late, kept.rejected + effects.rejected)
-        self.__dict__["_unsent"] = effects if silent else Effects()
-        return Effects() if silent else effects
+        kept.add(effects)
+        self.__dict__["_unsent"] = kept if silent else Effects()
+        return Effects() if silent else kept
 
     return _changed(Unit, "apply", wrong)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.wire import Side
 from joiner import ALL_KEYS
-from joiner.run.intake import LEFT, RIGHT, Intake, Keys, TopicReader, identities
+from joiner.run.intake import LEFT, RIGHT, Intake, Keys, TopicReader
+from joiner.run.outlet import sides_of
 from joiner.run.settings import JoinerSettings
 from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, batch, make_settings, message, record, thing_of
 
@@ -154,29 +154,6 @@ def test_quantities_of_one_event_are_no_duplicates_on_a_side_that_takes_all() ->
     assert second == again
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("e0", 890113962054944154),
-        ("a", 7150357289660981469),
-        ("12345678", 7569011107262455245),
-        ("123456789", -4043350506085741224),
-        ("ä" * 256, -5016818662928339589),
-    ],
-)
-def test_an_id_has_the_same_number_in_every_process_and_batch(text: str, number: int) -> None:
-    alone = identities([text])[0]
-    assert alone == number
-    for others in ([], ["x"], ["y" * 300], ["", "z" * 8]):
-        assert identities([*others, text, *others])[len(others)] == alone
-
-
-def test_ids_that_differ_only_at_the_end_or_in_length_have_other_numbers() -> None:
-    texts = ["", "\0", "\0\0", "a", "a\0", "a" * 8, "a" * 9, "a" * 8 + "\0", *(f"e{n}" for n in range(5000))]
-    assert len(set(identities(texts).tolist())) == len(texts)
-
-
 def test_a_kept_record_is_the_one_that_came() -> None:
-    (kept,) = read(make_settings(), record(0, "speed", BASE_MS + 0.5, 2.5)).sides[0, LEFT].rows().shown
-    assert isinstance(kept, Side)
+    (kept,) = sides_of(read(make_settings(), record(0, "speed", BASE_MS + 0.5, 2.5)).sides[0, LEFT].rows())
     assert (kept.result, kept.id) == (2.5, "e0")

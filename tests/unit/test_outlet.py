@@ -13,8 +13,8 @@ import pytest
 from broker.times import UNIT_NS
 from broker.wire import Record, encode
 from joiner.functions import BUILT_IN, load_function
-from joiner.run.intake import rows_of
-from joiner.run.outlet import Outlet, Pairs, mean_time
+from joiner.run.intake import records_of
+from joiner.run.outlet import Outlet, Pairs, Things, mean_time
 from joiner.run.payloads import Rows
 from tests.unit.joiner_inputs import POWER, make_settings
 
@@ -22,7 +22,8 @@ from tests.unit.joiner_inputs import POWER, make_settings
 def rows(results: list[float], times_ns: list[int], first_seq: int) -> Rows:
     seq = np.arange(first_seq, first_seq + len(results))
     records = [Record("a", "q", at, result, f"id {result}") for result, at in zip(results, times_ns, strict=True)]
-    return rows_of(seq, np.zeros_like(seq), np.array(times_ns, dtype=np.int64), records)
+    columns = records_of(seq, np.array(times_ns, dtype=np.int64), records)
+    return Rows(seq, np.zeros_like(seq), columns.ts_ns, columns.result, columns.shown)
 
 
 def results(
@@ -36,12 +37,12 @@ def results(
     pairs = Pairs(
         rows([left for left, _ in values], [at for at, _ in times], 0),
         rows([right for _, right in values], [at for _, at in times], 100),
-        ["a"] * count,
+        Things(["a"], np.zeros(count, dtype=np.int64)),
         ordinals[:, 0],
         ordinals[:, 1],
     )
     joined, failed = Outlet(settings, settings.join[0], 4).results(pairs)
-    return [json.loads(encode(one)) for one in joined], [json.loads(encode(one)) for one in failed]
+    return [json.loads(value) for value in joined.values], [json.loads(encode(one)) for one in failed]
 
 
 @pytest.mark.parametrize(

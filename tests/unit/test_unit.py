@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from broker.wire import decode_joined
 from joiner.core import snapshot
 from joiner.run import saved
 from joiner.run.settings import JoinerSettings
@@ -94,7 +95,7 @@ def test_an_event_that_is_delivered_twice_counts_once() -> None:
     unit = Unit(make_settings(), 0, {DATA: 0})
     sent = [record(n, "speed", BASE_MS, identity="same") for n in range(3)]
     effects = apply(unit, [*sent, record(3, "torque", BASE_MS), record(4, "torque", BASE_MS, identity="e3")])
-    assert [one.id for one in effects.joined] == ["power:0:0:3"]
+    assert [decode_joined(value).id for value in effects.joined.values] == ["power:0:0:3"]
     assert unit.counts["duplicates"] == 3
 
 
@@ -122,7 +123,7 @@ def test_an_unmatched_record_is_named_as_a_pair_without_the_other_half() -> None
             record(4, "speed", BASE_MS + 20_000),
         ],
     )
-    assert [one.id for one in effects.joined] == ["power:0:2:1"]
+    assert [decode_joined(value).id for value in effects.joined.values] == ["power:0:2:1"]
     assert [(one.id, one.side, one.offset, one.record.quantity) for one in effects.unmatched] == [
         ("power:0:0:", "left", 0, "speed"),
         ("power:0::3", "right", 3, "torque"),
@@ -253,14 +254,14 @@ def test_sides_that_share_a_topic_cannot_wait_for_each_other() -> None:
 
 
 def test_a_buffer_is_full_by_the_bytes_of_its_records_too() -> None:
-    unit = Unit(make_settings(application={"buffer_bytes_max": 10_000}), 0, {DATA: 0})
+    unit = Unit(make_settings(application={"buffer_bytes_max": 6_000}), 0, {DATA: 0})
     apply(unit, [record(n, "speed", BASE_MS + n, identity="x" * 100 + str(n)) for n in range(10)])
-    with pytest.raises(UnitStopped, match=r"holds 20 records .*, more than .*buffer_bytes_max = 10000"):
+    with pytest.raises(UnitStopped, match=r"holds 20 records .*, more than .*buffer_bytes_max = 6000"):
         apply(unit, [record(n, "speed", BASE_MS + n, identity="x" * 100 + str(n)) for n in range(10, 20)])
 
 
 def test_the_bytes_of_what_is_held_are_the_same_after_a_restart_and_none_when_nothing_is() -> None:
-    settings = make_settings({**POWER, "tolerance": "1s"}, application={"buffer_bytes_max": 3_000})
+    settings = make_settings({**POWER, "tolerance": "1s"}, application={"buffer_bytes_max": 2_000})
     unit = Unit(settings, 0, {DATA: 0})
     apply(unit, [record(n, "speed", BASE_MS + n) for n in range(6)])
     again = Unit.restore(settings, 0, unit.snapshot())
@@ -268,7 +269,7 @@ def test_the_bytes_of_what_is_held_are_the_same_after_a_restart_and_none_when_no
         apply(one, [record(6, "torque", BASE_MS + 10_000), record(7, "speed", BASE_MS + 10_000)])
         assert one.held() == 2, "what is too far away from all that comes has gone"
         apply(one, [record(n, "speed", BASE_MS + 10_000 + n) for n in range(8, 12)])
-        with pytest.raises(UnitStopped, match=r"holds 7 .*about 3,3\d\d bytes"):
+        with pytest.raises(UnitStopped, match=r"holds 7 .*about 2,2\d\d bytes"):
             apply(one, [record(12, "speed", BASE_MS + 10_012)])
 
 

@@ -17,7 +17,6 @@ from broker.wire import (
     decode_rejected,
     encode,
     pair_id,
-    pair_ids,
     reject,
 )
 
@@ -159,4 +158,3 @@ def test_a_payload_without_a_place_is_named_by_its_hash() -> None:
 
 def test_a_pair_is_named_by_join_unit_and_offsets() -> None:
     assert pair_id("power", 3, 10, 11) == "power:3:10:11"
-    assert pair_ids("power", 3, [10, 12], [11, 9]) == ["power:3:10:11", "power:3:12:9"]

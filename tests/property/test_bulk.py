@@ -1,0 +1,158 @@
+"""Do columns of records and results have the very bytes and values that the wire forms have, one by one?"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from broker.bulk import JoinedColumns, encode_joined, encode_sides, find_fields, read_plain
+from broker.texts import Texts, decimals
+from broker.wire import (
+    NAME_LENGTH_MAX,
+    Joined,
+    Record,
+    Side,
+    Unreadable,
+    decode_data,
+    decode_sides,
+    encode,
+    encode_lines,
+    pair_id,
+)
+
+_NAMES = st.text("aZ09 .:-_/~", min_size=1, max_size=9) | st.text(min_size=1, max_size=3)
+_NUMBERS = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False).map(json.dumps),
+    st.integers(-(10**20), 10**20).map(str),
+    st.sampled_from(["0", "-0", "-0.0", "1e5", "1E+5", "1e-400", "1e400", "0.1e1", "12345678901234567890.5"]),
+    st.text("0123456789+-.eE", min_size=1, max_size=6),
+)
+_TIMES = st.integers(-5, 10**18).map(str) | st.sampled_from(["0", "-0", "01", "1.0", "1e3", "9" * 19, '"x"', "true"])
+_BLANKS = st.sampled_from(["", " ", "\n\t\r "])
+_OTHERS = st.sampled_from(['"more":1', '"thing":"a"', '"result":null', "", '"mark":1'])
+
+
+@st.composite
+def _values(draw: st.DrawFn) -> bytes:
+    """A value that is a record, more or less."""
+    escape = draw(st.booleans())
+    names = [json.dumps(draw(_NAMES), ensure_ascii=escape) for _ in range(3)]
+    fields = [f'"{name}":{text}' for name, text in zip(("thing", "quantity", "id"), names, strict=True)]
+    fields += [f'"phenomenonTime":{draw(_TIMES)}', f'"result":{draw(_NUMBERS)}']
+    fields = draw(st.permutations(fields)) if draw(st.booleans()) else fields
+    if draw(st.integers(0, 9)) == 0:
+        fields.insert(draw(st.integers(0, 5)), draw(_OTHERS))
+    blank = draw(_BLANKS)
+    whole = blank + "{" + blank + f"{blank},{blank}".join(one.replace(":", blank + ":" + blank, 1) for one in fields)
+    whole += blank + "}" + blank
+    cut = draw(st.integers(0, len(whole) * 10))
+    return whole[:cut].encode(errors="surrogatepass")
+
+
+@settings(max_examples=1000, deadline=None)
+@given(value=_values())
+@example(b'{"thing":"' + b"a" * NAME_LENGTH_MAX + b'","quantity":"q","phenomenonTime":1,"result":1,"id":"x"}')
+@example(b'{"thing":"' + b"a" * (NAME_LENGTH_MAX + 1) + b'","quantity":"q","phenomenonTime":1,"result":1,"id":"x"}')
+@example(b'{"thing":"a","quantity":"q","phenomenonTime":1,"result":1,"id":""}')
+@example(b'{"thing":"\x7f","quantity":"q","phenomenonTime":1,"result":1,"id":"x"}')
+@example(b'{"thing":"\xff","quantity":"q","phenomenonTime":1,"result":1,"id":"x"}')
+@example(b'{"thing":"a\n","quantity":"q","phenomenonTime":1,"result":1,"id":"x"}')
+@example(b'{"thing":"a","quantity":"q","phenomenonTime":1,"result":1,"id":"x",}')
+@example(b'{"thing":"a" "quantity":"q","phenomenonTime":1,"result":1,"id":"x"}')
+@example(b'{"thing":"a","quantity":"q","phenomenonTime":1,"result":1,"id":"x"}}')
+@example(b"{}")
+@example(b"{")
+@example(b"")
+def test_what_is_read_as_plain_is_the_record_that_the_wire_form_says(value: bytes) -> None:
+    plain = read_plain([value, value])
+    if plain is None:
+        return
+    try:
+        record, _ = decode_data(value, "ns")
+    except Unreadable as reason:
+        raise AssertionError(value) from reason
+    assert isinstance(record, Record)
+    assert plain.thing.each() == [record.thing.encode()] * 2
+    assert (plain.time.tolist(), plain.result.tolist()) == ([record.phenomenonTime] * 2, [record.result] * 2)
+    side = Side(record.quantity, record.phenomenonTime, record.result, record.id)
+    shown = encode_sides(plain.quantity, decimals(plain.time), plain.result, plain.id)
+    assert shown.each() == [msgspec.json.encode(side)] * 2
+    again = find_fields(shown, with_thing=False)
+    assert again is not None
+    assert (again.quantity.each()[1], again.id.each()[1]) == (record.quantity.encode(), record.id.encode())
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    texts=st.lists(st.text("aZ09 .:-_/~", min_size=1, max_size=9), min_size=3, max_size=3),
+    time=st.integers(-(10**17), 10**17),
+    result=st.floats(allow_nan=False, allow_infinity=False),
+)
+def test_records_as_the_connector_writes_them_are_plain(texts: list[str], time: int, result: float) -> None:
+    thing, quantity, identity = texts
+    assert read_plain([encode(Record(thing, quantity, time, result, identity))]) is not None
+
+
+_SIDES = st.builds(
+    Side,
+    st.text(min_size=1),
+    st.integers(0, 10**17),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(min_size=1),
+)
+_SEQ = st.integers(0, 2**62)
+_RESULTS = st.floats(allow_nan=False, allow_infinity=False)
+_PAIRS = st.tuples(
+    st.text(min_size=1),
+    st.integers(0, 2**62),
+    _RESULTS | st.fixed_dictionaries({"left": _RESULTS, "right": _RESULTS}),
+    _SEQ,
+    _SEQ,
+    _SIDES,
+    _SIDES,
+    st.integers(0, 2),
+    st.integers(0, 2),
+)
+
+
+def _json(values: list[Any]) -> Texts:
+    return Texts.of_lines(encode_lines(values))
+
+
+def _int64(values: list[int]) -> NDArray[np.int64]:
+    return np.array(values, dtype=np.int64)
+
+
+@settings(max_examples=300, deadline=None)
+@given(pairs=st.lists(_PAIRS, min_size=1, max_size=4), output=st.text(min_size=1), join=st.text(min_size=1))
+def test_results_have_the_bytes_that_each_has_alone(pairs: list[tuple[Any, ...]], output: str, join: str) -> None:
+    thing, time, result, left_seq, right_seq, left, right, one, other = map(list, zip(*pairs, strict=True))
+    columns = JoinedColumns(
+        _json(thing),
+        _json(time),
+        _json(result),
+        _int64(left_seq),
+        _int64(right_seq),
+        _json(left),
+        _json(right),
+        _int64(one),
+        _int64(other),
+    )
+    expected = []
+    for thing, time, result, left_seq, right_seq, left, right, one, other in pairs:
+        tie = f"{one}-{other}" if one or other else ""
+        identity = pair_id(join, 5, left_seq, right_seq)
+        expected.append(encode(Joined(thing, output, time, result, identity, left, right, tie)))
+    assert encode_joined(columns, output, join, 5) == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(sides=st.lists(_SIDES, max_size=4))
+def test_sides_come_back_from_their_lines(sides: list[Side]) -> None:
+    assert encode_lines(decode_sides(encode_lines(sides))) == encode_lines(sides)

@@ -1,0 +1,85 @@
+"""Are columns of texts what the texts themselves are?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from broker.texts import Texts, decimals, glue
+
+
+def _texts(texts: list[str]) -> Texts:
+    return Texts.of([text.encode() for text in texts])
+
+
+def _hashes(texts: list[str]) -> list[int]:
+    return list(_texts(texts).hashes().tolist())
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("e0", 890113962054944154),
+        ("a", 7150357289660981469),
+        ("12345678", 7569011107262455245),
+        ("123456789", -4043350506085741224),
+        ("ä" * 256, -5016818662928339589),
+    ],
+)
+def test_an_id_has_the_same_number_in_every_process_and_batch(text: str, number: int) -> None:
+    alone = _hashes([text])[0]
+    assert alone == number
+    for others in ([], ["x"], ["y" * 300], ["", "z" * 8]):
+        assert _hashes([*others, text, *others])[len(others)] == alone
+
+
+def test_ids_that_differ_only_at_the_end_or_in_length_have_other_numbers() -> None:
+    texts = ["", "\0", "\0\0", "a", "a\0", "a" * 8, "a" * 9, "a" * 8 + "\0", *(f"e{n}" for n in range(5000))]
+    assert len(set(_hashes(texts))) == len(texts)
+
+
+def test_texts_come_back_as_they_were_put_in() -> None:
+    texts = [b"a", b"", b"\n", b"bc", b"\0"]
+    assert Texts.of(texts).each() == texts
+    assert Texts.of([]).each() == []
+    assert Texts.of_lines(b"a\n\nbc\n").each() == [b"a", b"", b"bc"]
+    assert Texts.of_lines(b"").each() == []
+    assert Texts.together([Texts.of(texts), Texts.of([]), Texts.of(texts).take(np.array([3, 0]))]).each() == [
+        *texts,
+        b"bc",
+        b"a",
+    ]
+
+
+def test_columns_are_glued_row_by_row() -> None:
+    left, right = _texts(["a", "", "ccc"]), _texts(["1", "22", ""]).take(np.array([2, 1, 0]))
+    assert glue(b"<", left, b":", right, b"", b">").each() == [b"<a:>", b"<:22>", b"<ccc:1>"]
+    assert glue(left.where(np.array([False, True, True]))).each() == [b"", b"", b"ccc"]
+    assert len(glue(b"x", Texts.of([]))) == 0
+
+
+def test_texts_that_differ_are_numbered_as_they_come() -> None:
+    texts = ["b", "a", "b", "", "a", "ba", ""]
+    number, first = _texts(texts).distinct()
+    assert number.tolist() == [0, 1, 0, 2, 1, 3, 2]
+    assert first.tolist() == [0, 1, 3, 5]
+    many = [f"thing {at % 1000}" for at in range(5000)]
+    number, first = _texts(many).distinct()
+    assert (number.tolist(), first.tolist()) == ([at % 1000 for at in range(5000)], list(range(1000)))
+
+
+@pytest.mark.parametrize("number", [0, 7, -7, 10, -10, 99, 100, 2**63 - 1, -(2**63), 10**18, -(10**18)])
+def test_integers_are_written_in_plain_digits(number: int) -> None:
+    assert decimals(np.array([5, number])).each() == [b"5", str(number).encode()]
+
+
+@pytest.mark.parametrize("text", ["0", "5", "-5", "120", "9" * 18, "-" + "9" * 18])
+def test_plain_digits_are_read_as_integers(text: str) -> None:
+    found = _texts(["1", text]).integers()
+    assert found is not None
+    assert found.tolist() == [1, int(text)]
+
+
+@pytest.mark.parametrize("text", ["", "-", "-0", "01", "-01", "+1", "1.0", "1e3", " 1", "1 ", "9" * 19, "a", "/", ":"])
+def test_other_numbers_are_left_to_others(text: str) -> None:
+    assert _texts(["1", text]).integers() is None
