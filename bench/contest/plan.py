@@ -33,7 +33,7 @@ class Sizes:
     width_records: int = 300_000
     turns: dict[str, int] = field(default_factory=lambda: {"throughput": 3})
     limits: Limits = field(default_factory=lambda: Limits(budget_s=25.0))
-    short_limits: Limits = field(default_factory=lambda: Limits(budget_s=12.0))
+    short_limits: Limits = field(default_factory=lambda: Limits(budget_s=12.0, quiet_s=12.0))
     widths_ms: tuple[int, ...] = (10, 100, 1_000, 10_000)
     rates: tuple[int, ...] = (1_000, 5_000, 20_000)
     latency_s: float = 9.0
@@ -118,6 +118,8 @@ def _of_widths(turn: int, sizes: Sizes) -> Iterator[Measurement]:
     for width_ms in sizes.widths_ms:
         for name in (SPARK_BEST.name, "Spark tumbling window", FLINK):
             yield Measurement("widths", name, "varying gaps", turn, width_ms=width_ms)
+    for name in (SPARK_BEST.name, FLINK):
+        yield _finding("widths", name, "varying gaps", turn, SHARES[0])
 
 
 def _finding(kind: str, name: str, workload: str, turn: int, share: float) -> Measurement:

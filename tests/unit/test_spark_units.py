@@ -15,7 +15,16 @@ from joiner.run.meters import Meters, Told
 from joiner.run.pausing import SILENT_S, Lead
 from joiner.run.progress import JoinProgress, Progress
 from joiner.run.transaction import Aborted, Fenced, SnapshotPlace
-from joiner.spark.application.plans import Outcome, Plan, Turn, decode_outcome, decode_plan, encode_outcome, encode_plan
+from joiner.spark.application.plans import (
+    Outcome,
+    Plan,
+    Turn,
+    decode_outcome,
+    decode_plan,
+    encode_outcome,
+    encode_plan,
+    share_out,
+)
 from joiner.spark.application.units import Leaving, Served, Units
 from tests.unit.joiner_inputs import DATA, make_settings
 
@@ -116,15 +125,34 @@ def test_a_batch_is_shared_by_the_units_and_each_goes_on_where_it_was() -> None:
     begun(stage)
     stage.serve(0)
     stage.serve(1, at=40)
-    stage.ends = {0: {DATA: 150}, 1: {DATA: 60}}
+    stage.ends = {0: {DATA: 250}, 1: {DATA: 60}}
     first = stage.plans()
-    assert [(plan.unit, plan.begin[DATA], plan.end[DATA]) for plan in first] == [(0, 0, 100), (1, 40, 60)]
+    assert [(plan.unit, plan.begin[DATA], plan.end[DATA]) for plan in first] == [(0, 0, 180), (1, 40, 60)]
     for plan in first:
         stage.bring(plan)
     # Not waiting for the transactions.
-    assert [(plan.unit, plan.begin[DATA], plan.end[DATA]) for plan in stage.plans()] == [(0, 100, 150)]
+    assert [(plan.unit, plan.begin[DATA], plan.end[DATA]) for plan in stage.plans()] == [(0, 180, 250)]
     stage.settle()
-    assert [progress.offsets[DATA] for _, progress, _ in stage.transactions[0].written] == [100]
+    assert [progress.offsets[DATA] for _, progress, _ in stage.transactions[0].written] == [180]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "taken"),
+    [
+        ([], []),
+        ([0, 0], [0, 0]),
+        ([30, 70], [30, 70]),
+        ([50, 200], [50, 50]),
+        ([200, 50], [50, 50]),
+        ([300, 100], [75, 25]),
+        ([1, 300, 100, 0], [1, 74, 24, 0]),
+        ([1_000_000, 60, 60], [99, 1, 1]),
+    ],
+)
+def test_few_that_wait_are_taken_at_once_and_of_others_by_how_many_there_are(
+    waiting: list[int], taken: list[int]
+) -> None:
+    assert share_out(dict(enumerate(waiting)), 100) == dict(enumerate(taken))
 
 
 def test_what_a_worker_brings_is_counted_when_it_is_committed_and_told_as_any_runner_does() -> None:

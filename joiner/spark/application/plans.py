@@ -6,13 +6,16 @@ is all that a shuffle could do; so what is shuffled are ranges, and whoever gets
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Hashable, Mapping
+from typing import Final, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from joiner.run.pausing import Lead
 from joiner.run.progress import JoinProgress
+
+Place = TypeVar("Place", bound=Hashable)
 
 _CODEC: Final = "lz4"
 _LENGTH_BYTES: Final = 8
@@ -64,6 +67,23 @@ class Turn(msgspec.Struct, frozen=True):
 
     number: int = 0
     plans: list[Plan] = msgspec.field(default_factory=list)
+
+
+def share_out(waiting: Mapping[Place, int], room: int) -> dict[Place, int]:
+    """How many records a batch takes of each place, of so many that wait there; it takes ``room`` of them at most.
+
+    Where few wait, all of them, so that they need not wait for others; of the others by how many wait, so that they are
+    through at the same time, and no core is left without work before.
+    """
+    found: dict[Place, int] = {}
+    by_length = sorted(waiting.items(), key=lambda item: item[1])
+    for at, (place, count) in enumerate(by_length):
+        if count > room // (len(by_length) - at):
+            rest = sum(count for _, count in by_length[at:])
+            return found | {place: max(1, room * count // rest) for place, count in by_length[at:]}
+        found[place] = count
+        room -= count
+    return found
 
 
 _outcome = msgspec.msgpack.Decoder(Outcome)

@@ -28,7 +28,7 @@ from joiner.run.recovery import unless_fenced
 from joiner.run.settings import ApplicationSettings, JoinerSettings
 from joiner.run.transaction import Fenced, SnapshotPlace, UnitTransactions
 from joiner.run.unit import Outgoing, UnitStopped
-from joiner.spark.application.plans import Outcome, Plan, Turn
+from joiner.spark.application.plans import Outcome, Plan, Turn, share_out
 
 Ends = Callable[[], Mapping[int, Mapping[str, int]]]
 """The stable ends of the input topics, by unit and topic. Raises KafkaException."""
@@ -190,21 +190,30 @@ class Units:
             self._ask_ends_s = time.monotonic() + _RETRY_WAIT_S
             return last
         with self._lock:
-            share = self._share()
-            plans = []
-            for number, served in sorted(self.served.items()):
-                served.planned = self._plan(number, served, ends.get(number, {}), share)
-                if served.planned is not None:
-                    plans.append(served.planned)
+            plans = self._plans(ends)
             plans = plans or self._wake_up()
             return Turn(last.number + 1, plans) if plans else last
 
-    def _share(self) -> int:
-        """Records of a topic that a unit may read in a batch: so few that a side which runs ahead can be paused."""
-        application, topics = self._settings.application, len(self._settings.input_topics)
-        room = min(application.buffer_records_max, application.buffer_bytes_max // _RECORD_BYTES)
-        wanted = self._settings.spark.batch_records_max // (topics * max(1, len(self.served)))
-        return max(1, min(wanted, room // (2 * topics)))
+    def _plans(self, ends: Mapping[int, Mapping[str, int]]) -> list[Plan]:
+        now_s = time.monotonic()
+        ready = {
+            number: served
+            for number, served in sorted(self.served.items())
+            if now_s >= served.not_before_s and not self._is_short(number, served, ends.get(number, {}))
+        }
+        waiting = {}
+        for number, served in ready.items():
+            self._pause(number, served, ends.get(number, {}))
+            for topic, at in served.reached.items():
+                if topic not in served.paused:
+                    waiting[number, topic] = max(0, ends.get(number, {}).get(topic, at) - at)
+        shares = share_out(waiting, self._settings.spark.batch_records_max)
+        found = []
+        for number, served in self.served.items():
+            served.planned = self._plan(number, served, shares) if number in ready else None
+            if served.planned is not None:
+                found.append(served.planned)
+        return sorted(found, key=lambda plan: plan.unit)
 
     def _wake_up(self) -> list[Plan]:
         """Plans of nothing, from time to time: Spark ends workers that have had no work for a minute."""
@@ -212,16 +221,9 @@ class Units:
             return []
         return [Plan(unit, 0, {}, {}, {}) for unit in range(self._settings.topics.partitions)]
 
-    def _plan(self, number: int, served: Served, ends: Mapping[str, int], share: int) -> Plan | None:
-        now_s = time.monotonic()
-        if now_s < served.not_before_s or self._is_short(number, served, ends):
-            return None
-        self._pause(number, served, ends)
-        begin = served.reached
-        end = {
-            topic: at if topic in served.paused else max(at, min(ends.get(topic, at), at + share))
-            for topic, at in begin.items()
-        }
+    def _plan(self, number: int, served: Served, shares: Mapping[tuple[int, str], int]) -> Plan | None:
+        begin, most = served.reached, self._most()
+        end = {topic: at + min(most, shares.get((number, topic), 0)) for topic, at in begin.items()}
         snapshot = served.snapshot_due(self._settings.application, last=self._is_last)
         if end == begin and not snapshot and served.leaving is None:
             return None
@@ -230,6 +232,12 @@ class Units:
         if served.leaving is not None:
             served.leaving.plan = plan
         return plan
+
+    def _most(self) -> int:
+        """Records of a topic that a unit may read in a batch: so few that a side which runs ahead can be paused."""
+        application, topics = self._settings.application, len(self._settings.input_topics)
+        room = min(application.buffer_records_max, application.buffer_bytes_max // _RECORD_BYTES)
+        return max(1, room // (2 * topics))
 
     def _is_short(self, number: int, served: Served, ends: Mapping[str, int]) -> bool:
         """Whether a log ends before what was read of it: for a moment after an election, else the claim judges."""
