@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help setup demo up down status test test-chaos soak simulation mutations bench bench-engine bench-kafka bench-spark check format lock clean
+.PHONY: help setup demo up down status env dashboards test test-compose test-chaos soak simulation mutations bench bench-engine bench-kafka bench-spark check format lock clean
 
 help: ## this list
 	@printf 'LocalStreamBuffer: what to type\n\n'
@@ -44,7 +44,7 @@ setup: .venv/.ready ## the Python environment, in .venv (quick when nothing chan
 	@touch $@
 
 # Compat mode puts the project's root on the path, so that a new package needs no new install.
-.venv/.ready: .venv/.installed pyproject.toml requirements/runtime.in
+.venv/.ready: .venv/.installed pyproject.toml requirements/services.in requirements/runtime.in
 	$(call say,The project itself into .venv)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index \
 	  --config-settings editable_mode=compat --editable .
@@ -63,6 +63,12 @@ down: ## stop them; the data stays
 status: setup ## what runs where
 	@$(PY) -m broker.stack status
 
+env: ## passwords and tokens for docker-compose.yml, made once at random
+	@$(PYTHON) -m broker.compose.environment
+
+dashboards: setup ## write grafana/dashboards anew, from grafana/generate.py
+	@$(PY) -m grafana.generate
+
 test: setup check ## everything that must pass: checks, all tests, a few chaos seeds
 	$(call say,Tests of rules and logic)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/unit tests/property tests/simulation
@@ -71,6 +77,9 @@ test: setup check ## everything that must pass: checks, all tests, a few chaos s
 	$(call say,Crashes at seeded moments (seeds $(CHAOS_SEEDS)))
 	@$(call chaos,$(CHAOS_SEEDS))
 	@printf '\nPASSED: checks, tests and crashes are all fine.\n'
+
+test-compose: setup ## docker-compose.yml with stand-in images: up, kills, alerts, tester, ten minutes; needs Docker and debootstrap
+	@$(PY) -m pytest tests/compose -rs -v
 
 test-chaos: setup ## many more crashes and limits, about an hour: make test-chaos CHAOS_SEEDS="7-12" CHAOS_REPORT=path
 	@LSB_CHAOS_FULL=1 LSB_CHAOS_REPORT="$(CHAOS_REPORT)" \
@@ -123,9 +132,11 @@ format: setup ## bring the code into its format
 lock: ## pin the newest allowed versions with hashes: requirements/**.txt
 	@command -v uv >/dev/null || { echo 'uv is needed for this one: pip install uv'; exit 2; }
 	$(call say,Resolving)
-	@for set in runtime spark dev peers/flink peers/quix peers/bytewax peers/pathway; do \
+	@for set in services runtime spark dev peers/flink peers/quix peers/bytewax peers/pathway; do \
 	  uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	    --no-emit-index-url --no-emit-find-links $$(case $$set in spark|dev) echo '-c requirements/runtime.txt';; esac) \
+	    --no-emit-index-url --no-emit-find-links \
+	    $$(case $$set in runtime) echo 'requirements/services.in -c requirements/services.txt';; \
+	      spark|dev) echo '-c requirements/runtime.txt';; esac) \
 	    requirements/$$set.in -o requirements/$$set.txt; \
 	done
 

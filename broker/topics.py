@@ -136,35 +136,70 @@ def wait_for_topics(
     ``client_log`` is given the library's own lines. Raises `TopicError`, and KafkaException or
     `broker.settings.SettingsError` for what waiting cannot mend.
     """
-    found: list[dict[str, TopicFacts]] = []
-    failed: list[Exception] = []
-
-    def ask() -> None:
-        try:
-            admin = AdminClient(kafka.client_config(), logger=client_log)
-            while not found and not is_stopping():
-                try:
-                    found.append(ensure_topics(admin, specs))
-                except KafkaException as error:
-                    if not is_passing(error):
-                        raise
-                    log.debug("topics cannot be checked yet: %s", error.args[0].str())
-                    time.sleep(_RETRY_S)
-        except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
-            failed.append(error)
-
+    question = _Question(kafka, specs, is_stopping, log, client_log)
     # In a thread, because a question to an absent Kafka takes half a minute, and a stop must not wait for it.
-    asking = threading.Thread(target=ask, name="topics", daemon=True)
+    asking = threading.Thread(target=question.ask, name="topics", daemon=True)
     asking.start()
     tell_s = time.monotonic() + _TELL_S[0]
-    while asking.is_alive() and not is_stopping():
+    while asking.is_alive() and question.failed is None and not is_stopping():
         asking.join(_LOOK_S)
+        question.listen()
         if time.monotonic() >= tell_s:
             log.warning("Kafka at %s does not answer yet, waiting for it", kafka.bootstrap_servers)
             tell_s += _TELL_S[1]
-    if failed:
-        raise failed[0]
-    return found[0] if found else None
+    if question.failed is not None:
+        raise question.failed
+    return question.found
+
+
+class _Question:
+    """Asks for topics until they are there, or something is wrong that waiting cannot mend."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        specs: Sequence[TopicSpec],
+        is_stopping: Callable[[], bool],
+        log: logging.Logger,
+        client_log: logging.Logger,
+    ) -> None:
+        self.found: dict[str, TopicFacts] | None = None
+        self.failed: Exception | None = None
+        self._kafka = kafka
+        self._specs = specs
+        self._is_stopping = is_stopping
+        self._log = log
+        self._client_log = client_log
+        self._admin: AdminClient | None = None
+
+    def ask(self) -> None:
+        """Until `found` or `failed` is there."""
+        try:
+            config: dict[str, Any] = self._kafka.client_config() | {"error_cb": self._note}
+            self._admin = AdminClient(config, logger=self._client_log)
+            while self.found is None and self.failed is None and not self._is_stopping():
+                try:
+                    self.found = ensure_topics(self._admin, self._specs)
+                except KafkaException as error:
+                    if not is_passing(error):
+                        raise
+                    self._log.debug("topics cannot be checked yet: %s", error.args[0].str())
+                    time.sleep(_RETRY_S)
+        except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
+            self.failed = error
+
+    def listen(self) -> None:
+        """Let the library tell of its connections, which a call that waits for an answer does not."""
+        if self._admin is not None:
+            self._admin.poll(0)
+
+    def _note(self, fault: KafkaError) -> None:
+        if fault.code() in _REFUSALS:
+            self.failed = KafkaException(fault)
+
+
+_REFUSALS: Final = {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001 - the public names of the constants
+"""A wrong login, and a certificate that one of the two does not trust: no waiting mends that."""
 
 
 def is_passing(error: KafkaException) -> bool:

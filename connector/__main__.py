@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import logging
 import signal
 import sys
 import threading
@@ -13,6 +12,7 @@ from types import FrameType
 
 from confluent_kafka import KafkaException
 
+from broker.logs import set_up_logs
 from broker.producer import DeliveryError
 from broker.settings import SettingsError, load_settings
 from broker.topics import TopicError
@@ -42,11 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings file (default: lsb.toml)")
     parser.add_argument("--verbose", action="store_true", help="log details")
     given = parser.parse_args(arguments)
-    logging.basicConfig(
-        level=logging.DEBUG if given.verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    set_up_logs("debug" if given.verbose else "info")
     _calm_collector()
     stop = threading.Event()
     _stop_on_signals(stop)

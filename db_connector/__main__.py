@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaException
 
 from broker.client_log import client_logger
+from broker.logs import set_up_logs
 from broker.metrics import Teller
 from broker.producer import DeliveryError
 from broker.settings import SettingsError, load_settings
@@ -49,7 +50,7 @@ log = logging.getLogger("db_connector")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logs("info")
     # Each wait for an absent database is told by the writer, once; urllib3 would tell each attempt.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     stop = threading.Event()

@@ -6,6 +6,9 @@ import os
 
 from hypothesis import HealthCheck, Phase, settings
 
+# The services that tests start write their logs into files; lines of text are easier to look at and to look for.
+os.environ.setdefault("LSB_LOG", "text")
+
 # Two busy cores make single examples slow without anything being wrong: no deadline for an example.
 settings.register_profile("local", deadline=None, print_blob=True)
 # The same examples in every run, so that a change is judged by itself and not by its luck.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import re
 import sys
@@ -13,6 +12,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
+from broker.logs import set_up_logs
 from broker.settings import SettingsError, load_settings
 from broker.times import parse_duration
 from broker.topics import TopicError
@@ -49,11 +49,7 @@ Exit status: 0 fine, 1 a unit could not go on or Kafka does not answer, 2 wrong 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with its exit status."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(
-        level=options.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    set_up_logs(options.log_level)
     try:
         settings = _load(options)
     except SettingsError as error:

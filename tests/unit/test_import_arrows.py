@@ -258,7 +258,7 @@ def test_published_text_names_no_registry_host() -> None:
 
 
 def test_every_locked_package_has_hashes_and_a_fixed_version() -> None:
-    for name in ("runtime.txt", "dev.txt"):
+    for name in ("services.txt", "runtime.txt", "dev.txt"):
         text = (ROOT / "requirements" / name).read_text(encoding="utf-8").replace("\\\n", " ")
         entries = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
         assert entries
@@ -266,7 +266,7 @@ def test_every_locked_package_has_hashes_and_a_fixed_version() -> None:
 
 
 def test_every_direct_dependency_gives_its_reason() -> None:
-    for name in ("runtime.in", "dev.in"):
+    for name in ("services.in", "runtime.in", "dev.in"):
         for line in (ROOT / "requirements" / name).read_text(encoding="utf-8").splitlines():
             if line and not line.startswith(("#", "-r")):
                 assert re.search(r"# \w", line), f"requirements/{name}: {line} has no reason"

@@ -1,0 +1,40 @@
+# The services of the pipeline in one image: simulator, connector, joiner, db_connector; and the joiner's stage in Spark,
+# which alone has Java, in another. `docker compose build` makes both.
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+
+FROM ${PYTHON_IMAGE} AS packages
+WORKDIR /opt/lsb
+COPY requirements requirements
+RUN python3 -m venv /opt/venv \
+ && /opt/venv/bin/python -m pip install --no-cache-dir --no-compile --require-hashes -r requirements/services.txt
+
+FROM ${PYTHON_IMAGE} AS base
+# The user has a fixed number, so that volumes keep their owner over new images.
+RUN groupadd --gid 10001 lsb && useradd --uid 10001 --gid lsb --no-create-home --home-dir /tmp lsb
+ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/lsb PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+WORKDIR /opt/lsb
+COPY LICENSE ./
+COPY simulator simulator
+COPY broker broker
+COPY connector connector
+COPY joiner joiner
+COPY db_connector db_connector
+
+FROM base AS services
+COPY --from=packages /opt/venv /opt/venv
+# Python's bytecode is made once, here: the root is read-only later.
+RUN python -m compileall -q /opt/lsb /opt/venv/lib
+USER 10001:10001
+CMD ["python", "-m", "joiner", "run", "--config", "/etc/lsb/lsb.toml"]
+
+FROM packages AS spark-packages
+RUN /opt/venv/bin/python -m pip install --no-cache-dir --no-compile --require-hashes -r requirements/spark.txt
+
+FROM base AS spark
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
+ && rm -rf /var/lib/apt/lists/*
+COPY --from=spark-packages /opt/venv /opt/venv
+RUN python -m compileall -q /opt/lsb /opt/venv/lib
+USER 10001:10001
+CMD ["python", "-m", "joiner", "spark", "--config", "/etc/lsb/lsb.toml"]

@@ -1,0 +1,274 @@
+"""The dashboards, written as JSON for Grafana: ``python -m grafana.generate`` (or ``make dashboards``).
+
+Edit this file, not what it writes. Data sources are named by the uids that stand in ``grafana/provisioning``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from grafana_foundation_sdk.builders import dashboard, prometheus, stat, table, timeseries
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.variants import Dataquery
+from grafana_foundation_sdk.models import common
+from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefresh
+
+FOLDER: Final = Path(__file__).parent / "dashboards"
+BUCKET: Final = "lsb"
+MEASUREMENT: Final = "joined"
+INPUTS: Final = "speedAndTorque"
+"""The output of the join that keeps both values; `POWER` that of the other one: `broker/compose/lsb.toml`."""
+POWER: Final = "mechPower_C11"
+
+_PROMETHEUS: Final = DataSourceRef(type_val="prometheus", uid="prometheus")
+_INFLUXDB: Final = DataSourceRef(type_val="influxdb", uid="influxdb")
+_WHOLE, _HALF, _THIRD, _SIXTH = 24, 12, 8, 4
+_TALL, _LOW = 9, 4
+
+_Panel: TypeAlias = "timeseries.Panel | stat.Panel | table.Panel"
+
+
+class _Flux(Dataquery, Builder[Dataquery]):
+    """A query in Flux; the library has no builder for this data source."""
+
+    def __init__(self, query: str) -> None:
+        self._query = query
+
+    def build(self) -> Dataquery:
+        """It is its own."""
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """As Grafana's data source takes it."""
+        return {"refId": "A", "datasource": _INFLUXDB.to_json(), "query": self._query}
+
+
+def _points(quantity: str, fields: Sequence[str]) -> str:
+    wanted = " or ".join(f'r._field == "{field}"' for field in fields)
+    return (
+        f'from(bucket: "{BUCKET}")\n'
+        "  |> range(start: v.timeRangeStart, stop: v.timeRangeStop)\n"
+        f'  |> filter(fn: (r) => r._measurement == "{MEASUREMENT}" and r.quantity == "{quantity}")\n'
+        f'  |> filter(fn: (r) => r.thing == "${{thing}}" and ({wanted}))\n'
+    )
+
+
+def _drawn(quantity: str, field: str, name: str) -> str:
+    """One line; its table has no tags, so that pairs with a tie or half a nanosecond are on the same line."""
+    return (
+        _points(quantity, [field])
+        + '  |> group()\n  |> sort(columns: ["_time"])\n'
+        + f'  |> map(fn: (r) => ({{_time: r._time, _value: r._value, _field: "{name}"}}))\n'
+        + '  |> group(columns: ["_field"])'
+    )
+
+
+def _lines(title: str, what: str, unit: str, *queries: tuple[str, str], width: int = _HALF) -> timeseries.Panel:
+    """Curves from Prometheus: (expression, legend) each."""
+    panel = timeseries.Panel().title(title).description(what).datasource(_PROMETHEUS)
+    panel = panel.unit(unit).min(0).span(width).height(_TALL).fill_opacity(8).line_width(1.5)
+    panel = panel.show_points(common.VisibilityMode.NEVER)
+    for number, (expression, legend) in enumerate(queries):
+        panel = panel.with_target(_asked(expression, legend, number))
+    return panel
+
+
+def _asked(expression: str, legend: str, number: int = 0) -> prometheus.Dataquery:
+    query = prometheus.Dataquery().expr(expression).legend_format(legend).ref_id(chr(ord("A") + number))
+    return query.datasource(_PROMETHEUS).range()
+
+
+def _number(title: str, what: str, unit: str, expression: str) -> stat.Panel:
+    panel = stat.Panel().title(title).description(what).datasource(_PROMETHEUS).unit(unit)
+    return panel.span(_SIXTH).height(_LOW).with_target(_asked(expression, title))
+
+
+def _drawn_points(title: str, what: str, unit: str, query: str, width: int = _WHOLE) -> timeseries.Panel:
+    panel = timeseries.Panel().title(title).description(what).datasource(_INFLUXDB).unit(unit)
+    panel = panel.span(width).height(_TALL).line_width(1).point_size(5).fill_opacity(0)
+    # Each point is one pair.
+    return panel.show_points(common.VisibilityMode.ALWAYS).with_target(_Flux(query))
+
+
+def _begun(title: str, uid: str, what: str) -> dashboard.Dashboard:
+    begun = dashboard.Dashboard(title).uid(uid).description(what).tags(["localstreambuffer"]).readonly()
+    return begun.refresh("5s").time("now-15m", "now").timezone("browser").version(1)
+
+
+def machine_data() -> dashboard.Dashboard:
+    """Both inputs and what was joined of them, for a machine that one chooses."""
+    begun = _begun("Machine data", "lsb-machine", "Torque, speed, and the power joined of them: a point a pair.")
+    machines = f'import "influxdata/influxdb/v1"\nv1.tagValues(bucket: "{BUCKET}", tag: "thing", start: -30d)'
+    begun = begun.with_variable(
+        dashboard.QueryVariable("thing")
+        .label("Machine")
+        .datasource(_INFLUXDB)
+        .query({"query": machines, "refId": "thing"})
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+    )
+    speed = "Speed of each pair, at the mean of the two times."
+    torque = "Torque of each pair, at the mean of the two times."
+    power = "What the joining function made of each pair, at the mean of the two times."
+    for panel in (
+        _drawn_points("Speed (left)", speed, "rotrpm", _drawn(INPUTS, "left", "speed"), _HALF),
+        _drawn_points("Torque (right)", torque, "none", _drawn(INPUTS, "right", "torque"), _HALF),
+        _drawn_points("Mechanical power (joined)", power, "watt", _drawn(POWER, "result", "power")),
+    ):
+        begun = begun.with_panel(panel)
+    rows = _points(INPUTS, ["left", "right", "id"]) + (
+        '  |> pivot(rowKey: ["_time"], columnKey: ["_field"], valueColumn: "_value")\n'
+        "  |> group()\n"
+        '  |> sort(columns: ["_time"], desc: true)\n'
+        "  |> limit(n: 200)\n"
+        '  |> keep(columns: ["_time", "id", "left", "right"])'
+    )
+    pairs = table.Panel().title("The pairs").description("The newest ones: join, unit and the two offsets.")
+    return begun.with_panel(pairs.datasource(_INFLUXDB).span(_WHOLE).height(_TALL).with_target(_Flux(rows)))
+
+
+def join_operation() -> dashboard.Dashboard:
+    """Whether the join does its work, and how far it is."""
+    begun = _begun("Join operation", "lsb-join", "Throughput, latency, lag, frontiers, buffers, owners.")
+    for panel in (*_at_a_glance(), *_flow(), *_state(), *_ends()):
+        begun = begun.with_panel(panel)
+    return begun
+
+
+def _at_a_glance() -> list[_Panel]:
+    return [
+        _number("Units served", "By any process.", "none", "count(max by (unit) (lsb_joiner_unit_owner))"),
+        _number("Records in", "Of all units.", "cps", "sum(rate(lsb_joiner_records_total[1m]))"),
+        _number("Pairs out", "Of all units.", "cps", "sum(rate(lsb_joiner_pairs_total[1m]))"),
+        _number("Lag", "Input that is not joined yet.", "short", "sum(lsb_joiner_lag_records)"),
+        _number("Held", "Records that may still get a neighbour.", "short", "sum(lsb_joiner_held_records)"),
+        _number("Dead letters, 5 min", "Of all services.", "short", f"sum({_rejected('increase', '5m')})"),
+    ]
+
+
+def _flow() -> list[_Panel]:
+    latency = "histogram_quantile({share}, sum by (le) (rate(lsb_joiner_output_latency_seconds_bucket[1m])))"
+    duration = "histogram_quantile({share}, sum by (le) (rate(lsb_joiner_transaction_duration_seconds_bucket[1m])))"
+    publishing = "histogram_quantile(0.99, sum by (le) (rate(lsb_connector_publish_duration_seconds_bucket[1m])))"
+    writing = "histogram_quantile(0.99, sum by (le) (rate(lsb_db_connector_write_duration_seconds_bucket[1m])))"
+    shares = (0.5, 0.99, 0.999)
+    return [
+        _lines(
+            "Throughput", "Through each station.", "cps",
+            ("sum(rate(lsb_connector_records_total[1m]))", "connector: records"),
+            ("sum(rate(lsb_joiner_records_total[1m]))", "joiner: records in"),
+            ("sum(rate(lsb_joiner_pairs_total[1m]))", "joiner: pairs out"),
+            ("sum(rate(lsb_db_connector_points_total[1m]))", "database: points"),
+        ),
+        _lines(
+            "From the later record to its pair", "Kafka to Kafka, with the wait for what made the pair certain.", "s",
+            *((latency.format(share=share), f"p{share * 100:g}") for share in shares),
+        ),
+        _lines(
+            "Transactions", "From begin to commit.", "s",
+            *((duration.format(share=share), f"p{share * 100:g}") for share in shares), width=_THIRD,
+        ),
+        _lines("To Kafka", "Until Kafka has all records of an event.", "s", (publishing, "p99"), width=_THIRD),
+        _lines("To the database", "Until it has answered for each point.", "s", (writing, "p99"), width=_THIRD),
+        _lines(
+            "Late, rejected, unmatched, duplicates", "What is not in a pair.", "cps",
+            ("sum(rate(lsb_joiner_late_total[1m]))", "late"),
+            (f"sum({_rejected('rate', '1m')})", "rejected"),
+            ("sum(rate(lsb_joiner_unmatched_total[1m]))", "unmatched"),
+            ("sum(rate(lsb_joiner_duplicates_total[1m]))", "duplicates"),
+        ),
+        _lines(
+            "Lag", "Input that is not joined, and results that are not in the database.", "short",
+            ("sum by (unit) (lsb_joiner_lag_records)", "unit {{unit}}"),
+            ("sum(lsb_db_connector_lag_records)", "database"),
+        ),
+    ]  # fmt: skip
+
+
+def _rejected(function: str, span: str) -> str:
+    names = ("lsb_connector_rejected_total", "lsb_joiner_rejected_total", "lsb_db_connector_rejected_total")
+    return " or ".join(f"{function}({name}[{span}])" for name in names)
+
+
+def _state() -> list[_Panel]:
+    side = "{{join}} {{side}}"
+    return [
+        _lines(
+            "Frontiers behind the newest event", "In event time. One that grows: its side is silent.", "s",
+            ('max by (join, side) (lsb_joiner_frontier_lag_seconds{thing="foremost"})', side),
+        ),
+        _lines(
+            "Records held", "Of each side, all units.", "short",
+            ("sum by (join, side) (lsb_joiner_held_records)", side),
+        ),
+        _lines(
+            "Buffers", "At 100% a unit stops.", "percentunit",
+            ("max by (join, unit) (lsb_joiner_buffer_used_ratio)", "{{join}}, unit {{unit}}"), width=_THIRD,
+        ),
+        _lines(
+            "Memory of what is held", "About.", "bytes",
+            ("sum by (join, side) (lsb_joiner_held_bytes)", side), width=_THIRD,
+        ),
+        _lines(
+            "Sides that wait", "1: this topic is not read, until the other side has come nearer.", "none",
+            ("max by (unit, topic) (lsb_joiner_topic_paused)", "{{topic}}, unit {{unit}}"), width=_THIRD,
+        ),
+    ]  # fmt: skip
+
+
+def _ends() -> list[_Panel]:
+    return [
+        _lines(
+            "Owners", "Units of each process.", "none",
+            ("count by (owner, placement) (lsb_joiner_unit_owner)", "{{owner}} ({{placement}})"), width=_THIRD,
+        ),
+        _lines(
+            "Claims and fencings", "Starts, rebalances, moves, failures.", "short",
+            ("sum(increase(lsb_joiner_claims_total[5m]))", "claims"),
+            ("sum(increase(lsb_joiner_fencings_total[5m]))", "fencings"), width=_THIRD,
+        ),
+        _lines(
+            "Snapshots", "Age of the last one where anything has changed since.", "s",
+            ("max by (unit) (lsb_joiner_snapshot_age_seconds)", "unit {{unit}}"), width=_THIRD,
+        ),
+        _lines(
+            "Connections", "1: there is one.", "none",
+            ("max(lsb_connector_mqtt_connected)", "connector to MQTT"),
+            ("min(lsb_db_connector_database_up)", "db_connector to the database"),
+            ("min by (job) (lsb_ready)", "{{job}} is ready"), width=_THIRD,
+        ),
+        _lines(
+            "Not acknowledged to MQTT", "Events taken that Kafka does not have yet.", "short",
+            ("sum(lsb_connector_unacknowledged_events)", "events"), width=_THIRD,
+        ),
+        _lines(
+            "Memory", "Of the processes.", "bytes",
+            ('sum by (job) (process_resident_memory_bytes{job=~"connector|joiner|db_connector"})', "{{job}}"),
+            width=_THIRD,
+        ),
+    ]  # fmt: skip
+
+
+DASHBOARDS: Final = {"machine_data": machine_data, "join_operation": join_operation}
+
+
+def rendered(name: str) -> str:
+    """The JSON of a dashboard: keys in order, so that a change shows as what it is."""
+    return json.dumps(DASHBOARDS[name]().build(), cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
+
+
+def main() -> int:
+    """Write all of them."""
+    FOLDER.mkdir(exist_ok=True)
+    for name in DASHBOARDS:
+        (FOLDER / f"{name}.json").write_text(rendered(name), encoding="utf-8")
+        print(f"grafana/dashboards/{name}.json")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""The panels of the dashboards as data, and their queries as Grafana would send them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+DASHBOARDS: Final = Path(__file__).parents[2] / "grafana/dashboards"
+_THING: Final = "R0815"
+
+
+class Panel(NamedTuple):
+    """One panel: of which dashboard, its title, which kind of data source, and what it asks."""
+
+    dashboard: str
+    title: str
+    source: str
+    queries: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.dashboard}: {self.title}"
+
+
+def panels() -> list[Panel]:
+    """All of them, and what a dashboard asks for its variables."""
+    found = []
+    for path in sorted(DASHBOARDS.glob("*.json")):
+        dashboard: dict[str, Any] = json.loads(path.read_text())
+        for panel in dashboard["panels"]:
+            asked = [target.get("expr") or target["query"] for target in panel["targets"]]
+            found.append(Panel(path.stem, panel["title"], panel["datasource"]["type"], asked))
+        for variable in dashboard.get("templating", {}).get("list", ()):
+            asked = [variable["query"]["query"]]
+            found.append(Panel(path.stem, f"variable {variable['name']}", variable["datasource"]["type"], asked))
+    return found
+
+
+def ask_prometheus(url: str, expression: str) -> list[dict[str, Any]]:
+    """The series that an expression has now."""
+    with urllib.request.urlopen(
+        f"{url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}", timeout=10
+    ) as it:
+        found: list[dict[str, Any]] = json.load(it)["data"]["result"]
+    # A quantile of nothing is no data.
+    return [one for one in found if one["value"][1] != "NaN"]
+
+
+def ask_influxdb(url: str, query: str, thing: str = _THING) -> list[dict[str, str]]:
+    """The rows that a query in Flux gives; Grafana's variables are a machine and the last day."""
+    for name, value in (("${thing}", thing), ("v.timeRangeStart", "-1d"), ("v.timeRangeStop", "1d")):
+        query = query.replace(name, value)
+    headers = {"Content-Type": "application/vnd.flux", "Accept": "application/csv"}
+    request = urllib.request.Request(f"{url}/api/v2/query?org=lsb", query.encode(), headers)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        text = answer.read().decode()
+    return list(csv.DictReader(io.StringIO(text)))

@@ -1,0 +1,87 @@
+"""Images under the names that docker-compose.yml lets one override, built here, with the real programs inside.
+
+Debian's debootstrap makes the base; the servers' own files come from where the local stack keeps them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from broker.stack.parts import Parts, parts_folder
+
+ROOT: Final = Path(__file__).parents[2]
+IMAGES: Final = Path(__file__).parent / "images"
+PREFIX: Final = "lsb-stand-in"
+BASE: Final = f"{PREFIX}-base"
+PACKAGES: Final = (
+    "ca-certificates", "python3", "python3-venv", "python3-pip", "openjdk-17-jre-headless", "mosquitto", "prometheus",
+    "curl", "wget", "netcat-openbsd", "procps", "bash",
+)  # fmt: skip
+SERVERS: Final = ("mosquitto", "kafka", "influxdb", "prometheus", "grafana")
+_CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
+
+
+def names() -> dict[str, str]:
+    """The variables of docker-compose.yml that name images, with those of the stand-ins."""
+    named = {"mosquitto": "MQTT"}
+    found = {f"LSB_{named.get(server, server.upper())}_IMAGE": f"{PREFIX}-{server}" for server in SERVERS}
+    return found | {"LSB_IMAGE": f"{PREFIX}-services", "LSB_SPARK_IMAGE": f"{PREFIX}-spark"}
+
+
+def build(*, spark: bool = False) -> None:
+    """Make what is not there yet. Raises CalledProcessError."""
+    if not _is_there(BASE):
+        _build_base()
+    for target in ("python", *SERVERS):
+        if not _is_there(f"{PREFIX}-{target}"):
+            with tempfile.TemporaryDirectory() as folder:
+                _gather(Path(folder))
+                _docker("build", "--target", target, "--build-arg", f"BASE={BASE}", "-t", f"{PREFIX}-{target}", folder)
+    for target in ("services", "spark") if spark else ("services",):
+        # Our own code may have changed: what has not is in the cache.
+        python = ("--build-arg", f"PYTHON_IMAGE={PREFIX}-python", "--network", "host")
+        _docker("build", *python, "--target", target, "-t", f"{PREFIX}-{target}", str(ROOT))
+
+
+def _build_base() -> None:
+    print(f"{BASE}: Debian with {', '.join(PACKAGES)}", flush=True)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        tree = Path(folder) / "tree"
+        given = ["--variant=minbase", f"--include={','.join(PACKAGES)}", "bookworm", str(tree)]
+        subprocess.run(["debootstrap", *given], check=True, stdout=subprocess.DEVNULL)
+        import_tree(tree)
+
+
+def import_tree(tree: Path) -> None:
+    """Make the base image of a Debian in a folder, which trusts whom this machine trusts."""
+    shutil.copy(_CERTIFICATES, tree / _CERTIFICATES.relative_to("/"))
+    with subprocess.Popen(["tar", "-C", str(tree), "-c", "."], stdout=subprocess.PIPE) as tar:
+        subprocess.run(["docker", "import", "-", BASE], stdin=tar.stdout, check=True, stdout=subprocess.DEVNULL)
+
+
+def _gather(folder: Path) -> None:
+    """What the stand-ins' Dockerfile copies."""
+    shutil.copytree(IMAGES, folder, dirs_exist_ok=True)
+    parts = Parts(parts_folder(ROOT / ".lsb"), print)
+    shutil.copytree(parts.kafka() / "jars", folder / "jars")
+    shutil.copy(parts.influxd(), folder / "influxd")
+    shutil.copy(ROOT / "broker/stack/templates/kafka-log4j2.properties", folder)
+
+
+def _is_there(image: str) -> bool:
+    return not subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False).returncode
+
+
+def _docker(*arguments: str) -> None:
+    # The classic builder is what Debian's engine has.
+    subprocess.run(["docker", *arguments], check=True, env=os.environ | {"DOCKER_BUILDKIT": "0"}, stdout=sys.stderr)
+
+
+if __name__ == "__main__":
+    build(spark="--spark" in sys.argv)

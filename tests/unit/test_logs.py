@@ -1,0 +1,42 @@
+"""What does a line of log look like, to a person and to a program?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+_PROGRAM = """
+import logging
+from broker.logs import set_up_logs
+set_up_logs("info")
+log = logging.getLogger("joiner.run.process")
+log.debug("not told")
+log.info("unit %s: taken\\nby two", 3)
+try:
+    1 / 0
+except ZeroDivisionError:
+    log.exception("a fault")
+"""
+
+
+def told(how: str | None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines of a program whose standard error is no terminal."""
+    monkeypatch.delenv("LSB_LOG") if how is None else monkeypatch.setenv("LSB_LOG", how)
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
+    return done.stderr.splitlines()
+
+
+@pytest.mark.parametrize("how", [None, "json"])
+def test_where_nobody_looks_each_event_is_one_json_object(how: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = map(json.loads, told(how, monkeypatch))
+    assert (first["event"], first["level"], first["logger"]) == ("unit 3: taken\nby two", "info", "joiner.run.process")
+    assert first["timestamp"].endswith("Z")
+    assert (second["event"], second["level"]) == ("a fault", "error")
+    assert "ZeroDivisionError" in second["exception"]
+
+
+def test_a_person_gets_lines_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told("text", monkeypatch)[0].endswith("INFO joiner.run.process: unit 3: taken")
