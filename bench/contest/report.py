@@ -275,10 +275,12 @@ def _state_ratio(measurements: list[Found]) -> tuple[str, list[float], float]:
     enough = [
         one
         for one in measurements
-        if one["contender"] == SPARK_BEST.name and (one.get("complete") or 0) >= _LITTLE_MISSED and "state_rows" in one
+        if one["contender"] == SPARK_BEST.name
+        and round(one.get("complete") or 0, 2) >= _LITTLE_MISSED
+        and "state_rows" in one
     ]
     narrow = min(enough, key=lambda one: one["width_ms"], default=None)
-    what = f"records in the state where under 1 % are missed, {SPARK_BEST.name} : plain process"
+    what = f"records in the state where 1 % are missed, {SPARK_BEST.name} : plain process"
     return what, [narrow["state_rows"] / max(1, ours[0])] if narrow and ours else [], 10
 
 
