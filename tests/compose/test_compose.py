@@ -39,7 +39,7 @@ def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = _DEA
     """What the condition gives once it is true."""
     until_s = time.monotonic() + deadline_s
     while True:
-        with suppress(OSError, KeyError, IndexError):
+        with suppress(OSError, KeyError, ValueError):
             if found := condition():
                 return found
         assert time.monotonic() < until_s, f"not within {deadline_s:.0f} s: {what}"
@@ -166,11 +166,10 @@ def test_the_file_is_valid_and_says_what_is_missing(stack: Stack) -> None:
 def test_it_comes_up_and_the_database_has_points_within_two_minutes(stack: Stack) -> None:
     began_s = time.monotonic()
     stack.run("up", "-d", "--no-build")
+    left_s = 120 - (time.monotonic() - began_s)
+    wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") > 1000, "points are there", left_s)
+    print(f"from `up` to a thousand points: {time.monotonic() - began_s:.0f} s")
     stack.wait_until_healthy()
-    wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") > 1000, "points are in the database")
-    took_s = time.monotonic() - began_s
-    print(f"from `up` to a thousand points: {took_s:.0f} s")
-    assert took_s < 120
 
 
 def test_no_port_is_open_beyond_the_loopback(stack: Stack) -> None:
