@@ -23,9 +23,7 @@ def set_up_logs(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     wanted = os.environ.get("LSB_LOG") or ("text" if sys.stderr.isatty() else "json")
     handler.setFormatter(logging.Formatter(_TEXT) if wanted == "text" else _json_lines())
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def _json_lines() -> logging.Formatter:
