@@ -113,7 +113,7 @@ def _options(given: Sequence[str] | None) -> argparse.Namespace:
     names = [*CONTENDERS, engine.NAME]
     parser.add_argument("--contenders", nargs="+", choices=names, metavar="NAME", help="; ".join(names))
     parser.add_argument("--records", type=int, help="of the alternating workload")
-    parser.add_argument("--minutes", type=float, default=60.0, help="no measurement begins after them (default 60)")
+    parser.add_argument("--minutes", type=float, default=100.0, help="no measurement begins after them (default 100)")
     parser.add_argument("--resume", action="store_true", help="keep what is there and make what is missing")
     parser.add_argument("--report-only", action="store_true", help="measure nothing")
     parser.add_argument("--results", type=Path, default=Path("bench/results"), help="folder of the JSON files")

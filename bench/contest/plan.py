@@ -15,6 +15,7 @@ from bench.contest.running import Limits
 from bench.contest.workloads import SEED, WORKLOADS
 
 KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "trials")
+"""The last one tells which settings of a peer are its best, and is made when a peer changes: ``--only trials``."""
 SHARES: Final = (0.99,)
 """On other workloads than the alternating one a window is as wide as it must be to find so many of the neighbours."""
 FLINK: Final = "Flink interval join"
@@ -31,7 +32,7 @@ class Sizes:
     records: int = 3_200_000
     workload_records: int = 1_000_000
     width_records: int = 300_000
-    turns: dict[str, int] = field(default_factory=lambda: {"throughput": 3})
+    turns: dict[str, int] = field(default_factory=lambda: {"throughput": 2})
     limits: Limits = field(default_factory=lambda: Limits(budget_s=25.0))
     short_limits: Limits = field(default_factory=lambda: Limits(budget_s=12.0, quiet_s=12.0))
     widths_ms: tuple[int, ...] = (10, 100, 1_000, 10_000)
@@ -39,7 +40,7 @@ class Sizes:
     latency_s: float = 9.0
     workloads: tuple[str, ...] = tuple(name for name in WORKLOADS if name not in {"alternating", "varying gaps"})
     shares: tuple[float, ...] = SHARES
-    kinds: tuple[str, ...] = KINDS
+    kinds: tuple[str, ...] = KINDS[:-1]
     contenders: tuple[str, ...] = (*CONTENDERS, engine.NAME)
 
     def of(self, kind: str) -> tuple[int, Limits]:

@@ -199,7 +199,12 @@ class ReorderedJoin:
             reach = (rules.tolerance or 0) + (int(time.max() - time.min()) if rules.direction == "nearest" else 0)
             return self._watermark + 1 if int(time.max()) + reach >= self._watermark else None
         ahead = time[time >= self._watermark]
-        return int(ahead.min()) + 1 if len(ahead) else None
+        if not len(ahead):
+            return None
+        if rules.emit_unmatched != "none":
+            # A row is unmatched as soon as the other side has reached the one behind it, which takes all that comes.
+            return max(int(ahead.min()), self._watermark + 1)
+        return int(ahead.min()) + 1
 
     def _take(self, tables: list[pa.Table]) -> tuple[tuple[int, int], list[Ints]]:
         """Hold new rows but the late ones; returns how many these were, and what each key's own rows promise."""

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from joiner import ArgumentError
+from joiner.core.frontier import NEVER
 from joiner.spark.reordering import ReorderedJoin, Rules, join_whole
 from joiner.spark.rows import Side
 from tests.property.settled import KEYS, NOT_YET, Expected, Numbered, Row, expected_rows
@@ -157,6 +158,14 @@ def test_any_cut_and_order_of_rows_within_the_lateness_gives_the_join_of_the_who
 
 @settings(max_examples=120)
 @given(feed=cuts(), how=RULES)
+@example(
+    feed=[
+        Cut([], [Row(0, 0, 0, 1000)], NEVER),
+        Cut([], [Row(0, 3, 0, 999)], NEVER),
+        Cut([], [Row(0, 6, 0, 998)], NEVER),
+    ],
+    how=rules(lateness=(None, 0), has_watermark=(True, False), driver="left", emit_unmatched="both"),
+)
 def test_no_watermark_brings_anything_forth_before_the_moment_that_was_told(feed: list[Cut], how: Rules) -> None:
     join = ReorderedJoin(how)
     for cut in feed:
