@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -14,6 +12,7 @@ from broker.bulk import JoinedColumns, encode_joined
 from broker.texts import Texts, decimals, glue
 from broker.times import UNIT_NS, mean_text
 from broker.wire import Record, Rejected, Side, decode_sides, encode, encode_lines, pair_id, reject
+from joiner import functions
 from joiner.functions import NUMBER_KINDS, Columns, JoinFunction, load_function
 from joiner.run.payloads import Rows
 
@@ -167,34 +166,6 @@ def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> Texts:
     return glue(decimals(whole), Texts.repeated(b".5", len(whole)).where(has_half))
 
 
-class _Later(Sequence[str]):
-    """Texts that are made when somebody looks at them, as few functions do."""
-
-    def __init__(self, make: Callable[[], list[str]]) -> None:
-        self._make = make
-
-    @cached_property
-    def _texts(self) -> list[str]:
-        return self._make()
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    @overload
-    def __getitem__(self, at: int) -> str: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> list[str]: ...
-
-    def __getitem__(self, at: int | slice) -> str | list[str]:
-        return self._texts[at]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self._texts == list(other)
-
-    __hash__ = None  # type: ignore[assignment] # as a list
-
-
 def _evaluate(function: JoinFunction, pairs: Pairs) -> tuple[list[float] | list[dict[str, float]], dict[int, str]]:
     """The values by position, and by position the reasons of those that have none.
 
@@ -203,7 +174,8 @@ def _evaluate(function: JoinFunction, pairs: Pairs) -> tuple[list[float] | list[
     """
     count = len(pairs)
     try:
-        values = _call(function, _columns(pairs.left, pairs.things), _columns(pairs.right, pairs.things))
+        columns = (_columns(rows, pairs.things, function) for rows in (pairs.left, pairs.right))
+        values = _call(function, *columns)
     except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, SystemExit too; signals come otherwise
         if count == 1:
             return [np.nan], {0: f"{type(error).__name__}: {error}"}
@@ -230,9 +202,12 @@ def _evaluate_singly(
     return values, reasons  # type: ignore[return-value] # numbers or pairs of them, as the function gives
 
 
-def _columns(rows: Rows, things: Things) -> Columns:
-    ids = _Later(lambda: [side.id for side in sides_of(rows)])
-    return Columns(rows.result.copy(), rows.ts_ns.copy(), _Later(things.each), ids)
+def _columns(rows: Rows, things: Things, function: JoinFunction) -> Columns:
+    result, time_ns = rows.result.copy(), rows.ts_ns.copy()
+    if getattr(function, "__module__", "") == functions.__name__:
+        # Ours look at numbers alone, and to make the texts takes longer than all the rest.
+        return Columns(result, time_ns, (), ())
+    return Columns(result, time_ns, things.each(), [side.id for side in sides_of(rows)])
 
 
 def _call(function: JoinFunction, left: Columns, right: Columns) -> NDArray[np.float64]:
