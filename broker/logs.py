@@ -14,7 +14,6 @@ from typing import Final
 
 import structlog
 
-LEVELS: Final = ("debug", "info", "warning", "error")
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 

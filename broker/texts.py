@@ -49,8 +49,14 @@ class Texts:
         return Texts(self.data, self.start, np.where(chosen, self.end, self.start))
 
     def packed(self) -> Texts:
-        """The same ones, one after the other, with nothing between them."""
-        return glue(self)
+        """The same ones, one after the other, with nothing between them; itself where they are so already."""
+        is_packed = (
+            len(self) > 0
+            and self.start[0] == 0
+            and self.end[-1] == len(self.data)
+            and bool((self.start[1:] == self.end[:-1]).all())
+        )
+        return self if is_packed else glue(self)
 
     def joined(self) -> bytes:
         """All of them, one after the other."""

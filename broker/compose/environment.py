@@ -38,7 +38,7 @@ def main(root: Path | None = None) -> int:
         if "mqtt_password" in made or not (folder / "mqtt_passwords").exists():
             hashed = mosquitto_hash(password, secrets.token_bytes(12))
             _write(folder / "mqtt_passwords", f"{USER}:{hashed}\n")
-        _write(root / ".env", _ENVIRONMENT.format(folder=f"./{FOLDER}"))
+        _write(root / ".env", _ENVIRONMENT.format(folder=f"./{FOLDER}"), mode=0o644)
     except OSError as error:
         print(f"make env: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
@@ -60,11 +60,11 @@ def _make(path: Path) -> bool:
     return True
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, *, mode: int = 0o444) -> None:
     """Whole or not at all."""
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(text)
-    draft.chmod(0o444 if path.name != ".env" else 0o644)
+    draft.chmod(mode)
     draft.replace(path)
 
 

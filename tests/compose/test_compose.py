@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -23,6 +22,7 @@ from typing import Any, Final
 import pytest
 
 from broker.compose import environment
+from broker.stack.ports import choose_port
 from tests.compose import stand_ins
 from tests.compose.panels import Panel, ask_influxdb, ask_prometheus, panels
 
@@ -52,7 +52,7 @@ class Stack:
     def __init__(self, folder: Path) -> None:
         self.secrets = folder / environment.FOLDER
         assert environment.main(folder) == 0
-        self.ports = {name: _free_port() for name in _PORTS}
+        self.ports = {name: choose_port(None) for name in _PORTS}
         own = {f"LSB_{name}_PORT": str(port) for name, port in self.ports.items()}
         self._environment = os.environ | stand_ins.names() | own | {"LSB_SECRETS": str(self.secrets)}
         has_v2 = not subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode
@@ -110,12 +110,6 @@ class Stack:
         told = self.run("exec", "-T", "db_connector", "sh", "-c", f"{tester} && cat report.json")
         found: dict[str, Any] = json.loads(told)["total"]
         return found
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -51,6 +51,15 @@ def test_texts_come_back_as_they_were_put_in() -> None:
     ]
 
 
+def test_texts_with_nothing_between_them_are_packed_as_they_are_and_others_moved_together() -> None:
+    whole = _texts(["a", "", "bc"])
+    assert whole.packed() is whole
+    for some in ([0, 1], [1, 2], [2, 0], [0, 2, 2], []):
+        packed = whole.take(np.array(some, dtype=np.int64)).packed()
+        assert packed.each() == [[b"a", b"", b"bc"][at] for at in some]
+        assert len(packed.data) == sum(map(len, packed.each()))
+
+
 def test_columns_are_glued_row_by_row() -> None:
     left, right = _texts(["a", "", "ccc"]), _texts(["1", "22", ""]).take(np.array([2, 1, 0]))
     assert glue(b"<", left, b":", right, b"", b">").each() == [b"<a:>", b"<:22>", b"<ccc:1>"]
