@@ -1,0 +1,144 @@
+"""The project of docker-compose.yml, started for tests: with ports and passwords of its own, under stand-in images."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+from broker.compose import environment
+from broker.stack.ports import choose_port
+from tests.compose import stand_ins
+from tests.compose.panels import ask_prometheus
+
+ROOT: Final = Path(__file__).parents[2]
+_PROJECT: Final = "lsb-test"
+_DEADLINE_S: Final = 180.0
+_MARKERS: Final = 30
+"""Of transactions, behind the last message of a partition: they count as offsets."""
+_PROFILES: Final = {"simulator": "demo", "spark": "spark"}
+"""Of the services that do not always start."""
+_PORTS: Final = ("MQTT", "KAFKA", "INFLUXDB", "PROMETHEUS", "GRAFANA")
+
+
+def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = _DEADLINE_S) -> Any:
+    """What the condition gives once it is true."""
+    until_s = time.monotonic() + deadline_s
+    while True:
+        with suppress(OSError, KeyError, ValueError):
+            if found := condition():
+                return found
+        assert time.monotonic() < until_s, f"not within {deadline_s:.0f} s: {what}"
+        time.sleep(0.5)
+
+
+class Stack:
+    """The project, with ports and passwords of its own."""
+
+    def __init__(
+        self, folder: Path, profiles: Sequence[str] = ("demo",), altering: Sequence[Path] = (), **variables: str
+    ) -> None:
+        """``altering``: files of Compose that are read after docker-compose.yml; ``variables``: what they ask for."""
+        self._profiles = profiles
+        self.secrets = folder / environment.FOLDER
+        assert environment.main(folder) == 0
+        self.ports = {name: choose_port(None) for name in _PORTS}
+        own = {f"LSB_{name}_PORT": str(port) for name, port in self.ports.items()}
+        self._environment = os.environ | stand_ins.names() | own | {"LSB_SECRETS": str(self.secrets)} | variables
+        has_v2 = not subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode
+        self._command = ["docker", "compose"] if has_v2 else ["docker-compose"]
+        for path in (ROOT / "docker-compose.yml", *altering):
+            self._command += ["-f", str(path)]
+        self._command += ["-p", _PROJECT]
+        for profile in profiles:
+            self._command += ["--profile", profile]
+
+    def try_to(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run Compose, with more in its environment; what became of it."""
+        command = [*self._command, *arguments]
+        return subprocess.run(
+            command, cwd=ROOT, env=self._environment | more, capture_output=True, text=True, check=False
+        )
+
+    @contextmanager
+    def lent(self) -> Iterator[Self]:
+        """Begin without anything of an earlier run, and leave nothing behind; the logs are printed."""
+        self.try_to("down", "--volumes", "--remove-orphans", "--timeout", "5")
+        try:
+            yield self
+        finally:
+            print(self.try_to("logs", "--no-color", "--tail", "40").stdout)
+            self.try_to("down", "--volumes", "--remove-orphans", "--timeout", "5")
+
+    def run(self, *arguments: str) -> str:
+        """Run Compose; what it prints."""
+        done = self.try_to(*arguments)
+        assert done.returncode == 0, f"{' '.join(arguments)}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+        return done.stdout
+
+    def inspect(self, service: str) -> dict[str, Any]:
+        """The container of a service."""
+        (container,) = self.run("ps", "-q", service).split()
+        shown = subprocess.run(["docker", "inspect", container], capture_output=True, check=True)
+        found: dict[str, Any] = json.loads(shown.stdout)[0]
+        return found
+
+    def services(self) -> list[str]:
+        """All of its profiles."""
+        named = self.run("config", "--services").split()
+        return sorted(service for service in named if _PROFILES.get(service) in (None, *self._profiles))
+
+    def is_healthy(self, service: str) -> bool:
+        """As Docker sees it; the simulator has no check."""
+        state = self.inspect(service)["State"]
+        return bool(state["Running"] and state.get("Health", {}).get("Status", "healthy") == "healthy")
+
+    def wait_until_healthy(self, *services: str) -> None:
+        """These, or all."""
+        names = services or self.services()
+        wait_until(lambda: all(map(self.is_healthy, names)), f"{', '.join(names)} are healthy")
+
+    def kill(self, service: str) -> None:
+        """As a crash: not by Docker, which would leave it alone."""
+        os.kill(self.inspect(service)["State"]["Pid"], signal.SIGKILL)
+
+    def url(self, server: str) -> str:
+        """Where one of Prometheus, Grafana and InfluxDB is."""
+        return f"http://127.0.0.1:{self.ports[server]}"
+
+    def prometheus(self, expression: str) -> float:
+        """The value of an expression that has one."""
+        (found,) = ask_prometheus(self.url("PROMETHEUS"), expression)
+        return float(found["value"][1])
+
+    def firing(self) -> list[dict[str, str]]:
+        """The labels of each alert that fires now."""
+        with urllib.request.urlopen(f"{self.url('PROMETHEUS')}/api/v1/alerts", timeout=5) as answer:
+            alerts = json.load(answer)["data"]["alerts"]
+        return [one["labels"] for one in alerts if one["state"] == "firing"]
+
+    def simulate(self, events: Path, *arguments: str) -> None:
+        """Send an events file from this machine, by the simulator; returns when the broker has all of it."""
+        login = ["--username", environment.USER, "--password-file", str(self.secrets / "mqtt_password")]
+        place = ["--host", "127.0.0.1", "--port", str(self.ports["MQTT"]), "--events", str(events)]
+        command = [sys.executable, str(ROOT / "simulator/simulator.py"), *place, *login, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def verify(self) -> dict[str, Any]:
+        """What the tester finds in Kafka and in the database, once nothing is on its way."""
+        on_its_way = "sum(lsb_joiner_lag_records) + sum(lsb_db_connector_lag_records)"
+        wait_until(lambda: self.prometheus(on_its_way) < _MARKERS, "all is joined and in the database")
+        # At home alone it may write.
+        tester = "cd ~ && python -m joiner.tester verify --config /etc/lsb/lsb.toml --influx --json report.json >&2"
+        told = self.run("exec", "-T", "db_connector", "sh", "-c", f"{tester} && cat report.json")
+        found: dict[str, Any] = json.loads(told)["total"]
+        return found

@@ -1,0 +1,57 @@
+"""Does the joiner's stage in Spark, as docker-compose.yml has it, take a running join over and give it back?"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from tests.compose import stand_ins
+from tests.compose.stack import Stack, wait_until
+
+UNITS: Final = 5
+
+
+@pytest.fixture(scope="module")
+def stack(images: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    try:
+        stand_ins.build(spark=True)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"the image of Spark cannot be built here: {error}")
+    with Stack(tmp_path_factory.mktemp("stack"), ("demo", "spark")).lent() as made:
+        made.run("up", "-d", "--no-build")
+        made.wait_until_healthy()
+        yield made
+
+
+def move(stack: Stack, placement: str) -> None:
+    """Move all units, and wait until they are served and joined there."""
+    told = stack.run(
+        *("exec", "-T", "joiner", "python", "-m", "joiner", "move", "--config", "/etc/lsb/lsb.toml"), "--to", placement
+    )
+    print(told)
+    assert f"all {UNITS} units are at {placement}" in told
+    served = f'count(lsb_joiner_unit_owner{{placement="{placement}"}})'
+    wait_until(lambda: stack.prometheus(served) == UNITS, f"all units are served by {placement}")
+    points = stack.prometheus("sum(lsb_db_connector_points_total)")
+    wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") > points + 1000, "it joins on")
+
+
+def test_the_stage_stands_by_without_rights_under_a_root_that_is_read_only(stack: Stack) -> None:
+    shown = stack.inspect("spark")
+    assert shown["Config"]["User"] == "10001:10001"
+    assert shown["HostConfig"]["ReadonlyRootfs"]
+    assert shown["HostConfig"]["CapDrop"] == ["ALL"]
+    assert stack.prometheus('count(lsb_joiner_unit_owner{placement="process"})') == UNITS
+
+
+def test_a_join_moves_to_spark_and_back_and_nothing_is_lost_or_doubled(stack: Stack) -> None:
+    wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") > 1000, "the process joins")
+    move(stack, "spark")
+    move(stack, "process")
+    stack.run("stop", "simulator")
+    found = stack.verify()
+    assert found["expected"] > 3000
+    assert (found["missing"], found["doubled"]) == (0, 0)
