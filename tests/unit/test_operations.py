@@ -51,6 +51,8 @@ def test_every_alert_is_provoked_by_a_test_and_has_its_part_of_the_runbook() -> 
     alerts = set(re.findall(r"- alert: (\w+)", ALERTS))
     assert len(alerts) == 8
     assert set(re.findall(r"alertname: (\w+)", (ROOT / "grafana/alerts_test.yml").read_text())) == alerts
+    in_the_stack = (ROOT / "tests/compose/test_alerts.py").read_text()
+    assert set(re.findall(r"\.fires\(\"(\w+)\"", in_the_stack)) == alerts
     assert set(re.findall(r"^### (\w+)$", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)) == alerts
     assert set(re.findall(r"runbook_url: docs/operations.md#(\w+)", ALERTS)) == {name.lower() for name in alerts}
 
