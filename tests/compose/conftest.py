@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,18 +25,30 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         return
     if not shutil.which("dockerd") or os.geteuid() != 0:
         pytest.skip("no Docker engine runs here, and none can be started")
-    with (tmp_path_factory.mktemp("engine") / "log").open("w") as log:
-        running = subprocess.Popen(["dockerd", "--storage-driver=vfs"], stdout=log, stderr=log)
+    log = tmp_path_factory.mktemp("engine") / "log"
+    # The first keeps a layer once, whatever is made of it; the second works everywhere and copies it each time.
+    running = start_engine(log, "overlay2") or start_engine(log, "vfs")
+    if running is None:
+        pytest.skip(f"the Docker engine does not start here: {log.read_text()[-500:]}")
     try:
-        until_s = time.monotonic() + 30
-        while subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
-            if running.poll() is not None or time.monotonic() > until_s:
-                pytest.skip("the Docker engine does not start here")
-            time.sleep(0.5)
         yield
     finally:
         running.terminate()
         running.wait()
+
+
+def start_engine(log: Path, driver: str) -> subprocess.Popen[bytes] | None:
+    """None where it does not start."""
+    with log.open("a") as output:
+        running = subprocess.Popen(["dockerd", f"--storage-driver={driver}"], stdout=output, stderr=output)
+    until_s = time.monotonic() + 30
+    while subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
+        if running.poll() is not None or time.monotonic() > until_s:
+            running.kill()
+            running.wait()
+            return None
+        time.sleep(0.5)
+    return running
 
 
 @pytest.fixture(scope="session")

@@ -71,7 +71,6 @@ def _gather(folder: Path) -> None:
     parts = Parts(parts_folder(ROOT / ".lsb"), print)
     shutil.copytree(parts.kafka() / "jars", folder / "jars")
     shutil.copy(parts.influxd(), folder / "influxd")
-    shutil.copy(ROOT / "broker/stack/templates/kafka-log4j2.properties", folder)
 
 
 def _is_there(image: str) -> bool:
