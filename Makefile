@@ -78,7 +78,7 @@ test: setup check ## everything that must pass: checks, all tests, a few chaos s
 	@$(call chaos,$(CHAOS_SEEDS))
 	@printf '\nPASSED: checks, tests and crashes are all fine.\n'
 
-test-compose: setup ## docker-compose.yml with stand-in images: up, kills, alerts, tester, ten minutes; needs Docker and debootstrap
+test-compose: setup ## docker-compose.yml with stand-in images: up, kills, alerts, Spark, tester, fifteen minutes; needs Docker and debootstrap
 	@$(PY) -m pytest tests/compose -rs -v
 
 test-chaos: setup ## many more crashes and limits, about an hour: make test-chaos CHAOS_SEEDS="7-12" CHAOS_REPORT=path

@@ -28,9 +28,8 @@ def stack(images: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
 
 def move(stack: Stack, placement: str) -> None:
     """Move all units, and wait until they are served and joined there."""
-    told = stack.run(
-        *("exec", "-T", "joiner", "python", "-m", "joiner", "move", "--config", "/etc/lsb/lsb.toml"), "--to", placement
-    )
+    order = ["python", "-m", "joiner", "move", "--config", "/etc/lsb/lsb.toml", "--to", placement, "--timeout", "120s"]
+    told = stack.run("exec", "-T", "joiner", *order)
     print(told)
     assert f"all {UNITS} units are at {placement}" in told
     served = f'count(lsb_joiner_unit_owner{{placement="{placement}"}})'
