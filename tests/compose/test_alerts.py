@@ -162,11 +162,13 @@ def test_a_service_that_is_away_is_told(stack: Provoked) -> None:
     stack.is_quiet("ServiceAway")
 
 
-def test_units_that_nobody_serves_are_told(stack: Provoked) -> None:
+@pytest.mark.parametrize("away", ["joiner", "kafka"])
+def test_units_that_nobody_serves_are_told(stack: Provoked, away: str) -> None:
     stack.is_quiet("UnitWithoutOwner", "ServiceAway")
-    stack.run("stop", "joiner")
+    stack.run("stop", away)
     for unit in range(UNITS):
         stack.fires("UnitWithoutOwner", unit=str(unit))
-    stack.fires("ServiceAway", job="joiner")
-    stack.run("start", "joiner")
+    if away == "joiner":
+        stack.fires("ServiceAway", job="joiner")
+    stack.run("start", away)
     stack.is_quiet("UnitWithoutOwner", "ServiceAway")
