@@ -25,7 +25,7 @@ TORQUE: Final = "vaTorque_C11"
 UNITS: Final = 5
 HELD_MAX: Final = 20_000
 """As in alerts.yml beside this file."""
-_DURATION: Final = re.compile(r"\b\d+[smh]\b")
+_DURATION: Final = re.compile(r"\b\d+[smhd]\b")
 _DEADLINE_S: Final = 90.0
 
 
