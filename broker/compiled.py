@@ -1,4 +1,4 @@
-"""Loops that are compiled, for what numpy has no words for: the bytes of texts, one by one.
+"""Loops that numba compiles, for what numpy has no words for: the bytes of texts, one by one.
 
 A compiled function is kept beside its module (or in ``NUMBA_CACHE_DIR``), so that only the first process on a machine
 waits for the compiler, some seconds; `make setup` is that first one. Where nothing can be kept, each process compiles.

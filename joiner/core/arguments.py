@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from joiner.core.compiled import COUNT, GIVEN, compiled
 from joiner.core.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -34,15 +35,13 @@ class Records(NamedTuple):
     """Records of one stream in log order: n keys, event times in ns, log positions, and identities.
 
     Two records of one stream, key and time with equal identities are the same event delivered twice.
-    ``identity`` is None where no such thing is known: then no record is a duplicate. ``in_order``: no time is below
-    the one before.
+    ``identity`` is None where no such thing is known: then no record is a duplicate.
     """
 
     key: Ints
     ts: Ints
     seq: Ints
     identity: Ints | None
-    in_order: bool
 
     def but(self, late: Ints) -> Records:
         """All but those of an index."""
@@ -51,7 +50,7 @@ class Records(NamedTuple):
         fine = np.ones(len(self.key), dtype=bool)
         fine[late] = False
         identity = None if self.identity is None else self.identity[fine]
-        return Records(self.key[fine], self.ts[fine], self.seq[fine], identity, self.in_order)
+        return Records(self.key[fine], self.ts[fine], self.seq[fine], identity)
 
 
 class Marks(NamedTuple):
@@ -69,9 +68,8 @@ def check_records(name: str, columns: Sequence[object] | None) -> Records:
     with_identity = 4
     key, ts, seq, *identity = _columns(name, columns, (with_identity - 1, with_identity))
     _check_range(f"{name} keys", key, 0, KEY_MAX, "keys are small integers from 0 on; number them densely")
-    in_order = bool((ts[1:] >= ts[:-1]).all())
-    _check_times(f"{name} ts_ns", ts, in_order=in_order)
-    return Records(key, ts, seq, identity[0] if identity else None, in_order)
+    _check_range(f"{name} ts_ns", ts, TIME_MIN_NS, TIME_MAX_NS, _TIMES)
+    return Records(key, ts, seq, identity[0] if identity else None)
 
 
 def check_marks(name: str, columns: Sequence[object] | None) -> Marks:
@@ -80,7 +78,7 @@ def check_marks(name: str, columns: Sequence[object] | None) -> Marks:
         return _NO_MARKS
     key, ts, seq = _columns(name, columns, (3,))
     _check_range(f"{name} keys", key, ALL_KEYS, KEY_MAX, "a mark's key is ALL_KEYS (-1) or a record's key")
-    _check_times(f"{name} ts_ns", ts, in_order=False)
+    _check_range(f"{name} ts_ns", ts, TIME_MIN_NS, TIME_MAX_NS, _TIMES)
     return Marks(key, ts, seq)
 
 
@@ -118,7 +116,7 @@ def check_duration(name: str, value: object) -> int:
 
 
 _NONE: Final = np.empty(0, dtype=np.int64)
-_NO_RECORDS: Final = Records(_NONE, _NONE, _NONE, None, in_order=True)
+_NO_RECORDS: Final = Records(_NONE, _NONE, _NONE, None)
 _NO_MARKS: Final = Marks(_NONE, _NONE, _NONE)
 
 
@@ -146,26 +144,39 @@ def _int64(name: str, column: object) -> Ints:
     if array.dtype != np.int64:
         message = f"{name} must have dtype int64, not {array.dtype} (first value: {array[0]!r} at index 0)"
         raise ArgumentError(message)
-    return array
+    return np.ascontiguousarray(array)
 
 
-def _check_times(name: str, ts: Ints, *, in_order: bool) -> None:
-    hint = "times are ns since the epoch, 1678 to 2261; NaT is no time"
-    if in_order and len(ts) and ts[0] >= TIME_MIN_NS and ts[-1] <= TIME_MAX_NS:
-        return
-    _check_range(name, ts, TIME_MIN_NS, TIME_MAX_NS, hint)
+_TIMES: Final = "times are ns since the epoch, 1678 to 2261; NaT is no time"
 
 
 def _check_range(name: str, values: Ints, low: int, high: int, hint: str) -> None:
-    if len(values) and not (values.min() >= low and values.max() <= high):
-        at = int(np.flatnonzero((values < low) | (values > high))[0])
+    at = _find_outside(values, low, high)
+    if at < len(values):
         message = f"{name}[{at}] = {values[at]} is out of range: {hint}"
         raise ArgumentError(message)
 
 
+@compiled(COUNT, GIVEN, COUNT, COUNT)
+def _find_outside(values: Ints, low: int, high: int) -> int:
+    """The first index of a value outside a range; the length where there is none."""
+    for at in range(len(values)):
+        if not low <= values[at] <= high:
+            return at
+    return len(values)
+
+
 def _check_rising_within(name: str, seq: Ints) -> None:
-    falls = seq[1:] <= seq[:-1]
-    if falls.any():
-        at = int(falls.argmax()) + 1
+    at = _find_fall(seq)
+    if at < len(seq):
         message = f"{name}[{at}] = {seq[at]} does not rise: the one before is {seq[at - 1]}"
         raise ArgumentError(message)
+
+
+@compiled(COUNT, GIVEN)
+def _find_fall(values: Ints) -> int:
+    """The first index of a value that is not above the one before; the length where there is none."""
+    for at in range(1, len(values)):
+        if values[at] <= values[at - 1]:
+            return at
+    return len(values)

@@ -21,13 +21,13 @@ from joiner.core.arguments import (
     check_records,
     check_rising,
 )
+from joiner.core.compiled import compile_declared
 from joiner.core.errors import ArgumentError
 from joiner.core.frontier import NEVER, Frontiers
-from joiner.core.held import COLUMNS, KEY, SEQ, TOLD, Held, Merged, Table, merge, together
-from joiner.core.match import DIRECTIONS, DRIVERS, Known, Relations, new_pairs, relate, wants_of
-from joiner.core.order import distinct, grouping_order
-from joiner.core.release import find_kept, note_done, within
-from joiner.core.unmatched import may_match
+from joiner.core.held import COLUMNS, KEY, SEQ, Held, Side, in_time_order, number, table_of, without_repeats
+from joiner.core.match import DIRECTIONS, DRIVERS, Relations, relate, tell_pairs, wants_of
+from joiner.core.release import let_go
+from joiner.core.unmatched import tell_unmatched
 from joiner.core.waiting import Waiting, is_backlog
 
 if TYPE_CHECKING:
@@ -129,14 +129,17 @@ class LocalStreamBuffer:
         self._emit_unmatched = emit_unmatched
         self._wants = wants_of(direction, driver)
         self._tolerance_ns = None if tolerance_ns is None else check_duration("tolerance_ns", tolerance_ns)
+        self._tolerance = _ANY_DISTANCE if self._tolerance_ns is None else np.uint64(self._tolerance_ns)
         sides = lateness_ns if isinstance(lateness_ns, (tuple, list)) else (lateness_ns, lateness_ns)
         if len(sides) != len(_NAMES):
             message = f"lateness_ns must be one value or (left, right), not {len(sides)} values"
             raise ArgumentError(message)
         lateness = [check_duration(f"lateness_ns ({name})", value) for name, value in zip(_NAMES, sides, strict=True)]
         self._frontiers = Frontiers((lateness[_LEFT], lateness[_RIGHT]), by_partition=progress == "partition")
-        self._held = Held()
-        self._waiting = Waiting()
+        self._held = Held(), Held()
+        self._waiting = Waiting(), Waiting()
+        # Of each key of a step, its index among them.
+        self._place = np.empty(0, dtype=np.int64)
         self._last_seq: list[int | None] = [None, None]
         self._identified: list[bool | None] = [None, None]
         self._closed = False
@@ -184,17 +187,17 @@ class LocalStreamBuffer:
 
     def __len__(self) -> int:
         """Records held, of both sides."""
-        return len(self._held) + len(self._waiting)
+        return sum(len(records) for records in (*self._held, *self._waiting))
 
     def held_seq(self) -> tuple[Ints, Ints]:
         """The positions of the records held on the left and on the right, ascending."""
-        rows, lefts = self._everything()
-        return _seq_by_side(rows, np.arange(rows.shape[1]), lefts)
+        return np.sort(self._everything(_LEFT)[SEQ]), np.sort(self._everything(_RIGHT)[SEQ])
 
     def held_by_key(self) -> tuple[Ints, Ints]:
         """The keys of which records are held, ascending, and how many of each, of both sides together."""
-        keys = self._held.keys()
-        return keys, self._held.count(keys) + self._waiting.count(keys)
+        keys = self._held_keys()
+        counts = [of_side.count(keys) for of_side in (*self._held, *self._waiting)]
+        return keys, np.sum(counts, axis=0, dtype=np.int64)
 
     def known_keys(self) -> Ints:
         """The keys of which a record is held, or more is known than of all keys alike; ascending.
@@ -202,7 +205,7 @@ class LocalStreamBuffer:
         Every other number is as good as one that was never used, and can be given to another key.
         """
         known = np.flatnonzero((self._frontiers.by_key > self._frontiers.of_all).any(axis=0))
-        return np.union1d(known, self._held.keys())
+        return np.union1d(known, self._held_keys())
 
     def frontier_ns(self, keys: Sequence[int] | Ints) -> tuple[Ints, Ints]:
         """The frontiers of the left and right stream for ``keys``, in ns; the least int64 where nothing is known."""
@@ -227,8 +230,9 @@ class LocalStreamBuffer:
             "closed": self._closed,
         }
         columns = {f"{name}.frontier": of_side for name, of_side in zip(_NAMES, self._frontiers.by_key, strict=True)}
-        rows, options["lefts"] = self._everything()
-        columns |= zip(COLUMNS, rows, strict=True)
+        left, right = self._everything(_LEFT), self._everything(_RIGHT)
+        options["lefts"] = left.shape[1]
+        columns |= zip(COLUMNS, np.concatenate((left, right), axis=1), strict=True)
         return snapshot.pack(options, columns)
 
     @classmethod
@@ -245,19 +249,26 @@ class LocalStreamBuffer:
         )
         buffer._frontiers.of_all[:, 0] = options["of_all"]
         buffer._frontiers.by_key = np.stack([columns[f"{name}.frontier"] for name in _NAMES])
-        buffer._held.grow(buffer._frontiers.by_key.shape[1])
         rows = np.stack([columns[name] for name in COLUMNS])
-        buffer._held.put(_NOTHING, (rows, options["lefts"]))
+        buffer._grow(buffer._frontiers.by_key.shape[1])
+        for held, table in zip(buffer._held, np.split(rows, [options["lefts"]], axis=1), strict=True):
+            keys = np.unique(table[KEY])
+            records = in_time_order(np.ascontiguousarray(table))
+            side, _ = held.together(keys, buffer._places_of(keys), records, since=0)
+            held.put(keys, side, side.begin[:-1])
         buffer._last_seq, buffer._identified = options["last_seq"], options["identified"]
         buffer._closed = options["closed"]
         return buffer
 
-    def _everything(self) -> Table:
-        """All records, each side key by key."""
-        rows, lefts = together(self._held.rows(self._held.keys()), self._waiting.all())
-        keys = rows[KEY]
-        order = np.concatenate((grouping_order(keys[:lefts]), lefts + grouping_order(keys[lefts:])))
-        return rows.take(order, axis=1), lefts
+    def _everything(self, side: int) -> Ints:
+        """All records of a side as a table, key by key, each in order."""
+        keys = self._held[side].keys()
+        waiting = in_time_order(self._waiting[side].all())
+        return self._held[side].together(keys, self._places_of(keys), waiting, since=0)[0].rows
+
+    def _held_keys(self) -> Ints:
+        """The keys of which records are held, ascending. Where some wait, others of the key are in the table."""
+        return np.union1d(self._held[_LEFT].keys(), self._held[_RIGHT].keys())
 
     def _check_open(self, call: str) -> None:
         if self._closed:
@@ -270,16 +281,18 @@ class LocalStreamBuffer:
             check_rising(_NAMES[side], records[side], marks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)
         ]
         self._identified = self._check_identities(records)
+        since = [NEVER if last is None else last for last in self._last_seq]
         self._last_seq = last_seq
         keys = self._touched_keys(records, marks, all_held=ends)
         before = self._frontiers.at(keys)
-        highest = before.max(axis=1, initial=NEVER).tolist()
-        late = [self._frontiers.advance(side, records[side], marks[side], highest[side]) for side in (_LEFT, _RIGHT)]
+        late = [self._frontiers.advance(side, records[side], marks[side]) for side in (_LEFT, _RIGHT)]
         if ends:
             self._frontiers.end()
         late_seq = records[_LEFT].seq[late[_LEFT]], records[_RIGHT].seq[late[_RIGHT]]
         accepted = records[_LEFT].but(late[_LEFT]), records[_RIGHT].but(late[_RIGHT])
-        return self._step(keys, before, accepted, late_seq, ends=ends)
+        sides, repeated_seq = self._sides(keys, accepted, since)
+        touched = len(keys) + sum(len(records.key) for records in accepted)
+        return self._step(keys, before, sides, late_seq + repeated_seq, touched=touched, ends=ends)
 
     def _check_identities(self, records: list[Records]) -> list[bool | None]:
         """A side gives identities always or never: without them a duplicate could not be told from a tie."""
@@ -300,91 +313,116 @@ class LocalStreamBuffer:
             batch.key[batch.key != ALL_KEYS] for batch in marks if len(batch.key)
         ]
         if all_held or any(map(self._frontiers.concerns_all, records, marks)):
-            keys.append(self._held.keys())
+            keys += [held.keys() for held in self._held]
         largest = max((int(some.max()) for some in keys if len(some)), default=-1)
         self._grow(largest + 1)
-        return distinct(keys, largest)
+        is_touched = np.zeros(largest + 1, dtype=bool)
+        for some in keys:
+            is_touched[some] = True
+        return is_touched.nonzero()[0]
 
     def _grow(self, keys: int) -> None:
         self._frontiers.grow(keys)
-        self._held.grow(keys)
+        for held in self._held:
+            held.grow(keys)
+
+    def _places_of(self, keys: Ints) -> Ints:
+        """Of each of ``keys`` its index among them; of other keys anything."""
+        if len(keys) and len(self._place) <= keys[-1]:
+            self._place = np.empty(2 * int(keys[-1]) + 1, dtype=np.int64)
+        self._place[keys] = np.arange(len(keys))
+        return self._place
+
+    def _sides(
+        self, keys: Ints, new: tuple[Records, Records], since: list[int]
+    ) -> tuple[tuple[Side, Side], tuple[Ints, Ints]]:
+        """All records of the touched ``keys``, new ones among them; the positions of those that came before already."""
+        tables = [table_of(records.key, records.ts, records.seq, records.identity) for records in new]
+        if any(map(len, self._waiting)):
+            until = self._reached(keys, new)
+            woken = [waiting.take(keys, until[1 - side]) for side, waiting in enumerate(self._waiting)]
+            tables = [np.concatenate(both, axis=1) for both in zip(woken, tables, strict=True)]
+        sides, repeated = [], []
+        for side, table in enumerate(tables):
+            found, has_equal = self._held[side].together(
+                keys, self._places_of(keys), in_time_order(table), since=since[side]
+            )
+            again = _NOTHING
+            if has_equal:
+                if self._identified[side]:
+                    found, again = without_repeats(found)
+                number(found)
+            sides.append(found)
+            repeated.append(again)
+        return (sides[_LEFT], sides[_RIGHT]), (repeated[_LEFT], repeated[_RIGHT])
+
+    def _reached(self, keys: Ints, new: tuple[Records, Records]) -> Ints:
+        """How far each side has come with a step for ``keys``, by promise or record: (2, k), ns."""
+        reached = self._frontiers.at(keys)
+        for side, records in enumerate(new):
+            np.maximum.at(reached[side], keys.searchsorted(records.key), records.ts)
+        return reached
 
     def _step(
         self,
         keys: Ints,
         before: Ints,
-        new: tuple[Records, Records],
-        late_seq: tuple[Ints, Ints],
+        sides: tuple[Side, Side],
+        left_out: tuple[Ints, Ints, Ints, Ints],
         *,
+        touched: int,
         ends: bool,
     ) -> Step:
-        """Take accepted records in; ``before``: the frontiers of the touched ``keys`` before the batch, (2, k)."""
-        held = self._held.rows(keys)
-        if len(self._waiting):
-            held = together(held, self._waiting.take(keys, self._reached_by_other(keys, new)))
-        merged, duplicates = merge(held, *new, self._identified)
-        known = self._known(merged, keys, before)
-        relations = relate(merged, known, self._wants)
-        left, right = new_pairs(merged, relations)
-        if self._tolerance_ns is not None:
-            near = within(merged.ts.take(left), merged.ts.take(right), self._tolerance_ns)
-            left, right = left.compress(near), right.compress(near)
-        unmatched = self._find_unmatched(merged, known, relations, left, right)
-        kept = _NOTHING
-        if not ends and len(merged.key):
-            kept = find_kept(merged, known, relations, self._wants, self._tolerance_ns)
-            note_done(merged, relations, self._wants, kept)
-        stay = kept
-        if is_backlog(len(kept), len(keys) + len(new[_LEFT].key) + len(new[_RIGHT].key)):
-            stay = self._waiting.put(merged, known, kept)
-        self._held.put(keys, merged.whole(stay))
-        return Step(
-            merged.seq(left),
-            merged.seq(right),
-            *merged.ordinals(left, right),
-            *late_seq,
-            *_seq_by_side(merged.rows, duplicates, merged.rights_at),
-            *merged.seq_but(kept),
-            *unmatched,
+        """What all records of the touched ``keys`` bring forth; ``before``: the frontiers before the batch, (2, k).
+
+        ``left_out``: the positions of late records of either side, and of repeated ones; ``touched``: keys and new
+        records.
+        """
+        now = self._frontiers.at(keys)
+        left, right = sides
+        of_left = relate(left, right, before[_RIGHT], now[_RIGHT], self._wants[_LEFT])
+        of_right = relate(right, left, before[_LEFT], now[_LEFT], self._wants[_RIGHT])
+        pairs = tell_pairs(left, right, of_left, of_right, self._tolerance)
+        unmatched = self._tell_unmatched(sides, (of_left, of_right), now)
+        *kept, left_released, right_released = let_go(
+            left, right, of_left, of_right, now, self._wants, self._tolerance, ends
         )
+        if is_backlog(left.begin[-1] + right.begin[-1] - len(left_released) - len(right_released), touched):
+            left, right = self._set_aside(sides, kept, now)
+        for held, side, of_side in zip(self._held, (left, right), kept, strict=True):
+            held.put(keys, side, of_side)
+        return Step(*pairs, *left_out, left_released, right_released, *unmatched)
 
-    def _reached_by_other(self, keys: Ints, new: tuple[Records, Records]) -> Ints:
-        """For each side, how far the other one has come with a step for ``keys``, by promise or record: (2, k), ns."""
-        reached = self._frontiers.at(keys)
-        for side, records in enumerate(new):
-            np.maximum.at(reached[side], keys.searchsorted(records.key), records.ts)
-        return reached[::-1]
-
-    def _find_unmatched(
-        self, merged: Merged, known: Known, relations: Relations, left: Ints, right: Ints
+    def _tell_unmatched(
+        self, sides: tuple[Side, Side], relations: tuple[Relations, Relations], now: Ints
     ) -> tuple[Ints, Ints]:
-        """The positions of those found to be unmatched in this step, in which the given ones are paired."""
-        if self._emit_unmatched == "none":
-            return _NOTHING, _NOTHING
-        told = (merged.notes() & TOLD).astype(bool)
-        told[left] = told[right] = True
-        unmatched = ~told & ~may_match(merged, known, relations, self._wants, self._tolerance_ns)
-        if self._emit_unmatched != "both":
-            unmatched &= merged.is_right == (self._emit_unmatched == "right")
-        merged.note((told | unmatched).nonzero()[0], TOLD)
-        return _seq_by_side(merged.rows, merged.order.compress(unmatched), merged.rights_at)
+        """The positions of those found to be unmatched, where that is asked for, ascending."""
+        found = [_NOTHING, _NOTHING]
+        for own, other in _BOTH_WAYS:
+            if self._emit_unmatched in {"both", _NAMES[own]}:
+                told = tell_unmatched(
+                    sides[own],
+                    sides[other],
+                    relations[own],
+                    relations[other],
+                    now[other],
+                    self._wants[other],
+                    self._tolerance,
+                )
+                found[own] = np.sort(told)
+        return found[_LEFT], found[_RIGHT]
 
-    def _known(self, merged: Merged, touched: Ints, before: Ints) -> Known:
-        """What is known of the streams, for the keys of which there are records."""
-        keys = merged.key.take(merged.of_key.start)
-        if len(keys) < len(touched):
-            before = before.take(touched.searchsorted(keys), axis=1)
-        return Known.of(before, self._frontiers.at(keys), merged)
+    def _set_aside(self, sides: tuple[Side, Side], kept: list[Ints], now: Ints) -> tuple[Side, Side]:
+        """The same without the records that can wait; ``kept`` is changed to it."""
+        stay = []
+        for own, other in _BOTH_WAYS:
+            side, kept[own] = self._waiting[own].put(sides[own], kept[own], sides[other], now[own], now[other])
+            stay.append(side)
+        return stay[_LEFT], stay[_RIGHT]
 
 
 _NOTHING: Final = np.empty(0, dtype=np.int64)
+_BOTH_WAYS: Final = ((_LEFT, _RIGHT), (_RIGHT, _LEFT))
+_ANY_DISTANCE: Final = np.uint64(2**64 - 1)
 
-
-def _seq_by_side(rows: Ints, which: Ints, rights_at: int) -> tuple[Ints, Ints]:
-    """The positions of the left and of the right ones of some records of a table, ascending."""
-    if not len(which):
-        return _NOTHING, _NOTHING
-    at = np.sort(which)
-    lefts = int(at.searchsorted(rights_at))
-    seq = rows[SEQ].take(at)
-    return np.sort(seq[:lefts]), np.sort(seq[lefts:])
+compile_declared()

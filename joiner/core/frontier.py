@@ -2,8 +2,8 @@
 
 ``F(key)`` is the larger of (largest time of the key) - lateness and the highest mark that covers the key. It is
 a promise about what comes later; a record below it on arrival is late. With ``by_partition`` the largest time of the
-whole stream takes the place of the key's own. Records are judged one after the other in
-log order, here for a whole batch at once. A late record never moves the frontier that it is late for.
+whole stream takes the place of the key's own. Records are judged one after the other, in log order; one that is late
+moves no frontier.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from joiner.core.arguments import ALL_KEYS, Marks, Records
-from joiner.core.order import Segments, grouping_order, segment_starts
+from joiner.core.compiled import COUNT, FLAG, GIVEN, INTS, compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
 
 NEVER: Final = np.iinfo(np.int64).min
 """The frontier of a key of which nothing is known: below every time."""
@@ -52,93 +51,60 @@ class Frontiers:
         """Whether a batch of either side may move the frontier of keys that it does not name."""
         return bool((self.by_partition and len(records.key)) or (len(marks.key) and marks.key.min() == ALL_KEYS))
 
-    def advance(self, side: int, records: Records, marks: Marks, highest: int) -> Ints:
+    def advance(self, side: int, records: Records, marks: Marks) -> Ints:
         """Take a batch of one side in log order; returns the indices of the records that are late.
 
-        Keys must have room; ``highest``: of what is known of the side, for the keys of the batch.
+        Keys must have room.
         """
-        if not len(records.key) and not len(marks.key):
-            return _NOBODY
-        promise = less(records.ts, self.lateness_ns[side])
-        if self.by_partition or len(marks.key):
-            return np.flatnonzero(self._advance_with_marks(side, records, promise, marks))
-        if records.in_order and promise[0] >= highest:
-            # Of equal keys the last one is assigned last, and is the largest.
-            self.by_key[side, records.key] = promise
-            return _NOBODY
-        before = np.maximum(self._raise_keys(side, records.key, promise), self.of_all[side])
-        return np.flatnonzero(records.ts < before)
-
-    def _advance_with_marks(self, side: int, records: Records, promise: Ints, marks: Marks) -> Bools:
-        covers = marks.key == ALL_KEYS
-        seq = np.append(records.seq, marks.seq[~covers])
-        order = np.argsort(seq)
-        own = np.full_like(promise, NEVER) if self.by_partition else promise
-        of_keys = np.empty_like(seq)
-        of_keys[order] = self._raise_keys(
-            side, np.append(records.key, marks.key[~covers])[order], np.append(own, marks.ts[~covers])[order]
-        )
-        of_keys = of_keys[: len(promise)]
-        # With `by_partition`, what is late for its key tells nothing of the others.
-        counts = np.flatnonzero(records.ts >= of_keys) if self.by_partition else np.arange(0)
-        of_all = self._raise_all(
-            side,
-            np.append(records.seq[counts], marks.seq[covers]),
-            np.append(promise[counts], marks.ts[covers]),
-            records.seq,
-        )
-        return records.ts < np.maximum(of_all, of_keys)
+        lateness_ns, of_key, of_all = self.lateness_ns[side], self.by_key[side], self.of_all[side]
+        return _advance(records.key, records.ts, records.seq, *marks, lateness_ns, self.by_partition, of_key, of_all)
 
     def end(self) -> None:
         """The streams have ended: nothing comes any more."""
         self.of_all[:] = FOREVER
 
-    def _raise_all(self, side: int, seq: Ints, promise: Ints, asked: Ints) -> Ints:
-        """Take promises for all keys; returns what covered all of them just before each position in ``asked``."""
-        order = np.argsort(seq)
-        highest = np.maximum.accumulate(np.append(self.of_all[side], promise[order]))
-        self.of_all[side] = highest[-1]
-        return highest[np.searchsorted(seq[order], asked)]
 
-    def _raise_keys(self, side: int, key: Ints, promise: Ints) -> Ints:
-        """Take promises for single keys, in log order; returns the frontier of each one's key just before it."""
-        if not len(key):
-            return promise
-        order = grouping_order(key)
-        key, promise = key[order], promise[order]
-        starts = segment_starts(key)
-        highest = _running_max(promise, starts)
-        of_key = Segments.of(starts)
-        keys = key[of_key.start]
-        known = self.by_key[side, keys]
-        self.by_key[side, keys] = np.maximum(known, highest[of_key.start + of_key.length - 1])
-        earlier = np.empty_like(highest)
-        earlier[1:] = highest[:-1]
-        earlier[of_key.start] = NEVER
-        before = np.empty_like(highest)
-        before[order] = np.maximum(earlier, of_key.spread(known))
-        return before
+@compiled(INTS, GIVEN, GIVEN, GIVEN, GIVEN, GIVEN, GIVEN, COUNT, FLAG, INTS, INTS)
+def _advance(  # noqa: PLR0913, PLR0917 - a loop takes arrays, no objects
+    key: Ints,
+    ts: Ints,
+    seq: Ints,
+    mark_key: Ints,
+    mark_ts: Ints,
+    mark_seq: Ints,
+    lateness_ns: int,
+    by_partition: bool,  # noqa: FBT001 - a loop takes no keywords
+    of_key: Ints,
+    of_all: Ints,
+) -> Ints:
+    late, count, mark = np.empty_like(ts), 0, 0
+    for i in range(len(key)):
+        while mark < len(mark_key) and mark_seq[mark] < seq[i]:
+            _take_mark(mark_key[mark], mark_ts[mark], of_key, of_all)
+            mark += 1
+        if ts[i] < of_key[key[i]] or ts[i] < of_all[0]:
+            late[count] = i
+            count += 1
+            continue
+        promise = less(ts[i], lateness_ns)
+        if by_partition:
+            of_all[0] = max(of_all[0], promise)
+        else:
+            of_key[key[i]] = max(of_key[key[i]], promise)
+    for rest in range(mark, len(mark_key)):
+        _take_mark(mark_key[rest], mark_ts[rest], of_key, of_all)
+    return late[:count]
 
 
-_NOBODY: Final = np.empty(0, dtype=np.int64)
+@compiled()
+def _take_mark(key: int, ts: int, of_key: Ints, of_all: Ints) -> None:
+    if key == ALL_KEYS:
+        of_all[0] = max(of_all[0], ts)
+    else:
+        of_key[key] = max(of_key[key], ts)
 
 
-def less(ts: Ints, duration_ns: int) -> Ints:
+@compiled()
+def less(ts: int, duration_ns: int) -> int:
     """``ts - duration_ns``, held at the least int64 where it would fall below."""
-    if not duration_ns:
-        return ts
-    return np.where(ts < NEVER + duration_ns, NEVER, ts - duration_ns)
-
-
-def _running_max(values: Ints, starts: Bools) -> Ints:
-    """The running maximum within segments; ``starts`` is true at the first entry of each."""
-    if bool(np.all((values[1:] >= values[:-1]) | starts[1:])):
-        return values
-    # Ranks are small, so segment * n + rank cannot overflow where segment * 2**63 + value would.
-    n = len(values)
-    by_value = np.argsort(values, kind="stable")
-    rank = np.empty(n, dtype=np.int64)
-    rank[by_value] = np.arange(n)
-    base = np.cumsum(starts) * n
-    running: Ints = values[by_value[np.maximum.accumulate(base + rank) - base]]
-    return running
+    return ts - duration_ns if ts >= NEVER + duration_ns else NEVER

@@ -1,4 +1,4 @@
-"""The records a buffer holds: a table of both sides, and where in it the records of each side and key lie.
+"""The records that a buffer holds of one side: a table, and where in it the records of each key lie.
 
 A step takes the records of the keys that it touches and puts back those that are still needed. The table is a log:
 what is put back is appended, and when most of it has been taken out again, the rest is moved together. So a step costs
@@ -7,27 +7,24 @@ what it touches, however many keys are held.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+from numba import types
 
-from joiner.core.order import Runs, Segments, segment_starts, sorting_order
+from joiner.core.compiled import COUNT, FLAG, FLAGS, INTS, TABLE, compiled, named, several
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
-    from joiner.core.arguments import Records
-
     Ints = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
 
 COLUMNS: Final = ("key", "ts", "seq", "identity", "notes")
-"""The rows of a table of n records, int64 of shape (5, n): key, time in ns, log position in the own stream, identity,
-and what has been noted of the record."""
+"""The rows of a table of n records, int64 of shape (5, n): key, time in ns, log position in the stream, identity, and
+what has been noted of the record."""
 
 KEY, TS, SEQ, IDENTITY, NOTES = range(len(COLUMNS))
+_COLUMNS: Final = len(COLUMNS)
 
 DONE: Final = 1
 """Noted where the neighbour that was found for certain, and told, has left the buffer."""
@@ -39,211 +36,206 @@ ORDINAL: Final = 2
 _ROOM_MIN: Final = 1024
 """Records that the table has room for at least."""
 
-Table: TypeAlias = "tuple[Ints, int]"
-"""A table of records, (5, n), and how many of them are left ones: these come first."""
+
+def table_of(key: Ints, ts: Ints, seq: Ints, identity: Ints | None) -> Ints:
+    """A table of records of which nothing has been noted."""
+    table = np.empty((_COLUMNS, len(key)), dtype=np.int64)
+    table[KEY], table[TS], table[SEQ] = key, ts, seq
+    table[IDENTITY] = 0 if identity is None else identity
+    table[NOTES] = 0
+    return table
 
 
-def together(*tables: Table) -> Table:
-    """The left ones of all tables, then the right ones of all."""
-    empty = np.empty((len(COLUMNS), 0), dtype=np.int64)
-    sides = [rows[:, :lefts] for rows, lefts in tables], [rows[:, lefts:] for rows, lefts in tables]
-    return np.concatenate([empty, *sides[0], *sides[1]], axis=1), sum(lefts for _, lefts in tables)
+def in_time_order(table: Ints) -> Ints:
+    """The same records in the order of time, of equal times as they stand."""
+    ts = table[TS]
+    if (ts[1:] >= ts[:-1]).all():
+        return table
+    found: Ints = table.take(ts.argsort(kind="stable"), axis=1)
+    return found
+
+
+class Side(NamedTuple):
+    """The records of one side, of the k keys of a step: key by key, each in the order of (time, log position).
+
+    ``rows``: a table of n records; ``begin``: where those of each key begin, and at last where all end, shape (k + 1,);
+    ``since``: the last log position before the step, so that what stands behind it is new.
+    """
+
+    rows: Ints
+    begin: Ints
+    since: int
+
+
+SIDE: Final = named(Side, TABLE, INTS, COUNT)
 
 
 class Held:
-    """What is held of all keys, of both sides."""
+    """What is held of all keys, of one side."""
 
     def __init__(self) -> None:
-        self._table = np.empty((len(COLUMNS), 0), dtype=np.int64)
+        self._table = np.empty((_COLUMNS, _ROOM_MIN), dtype=np.int64)
         self._used = self._live = 0
-        # By side and key.
-        self._start, self._count = np.zeros((2, 2, 0), dtype=np.int64)
+        # By key.
+        self._start, self._count = np.zeros((2, 0), dtype=np.int64)
 
     def __len__(self) -> int:
         return self._live
 
     def grow(self, keys: int) -> None:
-        """Make room for keys below ``keys``."""
-        have = self._count.shape[1]
+        """Make room for keys below ``keys``; doubles so that growing stays cheap."""
+        have = len(self._count)
         if keys > have:
-            more = np.zeros((2, max(keys - have, have)), dtype=np.int64)
-            self._start, self._count = np.hstack([self._start, more]), np.hstack([self._count, more])
+            more = np.zeros(max(keys - have, have), dtype=np.int64)
+            self._start, self._count = np.append(self._start, more), np.append(self._count, more)
 
     def keys(self) -> Ints:
         """The keys of which records are held, ascending."""
-        return np.flatnonzero(self._count.any(axis=0))
+        return np.flatnonzero(self._count)
 
     def count(self, keys: Ints) -> Ints:
-        """How many records are held of each of ``keys``, of both sides together."""
-        found: Ints = self._count[:, keys].sum(axis=0)
-        return found
+        """How many records are held of each of ``keys``."""
+        return self._count.take(keys)
 
-    def rows(self, keys: Ints) -> Table:
-        """The records of ``keys``, each side key by key."""
-        count = self._count[:, keys]
-        entries = Segments(self._start[:, keys].ravel(), count.ravel()).entries()
-        return self._table.take(entries, axis=1), int(count[0].sum())
+    def together(self, keys: Ints, place: Ints, more: Ints, since: int) -> tuple[Side, bool]:
+        """The records of ``keys``, ascending, with those of a table ``more`` in the order of time put among them.
 
-    def put(self, keys: Ints, table: Table) -> None:
-        """Hold a table, in the order of `rows`, as all there is of their keys, and nothing of the other ``keys``."""
-        rows, lefts = table
-        more = rows.shape[1]
-        self._live += more - int(self._count[:, keys].sum())
-        self._count[:, keys] = 0
-        if self._used + more > self._table.shape[1]:
-            self._move_together(more)
-        self._table[:, self._used : self._used + more] = rows
-        starts = segment_starts(rows[KEY])
-        starts[lefts : lefts + 1] = True
-        of_key = Segments.of(starts)
-        place = (of_key.start >= lefts).astype(np.intp), rows[KEY].take(of_key.start)
-        self._start[place], self._count[place] = self._used + of_key.start, of_key.length
-        self._used += more
+        Of equal times those of the table come last; returns also whether there are such. ``place``: of each key its
+        index in ``keys``.
+        """
+        rows, begin, has_equal = _merge(self._table, self._start, self._count, keys, place, more)
+        return Side(rows, begin, since), has_equal
+
+    def put(self, keys: Ints, side: Side, kept: Ints) -> None:
+        """Hold of each of ``keys`` the records of a side from ``kept`` on, shape (k,), and no others."""
+        self._live -= _forget(self._count, keys)
+        room = side.rows.shape[1]
+        if self._used + room > self._table.shape[1]:
+            self._move_together(room)
+        used = _append(self._table, self._used, self._start, self._count, keys, side.rows, kept, side.begin[1:])
+        self._live += used - self._used
+        self._used = used
 
     def _move_together(self, more: int) -> None:
+        """Make room for so many records."""
         keys = self.keys()
-        rows, _ = self.rows(keys)
-        count = self._count[:, keys].ravel()
-        self._used = rows.shape[1]
-        self._table = np.empty((len(COLUMNS), max(_ROOM_MIN, 2 * (self._used + more))), dtype=np.int64)
-        self._table[:, : self._used] = rows
-        self._start[:, keys] = (np.cumsum(count) - count).reshape(2, -1)
+        start = self._start.take(keys)
+        end = start + self._count.take(keys)
+        table = np.empty((_COLUMNS, max(_ROOM_MIN, 2 * (self._live + more))), dtype=np.int64)
+        self._used = _append(table, 0, self._start, self._count, keys, self._table, start, end)
+        self._table = table
 
 
-class Merged(NamedTuple):
-    """The records of some keys, those held before and new ones, in the order (key, ts).
-
-    Equal ones stand in the order (side, log position). ``key``, ``ts``, ``is_right`` and ``old`` (held before) are in
-    that order; ``of_key`` are the segments of each key, ``runs`` those of one side within them, and ``ties`` the
-    segments of equal (key, ts) that hold records of both sides. What else is known of the records, the table ``rows``
-    has, where ``order`` leads to: first left ones, then from ``rights_at`` on right ones, duplicates among them.
-    """
-
-    key: Ints
-    ts: Ints
-    is_right: Bools
-    old: Bools
-    of_key: Segments
-    runs: Runs
-    ties: Segments
-    rows: Ints
-    order: Ints
-    rights_at: int
-
-    def notes(self, at: Ints | slice = slice(None)) -> Ints:
-        """What has been noted of the records at ``at``."""
-        found: Ints = self.rows[NOTES].take(self.order[at])
-        return found
-
-    def note(self, at: Ints, flag: int) -> None:
-        """Note a flag of the records at ``at``."""
-        self.rows[NOTES, self.order[at]] |= flag
-
-    def whole(self, at: Ints) -> Table:
-        """The records at ``at``, which are ascending, as `Held.put` takes them."""
-        right = self.is_right.take(at)
-        lefts, rights = at.compress(~right), at.compress(right)
-        return self.rows.take(self.order.take(np.concatenate((lefts, rights))), axis=1), len(lefts)
-
-    def seq(self, at: Ints) -> Ints:
-        """The log positions of the records at ``at``."""
-        found: Ints = self.rows[SEQ].take(self.order.take(at))
-        return found
-
-    def ordinals(self, left: Ints, right: Ints) -> tuple[Ints, Ints]:
-        """The ordinals of the records at two indices; most streams have no equal times, and all of them are 0."""
-        notes = self.rows[NOTES]
-        if notes.max(initial=0) < 1 << ORDINAL:
-            return np.zeros(len(left), dtype=np.int64), np.zeros(len(left), dtype=np.int64)
-        return self.notes(left) >> ORDINAL, self.notes(right) >> ORDINAL
-
-    def seq_but(self, kept: Ints) -> tuple[Ints, Ints]:
-        """The log positions of all records but those at ``kept``, the left ones and the right ones."""
-        count = self.rows.shape[1]
-        if len(self.order) == count:
-            chosen = np.ones(count, dtype=bool)
-        else:
-            chosen = np.zeros(count, dtype=bool)
-            chosen[self.order] = True
-        chosen[self.order.take(kept)] = False
-        seq, at = self.rows[SEQ], self.rights_at
-        return seq[:at].compress(chosen[:at]), seq[at:].compress(chosen[at:])
+@compiled(several(TABLE, INTS, FLAG), TABLE, INTS, INTS, INTS, INTS, TABLE)
+def _merge(table: Ints, start: Ints, count: Ints, keys: Ints, place: Ints, more: Ints) -> tuple[Ints, Ints, bool]:
+    """The records of ``keys`` in a table and of another one: in one; where they begin; are there equal times."""
+    new, new_begin = _by_key(place, more, len(keys))
+    begin = np.empty(len(keys) + 1, dtype=np.int64)
+    begin[0] = 0
+    for k in range(len(keys)):
+        begin[k + 1] = begin[k] + count[keys[k]] + new_begin[k + 1] - new_begin[k]
+    rows, has_equal = np.empty((_COLUMNS, begin[-1]), dtype=np.int64), False
+    for k in range(len(keys)):
+        old, old_end = start[keys[k]], start[keys[k]] + count[keys[k]]
+        at, end = new_begin[k], new_begin[k + 1]
+        for to in range(begin[k], begin[k + 1]):
+            if at == end or (old < old_end and table[TS, old] <= more[TS, new[at]]):
+                _copy(table, old, rows, to)
+                old += 1
+            else:
+                _copy(more, new[at], rows, to)
+                at += 1
+            if to > begin[k] and rows[TS, to] == rows[TS, to - 1]:
+                has_equal = True
+    return rows, begin, has_equal
 
 
-def merge(held: Table, left: Records, right: Records, identified: Sequence[bool | None]) -> tuple[Merged, Ints]:
-    """Put new left and right records among the held ones; returns also which of ``rows`` are left out as duplicates.
-
-    A duplicate has the side, key, time and identity of an earlier record; ``identified``: which sides have such.
-    """
-    rows, old, rights_at = _together(*held, left, right)
-    order = sorting_order(rows[KEY], rows[TS])
-    key, ts = rows[KEY].take(order), rows[TS].take(order)
-    duplicates, equal = order[:0], _equal_times(key, ts)
-    if len(equal.start):
-        if any(identified):
-            repeated = _repeats(rows, order, equal, rights_at, identified)
-            duplicates, order = order[repeated], np.delete(order, repeated)
-            key, ts = rows[KEY][order], rows[TS][order]
-            equal = _equal_times(key, ts)
-        _give_ordinals(rows, order, old, equal, rights_at)
-    is_right = order >= rights_at
-    ties = equal
-    if len(equal.start):
-        ties = equal.take(np.flatnonzero(is_right[equal.start] != is_right[equal.start + equal.length - 1]))
-    new_key = segment_starts(key)
-    new_run = segment_starts(is_right)
-    new_run |= new_key
-    of_key, runs = Segments.of(new_key), Runs.of(new_run)
-    return Merged(key, ts, is_right, old.take(order), of_key, runs, ties, rows, order, rights_at), duplicates
+@compiled()
+def _by_key(place: Ints, table: Ints, keys: int) -> tuple[Ints, Ints]:
+    """The records of a table, key by key: their indices, and where those of each key begin."""
+    begin = np.zeros(keys + 1, dtype=np.int64)
+    for i in range(table.shape[1]):
+        begin[place[table[KEY, i]] + 1] += 1
+    for k in range(keys):
+        begin[k + 1] += begin[k]
+    to, found = begin.copy(), np.empty(table.shape[1], dtype=np.int64)
+    for i in range(table.shape[1]):
+        k = place[table[KEY, i]]
+        found[to[k]] = i
+        to[k] += 1
+    return found, begin
 
 
-def _together(held: Ints, lefts: int, left: Records, right: Records) -> tuple[Ints, Bools, int]:
-    """All in one table, the left ones first, of each side the old ones first; which are old; where the right begin."""
-    rights_at, count = lefts + len(left.key), held.shape[1] + len(left.key) + len(right.key)
-    rows, old = np.empty((len(COLUMNS), count), dtype=np.int64), np.zeros(count, dtype=bool)
-    for begin, earlier, new in ((0, held[:, :lefts], left), (rights_at, held[:, lefts:], right)):
-        middle = begin + earlier.shape[1]
-        end = middle + len(new.key)
-        rows[:, begin:middle], old[begin:middle] = earlier, True
-        rows[KEY, middle:end], rows[TS, middle:end], rows[SEQ, middle:end] = new.key, new.ts, new.seq
-        rows[IDENTITY, middle:end] = 0 if new.identity is None else new.identity
-        rows[NOTES, middle:end] = 0
-    return rows, old, rights_at
+@compiled()
+def _copy(source: Ints, at: int, target: Ints, to: int) -> None:
+    for column in range(_COLUMNS):
+        target[column, to] = source[column, at]
 
 
-def _equal_times(key: Ints, ts: Ints) -> Segments:
-    """The segments of equal (key, ts) that hold more than one record."""
-    same = ts[1:] == ts[:-1]
-    if not same.any():
-        return _NO_SEGMENTS
-    same &= key[1:] == key[:-1]
-    segments = Segments.of(np.append(np.True_, ~same))
-    return segments.take(np.flatnonzero(segments.length > 1))
+@compiled(COUNT, INTS, INTS)
+def _forget(count: Ints, keys: Ints) -> int:
+    """Hold nothing of some keys; returns how many records these had."""
+    had = 0
+    for key in keys:
+        had += count[key]
+        count[key] = 0
+    return had
 
 
-_NO_SEGMENTS: Final = Segments(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+@compiled(COUNT, TABLE, COUNT, INTS, INTS, INTS, TABLE, INTS, INTS)
+def _append(table: Ints, used: int, start: Ints, count: Ints, keys: Ints, rows: Ints, first: Ints, end: Ints) -> int:
+    """Append of each key some of the ``rows``, and note where; returns where the table is used up to."""
+    for k in range(len(keys)):
+        start[keys[k]], count[keys[k]] = used, end[k] - first[k]
+        for at in range(first[k], end[k]):
+            _copy(rows, at, table, used)
+            used += 1
+    return used
 
 
-def _give_ordinals(rows: Ints, order: Ints, old: Bools, equal: Segments, rights_at: int) -> None:
-    """Note the place of each new record among those of its side in its group of equal key and time.
+@compiled(types.void, SIDE)
+def number(side: Side) -> None:
+    """Give the new records their ordinals among those of equal key and time.
 
     A group of equal times that still gets records has lost none (they are held until the stream's own frontier has
-    passed them), so its positions are its ordinals; a group that has lost some keeps those it was given.
+    passed them), so each one's ordinal is one more than that of the one before.
     """
-    at = order[equal.entries()]
-    groups = Segments.of(segment_starts(rows[KEY][at], rows[TS][at], at >= rights_at))
-    ordinal = np.arange(len(at)) - groups.spread(groups.start)
-    new = np.flatnonzero(~old[at])
-    rows[NOTES, at[new]] = ordinal[new] << ORDINAL
+    rows, begin = side.rows, side.begin
+    for k in range(len(begin) - 1):
+        for i in range(begin[k] + 1, begin[k + 1]):
+            if rows[TS, i] == rows[TS, i - 1] and rows[SEQ, i] > side.since:
+                rows[NOTES, i] += ((rows[NOTES, i - 1] >> ORDINAL) + 1) << ORDINAL
 
 
-def _repeats(rows: Ints, order: Ints, equal: Segments, rights_at: int, identified: Sequence[bool | None]) -> Ints:
-    """Which entries of ``order`` repeat the identity of an earlier one of their side, key and time."""
-    entries, group = equal.entries(), equal.spread(np.arange(len(equal.start)))
-    right = order[entries] >= rights_at
-    which = np.flatnonzero(np.where(right, bool(identified[1]), bool(identified[0])))
-    entries, group = entries[which], 2 * group[which] + right[which]
-    identity = rows[IDENTITY][order[entries]]
-    by_identity = np.lexsort((identity, group))
-    repeated = ~segment_starts(group[by_identity], identity[by_identity])
-    return np.sort(entries[by_identity[repeated]])
+def without_repeats(side: Side) -> tuple[Side, Ints]:
+    """The records but those that repeat the identity of an earlier one of their key and time; where these were."""
+    repeats = _find_repeats(side).view(bool)
+    positions = side.rows[SEQ].compress(repeats)
+    if not len(positions):
+        return side, positions
+    passed = np.append(0, np.cumsum(repeats))
+    rows = side.rows.compress(~repeats, axis=1)
+    return Side(rows, side.begin - passed.take(side.begin), side.since), np.sort(positions)
+
+
+@compiled(FLAGS, SIDE)
+def _find_repeats(side: Side) -> NDArray[np.uint8]:
+    """Which records have the key, time and identity of an earlier one, shape (n,)."""
+    ts, identity = side.rows[TS], side.rows[IDENTITY]
+    repeats = np.zeros(len(ts), dtype=np.uint8)
+    for k in range(len(side.begin) - 1):
+        first = side.begin[k]
+        while first < side.begin[k + 1]:
+            end = first + 1
+            while end < side.begin[k + 1] and ts[end] == ts[first]:
+                end += 1
+            # Sorted stably, so that of the same ones the first one stays the first.
+            order = np.argsort(identity[first:end], kind="mergesort") if end - first > 1 else _ALONE
+            for n in range(1, len(order)):
+                if identity[first + order[n]] == identity[first + order[n - 1]]:
+                    repeats[first + order[n]] = True
+            first = end
+    return repeats
+
+
+_ALONE: Final = np.zeros(1, dtype=np.int64)

@@ -15,19 +15,19 @@ certain under the new frontiers and none was under the old ones with both record
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+from numba import types
 
-from joiner.core.held import DONE, Merged
-from joiner.core.order import segment_starts
+from joiner.core.compiled import DURATION, FLAG, INTS, TABLE, compiled, gap, is_apart_at_most, named, several
+from joiner.core.held import DONE, NOTES, ORDINAL, SEQ, SIDE, TOLD, TS, Side
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
-    Gaps = NDArray[np.uint64]
+    Flags = NDArray[np.uint8]
 
 
 class Wants(NamedTuple):
@@ -37,6 +37,9 @@ class Wants(NamedTuple):
     next: bool
     nearest: bool = False
 
+
+WANTS: Final = named(Wants, FLAG, FLAG, FLAG)
+OF_BOTH: Final = several(WANTS, WANTS)
 
 _DIRECTIONS: Final = {
     "both": Wants(prev=True, next=True),
@@ -56,208 +59,188 @@ def wants_of(direction: str, driver: str) -> tuple[Wants, Wants]:
     return (_NOTHING if driver == "right" else wants), (_NOTHING if driver == "left" else wants)
 
 
-class Known(NamedTuple):
-    """What is known of the two streams by key of a merged table, shape (2, keys) each, left and right.
-
-    The frontiers before and after a step; and ``frontier``, shape (n,), the other stream's now, for each record.
-    """
-
-    before: Ints
-    now: Ints
-    frontier: Ints
-
-    @classmethod
-    def of(cls, before: Ints, now: Ints, merged: Merged) -> Self:
-        """What is known of the keys of ``merged``."""
-        left, right = merged.of_key.spread(now[0]), merged.of_key.spread(now[1])
-        return cls(before, now, np.where(merged.is_right, left, right))
-
-    def other_before(self, merged: Merged, at: Ints) -> Ints:
-        """The frontier of the other stream before the step, for the records at ``at``."""
-        number = merged.of_key.start.searchsorted(at, side="right") - 1
-        found: Ints = self.before[1 - merged.is_right.take(at), number]
-        return found
-
-
-class Relation(NamedTuple):
-    """A relation of every record, shape (n,) each: its partner, if one is ``there``.
-
-    ``now`` and ``before``: whether it is certain after the step, and was before it; ``open``: wanted, and not decided
-    yet.
-    """
-
-    partner: Ints
-    there: Bools
-    now: Bools
-    before: Bools
-    open: Bools
-
-
 class Relations(NamedTuple):
-    """The two relations of every record."""
+    """The relations of the n records of a side, of each the previous one (`PREV`) and the next (`NEXT`).
 
-    prev: Relation
-    next: Relation
-
-
-class _Neighbour(NamedTuple):
-    """Where each record's neighbour stands, and whether there is one; shape (n,)."""
+    ``at``: where in the other side the neighbour stands, or `NONE`, shape (2, n); ``known``: what is known of the
+    relation, the flags `NOW` to `HERE`, shape (2, n).
+    """
 
     at: Ints
-    there: Bools
+    known: Flags
 
 
-def relate(merged: Merged, known: Known, wants: tuple[Wants, Wants]) -> Relations:
-    """The relations of the records of both sides."""
-    old = merged.old.nonzero()[0]
-    # What decided these was told long ago, and is not here any more.
-    done = old.compress(merged.notes(old) & DONE)
-    judge = _judge_nearest if wants[0].nearest or wants[1].nearest else _judge_both
-    prev, following = judge(merged, known, _find_neighbours(merged), old, done)
-    return Relations(
-        _if_wanted(prev, by_side(merged.is_right, wants[0].prev, wants[1].prev)),
-        _if_wanted(following, by_side(merged.is_right, wants[0].next, wants[1].next)),
-    )
+RELATIONS: Final = named(Relations, TABLE, types.Array(types.uint8, 2, "C"))
+
+PREV, NEXT = 0, 1
+NONE: Final = -1
+
+NOW: Final = 1
+"""Certain after the step."""
+BEFORE: Final = 2
+"""Certain before the step, with both records there."""
+OPEN: Final = 4
+"""Looked for, and not decided yet."""
+HERE: Final = 8
+"""There is such a neighbour for now; of nearest, the other one is none."""
 
 
-def _find_neighbours(merged: Merged) -> tuple[_Neighbour, _Neighbour]:
-    """The previous and the next neighbour of every record."""
-    of_key, runs, ties = merged.of_key, merged.runs, merged.ties
-    prev, following = runs.begin - 1, runs.behind
-    has_prev = prev >= of_key.spread(of_key.start)
-    has_next = following < of_key.spread(of_key.start + of_key.length)
-    if len(ties.start):
-        # A left record's previous neighbour stands behind it, the last of the equal ones; a right one's next before it.
-        entries = ties.entries()
-        right = merged.is_right[entries]
-        lefts, rights = entries[~right], entries[right]
-        following = following.copy()
-        prev[lefts] = ties.spread(ties.start + ties.length - 1)[~right]
-        following[rights] = ties.spread(ties.start)[right]
-        has_prev[lefts] = has_next[rights] = True
-    return _Neighbour(prev, has_prev), _Neighbour(following, has_next)
+class Sight(NamedTuple):
+    """What a record sees of the other side: its time, its neighbours' for now, and the frontier before and after.
+
+    ``is_old``, ``is_next_old``: there before the step; ``is_done``: what decided its next neighbour was told long ago,
+    and is not here any more.
+    """
+
+    ts: int
+    is_old: bool
+    is_done: bool
+    has_prev: bool
+    prev_ts: int
+    has_next: bool
+    next_ts: int
+    is_next_old: bool
+    before: int
+    now: int
 
 
-def _judge_both(
-    merged: Merged, known: Known, neighbours: tuple[_Neighbour, _Neighbour], old: Ints, done: Ints
-) -> Relations:
+@compiled(RELATIONS, SIDE, SIDE, INTS, INTS, WANTS)
+def relate(own: Side, other: Side, before: Ints, now: Ints, wants: Wants) -> Relations:
+    """The relations of the records of one side; ``before``, ``now``: the other's frontiers, before and after, (k,)."""
+    rows, others = own.rows, other.rows
+    at, known = np.empty((2, rows.shape[1]), dtype=np.int64), np.zeros((2, rows.shape[1]), dtype=np.uint8)
+    for k in range(len(now)):
+        begin, end = other.begin[k], other.begin[k + 1]
+        first, behind = begin, begin
+        for i in range(own.begin[k], own.begin[k + 1]):
+            ts = rows[TS, i]
+            while first < end and others[TS, first] < ts:
+                first += 1
+            behind = max(behind, first)
+            while behind < end and others[TS, behind] <= ts:
+                behind += 1
+            prev, following = behind - 1, min(first, end - 1)
+            sight = Sight(
+                ts,
+                rows[SEQ, i] <= own.since,
+                rows[NOTES, i] & DONE != 0,
+                behind > begin,
+                others[TS, prev] if behind > begin else 0,
+                first < end,
+                others[TS, following] if first < end else 0,
+                first < end and others[SEQ, following] <= other.since,
+                before[k],
+                now[k],
+            )
+            at[PREV, i] = prev if sight.has_prev else NONE
+            at[NEXT, i] = following if sight.has_next else NONE
+            of_prev, of_next = _judge_nearest(sight) if wants.nearest else _judge_both(sight)
+            known[PREV, i] = of_prev if wants.prev else 0
+            known[NEXT, i] = of_next if wants.next else 0
+    return Relations(at, known)
+
+
+@compiled()
+def _judge_both(sight: Sight) -> tuple[int, int]:
     """Certain is prev by itself, and next by itself."""
-    prev, following = neighbours
-    ts, next_ts = merged.ts, merged.ts.take(following.at, mode="clip")
-    passed, reached = known.frontier > ts, next_ts <= known.frontier
-    if len(merged.ties.start):
-        reached |= next_ts == ts
-    prev_now, next_now = prev.there & passed, following.there & reached
-    next_now[done] = False
-    next_open = ~next_now
-    next_open[done] = False
-    prev_before, next_before = np.zeros((2, len(ts)), dtype=bool)
-    ts, next_ts, frontier = ts.take(old), next_ts.take(old), known.other_before(merged, old)
-    # What is new was not late, so it is nobody's previous neighbour for whom the frontier had passed.
-    prev_before[old] = prev_now.take(old) & (frontier > ts)
-    behind = merged.old.take(following.at.take(old), mode="clip")
-    next_before[old] = next_now.take(old) & behind & ((next_ts <= frontier) | (next_ts == ts))
-    return Relations(
-        Relation(*prev, prev_now, prev_before, ~passed), Relation(*following, next_now, next_before, next_open)
-    )
+    of_prev = OPEN if sight.now <= sight.ts else 0
+    if sight.has_prev:
+        # What is new was not late, so it is nobody's previous neighbour for whom the frontier had passed.
+        was_known = sight.is_old and sight.before > sight.ts
+        of_prev |= HERE | (NOW if sight.now > sight.ts else 0) | (BEFORE if was_known else 0)
+    if sight.is_done:
+        return of_prev, 0
+    if not _is_next_known(sight, sight.now):
+        return of_prev, OPEN | (HERE if sight.has_next else 0)
+    next_was_known = sight.is_old and sight.is_next_old and _is_next_known(sight, sight.before)
+    return of_prev, HERE | NOW | (BEFORE if next_was_known else 0)
 
 
-def _judge_nearest(
-    merged: Merged, known: Known, neighbours: tuple[_Neighbour, _Neighbour], old: Ints, done: Ints
-) -> Relations:
-    """Certain is one of the two, once nothing nearer can come."""
-    prev, following = neighbours
-    ts, next_ts = merged.ts, merged.ts.take(following.at, mode="clip")
-    to_prev, to_next = gap(ts, ts.take(prev.at, mode="clip")), gap(next_ts, ts)
-    is_prev = prev.there & (~following.there | (to_prev <= to_next))
-
-    def decided(which: Ints | slice, frontier: Ints) -> tuple[Bools, Bools]:
-        next_known = following.there[which] & ((next_ts[which] <= frontier) | (to_next[which] == 0))
-        near = (to_prev[which] <= gap(frontier, ts[which])) | next_known
-        return is_prev[which] & (frontier > ts[which]) & near, next_known & ~is_prev[which]
-
-    prev_now, next_now = decided(slice(None), known.frontier)
-    prev_now[done] = next_now[done] = False
-    is_open = ~prev_now & ~next_now
-    is_open[done] = False
-    prev_before, next_before = np.zeros((2, len(ts)), dtype=bool)
-    behind = merged.old.take(following.at.take(old), mode="clip")
-    prev_known, next_known = decided(old, known.other_before(merged, old))
-    prev_before[old] = prev_now[old] & prev_known
-    next_before[old] = next_now[old] & behind & next_known
-    # The other one of the two is not looked for.
-    return Relations(
-        Relation(prev.at, is_prev, prev_now, prev_before, is_open),
-        Relation(following.at, following.there & ~is_prev, next_now, next_before, is_open),
-    )
+@compiled()
+def _judge_nearest(sight: Sight) -> tuple[int, int]:
+    """Certain is one of the two, once nothing nearer can come. The other one is not looked for."""
+    if sight.is_done:
+        return 0, 0
+    is_prev = sight.has_prev and not (sight.has_next and gap(sight.next_ts, sight.ts) < gap(sight.ts, sight.prev_ts))
+    is_known = _is_nearest_known(sight, is_prev, sight.now)
+    was_there = sight.is_old and (is_prev or sight.is_next_old)
+    was_known = is_known and was_there and _is_nearest_known(sight, is_prev, sight.before)
+    known = (NOW if is_known else OPEN) | (BEFORE if was_known else 0)
+    if is_prev:
+        return known | HERE, known & OPEN
+    return known & OPEN, known | (HERE if sight.has_next else 0)
 
 
-def new_pairs(merged: Merged, relations: Relations) -> tuple[Ints, Ints]:
-    """The pairs that became certain: indices of the left and of the right records, ordered by (left, right)."""
-    found = []
-    if len(merged.ties.start):
-        tied = merged.ties.entries()
-        found.append(_pairs_of_equal_times(merged.is_right, relations, tied))
-        apart = np.ones(len(merged.key), dtype=bool)
-        apart[tied] = False
-        relations = Relations(*(_if_wanted(relation, apart) for relation in relations))
-    prev, following = relations
-    next_told, prev_told = following.now & ~following.before, prev.now & ~prev.before
-    # Where a run begins, its first record is the next neighbour of the one before, which is its previous one: a single
-    # pair, which the next neighbour tells, or has told, unless the previous one was quicker.
-    begins = merged.runs.new[1:]
-    next_told[:-1] &= ~(begins & prev.before[1:])
-    prev_told[1:] &= ~(begins & following.now[:-1])
-    for relation, told in ((following, next_told), (prev, prev_told)):
-        at = told.nonzero()[0]
-        if len(at) or not found:
-            found.append(_of_relation(merged.is_right, relation.partner, at))
-    if len(found) == 1:
-        return found[0]
-    code = np.concatenate([(left << _SHIFT) + right for left, right in found])
-    # Each part is in order already, which this way of sorting makes use of.
-    code.sort(kind="stable")
-    return code >> _SHIFT, code & _MASK
+@compiled()
+def _is_nearest_known(sight: Sight, is_prev: bool, frontier: int) -> bool:  # noqa: FBT001 - a loop takes no keywords
+    is_next_known = _is_next_known(sight, frontier)
+    if not is_prev:
+        return is_next_known
+    return frontier > sight.ts and (is_next_known or not gap(frontier, sight.ts) < gap(sight.ts, sight.prev_ts))
 
 
-_SHIFT: Final = 32
-_MASK: Final = (1 << _SHIFT) - 1
+@compiled()
+def _is_next_known(sight: Sight, frontier: int) -> bool:
+    """Whether nothing can come before the next neighbour any more."""
+    return sight.has_next and (sight.next_ts <= frontier or sight.next_ts == sight.ts)
 
 
-def _pairs_of_equal_times(is_right: Bools, relations: Relations, tied: Ints) -> tuple[Ints, Ints]:
-    """The new pairs of the records at ``tied``, where any of four relations may hold a pair together."""
-    codes = []
-    for relation in relations:
-        at = tied[relation.now[tied]]
-        left, right = _of_relation(is_right, relation.partner, at)
-        codes.append((left << _SHIFT) + (right << 1) + ~relation.before[at])
-    code = np.concatenate(codes)
-    code.sort(kind="stable")
-    # Of the relations that hold a pair, one that was certain before stands first, and tells that it is not new.
-    told = code[np.flatnonzero(segment_starts(code >> 1) & (code & 1).astype(bool))]
-    return told >> _SHIFT, (told & _MASK) >> 1
+@compiled(several(INTS, INTS, INTS, INTS), SIDE, SIDE, RELATIONS, RELATIONS, DURATION)
+def tell_pairs(
+    left: Side, right: Side, of_left: Relations, of_right: Relations, tolerance: np.uint64
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """The pairs that became certain, at most ``tolerance`` apart: the positions of both records, and their ordinals.
+
+    In the order of the left records, of each in that of the right ones. It is noted of them that they were in a pair.
+    """
+    lefts, rights = left.rows, right.rows
+    (left_at, left_known), (right_at, right_known) = of_left, of_right
+    # No more pairs than relations.
+    found, count = np.empty((4, 2 * (lefts.shape[1] + rights.shape[1])), dtype=np.int64), 0
+    for k in range(len(left.begin) - 1):
+        begin, end = right.begin[k], right.begin[k + 1]
+        for i in range(left.begin[k], left.begin[k + 1]):
+            first, last, step = _find_partners(left_at, right_at, i, begin, end)
+            for j in range(first, last + 1, step):
+                known = _known(left_at, left_known, i, j) | _known(right_at, right_known, j, i)
+                if known & (NOW | BEFORE) == NOW and is_apart_at_most(tolerance, lefts[TS, i], rights[TS, j]):
+                    found[0, count], found[2, count] = lefts[SEQ, i], lefts[NOTES, i] >> ORDINAL
+                    found[1, count], found[3, count] = rights[SEQ, j], rights[NOTES, j] >> ORDINAL
+                    lefts[NOTES, i] |= TOLD
+                    rights[NOTES, j] |= TOLD
+                    count += 1
+    return found[0, :count], found[1, :count], found[2, :count], found[3, :count]
 
 
-def _of_relation(is_right: Bools, partners: Ints, at: Ints) -> tuple[Ints, Ints]:
-    """The pairs of the records at ``at`` with their partners: the left ones, the right ones."""
-    partner = partners.take(at)
-    left = np.where(is_right.take(at), partner, at)
-    return left, at + partner - left
+@compiled()
+def _find_partners(left_at: Ints, right_at: Ints, i: int, begin: int, end: int) -> tuple[int, int, int]:
+    """The right records in a relation to a left one: the first and the last of them, and how far apart they stand.
+
+    Those whose next neighbour it is end with its previous one; those whose previous one it is begin with its next one.
+    """
+    prev, following = left_at[PREV, i], left_at[NEXT, i]
+    first, last = prev, following
+    is_next_of_prev = prev != NONE and right_at[NEXT, prev] == i
+    while is_next_of_prev and first > begin and right_at[NEXT, first - 1] == i:
+        first -= 1
+    is_prev_of_next = following != NONE and right_at[PREV, following] == i
+    while is_prev_of_next and last + 1 < end and right_at[PREV, last + 1] == i:
+        last += 1
+    if prev == NONE:
+        return (following, last, 1) if following != NONE else (0, -1, 1)
+    if following == NONE:
+        return first, prev, 1
+    if prev < following:
+        return first, last, 1
+    # Equal times on both sides, from the next neighbour to the previous one.
+    if is_next_of_prev or is_prev_of_next:
+        return min(first, following), max(prev, last), 1
+    return following, prev, max(prev - following, 1)
 
 
-def gap(later: Ints, earlier: Ints) -> Gaps:
-    """``later - earlier`` in ns; exact over the whole range of int64 where it is not negative, else of no meaning."""
-    # The difference of two int64 fits into uint64, where the subtraction wraps to it.
-    return later.view(np.uint64) - earlier.view(np.uint64)
-
-
-def by_side(is_right: Bools, left: bool, right: bool) -> Bools | np.bool_:  # noqa: FBT001 - of each side the same
-    """For each record what is true of its side."""
-    return np.bool_(left) if left == right else np.where(is_right, right, left)
-
-
-def _if_wanted(relation: Relation, wanted: Bools | np.bool_) -> Relation:
-    if wanted is np.True_:
-        return relation
-    now, before, still = (flags & wanted for flags in (relation.now, relation.before, relation.open))
-    return relation._replace(now=now, before=before, open=still)
+@compiled()
+def _known(at: Ints, known: Flags, i: int, partner: int) -> int:
+    """What is known of the relations of a record to a partner."""
+    of_prev = known[PREV, i] if at[PREV, i] == partner else 0
+    of_next = known[NEXT, i] if at[NEXT, i] == partner else 0
+    return of_prev | of_next

@@ -6,91 +6,134 @@ stream and key: one in the middle also keeps older ones from being neighbours.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joiner.core.frontier import less
-from joiner.core.held import DONE, Merged
-from joiner.core.match import Known, Relation, Relations, Wants, gap
-from joiner.core.order import Segments
+from joiner.core.compiled import DURATION, FLAG, INTS, TABLE, compiled, is_within, several
+from joiner.core.held import DONE, NOTES, SEQ, SIDE, TS, Side
+from joiner.core.match import HERE, NEXT, NOW, OF_BOTH, OPEN, PREV, RELATIONS, Relations, Wants
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
 
 
-def find_kept(
-    merged: Merged, known: Known, relations: Relations, wants: tuple[Wants, Wants], tolerance_ns: int | None
+@compiled(several(INTS, INTS, INTS, INTS), SIDE, SIDE, RELATIONS, RELATIONS, TABLE, OF_BOTH, DURATION, FLAG)
+def let_go(
+    left: Side,
+    right: Side,
+    of_left: Relations,
+    of_right: Relations,
+    frontiers: Ints,
+    wants: tuple[Wants, Wants],
+    tolerance: np.uint64,
+    ends: bool,  # noqa: FBT001 - a loop takes no keywords
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """Where in each key the records begin that are held on, left and right, (k,) each; the positions of all others.
+
+    ``frontiers``: of either side, (2, k). What is held on learns if its neighbour is not. ``ends``: nothing is.
+    """
+    if ends:
+        lefts, rights = left.begin[1:], right.begin[1:]
+        return lefts, rights, _positions_before(left, lefts), _positions_before(right, rights)
+    of_left_side, of_right_side = frontiers[0], frontiers[1]
+    lefts = _find_kept(left, right, of_left, of_right, of_left_side, of_right_side, wants[1], tolerance)
+    rights = _find_kept(right, left, of_right, of_left, of_right_side, of_left_side, wants[0], tolerance)
+    _note_done(left, of_left, lefts, rights, wants[0])
+    _note_done(right, of_right, rights, lefts, wants[1])
+    return lefts, rights, _positions_before(left, lefts), _positions_before(right, rights)
+
+
+@compiled()
+def _find_kept(
+    own: Side,
+    other: Side,
+    relations: Relations,
+    of_other: Relations,
+    frontier: Ints,
+    other_frontier: Ints,
+    other_wants: Wants,
+    tolerance: np.uint64,
 ) -> Ints:
-    """The indices of the records that must be held on, ascending: of each side and key, the last ones.
+    """Where in each key the records begin that must be held on, shape (k,).
 
-    None of these can be let go from the middle: whatever keeps a record, a time that may still come or a neighbour that
-    does, keeps all behind it, too. With a tolerance, neighbours that are farther away count as none.
+    Whatever keeps a record, a time that may still come or a neighbour that does, keeps all behind it, too. With a
+    tolerance, neighbours that are farther away count as none.
     """
-    # The other side can still send their times; or a twin may come, an equal time or itself again, to recognise it by.
-    alive = merged.ts >= merged.of_key.spread(np.minimum(known.now[0], known.now[1]))
-    tail = _tail(merged, alive)
-    entries = tail.entries()
-    starts, at = tail.length.cumsum() - tail.length, np.arange(len(entries))
-    of_side = merged.is_right.take(entries) == _SIDES
-    # By side and key, the last one up to the other side's frontier is the previous neighbour of whatever comes there.
-    reached = merged.ts.take(entries) <= known.frontier.take(entries)
-    asked = np.array([[wants[1].prev], [wants[0].prev]])
-    last = np.maximum.reduceat(np.where(of_side & reached & asked, at, -1), starts, axis=1)
-    needed = relations.next.open.copy()
-    needed[entries[last[last >= 0]]] = True
-    # What comes later has a time from the frontier on, which must not be farther than the tolerance.
-    if tolerance_ns is not None:
-        needed &= reaches(merged.ts, known.frontier, tolerance_ns)
-    needed |= alive
-    add_tentative(needed, merged.ts, relations.prev, tolerance_ns)
-    return needed.nonzero()[0]
+    ts, others = own.rows[TS], other.rows[TS]
+    kept = np.empty_like(frontier)
+    for k in range(len(frontier)):
+        until = other_frontier[k]
+        # The other side can still send these times; or a twin may come, an equal time or itself again.
+        alive = min(frontier[k], until)
+        at, end = own.begin[k], own.begin[k + 1]
+        while (
+            at < end
+            and ts[at] < alive
+            and not (is_open(relations.known[NEXT, at]) and is_within(tolerance, until, ts[at]))
+        ):
+            at += 1
+        if other_wants.prev:
+            at = min(at, _find_last(ts, own.begin[k], end, until, tolerance))
+        for pending in range(other.begin[k], other.begin[k + 1]):
+            prev = of_other.at[PREV, pending]
+            if is_tentative(of_other.known[PREV, pending]) and is_within(tolerance, others[pending], ts[prev]):
+                at = min(at, prev)
+                break
+        kept[k] = at
+    return kept
 
 
-_SIDES: Final = np.array([[False], [True]])
+@compiled()
+def _find_last(ts: Ints, begin: int, end: int, until: int, tolerance: np.uint64) -> int:
+    """The last record up to the other side's frontier: the previous neighbour of whatever comes there, if near enough.
 
-
-def _tail(merged: Merged, alive: Bools) -> Segments:
-    """Of each key the records from the last two that stand before the first living one on, one of either side.
-
-    None before these is needed: they are farther from everything that may still come or is pending.
+    ``end`` where there is none.
     """
-    start, end = merged.of_key.start, merged.of_key.start + merged.of_key.length
-    living = np.append(alive.nonzero()[0], len(alive))
-    last = np.minimum(living[living.searchsorted(start)], end) - 1
-    # Of its own side, it is itself that one; of the other, the one before its run.
-    first = np.where(last < start, start, np.maximum(merged.runs.begin[last] - 1, start))
-    return Segments(first, end - first)
+    for at in range(end - 1, begin - 1, -1):
+        if ts[at] <= until:
+            return at if is_within(tolerance, until, ts[at]) else end
+    return end
 
 
-def note_done(merged: Merged, relations: Relations, wants: tuple[Wants, Wants], kept: Ints) -> None:
-    """Note of the kept records whose certain next, or nearest, neighbour is not kept that they are done with."""
-    is_kept = np.zeros(len(merged.key), dtype=bool)
-    is_kept[kept] = True
-    for relation in relations if wants[0].nearest or wants[1].nearest else (relations.next,):
-        certain = kept.compress(relation.now.take(kept))
-        merged.note(certain.compress(~is_kept.take(relation.partner.take(certain))), DONE)
+@compiled()
+def is_open(known: int) -> bool:
+    """Whether a relation is pending."""
+    return known & OPEN != 0
 
 
-def add_tentative(which: Bools, ts: Ints, relation: Relation, tolerance_ns: int | None) -> None:
-    """Add the records that a pending record of the other side has as its neighbour for now."""
-    pending = (relation.open & relation.there).nonzero()[0]
-    at = relation.partner.take(pending)
-    which[at[within(ts[at], ts[pending], tolerance_ns)]] = True
+@compiled()
+def is_tentative(known: int) -> bool:
+    """Whether a relation is pending, and has a neighbour for now."""
+    return known & (OPEN | HERE) == OPEN | HERE
 
 
-def reaches(ts: Ints, until: Ints, tolerance_ns: int | None) -> Bools:
-    """Whether ``until - ts`` is at most the tolerance."""
-    if tolerance_ns is None:
-        return np.ones(len(ts), dtype=bool)
-    return ts >= less(until, tolerance_ns)
+@compiled()
+def _note_done(own: Side, relations: Relations, kept: Ints, other_kept: Ints, wants: Wants) -> None:
+    """Note of the kept records whose certain next, or nearest, neighbour is not kept that they are done with.
+
+    For a previous one that is not the nearest it needs no note: nothing before it is kept either.
+    """
+    partner, known = relations
+    for k in range(len(kept)):
+        for at in range(kept[k], own.begin[k + 1]):
+            if (known[NEXT, at] & NOW and partner[NEXT, at] < other_kept[k]) or (
+                wants.nearest and known[PREV, at] & NOW and partner[PREV, at] < other_kept[k]
+            ):
+                own.rows[NOTES, at] |= DONE
 
 
-def within(left_ts: Ints, right_ts: Ints, tolerance_ns: int | None) -> Bools:
-    """Whether two times are at most the tolerance apart; exact over the whole range of int64."""
-    if tolerance_ns is None:
-        return np.ones(len(left_ts), dtype=bool)
-    return gap(np.maximum(left_ts, right_ts), np.minimum(left_ts, right_ts)) <= np.uint64(tolerance_ns)
+@compiled()
+def _positions_before(own: Side, kept: Ints) -> Ints:
+    """The log positions of the records that stand before the kept ones."""
+    count = 0
+    for k in range(len(kept)):
+        count += kept[k] - own.begin[k]
+    found, count = np.empty(count, dtype=np.int64), 0
+    for k in range(len(kept)):
+        for at in range(own.begin[k], kept[k]):
+            found[count] = own.rows[SEQ, at]
+            count += 1
+    return found

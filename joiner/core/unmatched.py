@@ -16,55 +16,79 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from joiner.core.compiled import DURATION, INTS, compiled, gap, is_apart_at_most, is_within
 from joiner.core.frontier import FOREVER, NEVER
-from joiner.core.held import Merged
-from joiner.core.match import Known, Relations, Wants, gap
-from joiner.core.release import add_tentative, reaches
+from joiner.core.held import NOTES, SEQ, SIDE, TOLD, TS, Side
+from joiner.core.match import NEXT, PREV, RELATIONS, WANTS, Relations, Wants
+from joiner.core.release import is_open, is_tentative
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
+    Flags = NDArray[np.uint8]
 
 
-def may_match(
-    merged: Merged, known: Known, relations: Relations, wants: tuple[Wants, Wants], tolerance_ns: int | None
-) -> Bools:
-    """Which records some continuation of the streams puts into a pair, shape (n,)."""
-    frontier = known.frontier
-    of_one_to_come = np.where(
-        merged.is_right,
-        _is_found(merged, frontier, wants[0], tolerance_ns),
-        _is_found(merged, frontier, wants[1], tolerance_ns),
-    )
-    possible = relations.prev.open | relations.next.open | of_one_to_come
-    possible &= (frontier != FOREVER) & reaches(merged.ts, frontier, tolerance_ns)
-    for relation in relations:
-        add_tentative(possible, merged.ts, relation, tolerance_ns)
-    return possible
+@compiled(INTS, SIDE, SIDE, RELATIONS, RELATIONS, INTS, WANTS, DURATION)
+def tell_unmatched(
+    own: Side,
+    other: Side,
+    relations: Relations,
+    of_other: Relations,
+    frontier: Ints,
+    wants: Wants,
+    tolerance: np.uint64,
+) -> Ints:
+    """The positions of the records that are in no pair and cannot get into one, which is noted of them.
+
+    ``frontier`` and ``wants`` are those of the other side.
+    """
+    ts, notes, known = own.rows[TS], own.rows[NOTES], relations.known
+    is_found = _find_tentative(own, other, of_other, tolerance)
+    found, count = np.empty(len(ts), dtype=np.int64), 0
+    for k in range(len(frontier)):
+        until = frontier[k]
+        for at in range(own.begin[k], own.begin[k + 1]):
+            before = ts[at - 1] if at > own.begin[k] else NEVER
+            behind = ts[at + 1] if at + 1 < own.begin[k + 1] else FOREVER
+            may_match = is_found[at] or (
+                until != FOREVER
+                and is_within(tolerance, until, ts[at])
+                and (
+                    is_open(known[PREV, at] | known[NEXT, at])
+                    or _may_be_found(before, ts[at], behind, until, wants, tolerance)
+                )
+            )
+            if not may_match and not notes[at] & TOLD:
+                notes[at] |= TOLD
+                found[count] = own.rows[SEQ, at]
+                count += 1
+    return found[:count]
 
 
-def _is_found(merged: Merged, frontier: Ints, wants: Wants, tolerance_ns: int | None) -> Bools:
-    """Whether a record of the other side that is still to come, and ``wants`` neighbours, may find each record."""
-    before, behind = _own_neighbours(merged)
-    ahead, first = frontier <= merged.ts, before < merged.ts
-    comes = np.maximum(frontier, merged.ts)
-    as_prev = behind > comes
-    as_next = ahead & first
+@compiled()
+def _may_be_found(before: int, ts: int, behind: int, until: int, wants: Wants, tolerance: np.uint64) -> bool:
+    """Whether a record of the other side that is still to come may find this one, which stands between two others."""
+    comes = max(until, ts)
+    as_prev = wants.prev and behind > comes
+    as_next = wants.next and until <= ts and before < ts
     if wants.nearest:
-        as_prev &= (behind == FOREVER) | (gap(comes, merged.ts) <= gap(behind, comes))
-        as_next &= (frontier < merged.ts) & ((before == NEVER) | (gap(merged.ts, before) > 2))  # noqa: PLR2004 - ns: 1 to x
-        as_next &= tolerance_ns is None or tolerance_ns > 0
-    return (as_prev & wants.prev) | (as_next & wants.next)
+        as_prev = as_prev and not (behind != FOREVER and gap(behind, comes) < gap(comes, ts))
+        # One ns before it, and farther from the one before.
+        has_room = before == NEVER or not gap(ts, before) <= 2  # noqa: PLR2004
+        as_next = as_next and until < ts and bool(tolerance > 0) and has_room
+    return as_prev or as_next
 
 
-def _own_neighbours(merged: Merged) -> tuple[Ints, Ints]:
-    """The times of the record before and of the one behind each in its own stream; `NEVER`, `FOREVER` where none is."""
-    before, behind = np.full_like(merged.ts, NEVER), np.full_like(merged.ts, FOREVER)
-    for side in (False, True):
-        at = np.flatnonzero(merged.is_right == side)
-        one, following = at[:-1], at[1:]
-        same = merged.key[one] == merged.key[following]
-        before[following[same]], behind[one[same]] = merged.ts[one[same]], merged.ts[following[same]]
-    return before, behind
+@compiled()
+def _find_tentative(own: Side, other: Side, of_other: Relations, tolerance: np.uint64) -> Flags:
+    """Which records a pending one of the other side has as its neighbour for now, shape (n,)."""
+    ts, others = own.rows[TS], other.rows[TS]
+    partners, known = of_other
+    found = np.zeros(len(ts), dtype=np.uint8)
+    for at in range(len(others)):
+        for which in (PREV, NEXT):
+            partner = partners[which, at]
+            if is_tentative(known[which, at]) and is_apart_at_most(tolerance, others[at], ts[partner]):
+                found[partner] = True
+    return found

@@ -5,8 +5,8 @@ its own side can come before it any more. The first such record of a key and the
 first is the next neighbour of whatever the other side sends, and its own neighbours are those of all that wait; the
 last are the ones before whatever comes next. A step therefore costs what it touches, however long the backlog is.
 
-The records lie in runs, each sorted by side, key and order. Small runs are merged into larger ones, so that there
-are as many as the backlog has digits.
+The records lie in runs, each sorted by key and order. Small runs are merged into larger ones, so that there are as many
+as the backlog has digits.
 """
 
 from __future__ import annotations
@@ -16,21 +16,15 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
-from joiner.core.arguments import KEY_MAX
+from joiner.core.compiled import FLAGS, INTS, TABLE, compiled
 from joiner.core.frontier import FOREVER
-from joiner.core.held import COLUMNS, KEY, TS, Merged, Table, together
-from joiner.core.order import Segments, segment_starts
+from joiner.core.held import COLUMNS, KEY, SIDE, TS, Side
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from joiner.core.match import Known
-
     Ints = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
-
-_RIGHT_PLACE: Final = KEY_MAX + 1
-"""The place of a key is its number, of the right side this more."""
+    Flags = NDArray[np.uint8]
 
 _FEW: Final = 1_000
 _TIMES: Final = 4
@@ -42,159 +36,161 @@ def is_backlog(kept: int, touched: int) -> bool:
 
 
 class Waiting:
-    """What waits of all keys, of both sides."""
+    """What waits of all keys, of one side."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
-        # By side and key, the time of the record in the table before those that wait.
-        self._first = np.empty((2, 0), dtype=np.int64)
+        # By key, the time of the record in the table before those that wait.
+        self._first = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return sum(run.live for run in self._runs)
 
     def count(self, keys: Ints) -> Ints:
-        """How many records wait of each of ``keys``, ascending, of both sides together."""
+        """How many records wait of each of ``keys``, ascending."""
         found = np.zeros(len(keys), dtype=np.int64)
         for run in self._runs:
-            # Of a place of which everything was taken, nobody may hold the key any more.
+            # Of a key of which everything was taken, the number may be another's by now.
             live = (run.end > run.start).nonzero()[0]
-            at = keys.searchsorted(run.place.take(live) % _RIGHT_PLACE)
-            np.add.at(found, at, (run.end - run.start).take(live))
+            found[keys.searchsorted(run.key.take(live))] += (run.end - run.start).take(live)
         return found
 
-    def all(self) -> Table:
-        """Everything that waits, of each side the keys as they happen to lie."""
-        return together(*(run.rows_of(run.start, run.end, run.place) for run in self._runs))
+    def all(self) -> Ints:
+        """Everything that waits, as a table: of each key in order."""
+        return _together([run.rows_of(run.start, run.end) for run in self._runs])
 
-    def take(self, keys: Ints, until: Ints) -> Table:
-        """Take out what waits no longer, as the other sides have come to ``until``, shape (2, k), for ``keys``.
+    def take(self, keys: Ints, until: Ints) -> Ints:
+        """Take out what waits no longer, as the other side has come to ``until``, shape (k,), for ``keys``.
 
-        These are the records up to there, and the first one behind.
+        These are the records up to there, and the first one behind: a table, of each key in order.
         """
         self._grow(keys)
-        due = self._first[:, keys] <= until
-        if not due.any():
+        due = (self._first.take(keys) <= until).nonzero()[0]
+        if not len(due):
             return _NO_TABLE
-        side, which = due.nonzero()
-        place, until = side * _RIGHT_PLACE + keys.take(which), until[due]
-        first = np.full(len(place), FOREVER)
-        parts = [run.take(place, until, first) for run in self._runs]
-        self._first[side, keys.take(which)] = first
+        keys, until = keys.take(due), until.take(due)
+        first = np.full(len(keys), FOREVER)
+        parts = [run.take(keys, until, first) for run in self._runs]
+        self._first[keys] = first
         self._runs = [run.compacted() for run in self._runs if run.live]
-        return together(*parts)
+        return _together(parts)
 
-    def put(self, merged: Merged, known: Known, kept: Ints) -> Ints:
-        """Take those of the kept records that can wait; returns the others. Both ascending."""
-        waits = _can_wait(merged, known, kept)
+    def put(self, side: Side, kept: Ints, other: Side, frontier: Ints, other_frontier: Ints) -> tuple[Side, Ints]:
+        """Take those of the records from ``kept`` on that can wait; returns the others, and where they are kept from.
+
+        The frontiers are those of the keys, (k,).
+        """
+        waits = _can_wait(side, kept, other, frontier, other_frontier).view(bool)
         if not waits.any():
-            return kept
-        self._grow(merged.key)
-        before = (waits[1:] & ~waits[:-1]).nonzero()[0]
-        at = kept.take(before)
-        self._first[merged.is_right.take(at).view(np.uint8), merged.key.take(at)] = merged.ts.take(at)
-        self._runs.append(_Run.of(merged.whole(kept.compress(waits))))
+            return side, kept
+        at = waits.nonzero()[0]
+        rows = side.rows.take(at, axis=1)
+        self._grow(rows[KEY])
+        before = at[~waits[at - 1]] - 1
+        self._first[side.rows[KEY].take(before)] = side.rows[TS].take(before)
+        self._runs.append(_Run.of(rows))
         while len(self._runs) > 1 and self._runs[-2].live < 2 * self._runs[-1].live:
             newest = self._runs.pop()
             self._runs[-1] = self._runs[-1].merged(newest)
-        return kept.compress(~waits)
+        passed = np.append(0, np.cumsum(waits))
+        stay = Side(side.rows.compress(~waits, axis=1), side.begin - passed.take(side.begin), side.since)
+        return stay, kept - passed.take(kept)
 
     def _grow(self, keys: Ints) -> None:
-        have, need = self._first.shape[1], int(keys.max(initial=-1)) + 1
+        have, need = len(self._first), int(keys.max(initial=-1)) + 1
         if need > have:
-            self._first = np.hstack([self._first, np.full((2, max(need - have, have)), FOREVER)])
+            self._first = np.append(self._first, np.full(max(need - have, have), FOREVER))
 
 
-def _can_wait(merged: Merged, known: Known, kept: Ints) -> Bools:
-    """Which of the kept records can wait, shape (k,)."""
-    ts, right, begin = merged.ts.take(kept), merged.is_right.take(kept), merged.runs.begin.take(kept)
-    number = merged.of_key.spread(np.arange(len(merged.of_key.start))).take(kept)
-    key_begin = merged.of_key.start.take(number)
-    key_end = key_begin + merged.of_key.length.take(number)
-    is_settled = ts < np.where(right, known.now[1].take(number), known.now[0].take(number))
-    is_ahead = (merged.runs.behind.take(kept) == key_end) & (ts > known.frontier.take(kept))
-    # The other side's last one stands before the run; it may have the same time.
-    is_ahead &= (begin == key_begin) | (ts > merged.ts.take(begin - 1))
-    at = (is_settled & is_ahead).nonzero()[0]
-    found = np.zeros(len(kept), dtype=bool)
-    if len(at):
-        ts, of_key = ts.take(at), Segments.of(segment_starts(number.take(at)))
+@compiled(FLAGS, SIDE, INTS, SIDE, INTS, INTS)
+def _can_wait(side: Side, kept: Ints, other: Side, frontier: Ints, other_frontier: Ints) -> Flags:
+    """Which of the records from ``kept`` on can wait, shape (n,)."""
+    ts = side.rows[TS]
+    found = np.zeros(len(ts), dtype=np.uint8)
+    for k in range(len(kept)):
+        reached = other_frontier[k]
+        if other.begin[k + 1] > other.begin[k]:
+            reached = max(reached, other.rows[TS, other.begin[k + 1] - 1])
+        first, end = kept[k], side.begin[k + 1]
+        while first < end and ts[first] <= reached:
+            first += 1
+        while end > first and ts[end - 1] >= frontier[k]:
+            end -= 1
         # Of equal times all or none: how they follow each other is told by where they stand.
-        found[at] = ts < of_key.spread(ts.take(of_key.start + of_key.length - 1))
-        found[at.take(of_key.start)] = False
+        for at in range(first + 1, end):
+            found[at] = ts[at] < ts[end - 1]
     return found
 
 
 @dataclass
 class _Run:
-    """Records sorted by place, in order: shape (5, n); of each of m places, where its records begin and end."""
+    """Records sorted by key, in order: a table; of each of m keys, where its records begin and end."""
 
     rows: Ints
-    place: Ints
+    key: Ints
     start: Ints
     end: Ints
     live: int
 
     @classmethod
-    def of(cls, table: Table) -> Self:
-        rows, lefts = table
-        place = rows[KEY].copy()
-        place[lefts:] += _RIGHT_PLACE
-        return cls._of_places(rows, place)
-
-    @classmethod
-    def _of_places(cls, rows: Ints, place: Ints) -> Self:
-        segments = Segments.of(segment_starts(place))
-        return cls(rows, place.take(segments.start), segments.start, segments.start + segments.length, len(place))
+    def of(cls, rows: Ints) -> Self:
+        key = rows[KEY]
+        start = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
+        return cls(rows, key.take(start), start, np.append(start[1:], len(key)), len(key))
 
     def merged(self, newer: _Run) -> _Run:
-        """Both in one; the newer one's records come behind the others of their place."""
-        rows = np.concatenate((self._live_rows(), newer._live_rows()), axis=1)
-        place = np.concatenate((self._live_places(), newer._live_places()))
-        order = place.argsort(kind="stable")
-        return self._of_places(rows.take(order, axis=1), place.take(order))
+        """Both in one; the newer one's records come behind the others of their key."""
+        rows = _together([self._live_rows(), newer._live_rows()])
+        return self.of(rows.take(rows[KEY].argsort(kind="stable"), axis=1))
 
     def compacted(self) -> _Run:
         """The same without what was taken out, where that is most of it."""
-        if 2 * self.live > self.rows.shape[1]:
-            return self
-        return self._of_places(self._live_rows(), self._live_places())
+        return self if 2 * self.live > self.rows.shape[1] else self.of(self._live_rows())
 
-    def take(self, place: Ints, until: Ints, first: Ints) -> Table:
-        """Take out the records of places up to a time, and one more where ``first`` is not known yet: it is noted."""
-        at = self.place.searchsorted(place)
-        asked = (self.place.take(at, mode="clip") == place).nonzero()[0]
+    def take(self, keys: Ints, until: Ints, first: Ints) -> Ints:
+        """Take out the records of keys up to a time, and one more where ``first`` is not known yet: it is noted."""
+        at = self.key.searchsorted(keys)
+        asked = (self.key.take(at, mode="clip") == keys).nonzero()[0]
         at = at.take(asked)
         start, end = self.start.take(at), self.end.take(at)
-        behind = _behind(self.rows[TS], start, end, until.take(asked))
+        behind = _find_behind(self.rows, start, end, until.take(asked))
         one_more = (behind < end) & (first.take(asked) == FOREVER)
         first[asked.compress(one_more)] = self.rows[TS].take(behind.compress(one_more))
         behind += one_more
         self.start[at] = behind
         self.live -= int((behind - start).sum())
-        return self.rows_of(start, behind, place.take(asked))
+        return self.rows_of(start, behind)
 
-    def rows_of(self, start: Ints, end: Ints, place: Ints) -> Table:
-        """Some records of places, ascending."""
-        rows = self.rows.take(Segments(start, end - start).entries(), axis=1)
-        lefts = int((end - start)[: place.searchsorted(_RIGHT_PLACE)].sum())
-        return rows, lefts
+    def rows_of(self, start: Ints, end: Ints) -> Ints:
+        """Some records of keys."""
+        return self.rows.take(_indices(start, end), axis=1)
 
     def _live_rows(self) -> Ints:
-        return self.rows_of(self.start, self.end, self.place)[0]
-
-    def _live_places(self) -> Ints:
-        return self.place.repeat(self.end - self.start)
+        return self.rows_of(self.start, self.end)
 
 
-def _behind(ts: Ints, start: Ints, end: Ints, until: Ints) -> Ints:
-    """Of segments of rising times, the first index behind a time: all of them halved at once."""
-    low, high = start.copy(), end.copy()
-    while (is_open := low < high).any():
-        middle = (low + high) // 2
-        is_before = is_open & (ts.take(middle, mode="clip") <= until)
-        low = np.where(is_before, middle + 1, low)
-        high = np.where(is_open & ~is_before, middle, high)
-    return low
+@compiled(INTS, TABLE, INTS, INTS, INTS)
+def _find_behind(rows: Ints, start: Ints, end: Ints, until: Ints) -> Ints:
+    """Of segments of rising times, the first index behind a time."""
+    found = np.empty_like(start)
+    for n in range(len(start)):
+        found[n] = start[n] + np.searchsorted(rows[TS, start[n] : end[n]], until[n], side="right")
+    return found
 
 
-_NO_TABLE: Final[Table] = (np.empty((len(COLUMNS), 0), dtype=np.int64), 0)
+@compiled(INTS, INTS, INTS)
+def _indices(start: Ints, end: Ints) -> Ints:
+    """All indices of segments, one segment after the other."""
+    found, count = np.empty((end - start).sum(), dtype=np.int64), 0
+    for n in range(len(start)):
+        for at in range(start[n], end[n]):
+            found[count] = at
+            count += 1
+    return found
+
+
+def _together(tables: list[Ints]) -> Ints:
+    return np.concatenate([_NO_TABLE, *tables], axis=1)
+
+
+_NO_TABLE: Final = np.empty((len(COLUMNS), 0), dtype=np.int64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -19,7 +20,6 @@ from broker.texts import Texts, decimals, glue
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
 from broker.wire import Mark, Record, Rejected, Side, Unreadable, decode_data, decode_records, encode_lines, reject
 from joiner.core.arguments import ALL_KEYS
-from joiner.core.order import Segments, segment_starts
 from joiner.run.clients import EOF_CODE
 from joiner.run.payloads import Rows
 
@@ -90,10 +90,10 @@ def sort_messages(
         messages = [message for message, error in zip(messages, faults, strict=True) if error is None]
     # Those of one partition come many in a row. A message's topic is a new string each time it is asked for.
     units = np.array([message.partition() for message in messages], dtype=np.int64)
-    runs = Segments.of(segment_starts(units))
+    changes = np.flatnonzero(np.diff(units)) + 1
     by_place: defaultdict[tuple[int, str], list[KafkaMessage]] = defaultdict(list)
-    for begin, length in zip(runs.start.tolist(), runs.length.tolist(), strict=True):
-        run = messages[begin : begin + length]
+    for begin, end in pairwise([0, *changes.tolist(), len(messages)] if messages else []):
+        run = messages[begin:end]
         if len(topics) == 1:
             by_place[int(units[begin]), topics[0]] += run
         else:

@@ -38,7 +38,7 @@ from joiner.core import snapshot
 from joiner.core.arguments import ALL_KEYS, TIME_MIN_NS
 from joiner.core.engine import LocalStreamBuffer, Step
 from joiner.core.errors import ArgumentError
-from joiner.core.frontier import NEVER, less
+from joiner.core.frontier import NEVER
 from joiner.spark import rows as arrow
 from joiner.spark.rows import NOBODY, Side
 
@@ -218,7 +218,7 @@ class ReorderedJoin:
             promised = np.full(self._numbers.max(initial=-1) + 1, NEVER)
             lateness = self._rules.lateness[at]
             if lateness is not None:
-                np.maximum.at(promised, key[fine], less(time[fine], lateness))
+                np.maximum.at(promised, key[fine], _less(time[fine], lateness))
             own.append(promised)
         return (late[0], late[1]), own
 
@@ -328,3 +328,8 @@ class ReorderedJoin:
 def join_whole(rules: Rules, left: pa.Table, right: pa.Table) -> pa.Table:
     """The join of two whole tables; the columns of the result have places, no names."""
     return ReorderedJoin(rules).step(left, right, ends=True).table
+
+
+def _less(time: Ints, duration_ns: int) -> Ints:
+    """``time - duration_ns``, held at the least int64 where it would fall below."""
+    return np.where(time < NEVER + duration_ns, NEVER, time - duration_ns)

@@ -45,243 +45,234 @@ MUTATIONS: Final = (
     Mutation(
         "prev is certain at an equal frontier",
         "match.py",
-        "known.frontier > ts, next_ts",
-        "known.frontier >= ts, next_ts",
-    ),
-    Mutation(
-        "next is certain only below the frontier",
-        "match.py",
-        "next_ts <= known.frontier\n",
-        "next_ts < known.frontier\n",
+        "(NOW if sight.now > sight.ts else 0)",
+        "(NOW if sight.now >= sight.ts else 0)",
     ),
     Mutation(
         "prev was certain at an equal frontier",
         "match.py",
-        "prev_now.take(old) & (frontier > ts)",
-        "prev_now.take(old) & (frontier >= ts)",
+        "sight.is_old and sight.before > sight.ts",
+        "sight.is_old and sight.before >= sight.ts",
     ),
     Mutation(
-        "next was certain only below the frontier",
+        "prev is decided at an equal frontier",
         "match.py",
-        "behind & ((next_ts <= frontier)",
-        "behind & ((next_ts < frontier)",
+        "of_prev = OPEN if sight.now <= sight.ts else 0",
+        "of_prev = OPEN if sight.now < sight.ts else 0",
     ),
     Mutation(
-        "an equal time is not next for certain", "match.py", "        reached |= next_ts == ts\n", "        pass\n"
-    ),
-    Mutation(
-        "an equal time was not next for certain",
+        "next is certain only below the frontier",
         "match.py",
-        "((next_ts <= frontier) | (next_ts == ts))",
-        "(next_ts <= frontier)",
+        "sight.next_ts <= frontier or",
+        "sight.next_ts < frontier or",
     ),
+    Mutation("an equal time is not next for certain", "match.py", " or sight.next_ts == sight.ts)", ")"),
     Mutation(
-        "next was certain without its partner", "match.py", "next_now.take(old) & behind & ", "next_now.take(old) & "
-    ),
-    Mutation(
-        "equal times of the other side are not prev",
+        "next was certain without its partner",
         "match.py",
-        "        has_prev[lefts] = has_next[rights] = True\n",
-        "        has_next[rights] = True\n",
+        "sight.is_old and sight.is_next_old and _is_next_known",
+        "sight.is_old and _is_next_known",
     ),
     Mutation(
-        "equal times of the other side are not next",
+        "next was certain without the record",
         "match.py",
-        "        has_prev[lefts] = has_next[rights] = True\n",
-        "        has_prev[lefts] = True\n",
+        "sight.is_old and sight.is_next_old and _is_next_known",
+        "sight.is_next_old and _is_next_known",
+    ),
+    Mutation(
+        "equal times of the other side are not prev", "match.py", "others[TS, behind] <= ts", "others[TS, behind] < ts"
+    ),
+    Mutation(
+        "equal times of the other side are not next", "match.py", "others[TS, first] < ts", "others[TS, first] <= ts"
     ),
     Mutation(
         "the first of equal times is prev",
         "match.py",
-        "prev[lefts] = ties.spread(ties.start + ties.length - 1)",
-        "prev[lefts] = ties.spread(ties.start + 1)",
+        "            while behind < end and others",
+        "            if behind < end and others",
     ),
     Mutation(
         "a neighbour of another key is prev",
         "match.py",
-        "has_prev = prev >= of_key.spread(of_key.start)",
-        "has_prev = prev >= 0",
+        "                behind > begin,\n",
+        "                behind > 0,\n",
     ),
     Mutation(
-        "a neighbour of another key is next",
+        "a draw goes to next",
         "match.py",
-        "has_next = following < of_key.spread(of_key.start + of_key.length)",
-        "has_next = following < len(following)",
-    ),
-    Mutation("a draw goes to next", "match.py", "(to_prev <= to_next)", "(to_prev < to_next)"),
-    Mutation("nearest waits at an equal distance", "match.py", "to_prev[which] <= gap(", "to_prev[which] < gap("),
-    Mutation(
-        "nearest prev is certain at an equal frontier", "match.py", "(frontier > ts[which])", "(frontier >= ts[which])"
+        "gap(sight.next_ts, sight.ts) < gap(sight.ts, sight.prev_ts))\n    is_known",
+        "gap(sight.next_ts, sight.ts) <= gap(sight.ts, sight.prev_ts))\n    is_known",
     ),
     Mutation(
-        "nearest next is certain only below the frontier",
+        "nearest waits at an equal distance",
         "match.py",
-        "(next_ts[which] <= frontier)",
-        "(next_ts[which] < frontier)",
+        "not gap(frontier, sight.ts) < gap(",
+        "not gap(frontier, sight.ts) <= gap(",
     ),
     Mutation(
-        "what was decided is decided again, nearest", "match.py", "    prev_now[done] = next_now[done] = False\n", ""
-    ),
-    Mutation(
-        "what was decided is decided again", "match.py", "    next_now[done] = False\n    next_open", "    next_open"
-    ),
-    Mutation(
-        "mutual neighbours are told by both", "match.py", "    prev_told[1:] &= ~(begins & following.now[:-1])\n", ""
-    ),
-    Mutation(
-        "what prev has told, next tells again", "match.py", "    next_told[:-1] &= ~(begins & prev.before[1:])\n", ""
-    ),
-    Mutation(
-        "pairs of equal times are told again",
+        "nearest prev is certain at an equal frontier",
         "match.py",
-        "segment_starts(code >> 1) & (code & 1).astype(bool)",
-        "segment_starts(code >> 1)",
+        "return frontier > sight.ts and (is_next_known",
+        "return frontier >= sight.ts and (is_next_known",
+    ),
+    Mutation(
+        "what was decided is decided again, nearest", "match.py", "    if sight.is_done:\n        return 0, 0\n", ""
+    ),
+    Mutation("what was decided is decided again", "match.py", "    if sight.is_done:\n        return of_prev, 0\n", ""),
+    Mutation("what was certain is told again", "match.py", "known & (NOW | BEFORE) == NOW", "known & NOW"),
+    Mutation("relations of the right records hold no pair", "match.py", " | _known(right_at, right_known, j, i)", ""),
+    Mutation("those whose next it is are forgotten but one", "match.py", "        first -= 1\n", "        break\n"),
+    Mutation("those whose previous it is are forgotten but one", "match.py", "        last += 1\n", "        break\n"),
+    Mutation(
+        "of equal times the pairs are those of unequal ones",
+        "match.py",
+        "        return min(first, following), max(prev, last), 1\n",
+        "        return first, last, 1\n",
+    ),
+    Mutation(
+        "equal times with nobody of their own are in no pair",
+        "match.py",
+        "    return following, prev, max(prev - following, 1)\n",
+        "    return following, prev, len(left_at[0]) + 1\n",
     ),
     Mutation("the driver does not matter", "match.py", '(_NOTHING if driver == "right" else wants)', "wants"),
     Mutation(
-        "a time at the frontier is late",
+        "a time at the frontier is late for its key",
         "frontier.py",
-        "np.flatnonzero(records.ts < before)",
-        "np.flatnonzero(records.ts <= before)",
+        "ts[i] < of_key[key[i]] or",
+        "ts[i] <= of_key[key[i]] or",
+    ),
+    Mutation("a time at the frontier of all is late", "frontier.py", "or ts[i] < of_all[0]:", "or ts[i] <= of_all[0]:"),
+    Mutation(
+        "lateness does not count", "frontier.py", "promise = less(ts[i], lateness_ns)", "promise = less(ts[i], 0)"
     ),
     Mutation(
-        "a time at the frontier is late, with marks",
+        "lateness is that of the other side",
         "frontier.py",
-        "return records.ts < np.maximum(of_all, of_keys)",
-        "return records.ts <= np.maximum(of_all, of_keys)",
-    ),
-    Mutation(
-        "lateness does not count", "frontier.py", "less(records.ts, self.lateness_ns[side])", "less(records.ts, 0)"
-    ),
-    Mutation(
-        "lateness is that of the other side", "frontier.py", "self.lateness_ns[side])", "self.lateness_ns[1 - side])"
+        "self.lateness_ns[side], self",
+        "self.lateness_ns[1 - side], self",
     ),
     Mutation(
         "what is late for its key moves the partition",
         "frontier.py",
-        "np.flatnonzero(records.ts >= of_keys)",
-        "np.flatnonzero(records.ts >= NEVER)",
+        "            count += 1\n            continue\n",
+        "            count += 1\n",
     ),
     Mutation(
-        "marks act on the whole batch",
-        "frontier.py",
-        "highest[np.searchsorted(seq[order], asked)]",
-        "np.full_like(asked, highest[-1])",
+        "marks act on the record before them", "frontier.py", "mark_seq[mark] < seq[i]", "mark_seq[mark] < seq[i] + 2"
     ),
-    Mutation(
-        "batches in order are never late",
-        "frontier.py",
-        "records.in_order and promise[0] >= highest",
-        "records.in_order",
-    ),
+    Mutation("marks act at the end of the batch", "frontier.py", "mark_seq[mark] < seq[i]", "mark_seq[mark] < NEVER"),
+    Mutation("marks behind the last record are lost", "frontier.py", "range(mark, len(mark_key))", "range(mark, mark)"),
     Mutation(
         "the frontier falls back",
         "frontier.py",
-        "np.maximum(known, highest[of_key.start + of_key.length - 1])",
-        "highest[of_key.start + of_key.length - 1]",
+        "of_key[key[i]] = max(of_key[key[i]], promise)",
+        "of_key[key[i]] = promise",
     ),
+    Mutation("a mark moves the frontier back", "frontier.py", "of_key[key] = max(of_key[key], ts)", "of_key[key] = ts"),
+    Mutation("equal to the frontier is let go", "release.py", "and ts[at] < alive", "and ts[at] <= alive"),
     Mutation(
-        "late for an earlier one of the batch is not late",
-        "frontier.py",
-        "    earlier[1:] = highest[:-1]\n",
-        "    earlier[1:] = NEVER\n",
-    ),
-    Mutation("equal to the frontier is let go", "release.py", "alive = merged.ts >= ", "alive = merged.ts > "),
-    Mutation("prev of what comes is let go", "release.py", "    needed[entries[last[last >= 0]]] = True\n", ""),
-    Mutation(
-        "what waits for its next is let go",
+        "prev of what comes is let go",
         "release.py",
-        "needed = relations.next.open.copy()",
-        "needed = np.zeros_like(relations.next.open)",
+        "        if other_wants.prev:\n",
+        "        if other_wants.prev and at < 0:\n",
     ),
+    Mutation(
+        "prev at the frontier itself is let go",
+        "release.py",
+        "        if ts[at] <= until:\n            return",
+        "        if ts[at] < until:\n            return",
+    ),
+    Mutation("what waits for its next is let go", "release.py", "is_open(relations.known[NEXT, at]) and", "False and"),
     Mutation(
         "prev of what is pending is let go",
         "release.py",
-        "    add_tentative(needed, merged.ts, relations.prev, tolerance_ns)\n",
-        "",
-    ),
-    Mutation(
-        "the tail is cut behind its run",
-        "release.py",
-        "merged.runs.begin[last] - 1, start",
-        "merged.runs.begin[last], start",
+        "                at = min(at, prev)\n",
+        "                at = min(at, end)\n",
     ),
     Mutation(
         "nothing is noted as done",
         "release.py",
-        "~is_kept.take(relation.partner.take(certain))",
-        "np.zeros(len(certain), dtype=bool)",
+        "                own.rows[NOTES, at] |= DONE\n",
+        "                own.rows[NOTES, at] |= 0\n",
     ),
-    Mutation("everything is held for ever", "release.py", "    needed |= alive\n", "    needed |= True\n"),
+    Mutation("everything is held for ever", "release.py", "        kept[k] = at\n", "        kept[k] = own.begin[k]\n"),
     Mutation(
         "the tolerance reaches less far into what comes",
-        "release.py",
-        "return ts >= less(until, tolerance_ns)",
-        "return ts > less(until, tolerance_ns)",
+        "compiled.py",
+        "until <= ts or gap(until, ts) <= tolerance",
+        "until <= ts or gap(until, ts) < tolerance",
     ),
     Mutation(
-        "the tolerance itself is too far", "release.py", "<= np.uint64(tolerance_ns)", "< np.uint64(tolerance_ns)"
+        "the tolerance itself is too far",
+        "compiled.py",
+        "gap(max(one, other), min(one, other)) <= tolerance",
+        "gap(max(one, other), min(one, other)) < tolerance",
     ),
     Mutation(
         "records without identity are duplicates",
-        "held.py",
-        "np.where(right, bool(identified[1]), bool(identified[0]))",
-        "right | True",
+        "engine.py",
+        "                if self._identified[side]:\n",
+        "                if not self._identified[side]:\n",
     ),
     Mutation(
-        "equal identities of both sides are duplicates",
+        "the later one of the same is kept",
         "held.py",
-        "2 * group[which] + right[which]",
-        "2 * group[which]",
+        "repeats[first + order[n]] = True",
+        "repeats[first + order[n - 1]] = True",
     ),
-    Mutation("equal times have no ordinals", "held.py", "ordinal[new] << ORDINAL", "0 * ordinal[new]"),
+    Mutation("equal times have no ordinals", "held.py", "((rows[NOTES, i - 1] >> ORDINAL) + 1) << ORDINAL", "0"),
+    Mutation("what was held gets another ordinal", "held.py", " and rows[SEQ, i] > side.since:", ":"),
     Mutation(
-        "what was held gets another ordinal", "held.py", "new = np.flatnonzero(~old[at])", "new = np.arange(len(at))"
+        "of equal times the later one stands first",
+        "held.py",
+        "table[TS, old] <= more[TS, new[at]]",
+        "table[TS, old] < more[TS, new[at]]",
     ),
     Mutation(
         "one that comes at the next one's time is its prev",
         "unmatched.py",
-        "as_prev = behind > comes",
-        "as_prev = behind >= comes",
+        "wants.prev and behind > comes",
+        "wants.prev and behind >= comes",
     ),
-    Mutation("whoever comes finds each one before it", "unmatched.py", "as_next = ahead & first", "as_next = ahead"),
+    Mutation("whoever comes finds each one before it", "unmatched.py", "until <= ts and before < ts", "until <= ts"),
     Mutation(
         "what is pending finds nobody",
         "unmatched.py",
-        "        add_tentative(possible, merged.ts, relation, tolerance_ns)\n",
-        "        pass\n",
+        "                found[partner] = True\n",
+        "                found[partner] = False\n",
     ),
     Mutation(
         "the tolerance does not end the waiting",
         "unmatched.py",
-        "possible &= (frontier != FOREVER) & reaches(merged.ts, frontier, tolerance_ns)",
-        "possible &= frontier != FOREVER",
+        "                and is_within(tolerance, until, ts[at])\n",
+        "",
     ),
     Mutation(
         "what the other side may still send waits",
         "waiting.py",
-        "(ts > known.frontier.take(kept))",
-        "True",
+        "        reached = other_frontier[k]\n",
+        "        reached = -FOREVER\n",
     ),
     Mutation(
-        "what has the time of the other side's last waits",
+        "what the other side has sent waits",
         "waiting.py",
-        "(ts > merged.ts.take(begin - 1))",
-        "(ts >= merged.ts.take(begin - 1))",
+        "        if other.begin[k + 1] > other.begin[k]:\n",
+        "        if other.begin[k + 1] < other.begin[k]:\n",
     ),
     Mutation(
-        "the last ones wait, too",
-        "waiting.py",
-        "found[at] = ts < of_key",
-        "found[at] = ts <= of_key",
+        "what has the time of the other side's last waits", "waiting.py", "ts[first] <= reached", "ts[first] < reached"
+    ),
+    Mutation(
+        "the last ones wait, too", "waiting.py", "found[at] = ts[at] < ts[end - 1]", "found[at] = ts[at] <= ts[end - 1]"
     ),
     Mutation(
         "what its own side may still come before waits",
         "waiting.py",
-        "at = (is_settled & is_ahead)",
-        "at = is_ahead",
+        "ts[end - 1] >= frontier[k]",
+        "ts[end - 1] >= FOREVER",
     ),
-    Mutation("the first one waits, too", "waiting.py", "found[at.take(of_key.start)] = False", "pass"),
+    Mutation("the first one waits, too", "waiting.py", "range(first + 1, end)", "range(first, end)"),
     Mutation(
         "none but those reached wait no longer",
         "waiting.py",
@@ -289,10 +280,7 @@ MUTATIONS: Final = (
         "one_more = (behind < start) & (first",
     ),
     Mutation(
-        "what was reached at its very time waits on",
-        "waiting.py",
-        '(ts.take(middle, mode="clip") <= until)',
-        '(ts.take(middle, mode="clip") < until)',
+        "what was reached at its very time waits on", "waiting.py", 'until[n], side="right")', 'until[n], side="left")'
     ),
     Mutation(
         "records do not wake what waits, frontiers alone do",

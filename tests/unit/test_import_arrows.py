@@ -104,8 +104,8 @@ def test_a_package_imports_only_what_its_arrows_allow(folder: str) -> None:
     assert wrong == []
 
 
-def test_the_core_imports_numpy_and_the_standard_library_alone() -> None:
-    allowed = sys.stdlib_module_names | {"numpy", "__future__"}
+def test_the_core_imports_numpy_numba_and_the_standard_library_alone() -> None:
+    allowed = sys.stdlib_module_names | {"numpy", "numba", "__future__"}
     wrong = [
         str(found)
         for path in sources("joiner/core")
@@ -133,7 +133,7 @@ def test_the_protocol_of_moves_knows_no_kafka_and_no_clock() -> None:
 
 def test_the_operator_in_spark_imports_the_core_alone() -> None:
     # The application's stage beside it may import more; the operator must work from a zip of joiner/.
-    allowed = sys.stdlib_module_names | {"numpy", "pandas", "pyarrow", "pyspark", "__future__"}
+    allowed = sys.stdlib_module_names | {"numpy", "numba", "pandas", "pyarrow", "pyspark", "__future__"}
     operator = ("buckets", "frames", "processor", "reordering", "request", "rows")
     without_spark = {"reordering", "rows"}
     wrong = [

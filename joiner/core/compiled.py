@@ -1,0 +1,99 @@
+"""Loops over records, compiled by numba: each says the rule as one would say it of a single record.
+
+A compiled loop is kept beside its module, or in ``NUMBA_CACHE_DIR``, or among the user's caches, so that only the
+first process on a machine waits for the compiler, half a minute; `make setup` is that first one. Where nothing can be
+kept, each process compiles. With ``NUMBA_DISABLE_JIT=1`` the same loops run in Python, slowly, for a debugger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from importlib import resources
+from typing import Any, Final, TypeVar, cast
+
+import numpy as np
+from numba import njit, types
+
+_Loop = TypeVar("_Loop", bound=Callable[..., Any])
+
+_types: Final[Any] = types
+
+COUNT: Final = types.int64
+FLAG: Final = types.boolean
+DURATION: Final = types.uint64
+GIVEN: Final = types.Array(types.int64, 1, "C", readonly=True)
+"""int64 of shape (n,), which a loop does not change."""
+INTS: Final = types.Array(types.int64, 1, "C")
+FLAGS: Final = types.Array(types.uint8, 1, "C")
+TABLE: Final = types.Array(types.int64, 2, "C")
+
+
+def several(*of: Any) -> Any:
+    """The type of a tuple."""
+    return _types.Tuple(of)
+
+
+def named(known: type, *of: Any) -> Any:
+    """The type of a NamedTuple, from those of its fields."""
+    return _types.NamedTuple(of, known) if len(set(of)) > 1 else _types.NamedUniTuple(of[0], len(of), known)
+
+
+# numba compiles anew when the file of a loop has changed, and not when that of another loop has which it calls.
+_STAMP: Final = hashlib.sha256(
+    b"".join(
+        file.read_bytes()
+        for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name)
+        if file.name.endswith(".py")
+    )
+).hexdigest()[:16]
+
+
+_declared: Final[list[tuple[Any, Any]]] = []
+
+
+def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
+    """A loop that `compile_declared` compiles for these types; without any, a part of the loops that call it.
+
+    It does not hold Python's lock, and looks at no bounds: indices have to be right.
+    """
+
+    def declare(loop: _Loop) -> _Loop:
+        loop.__qualname__ = f"{loop.__qualname__}_{_STAMP}"
+        try:
+            made: Any = njit(nogil=True, cache=True)(loop)
+        except RuntimeError:  # no folder can be written to
+            made = njit(nogil=True)(loop)
+        if takes:
+            _declared.append((made, returns(*takes)))
+        return cast("_Loop", made)
+
+    return declare
+
+
+def compile_declared() -> None:
+    """Compile all loops that were declared, or fetch what was compiled before: called once, when all are defined."""
+    while _declared:
+        loop, signature = _declared.pop()
+        # With NUMBA_DISABLE_JIT they are plain functions.
+        if hasattr(loop, "compile"):
+            loop.compile(signature)
+            loop.disable_compile()
+
+
+@compiled()
+def gap(later: int, earlier: int) -> np.uint64:
+    """``later - earlier`` in ns as uint64: exact over the whole range of int64 where it is not negative."""
+    return np.uint64(later - earlier)
+
+
+@compiled()
+def is_within(tolerance: np.uint64, until: int, ts: int) -> bool:
+    """Whether ``until`` lies at most a duration in ns behind ``ts``, or before it."""
+    return bool(until <= ts or gap(until, ts) <= tolerance)
+
+
+@compiled()
+def is_apart_at_most(tolerance: np.uint64, one: int, other: int) -> bool:
+    """Whether two times are at most a duration in ns apart."""
+    return bool(gap(max(one, other), min(one, other)) <= tolerance)
