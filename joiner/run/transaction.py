@@ -3,11 +3,14 @@
 Steps of a commit, in this order:
 
  1. begin
- 2. the joined, late, unmatched and rejected records
- 3. now and then a snapshot: chunks, tombstones of surplus ones, manifest
- 4. the progress record, last in the unit's partition of the state topic
- 5. the input offsets, for the consumer group (for tools to see; the progress record is what counts)
+ 2. the input offsets, for the consumer group (for tools to see; the progress record is what counts)
+ 3. the joined, late, unmatched and rejected records
+ 4. now and then a snapshot: chunks, tombstones of surplus ones, manifest
+ 5. the progress record, last in the unit's partition of the state topic
  6. commit
+
+The offsets come first, because Kafka takes nothing until it has ended the transaction before everywhere. Offsets are
+then tried again by librdkafka after `retry.backoff.ms`, 2 ms here, and records after 20 ms, whatever it is told.
 
 The ``transactional.id`` is ``<application>-<unit>`` in every runner: whoever initialised it last owns the unit, and
 the commit of everyone else fails.
@@ -141,7 +144,7 @@ class UnitTransactions:
         """
         written = None
         try:
-            self._producer.begin_transaction()
+            self._begin(progress)
             self._produce_all(messages)
             if snapshot is not None:
                 written = self._produce_snapshot(*snapshot, progress)
@@ -153,7 +156,7 @@ class UnitTransactions:
     def begin_anew(self, state: StateLog, progress: Progress) -> None:
         """Tombstone all snapshots of this unit and write ``progress`` as its only record, in one transaction."""
         try:
-            self._producer.begin_transaction()
+            self._begin(progress)
             for key in state.values:
                 self._produce(self._settings.state_topic, key, None)
             self._finish(progress)
@@ -244,12 +247,15 @@ class UnitTransactions:
         chunks[slot] = len(parts)
         return SnapshotPlace(serial, chunks)
 
-    def _finish(self, progress: Progress) -> None:
-        """Steps 4-6."""
-        self._produce(self._settings.state_topic, progress_key(self._unit), encode(progress))
-        deadline_s = time.monotonic() + _COMMIT_S
+    def _begin(self, progress: Progress) -> None:
+        """Steps 1 and 2."""
+        self._producer.begin_transaction()
         self._send_offsets(progress.offsets)
-        self._commit(deadline_s)
+
+    def _finish(self, progress: Progress) -> None:
+        """Steps 5 and 6."""
+        self._produce(self._settings.state_topic, progress_key(self._unit), encode(progress))
+        self._commit(time.monotonic() + _COMMIT_S)
 
     def _send_offsets(self, offsets: Mapping[str, int]) -> None:
         places = [TopicPartition(topic, self._unit, at) for topic, at in offsets.items()]
