@@ -99,6 +99,7 @@ def _make_producer(kafka: KafkaSettings, transactional_id: str) -> Producer:
         transactional_id=transactional_id,
         queue_buffering_backpressure_threshold=1,
         retry_backoff_ms=2,
+        retry_backoff_max_ms=4,
         linger_ms=5,
         compression_type="lz4",
     )

@@ -30,6 +30,9 @@ from broker.topics import topic_facts
 from joiner.run.clients import make_admin, make_consumer
 
 _WARM_UP_S: Final = 5.0
+_WARM_UP_TURNS: Final = 2
+_JAVA: Final = ("-Xms768m", "-Xmx768m", "-XX:+UseZGC")
+"""Of Kafka: with Java's usual collector it stops for up to 120 ms, several times a minute, which then is measured."""
 _QUIET_S: Final = 5.0
 """Nothing comes any more."""
 _QUANTILES: Final = (50, 99, 99.9)
@@ -108,10 +111,10 @@ def main() -> int:
         send(bootstrap, topic, int(rate), float(seconds))
         return 0
     found: list[dict[str, Any]] = []
-    with own_kafka() as (kafka, folder):
+    with own_kafka(_JAVA) as (kafka, folder):
         for rate in options.rates:
-            # The first turn is to warm up: a broker that has just started compiles itself for minutes.
-            for turn in range(-1, options.runs):
+            # The first turns are to warm up: a broker that has just started compiles itself for minutes.
+            for turn in range(-_WARM_UP_TURNS, options.runs):
                 for name in ("pass-through", "joiner"):
                     took_ms = measure(kafka, folder, name, rate, options.seconds)
                     if turn < 0:

@@ -32,6 +32,11 @@ FIRST_MS: Final = 1_554_096_460_000
 """When the first record of every benchmark was measured."""
 
 _LOOK_S: Final = 0.5
+_KAFKAS_OWN: Final = {
+    # The local stack has them small, for quick starts: hundreds of transactions a second fill one every 20 s.
+    "offsets.topic.segment.bytes": "104857600",
+    "transaction.state.log.segment.bytes": "104857600",
+}
 
 _SETTINGS: Final = """\
 [kafka]
@@ -59,17 +64,19 @@ output = "power"
 
 
 @contextmanager
-def own_kafka() -> Iterator[tuple[KafkaSettings, Path]]:
+def own_kafka(java_options: Sequence[str] | None = None) -> Iterator[tuple[KafkaSettings, Path]]:
     """A Kafka that nobody else uses, and a folder for settings."""
-    with own_stack() as (stack, folder):
+    with own_stack(java_options) as (stack, folder):
         yield KafkaSettings(bootstrap_servers=stack.kafka.address), folder
 
 
 @contextmanager
-def own_stack() -> Iterator[tuple[LocalStack, Path]]:
+def own_stack(java_options: Sequence[str] | None = None) -> Iterator[tuple[LocalStack, Path]]:
     """The same, for those who look at the server itself."""
     with ephemeral_stack(say=print) as stack, tempfile.TemporaryDirectory() as folder:
-        stack.kafka.more = {"log.message.timestamp.type": "LogAppendTime"}
+        stack.kafka.more = {"log.message.timestamp.type": "LogAppendTime", **_KAFKAS_OWN}
+        if java_options is not None:
+            stack.kafka.java_options = java_options
         stack.up([stack.kafka])
         yield stack, Path(folder)
 

@@ -21,7 +21,7 @@ import urllib.parse
 import urllib.request
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 from types import MappingProxyType
@@ -202,8 +202,8 @@ class Kafka(Server):
     """Further properties, which go before those of the template from the next start on; ``${port}`` and
     ``${controller_port}`` stand for the ports."""
 
-    _HEAP: Final = ("-Xms256m", "-Xmx768m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-    """Small beside Kafka's default of 1 GB; the log itself lives in the system's page cache."""
+    java_options: Sequence[str] = ("-Xms256m", "-Xmx768m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+    """A heap that is small beside Kafka's default of 1 GB; the log itself lives in the system's page cache."""
 
     @property
     def settings(self) -> dict[str, str]:
@@ -234,7 +234,7 @@ class Kafka(Server):
         java = self._parts.java()
         if java is None:
             raise StackError("kafka: java is missing")
-        run = [java, *self._HEAP, f"-Dlog4j2.configurationFile={log_config}", "-cp", f"{jars}/*"]
+        run = [java, *self.java_options, f"-Dlog4j2.configurationFile={log_config}", "-cp", f"{jars}/*"]
         if not (self.data / "meta.properties").exists():
             identity = uuid.uuid4().hex[:22]
             self._parts.run("kafka", [*run, "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(config)])

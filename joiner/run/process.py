@@ -8,6 +8,7 @@ Everything a unit has not committed can be thrown away at any moment: its state 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -59,6 +60,8 @@ class JoinerProcess:
         # What was read last, by unit and topic: messages, and where a log's end was met.
         self._batches: dict[int, dict[str, Messages]] = {}
         self._ends: dict[int, dict[str, int]] = {}
+        self._read_s = -math.inf
+        """When was read last."""
         self._second = SecondReader(settings)
         self._metrics = Metrics()
         self._teller = Teller(settings.metrics)
@@ -213,7 +216,10 @@ class JoinerProcess:
 
     def _cycle(self) -> None:
         application = self._settings.application
-        messages = self._data.consume(application.batch_records_max, application.commit_interval / 1e9)
+        # What the last batch took counts: the next one has filled meanwhile.
+        wait_s = max(0.0, self._read_s + application.commit_interval / 1e9 - time.monotonic())
+        messages = self._data.consume(application.batch_records_max, wait_s)
+        self._read_s = time.monotonic()
         self._batches, self._ends, errors = sort_messages(messages, self._settings.input_topics)
         for error in errors:
             self._read_error(*error)

@@ -106,9 +106,10 @@ class UnitTransactions:
             transactional_id=f"{settings.application.name}-{unit}",
             transaction_timeout_ms=settings.application.transaction_timeout // 1_000_000,
             # With idempotence the send queue must not hold back; a commit that follows a commit at once is told
-            # to wait and try again, by default for 100 ms.
+            # to wait and try again, by default for 100 ms, then 200, and so on.
             queue_buffering_backpressure_threshold=1,
             retry_backoff_ms=2,
+            retry_backoff_max_ms=4,
             linger_ms=5,
             compression_type="lz4",
         )
