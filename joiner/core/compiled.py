@@ -10,10 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from importlib import resources
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import numpy as np
 from numba import njit, types
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
 
 _Loop = TypeVar("_Loop", bound=Callable[..., Any])
 
@@ -79,6 +84,26 @@ def compile_declared() -> None:
         if hasattr(loop, "compile"):
             loop.compile(signature)
             loop.disable_compile()
+
+
+@compiled(INTS, GIVEN, GIVEN, GIVEN)
+def distinct(one: Ints, other: Ints, more: Ints) -> Ints:
+    """The different ones of small integers from 0 on, ascending."""
+    largest = -1
+    for numbers in (one, other, more):
+        for number in numbers:
+            largest = max(largest, number)
+    is_there, count = np.zeros(largest + 1, dtype=np.uint8), 0
+    for numbers in (one, other, more):
+        for number in numbers:
+            count += 1 - is_there[number]
+            is_there[number] = 1
+    found, at = np.empty(count, dtype=np.int64), 0
+    for number in range(largest + 1):
+        if is_there[number]:
+            found[at] = number
+            at += 1
+    return found
 
 
 @compiled()

@@ -21,13 +21,12 @@ from joiner.core.arguments import (
     check_records,
     check_rising,
 )
-from joiner.core.compiled import compile_declared
+from joiner.core.compiled import compile_declared, distinct
 from joiner.core.errors import ArgumentError
 from joiner.core.frontier import NEVER, Frontiers
 from joiner.core.held import COLUMNS, KEY, SEQ, Held, Side, in_time_order, number, table_of, without_repeats
-from joiner.core.match import DIRECTIONS, DRIVERS, Relations, relate, tell_pairs, wants_of
-from joiner.core.release import let_go
-from joiner.core.unmatched import tell_unmatched
+from joiner.core.match import DIRECTIONS, DRIVERS, wants_of
+from joiner.core.settle import settle
 from joiner.core.waiting import Waiting, is_backlog
 
 if TYPE_CHECKING:
@@ -128,6 +127,7 @@ class LocalStreamBuffer:
         self._direction, self._driver, self._progress = direction, driver, progress
         self._emit_unmatched = emit_unmatched
         self._wants = wants_of(direction, driver)
+        self._tells_unmatched = emit_unmatched in {"left", "both"}, emit_unmatched in {"right", "both"}
         self._tolerance_ns = None if tolerance_ns is None else check_duration("tolerance_ns", tolerance_ns)
         self._tolerance = _ANY_DISTANCE if self._tolerance_ns is None else np.uint64(self._tolerance_ns)
         sides = lateness_ns if isinstance(lateness_ns, (tuple, list)) else (lateness_ns, lateness_ns)
@@ -314,12 +314,10 @@ class LocalStreamBuffer:
         ]
         if all_held or any(map(self._frontiers.concerns_all, records, marks)):
             keys += [held.keys() for held in self._held]
-        largest = max((int(some.max()) for some in keys if len(some)), default=-1)
-        self._grow(largest + 1)
-        is_touched = np.zeros(largest + 1, dtype=bool)
-        for some in keys:
-            is_touched[some] = True
-        return is_touched.nonzero()[0]
+        left, right, *more = keys
+        found = distinct(left, right, np.concatenate(more) if more else _NOTHING)
+        self._grow(int(found[-1]) + 1 if len(found) else 0)
+        return found
 
     def _grow(self, keys: int) -> None:
         self._frontiers.grow(keys)
@@ -380,37 +378,14 @@ class LocalStreamBuffer:
         """
         now = self._frontiers.at(keys)
         left, right = sides
-        of_left = relate(left, right, before[_RIGHT], now[_RIGHT], self._wants[_LEFT])
-        of_right = relate(right, left, before[_LEFT], now[_LEFT], self._wants[_RIGHT])
-        pairs = tell_pairs(left, right, of_left, of_right, self._tolerance)
-        unmatched = self._tell_unmatched(sides, (of_left, of_right), now)
-        *kept, left_released, right_released = let_go(
-            left, right, of_left, of_right, now, self._wants, self._tolerance, ends
-        )
-        if is_backlog(left.begin[-1] + right.begin[-1] - len(left_released) - len(right_released), touched):
+        found = settle(left, right, before, now, self._wants, self._tolerance, self._tells_unmatched, ends)
+        kept = [found.left_kept, found.right_kept]
+        released = found.left_released, found.right_released
+        if is_backlog(left.begin[-1] + right.begin[-1] - sum(map(len, released)), touched):
             left, right = self._set_aside(sides, kept, now)
         for held, side, of_side in zip(self._held, (left, right), kept, strict=True):
             held.put(keys, side, of_side)
-        return Step(*pairs, *left_out, left_released, right_released, *unmatched)
-
-    def _tell_unmatched(
-        self, sides: tuple[Side, Side], relations: tuple[Relations, Relations], now: Ints
-    ) -> tuple[Ints, Ints]:
-        """The positions of those found to be unmatched, where that is asked for, ascending."""
-        found = [_NOTHING, _NOTHING]
-        for own, other in _BOTH_WAYS:
-            if self._emit_unmatched in {"both", _NAMES[own]}:
-                told = tell_unmatched(
-                    sides[own],
-                    sides[other],
-                    relations[own],
-                    relations[other],
-                    now[other],
-                    self._wants[other],
-                    self._tolerance,
-                )
-                found[own] = np.sort(told)
-        return found[_LEFT], found[_RIGHT]
+        return Step(*found[:4], *left_out, *released, np.sort(found.left_unmatched), np.sort(found.right_unmatched))
 
     def _set_aside(self, sides: tuple[Side, Side], kept: list[Ints], now: Ints) -> tuple[Side, Side]:
         """The same without the records that can wait; ``kept`` is changed to it."""

@@ -48,11 +48,15 @@ def table_of(key: Ints, ts: Ints, seq: Ints, identity: Ints | None) -> Ints:
 
 def in_time_order(table: Ints) -> Ints:
     """The same records in the order of time, of equal times as they stand."""
-    ts = table[TS]
-    if (ts[1:] >= ts[:-1]).all():
+    if _is_in_time_order(table):
         return table
-    found: Ints = table.take(ts.argsort(kind="stable"), axis=1)
+    found: Ints = table.take(table[TS].argsort(kind="stable"), axis=1)
     return found
+
+
+@compiled(FLAG, TABLE)
+def _is_in_time_order(table: Ints) -> bool:
+    return bool(np.all(table[TS, 1:] >= table[TS, :-1]))
 
 
 class Side(NamedTuple):

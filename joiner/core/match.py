@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numba import types
 
-from joiner.core.compiled import DURATION, FLAG, INTS, TABLE, compiled, gap, is_apart_at_most, named, several
-from joiner.core.held import DONE, NOTES, ORDINAL, SEQ, SIDE, TOLD, TS, Side
+from joiner.core.compiled import FLAG, TABLE, compiled, gap, is_apart_at_most, named, several
+from joiner.core.held import DONE, NOTES, ORDINAL, SEQ, TOLD, TS, Side
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,31 +104,32 @@ class Sight(NamedTuple):
     now: int
 
 
-@compiled(RELATIONS, SIDE, SIDE, INTS, INTS, WANTS)
+@compiled()
 def relate(own: Side, other: Side, before: Ints, now: Ints, wants: Wants) -> Relations:
     """The relations of the records of one side; ``before``, ``now``: the other's frontiers, before and after, (k,)."""
-    rows, others = own.rows, other.rows
-    at, known = np.empty((2, rows.shape[1]), dtype=np.int64), np.zeros((2, rows.shape[1]), dtype=np.uint8)
+    times, seq, notes = own.rows[TS], own.rows[SEQ], own.rows[NOTES]
+    other_times, other_seq = other.rows[TS], other.rows[SEQ]
+    at, known = np.empty((2, len(times)), dtype=np.int64), np.empty((2, len(times)), dtype=np.uint8)
     for k in range(len(now)):
         begin, end = other.begin[k], other.begin[k + 1]
         first, behind = begin, begin
         for i in range(own.begin[k], own.begin[k + 1]):
-            ts = rows[TS, i]
-            while first < end and others[TS, first] < ts:
+            ts = times[i]
+            while first < end and other_times[first] < ts:
                 first += 1
             behind = max(behind, first)
-            while behind < end and others[TS, behind] <= ts:
+            while behind < end and other_times[behind] <= ts:
                 behind += 1
             prev, following = behind - 1, min(first, end - 1)
             sight = Sight(
                 ts,
-                rows[SEQ, i] <= own.since,
-                rows[NOTES, i] & DONE != 0,
+                seq[i] <= own.since,
+                notes[i] & DONE != 0,
                 behind > begin,
-                others[TS, prev] if behind > begin else 0,
+                other_times[prev] if behind > begin else 0,
                 first < end,
-                others[TS, following] if first < end else 0,
-                first < end and others[SEQ, following] <= other.since,
+                other_times[following] if first < end else 0,
+                first < end and other_seq[following] <= other.since,
                 before[k],
                 now[k],
             )
@@ -185,7 +186,7 @@ def _is_next_known(sight: Sight, frontier: int) -> bool:
     return sight.has_next and (sight.next_ts <= frontier or sight.next_ts == sight.ts)
 
 
-@compiled(several(INTS, INTS, INTS, INTS), SIDE, SIDE, RELATIONS, RELATIONS, DURATION)
+@compiled()
 def tell_pairs(
     left: Side, right: Side, of_left: Relations, of_right: Relations, tolerance: np.uint64
 ) -> tuple[Ints, Ints, Ints, Ints]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joiner.core.compiled import DURATION, FLAG, INTS, TABLE, compiled, is_within, several
-from joiner.core.held import DONE, NOTES, SEQ, SIDE, TS, Side
-from joiner.core.match import HERE, NEXT, NOW, OF_BOTH, OPEN, PREV, RELATIONS, Relations, Wants
+from joiner.core.compiled import compiled, is_within
+from joiner.core.held import DONE, NOTES, SEQ, TS, Side
+from joiner.core.match import HERE, NEXT, NOW, OPEN, PREV, Relations, Wants
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-@compiled(several(INTS, INTS, INTS, INTS), SIDE, SIDE, RELATIONS, RELATIONS, TABLE, OF_BOTH, DURATION, FLAG)
+@compiled()
 def let_go(
     left: Side,
     right: Side,

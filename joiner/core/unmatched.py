@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joiner.core.compiled import DURATION, INTS, compiled, gap, is_apart_at_most, is_within
+from joiner.core.compiled import compiled, gap, is_apart_at_most, is_within
 from joiner.core.frontier import FOREVER, NEVER
-from joiner.core.held import NOTES, SEQ, SIDE, TOLD, TS, Side
-from joiner.core.match import NEXT, PREV, RELATIONS, WANTS, Relations, Wants
+from joiner.core.held import NOTES, SEQ, TOLD, TS, Side
+from joiner.core.match import NEXT, PREV, Relations, Wants
 from joiner.core.release import is_open, is_tentative
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.uint8]
 
 
-@compiled(INTS, SIDE, SIDE, RELATIONS, RELATIONS, INTS, WANTS, DURATION)
+@compiled()
 def tell_unmatched(
     own: Side,
     other: Side,

@@ -80,16 +80,19 @@ MUTATIONS: Final = (
         "sight.is_next_old and _is_next_known",
     ),
     Mutation(
-        "equal times of the other side are not prev", "match.py", "others[TS, behind] <= ts", "others[TS, behind] < ts"
+        "equal times of the other side are not prev",
+        "match.py",
+        "other_times[behind] <= ts",
+        "other_times[behind] < ts",
     ),
     Mutation(
-        "equal times of the other side are not next", "match.py", "others[TS, first] < ts", "others[TS, first] <= ts"
+        "equal times of the other side are not next", "match.py", "other_times[first] < ts", "other_times[first] <= ts"
     ),
     Mutation(
         "the first of equal times is prev",
         "match.py",
-        "            while behind < end and others",
-        "            if behind < end and others",
+        "            while behind < end and other_times",
+        "            if behind < end and other_times",
     ),
     Mutation(
         "a neighbour of another key is prev",
