@@ -11,7 +11,8 @@ RUN python3 -m venv /opt/venv \
 FROM ${PYTHON_IMAGE} AS base
 # The user has a fixed number, so that volumes keep their owner over new images.
 RUN groupadd --gid 10001 lsb && useradd --uid 10001 --gid lsb --no-create-home --home-dir /tmp lsb
-ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/lsb PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/lsb PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+    NUMBA_CACHE_DIR=/var/cache/lsb
 WORKDIR /opt/lsb
 COPY LICENSE ./
 COPY simulator simulator
@@ -22,8 +23,10 @@ COPY db_connector db_connector
 
 FROM base AS services
 COPY --from=packages /opt/venv /opt/venv
-# Python's bytecode is made once, here: the root is read-only later.
-RUN python -m compileall -q /opt/lsb /opt/venv/lib
+# Bytecode and the loops of the join are compiled once, here: the root is read-only later. numba uses a folder that it
+# may write to, so this one is the first content of a volume.
+RUN python -m compileall -q /opt/lsb /opt/venv/lib \
+ && python -c 'import broker.bulk, joiner' && chown -R lsb:lsb /var/cache/lsb
 USER 10001:10001
 CMD ["python", "-m", "joiner", "run", "--config", "/etc/lsb/lsb.toml"]
 
@@ -35,6 +38,7 @@ RUN apt-get update \
  && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=spark-packages /opt/venv /opt/venv
-RUN python -m compileall -q /opt/lsb /opt/venv/lib
+RUN python -m compileall -q /opt/lsb /opt/venv/lib \
+ && python -c 'import broker.bulk, joiner' && chown -R lsb:lsb /var/cache/lsb
 USER 10001:10001
 CMD ["python", "-m", "joiner", "spark", "--config", "/etc/lsb/lsb.toml"]

@@ -1,8 +1,9 @@
 """Loops over records, compiled by numba: each says the rule as one would say it of a single record.
 
 A compiled loop is kept beside its module, or in ``NUMBA_CACHE_DIR``, or among the user's caches, so that only the
-first process on a machine waits for the compiler, half a minute; `make setup` is that first one. Where nothing can be
-kept, each process compiles. With ``NUMBA_DISABLE_JIT=1`` the same loops run in Python, slowly, for a debugger.
+first process on a machine waits for the compiler, some ten seconds; `make setup` is that first one. Where nothing can
+be kept, each process compiles. With ``NUMBA_DISABLE_JIT=1`` the same loops run in Python, slowly, for a debugger; numpy
+then warns where `gap` wraps around.
 """
 
 from __future__ import annotations

@@ -29,6 +29,8 @@ _TESTS: Final = (
     "tests/property/test_laws.py",
     "tests/property/test_pandas.py",
 )
+_PLAIN: Final = ("-W", "ignore::RuntimeWarning")
+"""Uncompiled, numpy warns where a difference of times goes beyond int64, as it is meant to (`core.compiled.gap`)."""
 _FAILED: Final = re.compile(r"^FAILED \S+::(\w+)", re.MULTILINE)
 
 
@@ -180,12 +182,6 @@ MUTATIONS: Final = (
         "        if other_wants.prev:\n",
         "        if other_wants.prev and at < 0:\n",
     ),
-    Mutation(
-        "prev at the frontier itself is let go",
-        "release.py",
-        "        if ts[at] <= until:\n            return",
-        "        if ts[at] < until:\n            return",
-    ),
     Mutation("what waits for its next is let go", "release.py", "is_open(relations.known[NEXT, at]) and", "False and"),
     Mutation(
         "prev of what is pending is let go",
@@ -305,8 +301,9 @@ def noticed_by(mutation: Mutation) -> str | None:
                 shutil.copy(source, target)
         file = Path(folder, CORE, mutation.file)
         file.write_text(broken(file.read_text(), mutation))
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *_TESTS]
-        known = os.environ | {"PYTHONPATH": folder, "LSB_HYPOTHESIS": "no-shrinking"}
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *_PLAIN, *_TESTS]
+        # To compile the core anew takes longer than to run it uncompiled until a test fails.
+        known = os.environ | {"PYTHONPATH": folder, "LSB_HYPOTHESIS": "no-shrinking", "NUMBA_DISABLE_JIT": "1"}
         ran = subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, check=False)
         found = _FAILED.search(ran.stdout)
         if ran.returncode and not found:
