@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import resource
 import statistics
 import sys
 import threading
@@ -47,8 +48,9 @@ def asked(port: int) -> Iterator[list[int]]:
         asking.join()
 
 
-def run(kafka: KafkaSettings, data: str, folder: Path, *, telling: bool) -> float:
-    """Seconds between the first and the last result of a joiner."""
+def run(kafka: KafkaSettings, data: str, folder: Path, *, telling: bool) -> tuple[float, float]:
+    """Seconds between the first and the last result of a joiner, and seconds of a core that it took in all."""
+    before_s = _spent_s()
     application = Application(kafka, folder, f"join-{uuid.uuid4().hex[:8]}", PARTITIONS, data=data)
     with contextlib.ExitStack() as stack:
         if telling:
@@ -61,7 +63,13 @@ def run(kafka: KafkaSettings, data: str, folder: Path, *, telling: bool) -> floa
         application.wait_until_through([process])
         if telling and not sizes:
             raise RuntimeError("nobody has told anything: more records are needed")
-    return seconds_between(kafka, application.settings.topics.out)
+    return seconds_between(kafka, application.settings.topics.out), _spent_s() - before_s
+
+
+def _spent_s() -> float:
+    """Seconds of a core, of all processes that were started here and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> int:
@@ -72,21 +80,31 @@ def main() -> int:
     parser.add_argument("--report", type=Path, default=Path(".lsb/bench_metrics"), help="where .json and .md go")
     options = parser.parse_args()
     rates: dict[bool, list[float]] = {False: [], True: []}
+    cores: dict[bool, list[float]] = {False: [], True: []}
     with own_kafka() as (kafka, folder):
         make_topic(kafka, "bench.data", PARTITIONS)
         produce(kafka, "bench.data", options.records)
         for turn in range(options.runs):
             for telling in (False, True) if turn % 2 else (True, False):
-                rates[telling].append(options.records / run(kafka, "bench.data", folder, telling=telling) / 1000)
+                took_s, spent_s = run(kafka, "bench.data", folder, telling=telling)
+                rates[telling].append(options.records / took_s / 1000)
+                cores[telling].append(spent_s / options.records * 1e6)
             print(f"run {turn + 1}: {rates[False][-1]:.0f} without, {rates[True][-1]:.0f} with", flush=True)
-    ratios = [with_ / without for without, with_ in zip(*rates.values(), strict=True)]
-    figures = {"without": rates[False], "with": rates[True], "with / without": ratios}
+    ratios, of_cores = (
+        [with_ / without for without, with_ in zip(*found.values(), strict=True)] for found in (rates, cores)
+    )
+    figures = {
+        "thousand records a second": {"without": rates[False], "with": rates[True], "with / without": ratios},
+        "core seconds a million records": {"without": cores[False], "with": cores[True], "with / without": of_cores},
+    }
     rows = [
-        ("without metrics", spread(rates[False], 0)),
-        ("with metrics, asked every second", spread(rates[True], 0)),
-        ("with / without, by turn", spread(ratios, 3)),
+        ("without metrics", spread(rates[False], 0), spread(cores[False], 2)),
+        ("with metrics, asked every second", spread(rates[True], 0), spread(cores[True], 2)),
+        ("with / without, by turn", spread(ratios, 3), spread(of_cores, 3)),
     ]
-    lines = table(["", "thousand records/s (min / median / max)"], rows)
+    lines = table(
+        ["min / median / max", "thousand records/s", "core seconds a million records, with start and end"], rows
+    )
     write(options.report, "What metrics cost", about() | {"records": options.records}, figures, lines)
     print(f"with / without: {statistics.median(ratios):.3f}")
     return 0
