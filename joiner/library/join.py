@@ -6,10 +6,11 @@ them is used is told by the tables that come in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Array = NDArray[Any]
+
+_Records: TypeAlias = "tuple[Ints, Ints, Ints]"
+"""Keys, times, positions."""
+
+_PART_RECORDS: Final = 20_000
 
 
 def join(  # noqa: PLR0913 - the options of the join, by name only
@@ -81,23 +87,49 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     if stamps[0].is_datetime != stamps[1].is_datetime or stamps[0].has_zone != stamps[1].has_zone:
         raise ArgumentError(f"on: the times of left are {stamps[0].what}, those of right {stamps[1].what}")
     keys = _keys(kind, sides, [len(at.ns) for at in stamps])
-    buffer = LocalStreamBuffer(
+    make_buffer = partial(
+        LocalStreamBuffer,
         tolerance_ns=_tolerance(tolerance, stamps[0]),
         lateness_ns=DURATION_MAX_NS,
         direction=direction,
         driver=driver,
         emit_unmatched=emit_unmatched,
     )
-    (lefts, rights) = ((key, at.ns, np.arange(len(key))) for key, at in zip(keys, stamps, strict=True))
-    step = buffer.close(left=lefts, right=rights)
-    alone, other = step.left_unmatched_seq, step.right_unmatched_seq
-    rows = _Rows(
-        np.concatenate([step.left_seq, alone, np.full_like(other, NOBODY)]),
-        np.concatenate([step.right_seq, np.full_like(alone, NOBODY), other]),
-        len(stamps[0].ns),
-        may_lack=emit_unmatched != "none",
+    steps = [
+        make_buffer().close(left=lefts, right=rights) for lefts, rights in _parts(keys, (stamps[0].ns, stamps[1].ns))
+    ]
+    left_seq, right_seq, alone, other = (
+        np.concatenate(parts)
+        for parts in zip(
+            *((step.left_seq, step.right_seq, step.left_unmatched_seq, step.right_unmatched_seq) for step in steps),
+            strict=True,
+        )
     )
+    if emit_unmatched != "none":
+        left_seq = np.concatenate([left_seq, np.sort(alone), np.full_like(other, NOBODY)])
+        right_seq = np.concatenate([right_seq, np.full_like(alone, NOBODY), np.sort(other)])
+    rows = _Rows(left_seq, right_seq, len(stamps[0].ns), may_lack=emit_unmatched != "none")
     return _assembled(kind, sides, rows, suffixes)
+
+
+def _parts(keys: tuple[Ints, Ints], times: tuple[Ints, Ints]) -> Iterator[tuple[_Records, _Records]]:
+    """The records of both sides, some keys after the others: so many at once that memory is used again and again."""
+    keys_end = max(int(key.max(initial=0)) for key in keys) + 1
+    counts = [np.bincount(key, minlength=keys_end) for key in keys]
+    _, part_of_key = np.unique(((counts[0] + counts[1]).cumsum() - 1) // _PART_RECORDS, return_inverse=True)
+    last = int(part_of_key.max())
+    positions = []
+    for key in keys:
+        part = part_of_key.take(key)
+        # Numbers of 16 bits are sorted by counting.
+        order = (part.astype(np.uint16) if last <= np.iinfo(np.uint16).max else part).argsort(kind="stable")
+        positions.append(np.split(order, np.bincount(part, minlength=last + 1).cumsum()[:-1]))
+    for number in range(last + 1):
+        left, right = (
+            (key.take(at[number]), ts.take(at[number]), at[number])
+            for key, ts, at in zip(keys, times, positions, strict=True)
+        )
+        yield left, right
 
 
 @dataclass(frozen=True)
@@ -217,7 +249,9 @@ def _assembled(kind: Kind, sides: list[_Side], rows: _Rows, suffixes: tuple[str,
         (kind.take(left.table, others[0], rows.left, may_lack=rows.may_lack), new[0]),
         (kind.take(right.table, others[1], rows.right, may_lack=rows.may_lack), new[1]),
     ]
-    if left.by:
+    if left.by and not rows.may_lack:
+        parts.insert(0, (kind.take(left.table, left.by, rows.left, may_lack=False), left.by))
+    elif left.by:
         # Of the left row, or of the right one where there is no left one.
         of_both = kind.stacked(left.table, right.table, left.by)
         at = np.where(rows.left != NOBODY, rows.left, rows.lefts + rows.right)
