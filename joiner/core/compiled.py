@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import numpy as np
 from numba import njit, types
+from numba.core.caching import NullCache
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,6 +56,7 @@ _STAMP: Final = hashlib.sha256(
 ).hexdigest()[:16]
 
 
+_loops: Final[list[Any]] = []
 _declared: Final[list[tuple[Any, Any]]] = []
 
 
@@ -70,6 +72,7 @@ def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
             made: Any = njit(nogil=True, cache=True)(loop)
         except RuntimeError:  # no folder can be written to
             made = njit(nogil=True)(loop)
+        _loops.append(made)
         if takes:
             _declared.append((made, returns(*takes)))
         return cast("_Loop", made)
@@ -81,10 +84,16 @@ def compile_declared() -> None:
     """Compile all loops that were declared, or fetch what was compiled before: called once, when all are defined."""
     while _declared:
         loop, signature = _declared.pop()
-        # With NUMBA_DISABLE_JIT they are plain functions.
-        if hasattr(loop, "compile"):
+        if not hasattr(loop, "compile"):
+            continue  # with NUMBA_DISABLE_JIT they are plain functions
+        try:
             loop.compile(signature)
-            loop.disable_compile()
+        except OSError:
+            # For code in an archive, numba does not ask first whether the folder can be written to.
+            for other in _loops:
+                other._cache = NullCache()  # noqa: SLF001 - there is no public way to keep nothing
+            loop.compile(signature)
+        loop.disable_compile()
 
 
 @compiled(INTS, GIVEN, GIVEN, GIVEN)
