@@ -95,16 +95,13 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         driver=driver,
         emit_unmatched=emit_unmatched,
     )
-    steps = [
-        make_buffer().close(left=lefts, right=rights) for lefts, rights in _parts(keys, (stamps[0].ns, stamps[1].ns))
-    ]
-    left_seq, right_seq, alone, other = (
-        np.concatenate(parts)
-        for parts in zip(
-            *((step.left_seq, step.right_seq, step.left_unmatched_seq, step.right_unmatched_seq) for step in steps),
-            strict=True,
-        )
-    )
+    found = []
+    for lefts, rights in _parts(keys, (stamps[0].ns, stamps[1].ns)):
+        step = make_buffer().close(left=lefts, right=rights)
+        of_step = step.left_seq, step.right_seq, step.left_unmatched_seq, step.right_unmatched_seq
+        # Copies, so that the memory of the step is there for the next one.
+        found.append([positions.copy() for positions in of_step])
+    left_seq, right_seq, alone, other = (np.concatenate(positions) for positions in zip(*found, strict=True))
     if emit_unmatched != "none":
         left_seq = np.concatenate([left_seq, np.sort(alone), np.full_like(other, NOBODY)])
         right_seq = np.concatenate([right_seq, np.full_like(alone, NOBODY), np.sort(other)])
