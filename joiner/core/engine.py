@@ -340,11 +340,9 @@ class LocalStreamBuffer:
             until = self._reached(keys, new)
             woken = [waiting.take(keys, until[1 - side]) for side, waiting in enumerate(self._waiting)]
             tables = [np.concatenate(both, axis=1) for both in zip(woken, tables, strict=True)]
-        sides, repeated = [], []
+        sides, repeated, places = [], [], self._places_of(keys)
         for side, table in enumerate(tables):
-            found, has_equal = self._held[side].together(
-                keys, self._places_of(keys), in_time_order(table), since=since[side]
-            )
+            found, has_equal = self._held[side].together(keys, places, in_time_order(table), since=since[side])
             again = _NOTHING
             if has_equal:
                 if self._identified[side]:

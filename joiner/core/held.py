@@ -70,6 +70,12 @@ class Side(NamedTuple):
     begin: Ints
     since: int
 
+    def but(self, which: NDArray[np.bool_]) -> tuple[Side, Ints]:
+        """All records but some, ``which`` of shape (n,); and how many of these stand before each place, (n + 1,)."""
+        passed = np.append(0, np.cumsum(which))
+        rows = self.rows.compress(~which, axis=1)
+        return Side(rows, self.begin - passed.take(self.begin), self.since), passed
+
 
 SIDE: Final = named(Side, TABLE, INTS, COUNT)
 
@@ -217,9 +223,7 @@ def without_repeats(side: Side) -> tuple[Side, Ints]:
     positions = side.rows[SEQ].compress(repeats)
     if not len(positions):
         return side, positions
-    passed = np.append(0, np.cumsum(repeats))
-    rows = side.rows.compress(~repeats, axis=1)
-    return Side(rows, side.begin - passed.take(side.begin), side.since), np.sort(positions)
+    return side.but(repeats)[0], np.sort(positions)
 
 
 @compiled(FLAGS, SIDE)

@@ -92,8 +92,7 @@ class Waiting:
         while len(self._runs) > 1 and self._runs[-2].live < 2 * self._runs[-1].live:
             newest = self._runs.pop()
             self._runs[-1] = self._runs[-1].merged(newest)
-        passed = np.append(0, np.cumsum(waits))
-        stay = Side(side.rows.compress(~waits, axis=1), side.begin - passed.take(side.begin), side.since)
+        stay, passed = side.but(waits)
         return stay, kept - passed.take(kept)
 
     def _grow(self, keys: Ints) -> None:
