@@ -6,7 +6,7 @@ them is used is told by the tables that come in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _Records: TypeAlias = "tuple[Ints, Ints, Ints]"
 """Keys, times, positions."""
 
-_PART_RECORDS: Final = 20_000
+_PART_RECORDS: Final = 10_000
 
 
 def join(  # noqa: PLR0913 - the options of the join, by name only
@@ -95,18 +95,25 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         driver=driver,
         emit_unmatched=emit_unmatched,
     )
-    found = []
-    for lefts, rights in _parts(keys, (stamps[0].ns, stamps[1].ns)):
-        step = make_buffer().close(left=lefts, right=rights)
-        of_step = step.left_seq, step.right_seq, step.left_unmatched_seq, step.right_unmatched_seq
-        # Copies, so that the memory of the step is there for the next one.
-        found.append([positions.copy() for positions in of_step])
-    left_seq, right_seq, alone, other = (np.concatenate(positions) for positions in zip(*found, strict=True))
+    left_seq, right_seq, alone, other = _found(make_buffer, keys, (stamps[0].ns, stamps[1].ns))
     if emit_unmatched != "none":
         left_seq = np.concatenate([left_seq, np.sort(alone), np.full_like(other, NOBODY)])
         right_seq = np.concatenate([right_seq, np.full_like(alone, NOBODY), np.sort(other)])
     rows = _Rows(left_seq, right_seq, len(stamps[0].ns), may_lack=emit_unmatched != "none")
     return _assembled(kind, sides, rows, suffixes)
+
+
+def _found(
+    make_buffer: Callable[[], LocalStreamBuffer], keys: tuple[Ints, Ints], times: tuple[Ints, Ints]
+) -> tuple[Ints, ...]:
+    """The positions of the left and the right records of all pairs, and of the unmatched ones of either side."""
+    found = []
+    for left, right in _parts(keys, times):
+        step = make_buffer().close(left=left, right=right)
+        of_step = step.left_seq, step.right_seq, step.left_unmatched_seq, step.right_unmatched_seq
+        # Copies, so that the memory of the step is there for the next one.
+        found.append([positions.copy() for positions in of_step])
+    return tuple(np.concatenate(positions) for positions in zip(*found, strict=True))
 
 
 def _parts(keys: tuple[Ints, Ints], times: tuple[Ints, Ints]) -> Iterator[tuple[_Records, _Records]]:

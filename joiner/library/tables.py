@@ -107,8 +107,8 @@ class _Arrays:
 
     def codes(self, left: Mapping[str, Any], right: Mapping[str, Any], names: list[str]) -> Ints:
         codes = np.zeros(0, dtype=np.int64)
-        for name in names:
-            of_one = _numbered(np.concatenate([np.asarray(left[name]), np.asarray(right[name])]))
+        for of_both in self.stacked(left, right, names).values():
+            of_one = _numbered(of_both)
             codes = _numbered(codes * (of_one.max(initial=0) + 1) + of_one) if len(codes) else of_one
         return codes
 
@@ -119,10 +119,24 @@ class _Arrays:
         return {name: _masked(column, rows) for name, column in columns.items()}
 
     def stacked(self, left: Mapping[str, Any], right: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-        return {name: np.concatenate([np.asarray(left[name]), np.asarray(right[name])]) for name in names}
+        return {name: np.concatenate(_of_one_type(np.asarray(left[name]), np.asarray(right[name]))) for name in names}
 
     def beside(self, parts: list[tuple[Any, list[str]]]) -> dict[str, Any]:
         return {name: column for part, names in parts for name, column in zip(names, part.values(), strict=True)}
+
+
+def _of_one_type(left: Any, right: Any) -> list[Any]:
+    """Two columns, with Python's own integers where no other type holds all of both.
+
+    With and without a sign, numpy and pandas make floats of 64 bits of them, in which neighbours are equal.
+    """
+    types = {column.dtype.kind: column.dtype for column in (left, right)}
+    if types.keys() == {"i", "u"} and types["u"].itemsize == _WORD:
+        return [left.astype(object), right.astype(object)]
+    return [left, right]
+
+
+_WORD: Final = 8
 
 
 def _numbered(values: Array) -> Ints:
@@ -130,7 +144,9 @@ def _numbered(values: Array) -> Ints:
     if values.dtype.kind in "iu" and len(values):
         low, high = int(values.min()), int(values.max())
         if high - low < 2 * len(values):
-            return (values - low).astype(np.int64)
+            # Of a small type with a sign, the difference may have no place in it.
+            wide = values if values.dtype.kind == "u" else values.astype(np.int64)
+            return (wide - low).astype(np.int64)
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
@@ -166,9 +182,11 @@ class _Pandas:
         both = self.stacked(left, right, names)
         if len(names) > 1:
             codes: Ints = both.groupby(names, sort=False, observed=True).ngroup().to_numpy().astype(np.int64)
-        else:
-            codes = self._pandas.factorize(both[names[0]])[0].astype(np.int64)
-        return codes
+            return codes
+        (column,) = (both[name] for name in names)
+        if column.dtype.kind in "iu":
+            return _numbered(column.to_numpy())
+        return self._pandas.factorize(column)[0].astype(np.int64)  # type: ignore[no-any-return] # pandas has no types
 
     def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:
         if may_lack:
@@ -178,7 +196,10 @@ class _Pandas:
         return self._pandas.DataFrame(columns, index=range(len(rows)), copy=False)
 
     def stacked(self, left: Any, right: Any, names: list[str]) -> Any:
-        return self._pandas.concat([left[names], right[names]], ignore_index=True)
+        columns = {
+            name: self._pandas.concat(_of_one_type(left[name], right[name]), ignore_index=True) for name in names
+        }
+        return self._pandas.DataFrame(columns, copy=False)
 
     def beside(self, parts: list[tuple[Any, list[str]]]) -> Any:
         columns = {

@@ -61,6 +61,24 @@ def test_units_of_time_and_zones_are_brought_together() -> None:
 
 
 @pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame])
+def test_integers_with_and_without_a_sign_are_the_same_key_only_if_they_are_equal(kind: Any) -> None:
+    left = kind({"key": np.array([2**53 + 1, 7, -1], np.int64), "at": np.array([1, 2, 3])})
+    right = kind({"key": np.array([2**53, 7, 2**64 - 1], np.uint64), "at": np.array([1, 2, 3])})
+    assert list(join(left, right, on="at", by="key")["key"]) == [7]
+    every = join(left, right, on="at", by="key", emit_unmatched="both")
+    assert list(every["key"]) == [7, 2**53 + 1, -1, 2**53, 2**64 - 1]
+
+
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint64])
+def test_keys_may_use_the_whole_range_of_a_small_type(kind: Any, dtype: Any) -> None:
+    keys = np.concatenate([np.arange(256) + max(np.iinfo(dtype).min, -128)] * 2).astype(dtype)
+    one, other = (kind({"key": keys, "at": np.arange(len(keys)) + phase}) for phase in (0, 1))
+    joined = join(one, other, on="at", by="key", direction="forward", driver="left")
+    assert sorted(joined["key"]) == sorted(keys)
+
+
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame])
 def test_tables_without_rows_are_joined_like_all_others(kind: Any) -> None:
     empty = kind({"key": np.empty(0, np.int64), "at": np.empty(0, np.int64), "x": np.empty(0, np.int64)})
     one = kind({"key": np.array([1]), "at": np.array([1]), "x": np.array([7])})
