@@ -233,6 +233,10 @@ class _Polars:
 
     def codes(self, left: Any, right: Any, names: list[str]) -> Ints:
         both = self.stacked(left, right, names)
+        dtype = both[names[0]].dtype
+        # numpy has no integers of 128 bits, which those of 64 with and without a sign become.
+        if len(names) == 1 and dtype.is_integer() and not str(dtype).endswith("128"):
+            return _numbered(both[names[0]].to_numpy())
         keys = both.unique(maintain_order=True).with_row_index("__number")
         numbered = both.join(keys, on=names, how="left", maintain_order="left")
         codes: Ints = numbered["__number"].to_numpy().astype(np.int64)
