@@ -58,6 +58,10 @@ _LAST_STEP_S: Final = 1.0
 _LONG_S: Final = 1.0
 """A commit that met a restart of Kafka takes longer than this, and hardly any other."""
 
+_AT_ONCE: Final = 1_000
+"""Messages that are handed to the producer in one call: others wait for Python's interpreter so long, and so many
+stay in the processor's cache."""
+
 _OnDelivery = Callable[[KafkaError | None, Message], None]
 
 _log = logging.getLogger(__name__)
@@ -98,7 +102,7 @@ class UnitTransactions:
         self._unit = unit
         self._offsets_of = offsets_of
         # What is handed to the producer, again and again: making as many anew costs as much as encoding them.
-        self._slots: list[dict[str, bytes | None]] = []
+        self._slots: list[dict[str, bytes | None]] = [{"key": None, "value": None} for _ in range(_AT_ONCE)]
         self.was_disturbed = False
         """Whether Kafka may have been started anew during the last commit: it took long, or was asked for again."""
         self._producer = make_producer(
@@ -198,21 +202,24 @@ class UnitTransactions:
 
     def _produce_all(self, messages: Outgoing) -> None:
         for topic, (keys, values) in messages.items():
-            while len(self._slots) < len(keys):
-                self._slots.append({"key": None, "value": None})
-            waiting = self._slots[: len(keys)]
-            for slot, key, value in zip(waiting, keys, values, strict=True):
-                slot["key"], slot["value"] = key, value
-            # It copies what it takes.
-            while self._producer.produce_batch(topic, waiting, partition=self._unit) < len(waiting):
-                # It does not raise: what the full queue refused carries an error and is offered again.
-                waiting = [slot for slot in waiting if "_error" in slot]
-                for slot in waiting:
-                    fault: Any = slot.pop("_error")
-                    if fault.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka's own codes are named so
-                        raise KafkaException(fault)
-                self._producer.poll(0.05)
-            self._producer.poll(0)
+            for begin in range(0, len(keys), _AT_ONCE):
+                end = begin + _AT_ONCE
+                self._produce_some(topic, keys[begin:end], values[begin:end])
+
+    def _produce_some(self, topic: str, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
+        waiting = self._slots[: len(keys)]
+        for slot, key, value in zip(waiting, keys, values, strict=True):
+            slot["key"], slot["value"] = key, value
+        # It copies what it takes.
+        while self._producer.produce_batch(topic, waiting, partition=self._unit) < len(waiting):
+            # It does not raise: what the full queue refused carries an error and is offered again.
+            waiting = [slot for slot in waiting if "_error" in slot]
+            for slot in waiting:
+                fault: Any = slot.pop("_error")
+                if fault.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka's own codes are named so
+                    raise KafkaException(fault)
+            self._producer.poll(0.05)
+        self._producer.poll(0)
 
     def _produce(self, topic: str, key: str, value: bytes | None, on_delivery: _OnDelivery | None = None) -> None:
         while True:
