@@ -59,17 +59,13 @@ class Messages:
         """Those from one index up to another."""
         return Messages(self.offset[begin:end], self.append_ms[begin:end], self.value[begin:end])
 
-    def extend(self, more: Messages) -> None:
-        """Add those that follow."""
-        self.offset.extend(more.offset)
-        self.append_ms.extend(more.append_ms)
-        self.value.extend(more.value)
-
     @classmethod
     def of(cls, messages: Sequence[KafkaMessage]) -> Messages:
-        """Those of messages none of which is an event. The loops are short: each of these is made for every record."""
+        """Those of some messages, none of which is an event. The loops are short: each runs for every record."""
+        first, last = messages[0].offset() or 0, messages[-1].offset() or 0
+        has_gaps = last - first != len(messages) - 1
         return cls(
-            [message.offset() or 0 for message in messages],
+            [message.offset() or 0 for message in messages] if has_gaps else list(range(first, last + 1)),
             [message.timestamp()[1] for message in messages],
             [message.value() for message in messages],
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -13,39 +13,41 @@ from joiner.run.clients import READ_WAIT_S, TIMEOUT_S, timed_out
 from joiner.run.intake import Messages, sort_messages
 from joiner.run.transaction import offsets_as_text
 
-_AT_ONCE: Final = 50_000
-"""Messages that are taken out of the library at a time."""
-
 _MANY: Final = 10_000
 _MANY_WAIT_S: Final = 0.05
 """For so many to come from Kafka at once; not where few are to be read, which are there sooner."""
 
 
-def read_range(consumer: Consumer, unit: int, begin: Mapping[str, int], end: Mapping[str, int]) -> dict[str, Messages]:
-    """All messages of a unit from one vector up to another, by topic; both are positions, which need no message.
+def read_range(
+    consumer: Consumer, unit: int, begin: Mapping[str, int], end: Mapping[str, int], at_once: int
+) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
+    """The messages of a unit from one vector up to another, in parts: by topic, and the vector behind them.
 
+    Vectors are positions, which need no message; the last one is ``end``. No part has more than ``at_once`` messages.
     ``consumer`` is one of `make_reader`; it is left without partitions. Raises KafkaException, also where nothing comes
     for `TIMEOUT_S`.
     """
-    at = {topic: start for topic, start in begin.items() if start < end[topic]}
-    found = {topic: Messages([], [], []) for topic in at}
-    consumer.assign([TopicPartition(topic, unit, start) for topic, start in at.items()])
+    vector = dict(begin)
+    topics = [topic for topic, at in begin.items() if at < end[topic]]
+    consumer.assign([TopicPartition(topic, unit, begin[topic]) for topic in topics])
     deadline_s = time.monotonic() + TIMEOUT_S
-    while missing := {topic: end[topic] - reached for topic, reached in at.items() if reached < end[topic]}:
+    while missing := {topic: end[topic] - vector[topic] for topic in topics if vector[topic] < end[topic]}:
         count = sum(missing.values())
-        messages = consumer.consume(min(count, _AT_ONCE), _MANY_WAIT_S if count > _MANY else READ_WAIT_S)
-        parts, met, errors = sort_messages(messages, list(found))
+        messages = consumer.consume(min(count, at_once), _MANY_WAIT_S if count > _MANY else READ_WAIT_S)
+        parts, met, errors = sort_messages(messages, topics)
         if errors:
             raise KafkaException(errors[0][0])
-        for topic, part in parts.get(unit, {}).items():
-            if topic in missing:
-                found[topic].extend(part.part(0, bisect_left(part.offset, end[topic])))
-                at[topic] = part.offset[-1] + 1
-                deadline_s = time.monotonic() + TIMEOUT_S
+        found = {topic: part for topic, part in parts.get(unit, {}).items() if topic in missing}
+        reached = {topic: part.offset[-1] + 1 for topic, part in found.items()}
         for topic, position in met.get(unit, {}).items():
-            if topic in missing:
-                at[topic] = max(at[topic], position)
-        if time.monotonic() > deadline_s:
+            reached[topic] = max(reached.get(topic, 0), position)
+        before = dict(vector)
+        vector |= {topic: min(max(at, vector[topic]), end[topic]) for topic, at in reached.items()}
+        if vector != before:
+            wanted = {topic: part.part(0, bisect_left(part.offset, end[topic])) for topic, part in found.items()}
+            yield {topic: part for topic, part in wanted.items() if len(part)}, dict(vector)
+            # From here on, for what was done with them took its time.
+            deadline_s = time.monotonic() + TIMEOUT_S
+        elif time.monotonic() > deadline_s:
             raise timed_out(f"unit {unit}: no records up to {offsets_as_text(end)} for {TIMEOUT_S:.0f} s")
     consumer.unassign()
-    return {topic: messages for topic, messages in found.items() if len(messages)}

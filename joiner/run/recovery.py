@@ -343,9 +343,7 @@ def _replay(
         return 0
     replayed = 0
     with reading(settings, kept) as readers:
-        while unit.offsets != until:
-            end = {topic: min(until[topic], at + _REPLAY_BATCH) for topic, at in unit.offsets.items()}
-            batches = read_range(readers.log, unit.number, unit.offsets, end)
+        for batches, end in read_range(readers.log, unit.number, unit.offsets, until, _REPLAY_BATCH):
             brought = unit.apply(batches, end, silent=effects is None)
             if effects is not None:
                 effects.add(brought)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,14 +48,18 @@ class Handle:
         return SimpleNamespace(getValue=get, updateValue=update, removeKey=lambda key: self.parts.pop(key[0]))
 
 
+def read(_settings: Any, plan: Plan) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
+    """The range in parts of seven messages."""
+    for begin in range(plan.begin[DATA], plan.end[DATA], 7):
+        end = min(begin + 7, plan.end[DATA])
+        found = batch(LOG[begin:end])
+        yield {DATA: found} if len(found) else {}, {DATA: end}
+
+
 @pytest.fixture(autouse=True)
 def kafka(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The log as it is read; what was asked of Kafka beside it."""
     asked: list[str] = []
-
-    def read(_settings: Any, plan: Plan) -> dict[str, Messages]:
-        found = batch(LOG[plan.begin[DATA] : plan.end[DATA]])
-        return {DATA: found} if len(found) else {}
 
     def build_state(_settings: Any, progress: Any, _state: Any, warm: Unit | None) -> Unit:
         asked.append(f"from {warm.offsets[DATA] if warm else 'nothing'} to {progress.offsets[DATA]}")
@@ -158,7 +163,8 @@ def test_whatever_fails_is_told_and_leaves_the_state_as_it_was(
     first = carry_out(SETTINGS, plan(0, 20), copy)
     with monkeypatch.context() as patch:
 
-        def fail(*_given: Any, **_more: Any) -> Any:
+        def fail(settings: Any, plan: Plan) -> Any:
+            yield next(read(settings, plan))
             raise error
 
         patch.setattr(worker, "_read", fail)

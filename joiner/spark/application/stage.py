@@ -48,7 +48,7 @@ from joiner.spark.application.source import PlanServer, read_plans
 from joiner.spark.application.units import Leaving, Served, Units
 from joiner.spark.application.worker import OUTPUT_SCHEMA, UnitProcessor
 
-_LOOK_S: Final = 0.01
+_LOOK_S: Final = 0.05
 _LAST_S: Final = 1.5
 """For the last snapshots: ending must take seconds, of which Spark needs some."""
 _RETRY_WAIT_S: Final = 1.0

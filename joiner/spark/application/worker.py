@@ -29,7 +29,7 @@ from joiner.run.ranges import read_range
 from joiner.run.recovery import build_state
 from joiner.run.state_log import read_state
 from joiner.run.transaction import Fenced
-from joiner.run.unit import Unit, UnitStopped
+from joiner.run.unit import Effects, Unit, UnitStopped
 from joiner.spark.application.plans import Outcome, Plan, decode_plan, encode_outcome
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ _CHUNK_BYTES: Final = 256 * 1024
 """Of the state in Spark's store: it is slow with large values (10 MB in one took 0.4 s to write, in chunks 8 ms)."""
 
 _FETCH_BYTES: Final = 4 * 1024 * 1024
+
+_AT_ONCE: Final = 20_000
+"""Messages that are joined at a time: what is made of so many stays in memory that is there already."""
 
 _HELD_MAX: Final = 1_000_000
 """Records that are held by all units which a process keeps between batches."""
@@ -145,10 +148,15 @@ def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome
     place = settings.application.name, plan.unit
     unit = _unit_at(settings, plan, copy, _units.pop(place, None))
     clock.note("state")
-    batches = _read(settings, plan)
-    clock.note("read")
-    effects = unit.apply(batches, plan.end)
-    clock.note("join")
+    effects, records = Effects(), 0
+    for batches, end in _read(settings, plan):
+        clock.note("read")
+        for topic, part in batches.items():
+            if part.offset[0] > unit.offsets[topic]:
+                _second_reader(settings).check_gap(topic, plan.unit, unit.offsets[topic], part.offset[0])
+        effects.add(unit.apply(batches, end))
+        records += sum(map(len, batches.values()))
+        clock.note("join")
     messages = {
         topic: (list(keys), list(values)) for topic, (keys, values) in effects.messages(settings.topics).items()
     }
@@ -164,7 +172,7 @@ def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome
         dict(unit.counts),
         unit.progress(),
         unit.leads(),
-        sum(map(len, batches.values())),
+        records,
         len(effects.joined),
         unit.held(),
         unit.held_bytes(),
@@ -196,17 +204,14 @@ def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, left: _Left 
     return build_state(settings, msgspec.structs.replace(progress, offsets=plan.begin), state, warm)
 
 
-def _read(settings: JoinerSettings, plan: Plan) -> dict[str, Messages]:
+def _read(settings: JoinerSettings, plan: Plan) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
+    """The range in parts, see `read_range`."""
     if plan.begin == plan.end:
-        return {}
+        return
     # Not put back where it fails: another one is made.
     consumer = _readers.pop() if _readers else _make_reader(settings)
-    batches = read_range(consumer, plan.unit, plan.begin, plan.end)
+    yield from read_range(consumer, plan.unit, plan.begin, plan.end, _AT_ONCE)
     _readers.append(consumer)
-    for topic, messages in batches.items():
-        if messages.offset[0] > plan.begin[topic]:
-            _second_reader(settings).check_gap(topic, plan.unit, plan.begin[topic], messages.offset[0])
-    return batches
 
 
 def _make_reader(settings: JoinerSettings) -> Consumer:
@@ -230,7 +235,7 @@ class _Clock:
     def note(self, what: str) -> None:
         """``what`` has taken the time since the last note."""
         now_s = time.perf_counter()
-        self.spent_s[what] = now_s - self._at_s
+        self.spent_s[what] = self.spent_s.get(what, 0.0) + now_s - self._at_s
         self._at_s = now_s
 
 

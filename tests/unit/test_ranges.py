@@ -1,0 +1,94 @@
+"""Is what lies between two vectors read whole and once, however it comes?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joiner.run import ranges
+from joiner.run.clients import EOF_CODE
+from tests.simulation.memory_clients import MemoryMessage
+
+UNIT = 3
+TOPICS = ("left", "right")
+
+
+class ScriptedConsumer:
+    """Gives the records of its logs, some of this and some of that, and tells where a log ends."""
+
+    def __init__(self, logs: dict[str, list[int]], ends: dict[str, int], turns: Sequence[tuple[str, int]]) -> None:
+        self._logs, self._ends, self._turns = logs, ends, iter(turns)
+        self._waiting: dict[str, list[MemoryMessage]] = {}
+        self.is_assigned = False
+
+    def assign(self, places: list[Any]) -> None:
+        for place in places:
+            assert place.partition == UNIT
+            records = [
+                MemoryMessage((place.topic, UNIT), at, content=(None, f"{place.topic} {at}".encode()))
+                for at in self._logs[place.topic]
+                if at >= place.offset
+            ]
+            fault = KafkaError(EOF_CODE)
+            self._waiting[place.topic] = [
+                *records,
+                MemoryMessage((place.topic, UNIT), self._ends[place.topic], 0, (None, None), fault),
+            ]
+        self.is_assigned = True
+
+    def consume(self, count: int, _timeout_s: float) -> list[MemoryMessage]:
+        topic, most = next(self._turns, (None, count))
+        found: list[MemoryMessage] = []
+        for of_topic in self._waiting if topic is None else [topic]:
+            waiting = self._waiting.get(of_topic, [])
+            take = min(most, count - len(found))
+            found += waiting[:take]
+            del waiting[:take]
+        return found
+
+    def unassign(self) -> None:
+        self.is_assigned = False
+
+
+@given(st.data())
+def test_the_parts_of_a_range_are_all_of_it_in_order_and_each_goes_on_where_the_last_one_ended(
+    data: st.DataObject,
+) -> None:
+    logs, log_ends, begin, end = {}, {}, {}, {}
+    for topic in TOPICS:
+        # Some offsets hold no record, as those of the markers of transactions.
+        logs[topic] = sorted(data.draw(st.sets(st.integers(0, 40)), label=topic))
+        log_ends[topic] = data.draw(st.integers(logs[topic][-1] + 1 if logs[topic] else 0, 45))
+        begin[topic] = data.draw(st.integers(0, log_ends[topic]))
+        end[topic] = data.draw(st.integers(begin[topic], log_ends[topic]))
+    turns = data.draw(st.lists(st.tuples(st.sampled_from(TOPICS), st.integers(0, 9)), max_size=20))
+    at_once = data.draw(st.integers(1, 50))
+    consumer: Any = ScriptedConsumer(logs, log_ends, turns)
+    vector, found = begin, defaultdict[str, list[int]](list)
+    for part, reached in ranges.read_range(consumer, UNIT, begin, end, at_once):
+        assert 0 <= sum(map(len, part.values())) <= at_once
+        for topic, messages in part.items():
+            assert vector[topic] <= messages.offset[0] <= messages.offset[-1] < reached[topic]
+            assert messages.value == [f"{topic} {at}".encode() for at in messages.offset]
+            found[topic] += messages.offset
+        assert all(vector[topic] <= reached[topic] <= end[topic] for topic in TOPICS)
+        vector = reached
+    assert vector == end
+    assert found == {
+        topic: wanted for topic in TOPICS if (wanted := [at for at in logs[topic] if begin[topic] <= at < end[topic]])
+    }
+    assert not consumer.is_assigned
+
+
+def test_a_range_that_does_not_come_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "TIMEOUT_S", 0.0)
+    consumer: Any = ScriptedConsumer({"left": []}, {"left": 2}, [("left", 0)] * 3)
+    with pytest.raises(KafkaException) as raised:
+        list(ranges.read_range(consumer, UNIT, {"left": 0}, {"left": 5}, 10))
+    assert raised.value.args[0].code() == KafkaError._TIMED_OUT  # noqa: SLF001 - its public name
