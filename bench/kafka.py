@@ -16,7 +16,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,9 @@ _WAIT_S: Final = 600.0
 _TAIL: Final = 1000
 BATCH: Final = 30_000
 """As the joiner's default."""
+
+_AT_ONCE: Final = 1_000
+"""Messages that are handed to a producer in one call, as the joiner does."""
 
 
 def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
@@ -70,12 +73,14 @@ def pass_through(bootstrap: str, data: str, out: str, batch: int, records: int, 
         producer: Producer, by_partition: dict[int, list[dict[str, bytes | None]]], ends: dict[int, int]
     ) -> None:
         producer.begin_transaction()
-        for number, messages in by_partition.items():
-            producer.produce_batch(out, messages, partition=number)
         producer.send_offsets_to_transaction([TopicPartition(data, *end) for end in ends.items()], metadata)
+        for number, messages in by_partition.items():
+            for begin in range(0, len(messages), _AT_ONCE):
+                producer.produce_batch(out, messages[begin : begin + _AT_ONCE], partition=number)
         producer.commit_transaction()
 
     with ThreadPoolExecutor(len(producers)) as pool:
+        commits: dict[int, Future[None]] = {}
         while records > 0:
             by_partition: dict[int, list[dict[str, bytes | None]]] = {}
             ends: dict[int, int] = {}
@@ -84,13 +89,17 @@ def pass_through(bootstrap: str, data: str, out: str, batch: int, records: int, 
                 by_partition.setdefault(number, []).append({"key": message.key(), "value": message.value()})
                 ends[number] = (message.offset() or 0) + 1
                 records -= 1
-            if of_units:
-                units = by_partition.items()
-                commits = [pool.submit(commit, producers[n], {n: some}, {n: ends[n]}) for n, some in units]
-                for written in commits:
-                    written.result()
-            elif by_partition:
+            if not of_units and by_partition:
+                # Not while the next batch is read: with one producer that was slower by a sixth.
                 commit(producers[0], by_partition, ends)
+                continue
+            for number, messages in by_partition.items():
+                if number in commits:
+                    commits[number].result()
+                given = {number: messages}, {number: ends[number]}
+                commits[number] = pool.submit(commit, producers[number], *given)
+        for written in commits.values():
+            written.result()
 
 
 def _make_producer(kafka: KafkaSettings, transactional_id: str) -> Producer:
