@@ -118,8 +118,8 @@ class JoinedColumns(NamedTuple):
     right_ordinal: Ints
 
 
-def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -> list[bytes]:
-    """The values of n results of one join in one unit."""
+def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -> bytes:
+    """The values of n results of one join in one unit, a line each: there is no line break in JSON."""
     pieces = (
         b'{"thing":',
         columns.thing,
@@ -138,8 +138,7 @@ def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -
         _ties(columns.left_ordinal, columns.right_ordinal),
         b"}\n",
     )
-    # There is no line break in JSON.
-    return glue(*pieces).data.tobytes().split(b"\n")[:-1]
+    return glue(*pieces).joined()
 
 
 def _ties(left: Ints, right: Ints) -> Texts | bytes:

@@ -209,8 +209,9 @@ def _missing(settings: JoinerSettings, unit: int, topic: str, wanted: list[_Writ
 def _missing_results(settings: JoinerSettings, unit: int, wanted: Results) -> Results:
     """The same of results."""
     there = _ids_there(settings, unit, settings.topics.out, len(wanted))
-    missing = [_id_of(value) not in there for value in wanted.values]
-    return Results(list(compress(wanted.keys, missing)), list(compress(wanted.values, missing)))
+    lines = wanted.lines.splitlines(keepends=True)
+    missing = [_id_of(line) not in there for line in lines]
+    return Results(list(compress(wanted.keys, missing)), b"".join(compress(lines, missing)))
 
 
 def _ids_there(settings: JoinerSettings, unit: int, topic: str, wanted: int) -> set[str]:

@@ -69,17 +69,17 @@ class Pairs(NamedTuple):
 
 @dataclass
 class Results:
-    """Results as they are written: the key and the value of each."""
+    """Results as they are written: the key of each, and their values, a line each."""
 
     keys: list[bytes] = field(default_factory=list)
-    values: list[bytes] = field(default_factory=list)
+    lines: bytes = b""
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.keys)
 
     def __iadd__(self, more: Results) -> Self:
         self.keys += more.keys
-        self.values += more.values
+        self.lines += more.lines
         return self
 
 

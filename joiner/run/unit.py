@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from broker.wire import Late, Rejected, Unmatched, encode_all
+from broker.wire import Late, Rejected, Unmatched, cut_lines, encode_lines
 from joiner.core.engine import LocalStreamBuffer, Step
 from joiner.core.errors import NewerSnapshotError, SnapshotError
 from joiner.run.arrivals import Arrivals
@@ -46,6 +46,9 @@ _KEYS_MIN: Final = 10_000
 Outgoing = dict[str, tuple[Sequence[bytes | None], Sequence[bytes | None]]]
 """Messages by topic: their keys and their values."""
 
+Written = dict[str, tuple[Sequence[bytes | None], bytes]]
+"""The same with all values of a topic in one, a line each."""
+
 
 class UnitStopped(Exception):
     """The unit cannot go on; the text says what happened and what to do. Nothing of it was committed."""
@@ -70,15 +73,24 @@ class Effects:
         self.unmatched += more.unmatched
         self.appended_ms += more.appended_ms
 
-    def messages(self, topics: TopicSettings) -> Outgoing:
-        """What is to be written, by topic."""
-        found: Outgoing = {topics.out: (self.joined.keys, self.joined.values)} if len(self.joined) else {}
+    def written(self, topics: TopicSettings) -> Written:
+        """What is to be written, by topic, in as few pieces as it can be."""
+        found: Written = {topics.out: (self.joined.keys, self.joined.lines)} if len(self.joined) else {}
         for topic, told in ((topics.late, self.late), (topics.unmatched, self.unmatched)):
             if told:
-                found[topic] = ([one.record.thing.encode() for one in told], encode_all(told))
+                found[topic] = ([one.record.thing.encode() for one in told], encode_lines(told))
         if self.rejected:
-            found[topics.rejected] = ([None] * len(self.rejected), encode_all(self.rejected))
+            found[topics.rejected] = ([None] * len(self.rejected), encode_lines(self.rejected))
         return found
+
+    def messages(self, topics: TopicSettings) -> Outgoing:
+        """What is to be written, by topic."""
+        return cut_apart(self.written(topics))
+
+
+def cut_apart(written: Mapping[str, tuple[Sequence[bytes | None], bytes]]) -> Outgoing:
+    """Each value by itself."""
+    return {topic: (keys, cut_lines(lines)) for topic, (keys, lines) in written.items()}
 
 
 class Unit:

@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from broker.topics import ensure_topics, state_topic_spec
+from broker.wire import cut_lines
 from joiner.run.intake import Messages
 from joiner.run.unit import Unit
 from tests.integration.joiner_application import (
@@ -61,7 +62,7 @@ def results_of(app: Application, entries: Sequence[Entry]) -> list[bytes]:
         mine = [entry.value for entry in entries if app.unit_of(entry.key) == number]
         messages = Messages(list(range(len(mine))), [10**13] * len(mine), list(mine))
         effects = Unit(settings, number, {topic: 0}).apply({topic: messages}, {topic: len(messages)})
-        found += effects.joined.values
+        found += cut_lines(effects.joined.lines)
     return sorted(found)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from broker.times import UNIT_NS
-from broker.wire import Record, encode
+from broker.wire import Record, cut_lines, encode
 from joiner.functions import BUILT_IN, load_function
 from joiner.run.intake import records_of
 from joiner.run.outlet import Outlet, Pairs, Things, mean_time
@@ -42,7 +42,7 @@ def results(
         ordinals[:, 1],
     )
     joined, failed = Outlet(settings, settings.join[0], 4).results(pairs)
-    return [json.loads(value) for value in joined.values], [json.loads(encode(one)) for one in failed]
+    return [json.loads(value) for value in cut_lines(joined.lines)], [json.loads(encode(one)) for one in failed]
 
 
 @pytest.mark.parametrize(

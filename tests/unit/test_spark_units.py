@@ -15,6 +15,7 @@ from joiner.run.meters import Meters, Told
 from joiner.run.pausing import SILENT_S, Lead
 from joiner.run.progress import JoinProgress, Progress
 from joiner.run.transaction import Aborted, Fenced, SnapshotPlace
+from joiner.run.unit import Written
 from joiner.spark.application.plans import (
     Outcome,
     Plan,
@@ -23,7 +24,9 @@ from joiner.spark.application.plans import (
     decode_plan,
     encode_outcome,
     encode_plan,
+    pack,
     share_out,
+    unpack,
 )
 from joiner.spark.application.units import Leaving, Served, Units
 from tests.unit.joiner_inputs import DATA, make_settings
@@ -93,7 +96,7 @@ class Stage:
         return found
 
     def bring(self, plan: Plan, **more: Any) -> None:
-        self.units.take(Outcome(plan, {"out": ([b"k"], [b"v"])}, **more))
+        self.units.take(Outcome(plan, [pack({"out": ([b"k"], b"v\n")})], **more))
 
     def settle(self) -> None:
         """Wait until every transaction is written, and see what became of it."""
@@ -360,6 +363,13 @@ def test_kafka_that_does_not_answer_is_asked_again_after_a_while() -> None:
 def test_plans_and_outcomes_arrive_as_they_were() -> None:
     plan = Plan(3, 9, {DATA: 0}, {DATA: 4}, {DATA: 2**40}, snapshot=True)
     assert decode_plan(encode_plan(plan)) == plan
-    outcome = Outcome(plan, {"out": ([b"k", None], [b"v", None])}, {"pairs": 2}, leads=[Lead("a", "b", 0.5, 1.0)])
+    written: list[Written] = [
+        {"out": ([b"k", b"k"], b"1\n2\n"), "rejected": ([None], b"bad\n")},
+        {},
+        {"out": ([b"l"], b"3\n")},
+    ]
+    outcome = Outcome(plan, [pack(part) for part in written], {"pairs": 2}, leads=[Lead("a", "b", 0.5, 1.0)])
     outcome.snapshot = bytes(range(256)) * 100
-    assert decode_outcome(memoryview(encode_outcome(outcome))) == outcome
+    found = decode_outcome(memoryview(encode_outcome(outcome)))
+    assert found == outcome
+    assert unpack(found.parts) == {"out": ([b"k", b"k", b"l"], [b"1", b"2", b"3"]), "rejected": ([None], [b"bad"])}

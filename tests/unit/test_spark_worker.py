@@ -14,7 +14,7 @@ from joiner.run.progress import Progress
 from joiner.run.transaction import Fenced
 from joiner.run.unit import Unit, UnitStopped
 from joiner.spark.application import worker
-from joiner.spark.application.plans import Outcome, Plan
+from joiner.spark.application.plans import Outcome, Plan, unpack
 from joiner.spark.application.worker import StateCopy, carry_out
 from tests.unit.joiner_inputs import BASE_MS, DATA, batch, make_settings, record
 
@@ -83,7 +83,7 @@ def plan(begin: int, end: int, *, start: int = 0, snapshot: bool = False) -> Pla
 
 
 def written(*outcomes: Outcome) -> list[bytes]:
-    return sorted(value or b"" for one in outcomes for value in one.messages.get("machine.out", ([], []))[1])
+    return sorted(value or b"" for one in outcomes for value in unpack(one.parts).get("machine.out", ([], []))[1])
 
 
 def whole() -> list[bytes]:
@@ -170,7 +170,7 @@ def test_whatever_fails_is_told_and_leaves_the_state_as_it_was(
         patch.setattr(worker, "_read", fail)
         failed = carry_out(SETTINGS, plan(20, 40), copy)
     assert text in getattr(failed, kind)
-    assert not failed.messages
+    assert not failed.parts
     assert written(first, carry_out(SETTINGS, plan(20, 40), copy)) == expected
 
 

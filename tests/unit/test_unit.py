@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.wire import decode_joined
+from broker.wire import cut_lines, decode_joined
 from joiner.core import snapshot
 from joiner.run import saved
 from joiner.run.settings import JoinerSettings
@@ -95,7 +95,7 @@ def test_an_event_that_is_delivered_twice_counts_once() -> None:
     unit = Unit(make_settings(), 0, {DATA: 0})
     sent = [record(n, "speed", BASE_MS, identity="same") for n in range(3)]
     effects = apply(unit, [*sent, record(3, "torque", BASE_MS), record(4, "torque", BASE_MS, identity="e3")])
-    assert [decode_joined(value).id for value in effects.joined.values] == ["power:0:0:3"]
+    assert [decode_joined(value).id for value in cut_lines(effects.joined.lines)] == ["power:0:0:3"]
     assert unit.counts["duplicates"] == 3
 
 
@@ -123,7 +123,7 @@ def test_an_unmatched_record_is_named_as_a_pair_without_the_other_half() -> None
             record(4, "speed", BASE_MS + 20_000),
         ],
     )
-    assert [decode_joined(value).id for value in effects.joined.values] == ["power:0:2:1"]
+    assert [decode_joined(value).id for value in cut_lines(effects.joined.lines)] == ["power:0:2:1"]
     assert [(one.id, one.side, one.offset, one.record.quantity) for one in effects.unmatched] == [
         ("power:0:0:", "left", 0, "speed"),
         ("power:0::3", "right", 3, "torque"),

@@ -6,7 +6,7 @@ is all that a shuffle could do; so what is shuffled are ranges, and whoever gets
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from joiner.run.pausing import Lead
 from joiner.run.progress import JoinProgress
+from joiner.run.unit import Outgoing, Written, cut_apart
 
 Place = TypeVar("Place", bound=Hashable)
 
@@ -38,7 +39,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct):
-    """What became of a plan: messages to be written by topic (keys, values), and what the unit is like at its end.
+    r"""What became of a plan: messages to be written, `pack`\ ed in parts, and what the unit is like at its end.
 
     ``stopped``: the unit cannot go on, for this reason. ``failed``: not now, the plan may be tried again. ``lost``: the
     input is not there any more, so somebody else may have the unit. Then nothing else is there, and the unit's state is
@@ -46,7 +47,7 @@ class Outcome(msgspec.Struct):
     """
 
     plan: Plan
-    messages: dict[str, tuple[list[bytes | None], list[bytes | None]]] = msgspec.field(default_factory=dict)
+    parts: list[bytes] = msgspec.field(default_factory=list)
     counts: dict[str, int] = msgspec.field(default_factory=dict)
     joins: dict[str, JoinProgress] = msgspec.field(default_factory=dict)
     leads: list[Lead] = msgspec.field(default_factory=list)
@@ -88,6 +89,7 @@ def share_out(waiting: Mapping[Place, int], room: int) -> dict[Place, int]:
 
 _outcome = msgspec.msgpack.Decoder(Outcome)
 _plan = msgspec.msgpack.Decoder(Plan)
+_written = msgspec.msgpack.Decoder(dict[str, tuple[list[bytes | None], bytes]])
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -101,13 +103,31 @@ def decode_plan(data: bytes) -> Plan:
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
-    """The bytes that travel through Spark, compressed: they are copied half a dozen times on their way."""
-    plain = msgspec.msgpack.encode(outcome)
-    packed: bytes = pa.compress(plain, codec=_CODEC, asbytes=True)
-    return len(plain).to_bytes(_LENGTH_BYTES, "big") + packed
+    """The bytes that travel through Spark."""
+    return msgspec.msgpack.encode(outcome)
 
 
 def decode_outcome(data: memoryview) -> Outcome:
     """Inverse of `encode_outcome`."""
-    length = int.from_bytes(data[:_LENGTH_BYTES], "big")
-    return _outcome.decode(pa.decompress(data[_LENGTH_BYTES:], length, codec=_CODEC))
+    return _outcome.decode(data)
+
+
+def pack(written: Written) -> bytes:
+    """Messages as they travel through Spark: compressed, for they are copied half a dozen times on their way."""
+    plain = msgspec.msgpack.encode(written)
+    packed: bytes = pa.compress(plain, codec=_CODEC, asbytes=True)
+    return len(plain).to_bytes(_LENGTH_BYTES, "big") + packed
+
+
+def unpack(parts: Iterable[bytes]) -> Outgoing:
+    """The messages of parts that were packed, one part behind the other."""
+    found: dict[str, tuple[list[bytes | None], list[bytes | None]]] = {}
+    for part in parts:
+        data = memoryview(part)
+        length = int.from_bytes(data[:_LENGTH_BYTES], "big")
+        written = _written.decode(pa.decompress(data[_LENGTH_BYTES:], length, codec=_CODEC))
+        for topic, (keys, values) in cut_apart(written).items():
+            all_keys, all_values = found.setdefault(topic, ([], []))
+            all_keys += keys
+            all_values += values
+    return dict(found)

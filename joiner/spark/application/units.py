@@ -27,8 +27,8 @@ from joiner.run.progress import Progress
 from joiner.run.recovery import unless_fenced
 from joiner.run.settings import ApplicationSettings, JoinerSettings
 from joiner.run.transaction import Fenced, SnapshotPlace, UnitTransactions
-from joiner.run.unit import Outgoing, UnitStopped
-from joiner.spark.application.plans import Outcome, Plan, Turn, share_out
+from joiner.run.unit import UnitStopped
+from joiner.spark.application.plans import Outcome, Plan, Turn, share_out, unpack
 
 Ends = Callable[[], Mapping[int, Mapping[str, int]]]
 """The stable ends of the input topics, by unit and topic. Raises KafkaException."""
@@ -309,10 +309,7 @@ class Units:
             snapshot = outcome.snapshot, served.place
             served.snapshot_at_s, served.records = time.monotonic(), 0
         served.leads = outcome.leads
-        messages: Outgoing = dict(outcome.messages)
-        written = self._pool.submit(
-            self._meters.commit, served.transactions, messages, outcome.appended_ms, progress, snapshot
-        )
+        written = self._pool.submit(self._commit, served.transactions, outcome, progress, snapshot)
         served.commit = Commit(progress, written)
         if leaving is not None and leaving.plan == plan:
             del self.served[plan.unit]
@@ -320,6 +317,15 @@ class Units:
         self._metrics.count(outcome.records, outcome.pairs)
         for what, seconds in outcome.spent_s.items():
             self._spent_s[what] = self._spent_s.get(what, 0.0) + seconds
+
+    def _commit(
+        self,
+        transactions: UnitTransactions,
+        outcome: Outcome,
+        progress: Progress,
+        snapshot: tuple[bytes, SnapshotPlace] | None,
+    ) -> SnapshotPlace | None:
+        return self._meters.commit(transactions, unpack(outcome.parts), outcome.appended_ms, progress, snapshot)
 
     def _finish(self, number: int, served: Served) -> bool:
         """Wait for the transaction that is on its way, if any is; returns whether the unit goes on."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -29,8 +30,8 @@ from joiner.run.ranges import read_range
 from joiner.run.recovery import build_state
 from joiner.run.state_log import read_state
 from joiner.run.transaction import Fenced
-from joiner.run.unit import Effects, Unit, UnitStopped
-from joiner.spark.application.plans import Outcome, Plan, decode_plan, encode_outcome
+from joiner.run.unit import Unit, UnitStopped
+from joiner.spark.application.plans import Outcome, Plan, decode_plan, encode_outcome, pack
 
 if TYPE_CHECKING:
     from joiner.run.intake import Messages
@@ -148,38 +149,31 @@ def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome
     place = settings.application.name, plan.unit
     unit = _unit_at(settings, plan, copy, _units.pop(place, None))
     clock.note("state")
-    effects, records = Effects(), 0
+    found = Outcome(plan)
+    appended_ms = Counter[int]()
     for batches, end in _read(settings, plan):
         clock.note("read")
-        for topic, part in batches.items():
-            if part.offset[0] > unit.offsets[topic]:
-                _second_reader(settings).check_gap(topic, plan.unit, unit.offsets[topic], part.offset[0])
-        effects.add(unit.apply(batches, end))
-        records += sum(map(len, batches.values()))
+        for topic, messages in batches.items():
+            if messages.offset[0] > unit.offsets[topic]:
+                _second_reader(settings).check_gap(topic, plan.unit, unit.offsets[topic], messages.offset[0])
+        effects = unit.apply(batches, end)
         clock.note("join")
-    messages = {
-        topic: (list(keys), list(values)) for topic, (keys, values) in effects.messages(settings.topics).items()
-    }
-    clock.note("encode")
+        found.parts.append(pack(effects.written(settings.topics)))
+        found.records += sum(map(len, batches.values()))
+        found.pairs += len(effects.joined)
+        appended_ms += effects.appended_ms
+        clock.note("pack")
     data = unit.snapshot()
     copy.write(plan.start, unit.offsets, data)
     clock.note("store")
     # Only now: a unit that has failed in between is of no use.
     _keep(place, _Left(plan.start, unit))
-    return Outcome(
-        plan,
-        messages,
-        dict(unit.counts),
-        unit.progress(),
-        unit.leads(),
-        records,
-        len(effects.joined),
-        unit.held(),
-        unit.held_bytes(),
-        dict(effects.appended_ms),
-        data if plan.snapshot else None,
-        clock.spent_s,
-    )
+    found.counts, found.joins, found.leads = dict(unit.counts), unit.progress(), unit.leads()
+    found.held, found.held_bytes = unit.held(), unit.held_bytes()
+    found.appended_ms = dict(appended_ms)
+    found.snapshot = data if plan.snapshot else None
+    found.spent_s = clock.spent_s
+    return found
 
 
 def _keep(place: tuple[str, int], left: _Left) -> None:
