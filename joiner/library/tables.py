@@ -125,18 +125,19 @@ class _Arrays:
         return {name: column for part, names in parts for name, column in zip(names, part.values(), strict=True)}
 
 
+_WIDEST: Final = 8
+"""Bytes of the widest integers."""
+
+
 def _of_one_type(left: Any, right: Any) -> list[Any]:
     """Two columns, with Python's own integers where no other type holds all of both.
 
     With and without a sign, numpy and pandas make floats of 64 bits of them, in which neighbours are equal.
     """
     types = {column.dtype.kind: column.dtype for column in (left, right)}
-    if types.keys() == {"i", "u"} and types["u"].itemsize == _WORD:
+    if types.keys() == {"i", "u"} and types["u"].itemsize == _WIDEST:
         return [left.astype(object), right.astype(object)]
     return [left, right]
-
-
-_WORD: Final = 8
 
 
 def _numbered(values: Array) -> Ints:

@@ -40,7 +40,7 @@ from typing import Final, TypeVar
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
 
-from broker.wire import Rejected, Told
+from broker.wire import Rejected, Told, cut_lines
 from joiner.run.clients import TIMEOUT_S, log_range, make_producer, make_reader, read_to_end, timed_out
 from joiner.run.outlet import Results
 from joiner.run.progress import Progress, encode, unsettled_key
@@ -209,9 +209,10 @@ def _missing(settings: JoinerSettings, unit: int, topic: str, wanted: list[_Writ
 def _missing_results(settings: JoinerSettings, unit: int, wanted: Results) -> Results:
     """The same of results."""
     there = _ids_there(settings, unit, settings.topics.out, len(wanted))
-    lines = wanted.lines.splitlines(keepends=True)
-    missing = [_id_of(line) not in there for line in lines]
-    return Results(list(compress(wanted.keys, missing)), b"".join(compress(lines, missing)))
+    values = cut_lines(wanted.lines)
+    missing = [_id_of(value) not in there for value in values]
+    lines = b"".join(value + b"\n" for value in compress(values, missing))
+    return Results(list(compress(wanted.keys, missing)), lines)
 
 
 def _ids_there(settings: JoinerSettings, unit: int, topic: str, wanted: int) -> set[str]:

@@ -43,8 +43,9 @@ from joiner.run.state_log import StateLog, read_newest, read_progress, read_stat
 from joiner.run.transaction import SnapshotPlace, UnitTransactions, offsets_as_text
 from joiner.run.unit import Effects, Outgoing, Unit, UnitStopped
 
-_REPLAY_BATCH: Final = 200_000
-"""A step of the engine costs what its keys hold, besides what is new: a replay is better done in few."""
+_REPLAY_BATCH: Final = 50_000
+"""Messages that a replay takes at a time. A step of the engine costs what its keys hold, besides what is new: it is
+better done in few; and every message is an object until it is taken."""
 
 _log = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct):
-    r"""What became of a plan: messages to be written, `pack`\ ed in parts, and what the unit is like at its end.
+    """What became of a plan: messages to be written, in parts (see `pack`), and what the unit is like at its end.
 
     ``stopped``: the unit cannot go on, for this reason. ``failed``: not now, the plan may be tried again. ``lost``: the
     input is not there any more, so somebody else may have the unit. Then nothing else is there, and the unit's state is
