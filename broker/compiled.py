@@ -6,7 +6,9 @@ waits for the compiler, some seconds; `make setup` is that first one. Where noth
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from importlib import resources
 from typing import Any, Final, TypeVar
 
 from numba import njit, types
@@ -20,6 +22,16 @@ INTS_OUT: Final = types.Array(types.int64, 1, "C")
 COLUMNS_OUT: Final = types.Array(types.int64, 2, "C")
 
 
+# numba compiles anew when the file of a loop has changed, and not when that of another loop has which it calls.
+_STAMP: Final = hashlib.sha256(
+    b"".join(
+        file.read_bytes()
+        for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name)
+        if file.name.endswith(".py")
+    )
+).hexdigest()[:16]
+
+
 def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
     """Compile a loop for arguments of these types; without any, for whatever the compiled loops that call it give.
 
@@ -28,6 +40,8 @@ def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
     signature = returns(*takes) if takes else None
 
     def compile_it(loop: _Loop) -> _Loop:
+        loop.__qualname__ = f"{loop.__qualname__}_{_STAMP}"
+
         def compile_for(*, cache: bool) -> Any:
             return njit(signature, nogil=True, cache=cache)(loop)
 

@@ -1,8 +1,9 @@
-"""Do the compiled loops of the core come up wherever the package lies?"""
+"""Do compiled loops come up wherever their package lies, and are they those of its files as they are now?"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -41,3 +42,42 @@ def test_they_are_compiled_from_an_archive_where_nothing_can_be_kept(tmp_path: P
 
 def test_uncompiled_they_do_the_same() -> None:
     assert run(path=ROOT, NUMBA_DISABLE_JIT="1").endswith("[0]\n")
+
+
+_PART = """
+from numba import types
+from broker.compiled import compiled
+
+NUMBER = {number}
+
+@compiled()
+def number():
+    return NUMBER
+"""
+
+_WHOLE = """
+from numba import types
+from broker.compiled import compiled
+from broker.part import number
+
+@compiled(types.int64, types.int64)
+def more(than):
+    return than + number()
+
+print(more(0))
+"""
+
+
+def test_a_loop_is_compiled_anew_when_another_file_that_it_calls_has_changed(tmp_path: Path) -> None:
+    package = tmp_path / "broker"
+    package.mkdir()
+    for name in ("__init__.py", "compiled.py"):
+        shutil.copy(ROOT / "broker" / name, package)
+    (package / "whole.py").write_text(_WHOLE)
+    for number in (5, 7):
+        (package / "part.py").write_text(_PART.format(number=number))
+        given = os.environ | {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
+        command = [sys.executable, "-P", "-m", "broker.whole"]
+        ran = subprocess.run(command, env=given, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert int(ran.stdout) == number
+        assert list((tmp_path / "kept").rglob("*.nbc")), "what was compiled is kept"
