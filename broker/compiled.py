@@ -23,6 +23,7 @@ COLUMNS_OUT: Final = types.Array(types.int64, 2, "C")
 
 
 # numba compiles anew when the file of a loop has changed, and not when that of another loop has which it calls.
+# The same as in joiner/core/compiled.py, which has to come up without this package.
 _STAMP: Final = hashlib.sha256(
     b"".join(
         file.read_bytes()

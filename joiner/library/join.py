@@ -29,6 +29,7 @@ _Records: TypeAlias = "tuple[Ints, Ints, Ints]"
 """Keys, times, positions."""
 
 _PART_RECORDS: Final = 10_000
+"""Of both sides, that are joined at once; more where a single key has more."""
 
 
 def join(  # noqa: PLR0913 - the options of the join, by name only
@@ -64,7 +65,8 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     Returns:
         A table of the same kind: the columns of the key, the others of ``left``, the others of ``right``. Its
         rows are grouped by key, and of one key in the order of left, then right time. Arrays are masked ones
-        where ``emit_unmatched`` leaves something out.
+        where ``emit_unmatched`` leaves something out; integers of 64 bits in a key, on one side with a sign and on the
+        other without, are then Python's own (in polars Int128), for nothing narrower holds all of both.
 
     Raises:
         ArgumentError: naming the table, the column and the row.

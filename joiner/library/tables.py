@@ -142,13 +142,20 @@ def _of_one_type(left: Any, right: Any) -> list[Any]:
 
 def _numbered(values: Array) -> Ints:
     """Numbers from 0 on, equal ones for equal values."""
-    if values.dtype.kind in "iu" and len(values):
-        low, high = int(values.min()), int(values.max())
-        if high - low < 2 * len(values):
-            # Of a small type with a sign, the difference may have no place in it.
-            wide = values if values.dtype.kind == "u" else values.astype(np.int64)
-            return (wide - low).astype(np.int64)
-    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+    dense = _dense(values)
+    return np.unique(values, return_inverse=True)[1].astype(np.int64) if dense is None else dense
+
+
+def _dense(values: Array) -> Ints | None:
+    """The same of integers that lie close together, which are such numbers nearly; None of all others."""
+    if values.dtype.kind not in "iu" or not len(values):
+        return None
+    low, high = int(values.min()), int(values.max())
+    if high - low >= 2 * len(values):
+        return None
+    # Of a small type with a sign, the difference may have no place in it.
+    wide = values if values.dtype.kind == "u" else values.astype(np.int64)
+    return (wide - low).astype(np.int64)
 
 
 def _masked(column: Array, rows: Ints) -> Any:
@@ -184,10 +191,9 @@ class _Pandas:
         if len(names) > 1:
             codes: Ints = both.groupby(names, sort=False, observed=True).ngroup().to_numpy().astype(np.int64)
             return codes
-        (column,) = (both[name] for name in names)
-        if column.dtype.kind in "iu":
-            return _numbered(column.to_numpy())
-        return self._pandas.factorize(column)[0].astype(np.int64)  # type: ignore[no-any-return] # pandas has no types
+        column = both[names[0]]
+        dense = _dense(column.to_numpy())
+        return self._pandas.factorize(column)[0].astype(np.int64) if dense is None else dense
 
     def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:
         if may_lack:
@@ -235,9 +241,11 @@ class _Polars:
     def codes(self, left: Any, right: Any, names: list[str]) -> Ints:
         both = self.stacked(left, right, names)
         dtype = both[names[0]].dtype
-        # numpy has no integers of 128 bits, which those of 64 with and without a sign become.
-        if len(names) == 1 and dtype.is_integer() and not str(dtype).endswith("128"):
-            return _numbered(both[names[0]].to_numpy())
+        # numpy has no integers of 128 bits.
+        if len(names) == 1 and dtype.is_integer() and dtype != self._polars.Int128:
+            dense = _dense(both[names[0]].to_numpy())
+            if dense is not None:
+                return dense
         keys = both.unique(maintain_order=True).with_row_index("__number")
         numbered = both.join(keys, on=names, how="left", maintain_order="left")
         codes: Ints = numbered["__number"].to_numpy().astype(np.int64)
@@ -250,7 +258,14 @@ class _Polars:
         return table.select(self._polars.col(name).gather(index) for name in names)
 
     def stacked(self, left: Any, right: Any, names: list[str]) -> Any:
-        return self._polars.concat([left.select(names), right.select(names)], how="vertical_relaxed")
+        wide = {name: self._polars.Int128 for name in names if self._is_mixed(left[name].dtype, right[name].dtype)}
+        parts = [table.select(names).cast(wide) for table in (left, right)]
+        return self._polars.concat(parts, how="vertical_relaxed")
+
+    def _is_mixed(self, one: Any, other: Any) -> bool:
+        """Whether no type of 64 bits holds all of both."""
+        widest = self._polars.UInt64
+        return (one == widest and other.is_signed_integer()) or (other == widest and one.is_signed_integer())
 
     def beside(self, parts: list[tuple[Any, list[str]]]) -> Any:
         renamed = [part.rename(dict(zip(part.columns, names, strict=True))) for part, names in parts if part.columns]

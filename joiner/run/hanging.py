@@ -34,7 +34,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import compress
 from typing import Final, TypeVar
 
 import msgspec
@@ -209,10 +208,9 @@ def _missing(settings: JoinerSettings, unit: int, topic: str, wanted: list[_Writ
 def _missing_results(settings: JoinerSettings, unit: int, wanted: Results) -> Results:
     """The same of results."""
     there = _ids_there(settings, unit, settings.topics.out, len(wanted))
-    values = cut_lines(wanted.lines)
-    missing = [_id_of(value) not in there for value in values]
-    lines = b"".join(value + b"\n" for value in compress(values, missing))
-    return Results(list(compress(wanted.keys, missing)), lines)
+    every = zip(wanted.keys, cut_lines(wanted.lines), strict=True)
+    missing = [(key, value) for key, value in every if _id_of(value) not in there]
+    return Results([key for key, _ in missing], b"".join(value + b"\n" for _, value in missing))
 
 
 def _ids_there(settings: JoinerSettings, unit: int, topic: str, wanted: int) -> set[str]:

@@ -14,8 +14,8 @@ from joiner.run.intake import Messages, sort_messages
 from joiner.run.transaction import offsets_as_text
 
 _MANY: Final = 10_000
+"""Messages of which more are waited for longer, so that many come at once."""
 _MANY_WAIT_S: Final = 0.05
-"""For so many to come from Kafka at once; not where few are to be read, which are there sooner."""
 
 
 def read_range(
@@ -24,8 +24,8 @@ def read_range(
     """The messages of a unit from one vector up to another, in parts: by topic, and the vector behind them.
 
     Vectors are positions, which need no message; the last one is ``end``. No part has more than ``at_once`` messages.
-    ``consumer`` is one of `make_reader`; it is left without partitions. Raises KafkaException, also where nothing comes
-    for `TIMEOUT_S`.
+    ``consumer`` is one of `make_reader`; behind the last part it has no partitions. Raises KafkaException, also where
+    nothing comes for `TIMEOUT_S`.
     """
     vector = dict(begin)
     topics = [topic for topic, at in begin.items() if at < end[topic]]
@@ -43,6 +43,9 @@ def read_range(
             reached[topic] = max(reached.get(topic, 0), position)
         before = dict(vector)
         vector |= {topic: min(max(at, vector[topic]), end[topic]) for topic, at in reached.items()}
+        if through := [TopicPartition(topic, unit) for topic in missing if vector[topic] == end[topic]]:
+            # What its log has more of is not fetched while the others are read.
+            consumer.incremental_unassign(through)
         if vector != before:
             wanted = {topic: part.part(0, bisect_left(part.offset, end[topic])) for topic, part in found.items()}
             yield {topic: part for topic, part in wanted.items() if len(part)}, dict(vector)
@@ -50,4 +53,3 @@ def read_range(
             deadline_s = time.monotonic() + TIMEOUT_S
         elif time.monotonic() > deadline_s:
             raise timed_out(f"unit {unit}: no records up to {offsets_as_text(end)} for {TIMEOUT_S:.0f} s")
-    consumer.unassign()

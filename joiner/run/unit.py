@@ -74,7 +74,7 @@ class Effects:
         self.appended_ms += more.appended_ms
 
     def written(self, topics: TopicSettings) -> Written:
-        """What is to be written, by topic, in as few pieces as it can be."""
+        """What is to be written, in as few pieces as it can be."""
         found: Written = {topics.out: (self.joined.keys, self.joined.lines)} if len(self.joined) else {}
         for topic, told in ((topics.late, self.late), (topics.unmatched, self.unmatched)):
             if told:
@@ -84,13 +84,18 @@ class Effects:
         return found
 
     def messages(self, topics: TopicSettings) -> Outgoing:
-        """What is to be written, by topic."""
+        """The same, each message by itself."""
         return cut_apart(self.written(topics))
 
 
 def cut_apart(written: Mapping[str, tuple[Sequence[bytes | None], bytes]]) -> Outgoing:
-    """Each value by itself."""
-    return {topic: (keys, cut_lines(lines)) for topic, (keys, lines) in written.items()}
+    """Each value by itself. Raises ValueError where a topic has not as many keys as values."""
+    found: Outgoing = {topic: (keys, cut_lines(lines)) for topic, (keys, lines) in written.items()}
+    for topic, (keys, values) in found.items():
+        if len(keys) != len(values):
+            message = f"{len(keys)} keys and {len(values)} values for {topic}: a defect to report"
+            raise ValueError(message)
+    return found
 
 
 class Unit:
@@ -124,11 +129,14 @@ class Unit:
         self._arrivals = {topic: Arrivals() for topic in offsets} if settings.metrics.listen else {}
         self._make_readers()
 
-    def apply(self, batches: Mapping[str, Messages], ends: Mapping[str, int], *, silent: bool = False) -> Effects:
+    def apply(
+        self, batches: Mapping[str, Messages], ends: Mapping[str, int], *, silent: bool = False, is_part: bool = False
+    ) -> Effects:
         """Take the next messages of each input topic; returns what became of them.
 
         ``ends`` is the vector C after the batch: positions, which may lie beyond the last message. ``silent``:
-        rebuild the state only, nothing is returned. Raises `UnitStopped` where the messages do not continue the
+        rebuild the state only, nothing is returned. ``is_part``: more of the same batch follows, behind which it is
+        seen whether there is room. Raises `UnitStopped` where the messages do not continue the
         state or the buffer is full.
         """
         effects = Effects()
@@ -150,7 +158,7 @@ class Unit:
         self.offsets |= ends
         if len(self._keys) > self._keys_swept_above:
             self._forget_idle_keys()
-        if not silent:
+        if not silent and not is_part:
             self._check_room()
         return effects
 

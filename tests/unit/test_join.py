@@ -70,6 +70,31 @@ def test_integers_with_and_without_a_sign_are_the_same_key_only_if_they_are_equa
 
 
 @pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame])
+def test_so_they_are_in_keys_of_several_columns(kind: Any) -> None:
+    one = np.array([1, 1, 2])
+    left = kind({"a": one, "b": np.array([2**53 + 1, 7, 7], np.int64), "at": np.array([1, 2, 3])})
+    right = kind({"a": one, "b": np.array([2**53, 7, 8], np.uint64), "at": np.array([1, 2, 3])})
+    joined = join(left, right, on="at", by=["a", "b"])
+    assert (list(joined["a"]), list(joined["b"])) == ([1], [7])
+
+
+@pytest.mark.parametrize("types", [("Int64", "Int64"), ("Int64", "UInt64"), ("int64", "Int32")])
+def test_keys_may_be_integers_of_the_kind_that_may_lack(types: tuple[str, str]) -> None:
+    sides = [
+        pd.DataFrame({"key": pd.array([1, far], dtype=kind), "at": [1, 2]})
+        for kind, far in zip(types, (2**31 - 1, 5), strict=True)
+    ]
+    assert join(*sides, on="at", by="key")["key"].tolist() == [1]
+
+
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame])
+def test_keys_may_lie_far_apart(kind: Any) -> None:
+    keys = np.array([-(2**62), 0, 10**9, 2**62])
+    one, other = (kind({"key": keys[::step], "at": np.arange(4)}) for step in (1, -1))
+    assert sorted(join(one, other, on="at", by="key")["key"]) == keys.tolist()
+
+
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint64])
 def test_keys_may_use_the_whole_range_of_a_small_type(kind: Any, dtype: Any) -> None:
     keys = np.concatenate([np.arange(256) + max(np.iinfo(dtype).min, -128)] * 2).astype(dtype)

@@ -25,7 +25,7 @@ class ScriptedConsumer:
     def __init__(self, logs: dict[str, list[int]], ends: dict[str, int], turns: Sequence[tuple[str, int]]) -> None:
         self._logs, self._ends, self._turns = logs, ends, iter(turns)
         self._waiting: dict[str, list[MemoryMessage]] = {}
-        self.is_assigned = False
+        self.assigned: set[str] = set()
 
     def assign(self, places: list[Any]) -> None:
         for place in places:
@@ -40,7 +40,12 @@ class ScriptedConsumer:
                 *records,
                 MemoryMessage((place.topic, UNIT), self._ends[place.topic], 0, (None, None), fault),
             ]
-        self.is_assigned = True
+            self.assigned.add(place.topic)
+
+    def fail(self, error: KafkaError) -> None:
+        """What comes next."""
+        for topic, waiting in self._waiting.items():
+            waiting.insert(0, MemoryMessage((topic, UNIT), 0, fault=error))
 
     def consume(self, count: int, _timeout_s: float) -> list[MemoryMessage]:
         topic, most = next(self._turns, (None, count))
@@ -52,8 +57,11 @@ class ScriptedConsumer:
             del waiting[:take]
         return found
 
-    def unassign(self) -> None:
-        self.is_assigned = False
+    def incremental_unassign(self, places: list[Any]) -> None:
+        for place in places:
+            self.assigned.remove(place.topic)
+            # The library gives nothing of it any more, what has come already included.
+            del self._waiting[place.topic]
 
 
 @given(st.data())
@@ -83,7 +91,18 @@ def test_the_parts_of_a_range_are_all_of_it_in_order_and_each_goes_on_where_the_
     assert found == {
         topic: wanted for topic in TOPICS if (wanted := [at for at in logs[topic] if begin[topic] <= at < end[topic]])
     }
-    assert not consumer.is_assigned
+    assert not consumer.assigned
+
+
+def test_an_error_on_the_way_ends_the_range() -> None:
+    broken = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    consumer: Any = ScriptedConsumer({"left": [0, 1]}, {"left": 9}, [("left", 1)] * 9)
+    parts = ranges.read_range(consumer, UNIT, {"left": 0}, {"left": 9}, 10)
+    assert next(parts)[1] == {"left": 1}
+    consumer.fail(broken)
+    with pytest.raises(KafkaException) as raised:
+        next(parts)
+    assert raised.value.args[0] is broken
 
 
 def test_a_range_that_does_not_come_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

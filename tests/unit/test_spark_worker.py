@@ -174,6 +174,41 @@ def test_whatever_fails_is_told_and_leaves_the_state_as_it_was(
     assert written(first, carry_out(SETTINGS, plan(20, 40), copy)) == expected
 
 
+def test_what_is_missing_before_any_part_of_a_range_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    look = SimpleNamespace(check_gap=lambda *given: asked.append(given))
+    monkeypatch.setattr(worker, "_second_reader", lambda _settings: look)
+
+    def read_some(_settings: Any, _plan: Plan) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
+        yield {DATA: batch(LOG[0:4])}, {DATA: 4}
+        yield {DATA: batch(LOG[6:8])}, {DATA: 8}
+        yield {}, {DATA: 9}
+        yield {DATA: batch(LOG[9:10])}, {DATA: 10}
+
+    monkeypatch.setattr(worker, "_read", read_some)
+    outcome = carry_out(SETTINGS, plan(0, 10), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
+    assert (outcome.records, outcome.stopped) == (7, "")
+    assert asked == [(DATA, 0, 4, 6)]
+
+
+def test_room_is_judged_behind_the_whole_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    # In the middle it holds more than there is room for, and at the end it does not.
+    settings = make_settings(application={"buffer_records_max": 5})
+    log = [record(at, "speed", BASE_MS + at) for at in range(7)] + [record(7, "torque", BASE_MS + 50)]
+    log += [record(8, "speed", BASE_MS + 60)]
+
+    def read_some(_settings: Any, plan: Plan) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
+        for at in range(plan.begin[DATA], plan.end[DATA]):
+            yield {DATA: batch(log[at : at + 1])}, {DATA: at + 1}
+
+    monkeypatch.setattr(worker, "_read", read_some)
+    monkeypatch.setattr(worker, "build_state", lambda *_given: Unit(settings, 0, START))
+    assert carry_out(settings, plan(0, 9), StateCopy(Handle())).stopped == ""  # type: ignore[arg-type] # stands in
+    worker._units.clear()  # noqa: SLF001 - another process
+    short = carry_out(settings, plan(0, 7), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
+    assert "more than application.buffer_records_max = 5" in short.stopped
+
+
 def test_a_process_keeps_no_more_than_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
     held: Any = SimpleNamespace(held=lambda: 60)
     for number in range(5):

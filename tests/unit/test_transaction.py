@@ -1,15 +1,24 @@
-"""Where does the next snapshot go, and what is said of offsets? (Transactions themselves: tests/integration.)"""
+"""What is handed to a producer whose queue is full, where the next snapshot goes, what is said of offsets.
+
+(Transactions themselves: tests/integration.)
+"""
 
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
-from joiner.run.progress import FORMAT_VERSION, Manifest, encode, manifest_key
+from joiner.run import transaction
+from joiner.run.progress import FORMAT_VERSION, Manifest, Progress, encode, manifest_key
 from joiner.run.state_log import StateLog
-from joiner.run.transaction import SnapshotPlace, offsets_as_text, within
+from joiner.run.transaction import Aborted, SnapshotPlace, UnitTransactions, offsets_as_text, within
+from tests.unit.joiner_inputs import DATA, make_settings
+
+FULL = KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001 - its public name
 
 
 def state(serials: dict[int, int], chunks: dict[int, int]) -> StateLog:
@@ -51,3 +60,60 @@ def _refuse(words: str) -> None:
 
 def test_offsets_are_told_in_the_order_of_their_topics() -> None:
     assert offsets_as_text({"b": 2, "a": 1}) == "a@1, b@2"
+
+
+class NarrowProducer:
+    """Takes so many messages until it is polled, as a client does whose queue is full."""
+
+    def __init__(self, room: int) -> None:
+        self._room = self._left = room
+        self.refusal = FULL
+        self.taken: list[tuple[bytes | None, bytes | None]] = []
+        self.calls: list[str] = []
+
+    def produce_batch(self, _topic: str, messages: list[dict[str, Any]], partition: int) -> int:
+        assert partition == 3
+        assert not any("_error" in message for message in messages), "what was refused before is offered as new"
+        taken = messages[: self._left]
+        self.taken += [(message["key"], message["value"]) for message in taken]
+        self._left -= len(taken)
+        for message in messages[len(taken) :]:
+            message["_error"] = self.refusal
+        return len(taken)
+
+    def poll(self, timeout_s: float) -> None:
+        # Those that wait go out with time.
+        self._left = self._room if timeout_s else self._left
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_given, **_more: self.calls.append(name)
+
+
+def transactions(monkeypatch: pytest.MonkeyPatch, producer: NarrowProducer) -> UnitTransactions:
+    monkeypatch.setattr(transaction, "make_producer", lambda *_given, **_more: producer)
+    consumer: Any = SimpleNamespace(consumer_group_metadata=lambda: "group")
+    return UnitTransactions(make_settings(), 3, consumer)
+
+
+PROGRESS = Progress(1, "app", 3, "run", "one", "green", {DATA: 0}, {DATA: 9}, {}, 1, "", {}, {}, {})
+
+
+@pytest.mark.parametrize("room", [1, 7, 999, 1_000, 1_001, 10_000])
+@pytest.mark.parametrize("count", [0, 1, 999, 1_000, 1_001, 2_500])
+def test_all_messages_are_handed_over_once_and_in_order(monkeypatch: pytest.MonkeyPatch, room: int, count: int) -> None:
+    producer = NarrowProducer(room)
+    wanted = [(None if at % 3 else b"%d" % at, b"value %d" % at) for at in range(count)]
+    messages = {"out": ([key for key, _ in wanted], [value for _, value in wanted])}
+    transactions(monkeypatch, producer).commit(messages, PROGRESS)
+    assert producer.taken == wanted
+    assert producer.calls == ["begin_transaction", "send_offsets_to_transaction", "produce", "commit_transaction"]
+
+
+def test_what_is_refused_for_another_reason_than_a_full_queue_ends_the_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    producer = NarrowProducer(5)
+    producer.refusal = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "too large")
+    with pytest.raises(Aborted, match="too large"):
+        transactions(monkeypatch, producer).commit({"out": ([None] * 6, [b"x"] * 6)}, PROGRESS)
+    assert "commit_transaction" not in producer.calls

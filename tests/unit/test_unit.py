@@ -13,7 +13,7 @@ from broker.wire import cut_lines, decode_joined
 from joiner.core import snapshot
 from joiner.run import saved
 from joiner.run.settings import JoinerSettings
-from joiner.run.unit import Effects, Unit, UnitStopped
+from joiner.run.unit import Effects, Unit, UnitStopped, cut_apart
 from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, Message, batch, make_settings, message, record
 
 
@@ -337,3 +337,8 @@ def test_a_thing_of_which_nothing_is_held_is_not_forgotten_while_its_records_may
         len(apply(unit, [record(6, "speed", BASE_MS + 5_000), record(7, "speed", BASE_MS + 5_000, thing="b")]).late)
         == 2
     )
+
+
+def test_results_that_are_not_as_many_as_their_keys_are_not_written() -> None:
+    with pytest.raises(ValueError, match="2 keys and 3 values for out"):
+        cut_apart({"out": ([b"k", b"k"], b"1\n2\n3\n")})

@@ -156,7 +156,7 @@ def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome
         for topic, messages in batches.items():
             if messages.offset[0] > unit.offsets[topic]:
                 _second_reader(settings).check_gap(topic, plan.unit, unit.offsets[topic], messages.offset[0])
-        effects = unit.apply(batches, end)
+        effects = unit.apply(batches, end, is_part=end != plan.end)
         clock.note("join")
         found.parts.append(pack(effects.written(settings.topics)))
         found.records += sum(map(len, batches.values()))
