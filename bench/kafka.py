@@ -5,7 +5,8 @@ contender read it several times in turn, and writes ``.json`` and ``.md``. JSON 
 own, and its time is that between the first and the last record in its output topic, by the broker's clock; so
 starting up counts for nobody. The pass-through is as little as a Python client can do: consume, produce, offsets,
 commit, with the joiner's settings; the reference makes the transactions that the joiner makes, one for each unit and
-batch, all of a batch at the same time and while the next one is read. What it writes is what it has read, a third of what the joiner writes.
+batch, all of a batch at the same time and while the next one is read. What it writes is what it has read, a third of
+what the joiner writes.
 """
 
 from __future__ import annotations

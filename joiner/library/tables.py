@@ -265,7 +265,7 @@ class _Polars:
     def _is_mixed(self, one: Any, other: Any) -> bool:
         """Whether no type of 64 bits holds all of both."""
         widest = self._polars.UInt64
-        return (one == widest and other.is_signed_integer()) or (other == widest and one.is_signed_integer())
+        return any(a == widest and b.is_signed_integer() for a, b in ((one, other), (other, one)))
 
     def beside(self, parts: list[tuple[Any, list[str]]]) -> Any:
         renamed = [part.rename(dict(zip(part.columns, names, strict=True))) for part, names in parts if part.columns]

@@ -16,6 +16,7 @@ from joiner.run import transaction
 from joiner.run.progress import FORMAT_VERSION, Manifest, Progress, encode, manifest_key
 from joiner.run.state_log import StateLog
 from joiner.run.transaction import Aborted, SnapshotPlace, UnitTransactions, offsets_as_text, within
+from joiner.run.unit import Outgoing
 from tests.unit.joiner_inputs import DATA, make_settings
 
 FULL = KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001 - its public name
@@ -103,7 +104,7 @@ PROGRESS = Progress(1, "app", 3, "run", "one", "green", {DATA: 0}, {DATA: 9}, {}
 def test_all_messages_are_handed_over_once_and_in_order(monkeypatch: pytest.MonkeyPatch, room: int, count: int) -> None:
     producer = NarrowProducer(room)
     wanted = [(None if at % 3 else b"%d" % at, b"value %d" % at) for at in range(count)]
-    messages = {"out": ([key for key, _ in wanted], [value for _, value in wanted])}
+    messages: Outgoing = {"out": ([key for key, _ in wanted], [value for _, value in wanted])}
     transactions(monkeypatch, producer).commit(messages, PROGRESS)
     assert producer.taken == wanted
     assert producer.calls == ["begin_transaction", "send_offsets_to_transaction", "produce", "commit_transaction"]
