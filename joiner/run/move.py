@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 from broker.topics import ensure_topics, topic_facts
 from joiner.run.clients import make_admin
 from joiner.run.control import Cancelled, ControlLog, Record
-from joiner.run.moving import TAKE_BACK_S, Order, Step
+from joiner.run.moving import TAKE_BACK_S, TAKEN_BACK, Order, Step
 from joiner.run.progress import RESET_RUN, Progress
 from joiner.run.recovery import application_topics
 from joiner.run.settings import JoinerSettings
@@ -157,7 +157,9 @@ class _Move:
                 return False  # it tells of itself with its first commit
             order.settle(unit, Step.MOVED, f"claimed by {progress.instance}, which has not said that it goes on")
         elif one.released_ms:
-            order.settle(unit, Step.KEPT, f"taken back by {progress.instance}")
+            # The source says so itself, a moment after its claim.
+            is_back = progress.instance == one.source
+            order.settle(unit, Step.KEPT, TAKEN_BACK if is_back else f"taken back by {progress.instance}")
         elif waited_s <= _ANSWER_S:
             return False  # may be being released
         else:

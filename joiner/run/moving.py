@@ -31,6 +31,9 @@ REPEAT_S: Final = 0.5
 LEASE_S: Final = 5.0
 """An order that was not heard of for so long is over: whoever gave it is gone."""
 
+TAKEN_BACK: Final = "nobody claimed it, so it was taken back"
+"""Of a unit that is where it was."""
+
 TAKE_BACK_S: Final = 5.0
 """A target that is ready claims in a fraction of this, and one that has just been started looks more often."""
 
@@ -419,7 +422,7 @@ class Order:
                 if one.step in {Step.ASKED, Step.READY}:
                     one.step = Step.KEPT
             case Back() if not one.is_over:
-                one.step, one.why = Step.KEPT, one.why or "nobody claimed it, so it was taken back"
+                one.step, one.why = Step.KEPT, one.why or TAKEN_BACK
             case _:
                 pass
         return record.unit if one.step is not before else None
