@@ -22,9 +22,10 @@ export PYTHONUNBUFFERED := 1
 # Compiled once, not by each of the hundreds of processes that the tests start: half of a start would be spent on it.
 unexport PYTHONDONTWRITEBYTECODE
 
+comma := ,
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help setup demo up down status env dashboards test test-compose test-chaos soak simulation mutations bench bench-engine bench-kafka bench-spark check format lock clean
+.PHONY: help setup demo up down status env dashboards quick test test-compose compose-needs test-chaos soak simulation mutations bench bench-engine bench-kafka bench-spark check format lock clean
 
 help: ## this list
 	@printf 'LocalStreamBuffer: what to type\n\n'
@@ -61,7 +62,7 @@ down: ## stop them; the data stays
 	@if [ -x $(PY) ]; then $(PY) -m broker.stack down; else echo 'nothing was set up, so nothing runs'; fi
 
 status: setup ## what runs where
-	@$(PY) -m broker.stack status
+	@$(PY) -m broker.stack status || [ $$? -eq 1 ] # something is not running: an answer, no error of make's
 
 env: ## passwords and tokens for docker-compose.yml, made once at random
 	@$(PYTHON) -m broker.compose.environment
@@ -69,17 +70,24 @@ env: ## passwords and tokens for docker-compose.yml, made once at random
 dashboards: setup ## write grafana/dashboards anew, from grafana/generate.py
 	@$(PY) -m grafana.generate
 
+quick: setup check ## for everyday work: style, types, unit and property tests, under three minutes
+	@$(PY) -m pytest -q $(SIDE_BY_SIDE) tests/unit tests/property
+	@printf '\nPASSED: checks, unit and property tests are fine. What decides is make test.\n'
+
+# What needs servers is one run, and what takes minutes comes first: so neither of the two ends long before the other.
 test: setup check ## everything that must pass: checks, all tests, a few chaos seeds
 	$(call say,Tests of rules and logic)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/unit tests/property tests/simulation
-	$(call say,Tests on real servers and in Spark (the first run fetches the servers))
-	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/integration tests/spark
-	$(call say,Crashes at seeded moments (seeds $(CHAOS_SEEDS)))
-	@$(call chaos,$(CHAOS_SEEDS))
+	$(call say,Tests on real servers$(comma) in Spark and with crashes at seeded moments (seeds $(CHAOS_SEEDS)); the first run fetches the servers)
+	@$(call chaos,$(CHAOS_SEEDS)) tests/spark tests/integration $(SIDE_BY_SIDE) --no-loadscope-reorder
 	@printf '\nPASSED: checks, tests and crashes are all fine.\n'
 
-test-compose: setup ## docker-compose.yml with stand-in images: up, kills, alerts, Spark, tester, fifteen minutes; needs Docker and debootstrap
+test-compose: compose-needs setup ## docker-compose.yml with stand-in images: up, kills, alerts, Spark, tester, fifteen minutes; needs Docker and debootstrap
 	@$(PY) -m pytest tests/compose -rs -v
+
+# Before anything is built.
+compose-needs:
+	@$(PYTHON) -m tests.compose.needs
 
 test-chaos: setup ## many more crashes and limits, about an hour: make test-chaos CHAOS_SEEDS="7-12" CHAOS_REPORT=path
 	@LSB_CHAOS_FULL=1 LSB_CHAOS_REPORT="$(CHAOS_REPORT)" \

@@ -28,6 +28,10 @@ from joiner.run.state_log import read_progress
 PARTITIONS: Final = 4
 THINGS: Final = 8
 
+BUFFER_RECORDS_MAX: Final = 10_000_000
+BUFFER_BYTES_MAX: Final = 10_000_000_000
+"""Of the joiner: more than its defaults, so that what a workload makes it hold is measured and does not stop it."""
+
 FIRST_MS: Final = 1_554_096_460_000
 """When the first record of every benchmark was measured."""
 
@@ -51,8 +55,8 @@ partitions = {partitions}
 
 [application]
 name = "{name}"
-buffer_records_max = 10_000_000
-buffer_bytes_max = 10_000_000_000
+buffer_records_max = {buffer_records_max}
+buffer_bytes_max = {buffer_bytes_max}
 
 [[join]]
 name = "power"
@@ -118,7 +122,14 @@ class Application:
         """Write the settings file; ``data`` is the input topic."""
         self.data = data
         self._config = folder / f"{name}.toml"
-        text = _SETTINGS.format(bootstrap=kafka.bootstrap_servers, name=name, data=data, partitions=partitions)
+        text = _SETTINGS.format(
+            bootstrap=kafka.bootstrap_servers,
+            name=name,
+            data=data,
+            partitions=partitions,
+            buffer_records_max=BUFFER_RECORDS_MAX,
+            buffer_bytes_max=BUFFER_BYTES_MAX,
+        )
         self._config.write_text(text)
         self.settings = load_settings(JoinerSettings, self._config)
 

@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from broker.client_log import answered
 from broker.settings import KafkaSettings
 
 T = TypeVar("T")
@@ -94,7 +95,10 @@ class LastingProducer(Generic[T]):
 
     def poll(self, timeout_s: float) -> None:
         """Hand on the confirmations that have come, waiting for the first. Raises `DeliveryError`."""
+        waiting = len(self._unconfirmed)
         self._producer.poll(timeout_s)
+        if len(self._unconfirmed) < waiting:
+            answered(self._log)
         if self._fault is not None:
             raise DeliveryError(self._fault)
         if self._is_stuck():

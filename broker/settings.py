@@ -62,6 +62,8 @@ SECTIONS: Final = frozenset(
 
 TOPIC_BYTES_MAX: Final = 65_535
 """The longest topic that MQTT can carry."""
+TOPIC_NAME_LENGTH_MAX: Final = 200
+"""Kafka itself takes 249 characters."""
 PORT_MAX: Final = 65_535
 SECRET_BYTES_MAX: Final = 65_535
 """The longest secret that is read; MQTT can carry no longer one."""
@@ -164,7 +166,29 @@ def duration_between(shortest: str, longest: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-TopicName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,200}$")]
+def plain_name(length_max: int, *, may_be_empty: bool = False) -> AfterValidator:
+    """A validator of a name that is also a part of others: of topics, groups, instances, folders, ids."""
+
+    def check(name: str) -> str:
+        is_left_out = may_be_empty and not name
+        if not is_left_out and not re.fullmatch(rf"[a-zA-Z0-9][a-zA-Z0-9._-]{{0,{length_max - 1}}}", name):
+            raise ValueError(
+                f"must be 1 to {length_max} letters, digits, '.', '_', '-', and begin with a letter or digit"
+            )
+        return name
+
+    return AfterValidator(check)
+
+
+def _topic_name(name: str) -> str:
+    if not re.fullmatch(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_LENGTH_MAX}}}", name) or name in {".", ".."}:
+        raise ValueError(
+            f"must be 1 to {TOPIC_NAME_LENGTH_MAX} letters, digits, '.', '_', '-', and neither '.' nor '..'"
+        )
+    return name
+
+
+TopicName = Annotated[str, AfterValidator(_topic_name)]
 """What Kafka takes as the name of a topic, with room for a suffix."""
 
 

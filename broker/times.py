@@ -8,7 +8,7 @@ guessed from its magnitude.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
@@ -28,8 +28,9 @@ _ISO = re.compile(
     re.ASCII,
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_NUMBER_LENGTH_MAX: Final = 40
-"""Longest number text that is looked at: far beyond any time in range, far below what makes Decimal slow."""
+TIME_LENGTH_MAX: Final = 40
+"""Longest text of a time, as number or ISO-8601: beyond any time in range to the nanosecond with its offset (35), far
+below what makes Decimal slow. A time is copied into every record of its event and into every result of these."""
 
 
 def parse_time(value: int | str | bytes, unit: str) -> int:
@@ -37,7 +38,7 @@ def parse_time(value: int | str | bytes, unit: str) -> int:
 
     ``value`` is an integer in ``unit`` (a key of `UNIT_NS`), the text of a JSON number in ``unit`` as bytes
     (decimals are kept exactly), or an ISO-8601 string with an offset. Raises ValueError with the reason for
-    anything else: no offset, finer than a nanosecond, or outside 1678-2261.
+    anything else: longer than `TIME_LENGTH_MAX`, no offset, finer than a nanosecond, or outside 1678-2261.
     """
     if isinstance(value, int):
         time_ns = value * UNIT_NS[unit]
@@ -53,7 +54,7 @@ def parse_time(value: int | str | bytes, unit: str) -> int:
 
 def _shown(value: int | str | bytes) -> str:
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    return text if len(text) <= _NUMBER_LENGTH_MAX else text[:_NUMBER_LENGTH_MAX] + "..."
+    return text if len(text) <= TIME_LENGTH_MAX else text[:TIME_LENGTH_MAX] + "..."
 
 
 def _exact_ratio(text: bytes, otherwise: str) -> tuple[int, int]:
@@ -61,7 +62,7 @@ def _exact_ratio(text: bytes, otherwise: str) -> tuple[int, int]:
 
     ``otherwise`` ends the sentence "time … is" about a text that is no number.
     """
-    if len(text) > _NUMBER_LENGTH_MAX:
+    if len(text) > TIME_LENGTH_MAX:
         message = f"time {_shown(text)} has too many digits"
         raise ValueError(message)
     try:
@@ -69,7 +70,7 @@ def _exact_ratio(text: bytes, otherwise: str) -> tuple[int, int]:
     except (InvalidOperation, UnicodeDecodeError) as error:
         message = f"time {_shown(text)} is {otherwise}"
         raise ValueError(message) from error
-    if not number.is_finite() or abs(number.adjusted()) > _NUMBER_LENGTH_MAX:
+    if not number.is_finite() or abs(number.adjusted()) > TIME_LENGTH_MAX:
         message = f"time {_shown(text)} is outside the years 1678-2261"
         raise ValueError(message)
     return number.as_integer_ratio()
@@ -85,6 +86,9 @@ def _from_number_text(text: bytes, unit_ns: int) -> int:
 
 
 def _from_iso(text: str) -> int:
+    if len(text) > TIME_LENGTH_MAX:
+        message = f"time {_shown(text)!r} has {len(text)} characters, more than {TIME_LENGTH_MAX}"
+        raise ValueError(message)
     match = _ISO.fullmatch(text)
     if match is None:
         message = f"time {_shown(text)!r} is not an ISO-8601 time such as 2019-04-01T05:26:20.468+02:00"
@@ -105,6 +109,13 @@ def _from_iso(text: str) -> int:
     since_epoch = moment - _EPOCH
     whole_s = since_epoch.days * 86_400 + since_epoch.seconds - offset_s
     return whole_s * 10**9 + int((fraction or "0").rstrip("0").ljust(9, "0")[:9])
+
+
+def iso_text(time_ns: int) -> str:
+    """A time within the accepted range as ISO-8601 text in UTC, with as many decimals as it needs."""
+    whole_s, rest_ns = divmod(time_ns, 10**9)
+    text = (_EPOCH + timedelta(seconds=whole_s)).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{rest_ns:09}".rstrip("0") + "Z" if rest_ns else f"{text}Z"
 
 
 def mean_text(left_ns: int, right_ns: int, unit: str) -> str:

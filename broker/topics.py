@@ -21,6 +21,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from broker.client_log import answered
+
 if TYPE_CHECKING:
     import logging
     from collections.abc import Sequence
@@ -82,7 +84,13 @@ def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
         settings.partitions,
         settings.replication_factor,
         {"cleanup.policy": "compact"},
-        {"min.cleanable.dirty.ratio": "0.1", "segment.bytes": str(16 * 1024 * 1024), "segment.ms": "600000"},
+        {
+            "min.cleanable.dirty.ratio": "0.1",
+            "segment.bytes": str(16 * 1024 * 1024),
+            "segment.ms": "600000",
+            # So that how old a progress record is, is told by one clock.
+            "message.timestamp.type": "LogAppendTime",
+        },
     )
 
 
@@ -149,6 +157,8 @@ def wait_for_topics(
             tell_s += _TELL_S[1]
     if question.failed is not None:
         raise question.failed
+    if question.found is not None:
+        answered(client_log)
     return question.found
 
 

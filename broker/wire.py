@@ -24,6 +24,15 @@ from broker.times import parse_time
 NAME_LENGTH_MAX: Final = 256
 """Characters in a thing, a quantity or an id: they become Kafka keys and database tags."""
 
+QUANTITIES_MAX: Final = 10_000
+"""Quantities of one event: each becomes a record of its own, which takes a kilobyte of memory while it is sent."""
+
+COPIES_MAX: Final = 64
+"""How many times its own bytes an event may make of its ``Thing`` and ``id``, which are copied into each record."""
+
+REFUSED_MAX: Final = 16
+"""Quantities of one event that become dead letters of their own; where there are more, one letter holds them all."""
+
 RECORD_BYTES_MAX: Final = 64 * 1024
 """Bytes of one data record: far above any honest one, and two of them fit into one result."""
 

@@ -18,7 +18,9 @@ NO_PACKET: Final = 0
 
 
 class Ticket:
-    """A message that was taken: its packet id, its bytes, and how many of its records Kafka still owes."""
+    """A message that was taken: its packet id, the bytes that its records take in memory, and how many of them Kafka
+    still owes.
+    """
 
     __slots__ = ("packet_id", "records_owed", "size_bytes")
 
@@ -42,7 +44,7 @@ class Ledger:
 
     @property
     def size_bytes(self) -> int:
-        """Of all these messages."""
+        """Of the records of all these messages."""
         return self._bytes
 
     @property
@@ -51,7 +53,7 @@ class Ledger:
         return len(self._tickets) >= self._messages_max or self._bytes >= self._bytes_max
 
     def take(self, packet_id: int, size_bytes: int, records: int) -> Ticket:
-        """Enter a message that goes to Kafka as ``records`` > 0 records."""
+        """Enter a message that goes to Kafka as ``records`` > 0 records of ``size_bytes``."""
         if records < 1:
             message = "a message that owes no record would never be confirmed"
             raise ValueError(message)

@@ -8,6 +8,9 @@ An event is one JSON object: ``{"Thing": "R0815", "Timestamp": 1554096460415, "i
 
 The honest event is decoded once into plain values; whatever looks odd there is read again, member by member,
 from its exact text. So the common way is quick, and the careful way alone decides what is refused and why.
+
+What an event becomes is linear in its bytes: its names and its time have bounded lengths, and so has what they come
+to in all of its records (`COPIES_MAX`); beyond `REFUSED_MAX` bad quantities one dead letter stands for all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +23,17 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, parse_time
-from broker.wire import BRACKETS_MAX, NAME_LENGTH_MAX, Record, Rejected, reject
+from broker.wire import (
+    BRACKETS_MAX,
+    COPIES_MAX,
+    NAME_LENGTH_MAX,
+    QUANTITIES_MAX,
+    REFUSED_MAX,
+    Record,
+    Rejected,
+    encode,
+    reject,
+)
 
 THING: Final = "Thing"
 TIME: Final = "Timestamp"
@@ -31,6 +44,9 @@ REASON_LENGTH_MAX: Final = 500
 
 _EXACT_INT_MAX: Final = 2**53
 """Beyond it an integer goes the careful way, which forwards it as the float64 that all readers make of it."""
+
+_COPY_BYTES_MAX: Final = 10
+"""Bytes that a character of ``Thing`` has at most in a record: six in an escape, four in the key."""
 
 _SHOWN_LENGTH_MAX: Final = 60
 _STRANGE_TYPES: Final = {
@@ -114,7 +130,9 @@ class Parser:
             or not 0 < len(thing) <= NAME_LENGTH_MAX
             or not 0 < len(identity) <= NAME_LENGTH_MAX
             or not self._time_min <= time <= self._time_max
-            or not fields
+            or not 0 < len(fields) <= QUANTITIES_MAX
+            # An upper bound; the careful way counts exactly.
+            or len(fields) * (len(thing) + len(identity) + 1) * _COPY_BYTES_MAX > COPIES_MAX * len(payload)
         ):
             return None
         records = []
@@ -133,21 +151,21 @@ class Parser:
             thing = _name(texts, THING)
             identity = _name(texts, IDENTITY)
             time, time_ns = self._time(texts)
+            _refuse_too_much(len(texts) - len((THING, TIME, IDENTITY)), thing, identity, len(payload))
         except UnusableError as error:
             return Parsed("", 0, [], [Refusal(payload, _short(str(error)))])
         records: list[Record] = []
-        refusals: list[Refusal] = []
+        reasons: dict[str, str] = {}
         for name, text in texts.items():
             if name in (THING, TIME, IDENTITY):
                 continue
             try:
                 records.append(Record(thing, _quantity_name(name), time, _number(name, text), identity))
             except UnusableError as error:
-                part = _part_of_event(texts, name)
-                refusals.append(Refusal(part, _short(str(error)), _identity_of_part(payload, name)))
-        if not records and not refusals:
+                reasons[name] = _short(str(error))
+        if not records and not reasons:
             return Parsed("", 0, [], [Refusal(payload, "the event has no quantity")])
-        return Parsed(thing, time_ns, records, refusals)
+        return Parsed(thing, time_ns, records, _refusals_of_parts(payload, texts, reasons))
 
     def _time(self, texts: dict[str, bytes]) -> tuple[Any, int]:
         """The time as it is to be forwarded, exactly as given (int, str, or the Raw text of a decimal), and
@@ -170,8 +188,38 @@ class Parser:
 
 
 def dead_letter(refusal: Refusal, mqtt_topic: str) -> Rejected:
-    """The dead letter of a refusal."""
-    return reject(refusal.value, refusal.reason, source="connector", topic=mqtt_topic, identity=refusal.identity)
+    """The dead letter of a refusal. Of a topic, which may have 65,535 bytes, it shows the first characters."""
+    topic = mqtt_topic if len(mqtt_topic) <= NAME_LENGTH_MAX else mqtt_topic[:NAME_LENGTH_MAX] + "..."
+    return reject(refusal.value, refusal.reason, source="connector", topic=topic, identity=refusal.identity)
+
+
+def _refuse_too_much(quantities: int, thing: str, identity: str, payload_bytes: int) -> None:
+    """Raise `UnusableError` for an event whose records would be out of all proportion to it."""
+    if quantities > QUANTITIES_MAX:
+        message = f"the event has {quantities} quantities, more than {QUANTITIES_MAX}"
+        raise UnusableError(message)
+    copied = quantities * (len(encode(thing)) + len(thing.encode()) + len(encode(identity)))
+    if copied > COPIES_MAX * payload_bytes:
+        message = (
+            f"{THING} and {IDENTITY} in each of {quantities} records come to {copied} bytes, more than {COPIES_MAX} "
+            f"times the event's {payload_bytes}: shorten them, or send fewer quantities in one event"
+        )
+        raise UnusableError(message)
+
+
+def _refusals_of_parts(payload: bytes, texts: dict[str, bytes], reasons: dict[str, str]) -> list[Refusal]:
+    """A refusal for each quantity that has a reason; one for all of them where they are many."""
+    if not reasons:
+        return []
+    if len(reasons) > REFUSED_MAX:
+        first = next(iter(reasons.values()))
+        reason = f"{len(reasons)} quantities of the event cannot be used, more than {REFUSED_MAX}; the first: {first}"
+        return [Refusal(payload, _short(reason))]
+    digest = hashlib.sha256(payload).hexdigest()
+    return [
+        Refusal(_part_of_event(texts, name), reason, _identity_of_part(digest, name))
+        for name, reason in reasons.items()
+    ]
 
 
 def _members(payload: bytes) -> dict[str, bytes]:
@@ -260,10 +308,10 @@ def _part_of_event(texts: dict[str, bytes], name: str) -> bytes:
     return b"{" + b",".join(members) + b"}"
 
 
-def _identity_of_part(payload: bytes, name: str) -> str:
+def _identity_of_part(digest: str, name: str) -> str:
     if len(name) > NAME_LENGTH_MAX:
         name = f"{name[:NAME_LENGTH_MAX]}...{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-    return f"mqtt:{hashlib.sha256(payload).hexdigest()[:32]}:{name}"
+    return f"mqtt:{digest[:32]}:{name}"
 
 
 def _shown(value: str | bytes) -> str:

@@ -28,7 +28,7 @@ def tell(teller: Teller, progress: Progress, ledger: Ledger, session: MqttSessio
     counter("lsb_connector_mqtt_losses", "Connections to MQTT that broke or failed.", lambda: progress.losses)
     gauge("lsb_connector_mqtt_connected", "1 while there is a connection to MQTT.", lambda: session.is_welcome)
     gauge("lsb_connector_unacknowledged_events", "Events that MQTT is not told of yet.", lambda: len(ledger))
-    gauge("lsb_connector_unacknowledged_bytes", "The bytes of these.", lambda: ledger.size_bytes)
+    gauge("lsb_connector_unacknowledged_bytes", "The memory that the records of these take.", lambda: ledger.size_bytes)
     teller.why_unready = lambda: "" if session.is_welcome else f"there is no connection to MQTT at {session.address}"
 
 

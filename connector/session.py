@@ -36,6 +36,9 @@ CONNECT_TIMEOUT_S: Final = 2.5
 _MESSAGES_A_TURN: Final = 500
 """Enough to spread the costs of a turn, little enough that acknowledgements flow steadily."""
 
+_BYTES_A_TURN: Final = 256 * 1024
+"""Of payloads, however few messages they are: what becomes of them takes time, and signs of life go in between."""
+
 _GOODBYE_S: Final = 1.0
 _READ_BYTES: Final = 65_536
 _LOOK_S: Final = 0.05
@@ -132,11 +135,13 @@ class MqttSession:
     def receive(self) -> list[Message]:
         """The messages that have arrived, in order. Raises `SessionLostError` or `SessionRefusedError`."""
         client = self._client
-        while client is not None and len(self._arrived) < _MESSAGES_A_TURN:
+        size_bytes = sum(len(message.payload) for message in self._arrived)
+        while client is not None and len(self._arrived) < _MESSAGES_A_TURN and size_bytes < _BYTES_A_TURN:
             before = len(self._arrived)
             self._read(client)
             if len(self._arrived) == before:
                 break
+            size_bytes += sum(len(message.payload) for message in self._arrived[before:])
         messages, self._arrived = self._arrived, []
         return messages
 

@@ -37,8 +37,8 @@ class ConnectorSettings(Section):
     (10,000/s * 0.1 s = 1,000)."""
 
     in_flight_bytes_max: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024, le=4 * 1024**3)
-    """Bytes of messages taken and not yet acknowledged: 1 MiB to 4 GiB, default 64 MiB. Beyond it nothing more
-    is read from the connection. It bounds the memory where messages are large."""
+    """Memory for messages taken and not yet acknowledged: the bytes of their records and 1 KiB for each record, from
+    1 MiB to 4 GiB, default 64 MiB. Beyond it nothing more is read from the connection."""
 
     linger: Annotated[Duration, duration_between("0s", "10s")] = parse_duration("10ms")
     """How long a record waits for others to share a batch to Kafka with: 0 to 10 s, default 10 ms. Longer

@@ -1,8 +1,9 @@
 """InfluxDB through its client library: one write, and what each answer means.
 
 Sorts the many ways a write may fail into the four that matter to the writer, drawn below. What is to be
-done about them is the writer's; that an answer of 400 or 422 blames the points is believed only where it is
-InfluxDB's own, for a proxy or a wrong port answers 400 as well and then no point is to blame.
+done about them is the writer's; that an answer of 400 or 422 blames the points is believed only where it says
+in its headers that it is InfluxDB's own, for a gateway or a wrong port answers 400 as well, in JSON too, and then no
+point is to blame.
 
     WriteError
       RefusedError   some points of the body will never be taken; the others may or may not have been written
@@ -34,6 +35,9 @@ _TOO_LARGE: Final = 413
 _PASSING: Final = frozenset({0, 408, 429})
 """No answer at all (a broken TLS connection), too slow, too many requests."""
 _SERVER_ERRORS: Final = 500
+_OWN: Final = ("X-Influxdb-Version", "X-Platform-Error-Code")
+"""Headers by which InfluxDB's answers are known: 1.8 and 2.x send the first, all of 2.x the second with an error."""
+
 _REASON_LENGTH_MAX: Final = 2_000
 """Characters of the database's message that are kept: it repeats each line that it could not read."""
 
@@ -42,6 +46,11 @@ _WAYS_OUT: Final = {
     403: "the user or token may not write there: grant it, or check influxdb.token and influxdb.bucket",
     404: "create the database, or check influxdb.url and influxdb.bucket",
 }
+
+_ADDRESS: Final = "is influxdb.url the address of InfluxDB, and its scheme (http, https) right?"
+_NOT_ITS_OWN: Final = (
+    f"the answer does not say that InfluxDB gave it ({_OWN[0]}): {_ADDRESS} A gateway in between must let that pass"
+)
 
 
 class WriteError(Exception):
@@ -57,7 +66,11 @@ class RefusedError(WriteError):
 
 
 class TooLargeError(WriteError):
-    """More bytes than the database takes in one request."""
+    """More bytes than the database takes in one request; ``is_own``: it says so itself, and no gateway before it."""
+
+    def __init__(self, reason: str, *, is_own: bool = True) -> None:
+        super().__init__(reason)
+        self.is_own = is_own
 
 
 class UnavailableError(WriteError):
@@ -119,20 +132,21 @@ class InfluxDatabase:
 
 def _meaning(error: ApiException, bucket: str, url: str) -> WriteError:
     status = error.status or 0
-    own, text = _own_message(error)
+    text = _message(error)
     reason = text[:_REASON_LENGTH_MAX]
-    if status in _BLAMES_POINTS and own:
+    is_own = any(name in (error.headers or ()) for name in _OWN)
+    if status in _BLAMES_POINTS and is_own:
         return RefusedError(reason, _dropped(text))
     if status == _TOO_LARGE:
-        return TooLargeError(reason)
+        return TooLargeError(f"HTTP {status} from {url}: {reason}", is_own=is_own)
     if status in _PASSING or status >= _SERVER_ERRORS:
         return UnavailableError(f"HTTP {status}: {reason}", _retry_after_s(error))
-    way_out = _WAYS_OUT.get(status, "is influxdb.url the address of InfluxDB, and its scheme (http, https) right?")
+    way_out = _WAYS_OUT.get(status, _NOT_ITS_OWN if not is_own else _ADDRESS)
     return MisconfiguredError(f"HTTP {status} from {url}, bucket {bucket}: {reason}; {way_out}")
 
 
-def _own_message(error: ApiException) -> tuple[bool, str]:
-    """Whether the answer is InfluxDB's own (JSON with ``error`` or ``message``), and its text."""
+def _message(error: ApiException) -> str:
+    """What the answer says: the text of ``error`` or ``message`` in JSON, as InfluxDB writes it, or its body."""
     body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
     try:
         answer = json.loads(body)
@@ -141,8 +155,8 @@ def _own_message(error: ApiException) -> tuple[bool, str]:
     if isinstance(answer, dict):
         for name in ("message", "error"):
             if isinstance(answer.get(name), str):
-                return True, answer[name]
-    return False, body.strip() or str(error.reason)
+                return str(answer[name])
+    return body.strip() or str(error.reason)
 
 
 def _dropped(message: str) -> int | None:

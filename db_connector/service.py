@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from broker.client_log import client_logger
+from broker.client_log import answered, client_logger
 from broker.metrics import Teller
 from broker.wire import decode_joined
 from db_connector.letters import SOURCE, DeadLetters
@@ -48,6 +48,7 @@ STOP_S: Final = 3.0
 """Seconds after a signal in which an acknowledgement is still waited for; an end takes 5 s at most."""
 
 _END_OF_PARTITION: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's own codes are named so
+_KAFKA_LOG: Final = client_logger("db_connector.librdkafka")
 _FATAL: Final = KafkaError._FATAL  # noqa: SLF001 - as above
 _OFFSET_NOT_THERE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - as above
 
@@ -112,6 +113,13 @@ class Service:
         self._has_given_up = False
         self._acknowledged: dict[int, int] = {}
         self._sent: dict[int, int] = {}
+        self._next: dict[int, int] = {}
+        """Up to where each partition was read."""
+        self._again: dict[int, float] = {}
+        """Partitions with an error behind that, and when they are read again; until then nothing of them is taken.
+
+        The library may go on at an offset that is nowhere, so what it says of them meanwhile is not believed either.
+        """
         self._commits_open = 0
         self._early: list[Message] = []
         self._paused = False
@@ -139,7 +147,7 @@ class Service:
 
     def _make_consumer(self) -> Consumer:
         config = {**_consumer_config(self._settings), "on_commit": self._committed}
-        return Consumer(config, logger=client_logger("db_connector.librdkafka"))
+        return Consumer(config, logger=_KAFKA_LOG)
 
     def _subscribe(self) -> None:
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
@@ -160,7 +168,7 @@ class Service:
         log.warning("the group knows another member as instance %r; joining anew", self._own.instance)
         self._close()
         # What is on its way to the database is written, and not acknowledged: it is read again.
-        for state in (self._epochs, self._acknowledged, self._sent, self._early):
+        for state in (self._epochs, self._acknowledged, self._sent, self._next, self._again, self._early):
             state.clear()
         self._commits_open, self._paused = 0, False
         self._consumer = self._make_consumer()
@@ -179,6 +187,7 @@ class Service:
         if self._paused:
             self._consumer.resume(self._consumer.assignment())
             self._paused = False
+        self._go_back()
         early, self._early = self._early, []
         results = self._read(early + self._consumer.consume(self._own.batch_records, self._own.linger / 1e9))
         self.progress.results += len(results.lines) + len(results.unsayable)
@@ -197,15 +206,16 @@ class Service:
                 self._judge(error, partition)
                 continue
             epoch = self._epochs.get(-1 if partition is None else partition)
-            if partition is None or offset is None or epoch is None:
+            if partition is None or offset is None or epoch is None or partition in self._again:
                 continue
             span = results.spans.setdefault(partition, Span(epoch))
             if error is not None:
                 # The end of a partition lies behind the last record where a transaction's marker follows it.
-                span.next_offset = offset
+                span.next_offset = self._next[partition] = offset
                 continue
             span.first = offset if span.first < 0 else span.first
             span.last, span.next_offset = offset, offset + 1
+            self._next[partition] = offset + 1
             self._convert(message, results)
         return results
 
@@ -225,7 +235,7 @@ class Service:
             results.ids.append(identity)
 
     def _judge(self, error: KafkaError, partition: int | None) -> None:
-        if error.code() == _OFFSET_NOT_THERE:
+        if error.code() == _OFFSET_NOT_THERE and partition not in self._again:
             raise KafkaFailureError(
                 f"{self._topic} partition {partition}: the committed offset of group {self._own.group} is not"
                 f" in the log ({error.str()}): results were deleted before they were written or the topic was"
@@ -235,8 +245,29 @@ class Service:
         # An event of the consumer tells so by its code; `fatal()` is not set on it.
         if error.fatal() or error.code() == _FATAL:
             raise KafkaFailureError(f"the Kafka client cannot go on: {error.str()}")
-        if self._trouble.due():
+        if partition in self._epochs:
+            # What follows may lie behind records that the client has left out (a damaged batch, for one).
+            self._again.setdefault(partition, time.monotonic() + _PATIENCE_S)
+            if self._trouble.due():
+                at = self._next[partition]
+                log.warning(
+                    "%s partition %s cannot be read at %s, trying again: %s",
+                    self._topic, partition, f"offset {at}" if at >= 0 else "its beginning", error.str(),
+                )  # fmt: skip
+        elif self._trouble.due():
             log.warning("Kafka: %s", error.str())
+
+    def _go_back(self) -> None:
+        """Read what an error stood for again, where one was met a while ago."""
+        now_s = time.monotonic()
+        for number in [number for number, due_s in self._again.items() if due_s <= now_s]:
+            # Not `seek`, which a partition refuses that has stopped for an offset behind the error.
+            place = TopicPartition(self._topic, number, self._next[number])
+            self._consumer.incremental_unassign([place])
+            self._consumer.incremental_assign([place])
+            # Read ahead before, so behind the error.
+            self._early = [message for message in self._early if message.partition() != number]
+            del self._again[number]
 
     def _settle(self, outcome: Outcome[Results], deadline: float | None = None) -> None:
         """Steps 4 and 5 for a written batch; nothing for one that was given up, nor for lost partitions.
@@ -294,6 +325,8 @@ class Service:
 
     def _committed(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         self._commits_open -= 1
+        if error is None:
+            answered(_KAFKA_LOG)
         for partition in partitions:
             if error is not None or partition.error is not None:
                 self._sent.pop(partition.partition, None)
@@ -330,6 +363,7 @@ class Service:
         self._teller.why_unready = self._why_unready
         begins = [TopicPartition(self._topic, p.partition, self._begin(p)) for p in known]
         consumer.incremental_assign(begins)
+        self._next.update({begin.partition: begin.offset for begin in begins})
         if self._paused:
             consumer.pause(begins)
         starts = ", ".join(f"{p.partition} from {p.offset if p.offset >= 0 else 'the beginning'}" for p in begins)
@@ -358,7 +392,7 @@ class Service:
         """Drop what is not acknowledged of these partitions: their next owner reads it again."""
         numbers = {partition.partition for partition in partitions}
         for number in numbers:
-            for state in (self._epochs, self._acknowledged, self._sent):
+            for state in (self._epochs, self._acknowledged, self._sent, self._next, self._again):
                 state.pop(number, None)
         self._early = [message for message in self._early if message.partition() not in numbers]
         if numbers and not self._stop.is_set():
@@ -421,6 +455,7 @@ def _consumer_config(settings: DbConnectorSettings) -> dict[str, Any]:
         enable_auto_offset_store=False,
         auto_offset_reset="error",
         enable_partition_eof=True,
+        check_crcs=True,
         partition_assignment_strategy="cooperative-sticky",
         queued_max_messages_kbytes=PREFETCH_KB,
     )

@@ -16,6 +16,7 @@ from broker.settings import (
     ServiceSettings,
     TopicSettings,
     duration_between,
+    plain_name,
 )
 from broker.times import parse_duration
 
@@ -23,12 +24,12 @@ from broker.times import parse_duration
 class ConnectorSettings(Section):
     """``[db_connector]``: how results become points, and how eagerly."""
 
-    group: str = Field(default="db_connector", pattern=r"^[a-zA-Z0-9._-]{1,200}$")
+    group: Annotated[str, plain_name(200)] = "db_connector"
     """Kafka consumer group, whose offsets tell what the database has acknowledged. Instances of one group
     share the partitions; another group writes everything again. Default: the service's name, which tools
     show."""
 
-    instance: str = Field(default="", pattern=r"^[a-zA-Z0-9._-]{0,200}$")
+    instance: Annotated[str, plain_name(200, may_be_empty=True)] = ""
     """Name of this process in the group, its own for each (``group.instance.id``): one that was killed and
     comes back under its name takes its partitions up at once. Default: none, and a new process waits for the
     ``session_timeout`` of a killed one; a process that ends properly hands its partitions over at once."""

@@ -85,7 +85,7 @@ class Writer:
         while pending:
             low, high = pending.pop()
             try:
-                self._until_answered(b"\n".join(lines[low:high]))
+                self._until_answered(b"\n".join(lines[low:high]), high - low)
             except (RefusedError, TooLargeError) as error:
                 self.is_away = False
                 if high - low == 1 or _refuses_all(error, high - low):
@@ -98,13 +98,15 @@ class Writer:
                     pending += [(middle, high), (low, middle)]
         return refusals
 
-    def _until_answered(self, body: bytes) -> None:
+    def _until_answered(self, body: bytes, points: int) -> None:
         backoff_s = self._backoff_min_s
         away_since = said = None
         while True:
             try:
                 self._database.write(body)
-            except (UnavailableError, MisconfiguredError) as error:
+            except (UnavailableError, MisconfiguredError, TooLargeError) as error:
+                if isinstance(error, TooLargeError) and (error.is_own or points > 1):
+                    raise
                 self.failures, self.is_away = self.failures + 1, True
                 now = self._clock()
                 away_since = now if away_since is None else away_since
@@ -112,7 +114,7 @@ class Writer:
                 if isinstance(error, UnavailableError) and error.retry_after_s is not None:
                     wait_s = min(max(backoff_s, error.retry_after_s), _RETRY_AFTER_MAX_S)
                 if said is None or now - said >= _SAY_AGAIN_S:
-                    level = logging.ERROR if isinstance(error, MisconfiguredError) else logging.WARNING
+                    level = logging.WARNING if isinstance(error, UnavailableError) else logging.ERROR
                     log.log(
                         level,
                         "InfluxDB takes no points for %.0f s, nothing is lost, next attempt in %.1f s: %s",

@@ -123,8 +123,14 @@ def _plan(wishes: Wishes, mistakes: list[str]) -> Plan | None:
 
 
 def _replay_arguments(wishes: Wishes, pipeline: Pipeline, events: Path) -> tuple[str, ...]:
-    # The connector's topic: nothing else tells it to the simulator.
-    found = (f"--events={events}", f"--rate={wishes.rate}", f"--topic={pipeline.connector.mqtt.topic}")
+    # The connector's topic and unit: nothing else tells them to the simulator.
+    connector = pipeline.connector
+    found = (
+        f"--events={events}",
+        f"--rate={wishes.rate}",
+        f"--topic={connector.mqtt.topic}",
+        f"--time-unit={connector.events.time_unit}",
+    )
     return (*found, "--as-recorded") if wishes.as_recorded else found
 
 

@@ -178,6 +178,7 @@ def _flow() -> list[_Panel]:
             "Late, rejected, unmatched, duplicates", "What is not in a pair.", "cps",
             ("sum(rate(lsb_joiner_late_total[1m]))", "late"),
             (f"sum({_rejected('rate', '1m')})", "rejected"),
+            ("sum(rate(lsb_joiner_function_failures_total[1m]))", "of these: joining function failed"),
             ("sum(rate(lsb_joiner_unmatched_total[1m]))", "unmatched"),
             ("sum(rate(lsb_joiner_duplicates_total[1m]))", "duplicates"),
         ),

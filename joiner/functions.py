@@ -35,6 +35,10 @@ class Columns(NamedTuple):
     id: Sequence[str]
 
 
+class UnusableValuesError(ValueError):
+    """What a function gives is no column of numbers."""
+
+
 class JoinFunction(Protocol):
     """From the two sides of n pairs to n values."""
 
@@ -79,6 +83,24 @@ BUILT_IN: Final[dict[str, JoinFunction]] = {
 NUMBER_KINDS: Final = frozenset("biufO")
 """Kinds of dtype that a function may give. numpy would also turn complex numbers, texts and dates into floats, and
 say nothing."""
+
+
+def call_function(function: JoinFunction, left: Columns, right: Columns) -> NDArray[np.float64]:
+    """What a function gives for n pairs: n values, shape (n,) or (n, 2).
+
+    Raises `UnusableValuesError` for anything else, and whatever the function raises.
+    """
+    count = len(left.result)
+    with np.errstate(all="ignore"):
+        given = np.asarray(function(left, right))
+        if given.dtype.kind not in NUMBER_KINDS:
+            message = f"it gave {given.dtype} values, not real numbers"
+            raise UnusableValuesError(message)
+        values = given.astype(np.float64)
+    if values.shape not in {(count,), (count, 2)}:
+        message = f"it gave an array of shape {values.shape} for {count} pairs"
+        raise UnusableValuesError(message)
+    return values
 
 
 def load_functions(functions: Mapping[str, str]) -> dict[str, JoinFunction]:
@@ -135,14 +157,22 @@ def _reason(error: BaseException, module: str, attribute: str) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename} line {error.lineno}: {type(error).__name__}: {error.msg}; correct it there"
     what = f"{type(error).__name__}: {error}".rstrip(": ")
-    place = _place(error)
+    place = place_of(error)
     return f"{place}: {what}; correct it there" if place else f"{what}; correct the module"
 
 
-def _place(error: BaseException) -> str:
-    """File and line where the user's program failed: not where a library noticed, if there is a choice."""
-    ours = {__file__, importlib.__file__}
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename not in ours]
+def reason_of(error: BaseException) -> str:
+    """What a function raised, or what is wrong with the values that it gave."""
+    return str(error) if isinstance(error, UnusableValuesError) else f"{type(error).__name__}: {error}"
+
+
+def place_of(error: BaseException) -> str:
+    """File and line where the user's program failed: not where a library noticed, if there is a choice.
+
+    Empty where nothing of the user's was running.
+    """
+    ours = str(Path(__file__).parent), importlib.__file__
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
     frames = [frame for frame in frames if not frame.filename.startswith("<")]
     libraries = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
     own = [frame for frame in frames if not frame.filename.startswith(libraries)]

@@ -1,8 +1,9 @@
 """A recorded events file: reading it in either order, and moving its times.
 
-An event is a line that is a JSON object with an integer `Timestamp` in ms which the pipeline can hold (1678
-to 2261). Every other line is an *odd line*: it is replayed as it is and where it is, because judging it is
-the connector's work, and a replay that hides bad lines would hide what is to be tested.
+An event is a line that is a JSON object with a `Timestamp` in any form that the pipeline takes (broker/times.py: the
+same reading as the connector's). Every other line is an *odd line*: it is replayed as it is and where it is, because
+judging it is the connector's work, and a replay that hides bad lines would hide what is to be tested. The first of them
+is told with its reason, so that a file of nothing else is noticed.
 
 A line that needs no change is passed on byte for byte. Where the time or the id has to change, only these two
 values are replaced: all others keep their very bytes (`msgspec.Raw`), so that no number is ever rounded.
@@ -15,16 +16,22 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
+
+from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, iso_text, mean_text, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-TIMESTAMP_MS_MAX = (2**63 - 1) // 1_000_000
-"""The largest distance from 1970 in ms that fits int64 ns: times beyond it cannot enter the pipeline."""
+DIGITS_MAX = 20
+"""Of a whole number that is read quickly: those of an int64, and its sign."""
+
+
+class OddLineError(ValueError):
+    """A line that is no event; `str` says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,60 +52,81 @@ class Selection:
 
 @dataclass(slots=True)
 class Survey:
-    """What a selection holds: the number of lines, the odd ones among them, and the range of times in ms."""
+    """What a selection holds: the number of lines, the odd ones among them, and the range of times in ns.
+
+    `first_odd` is the first odd line: its number in the selection, from 1, and why it is none.
+    """
 
     lines: int = 0
     odd: int = 0
-    first_ms: int | None = None
-    last_ms: int | None = None
+    first_ns: int | None = None
+    last_ns: int | None = None
+    first_odd: tuple[int, str] | None = None
 
     @property
     def events(self) -> int:
         """Lines that are events."""
         return self.lines - self.odd
 
-    @property
-    def round_ms(self) -> int:
-        """By how much a further round is later: the range and one mean step, at least 1 ms.
+    def round_ns(self, unit: str = "ms") -> int:
+        """By how much a further round is later: the range and one mean step, in whole `unit`s and at least one.
 
-        So the first time of a round lies after the last time of the round before.
+        So the first time of a round lies after the last time of the round before, and a whole number stays one.
         """
-        if self.first_ms is None or self.last_ms is None:
+        if self.first_ns is None or self.last_ns is None:
             return 0
-        span_ms = self.last_ms - self.first_ms
-        return span_ms + max(1, span_ms // max(1, self.events - 1))
+        span_ns, unit_ns = self.last_ns - self.first_ns, UNIT_NS[unit]
+        step_ns = span_ns // max(1, self.events - 1)
+        return -(-span_ns // unit_ns) * unit_ns + max(unit_ns, step_ns // unit_ns * unit_ns)
 
-    def add(self, timestamp_ms: int | None) -> None:
-        """Count one line; None is the time of an odd one."""
+    def add(self, time_ns: int) -> None:
+        """Count an event."""
         self.lines += 1
-        if timestamp_ms is None:
-            self.odd += 1
-        elif self.first_ms is None or self.last_ms is None:
-            self.first_ms = self.last_ms = timestamp_ms
+        if self.first_ns is None or self.last_ns is None:
+            self.first_ns = self.last_ns = time_ns
         else:
-            self.first_ms = min(self.first_ms, timestamp_ms)
-            self.last_ms = max(self.last_ms, timestamp_ms)
+            self.first_ns = min(self.first_ns, time_ns)
+            self.last_ns = max(self.last_ns, time_ns)
+
+    def add_odd(self, why: str) -> None:
+        """Count an odd line."""
+        self.lines += 1
+        self.odd += 1
+        if self.first_odd is None:
+            self.first_odd = self.lines, why
 
 
-class Head(msgspec.Struct):
+class Head(NamedTuple):
     """What the simulator itself reads of an event. The id may be of any type or missing."""
 
-    timestamp_ms: int = msgspec.field(name="Timestamp")
+    time_ns: int
+    is_text: bool
+    """Whether the time is ISO-8601 text, rather than a number."""
+    id: object
+
+
+class _Head(msgspec.Struct):
+    time: msgspec.Raw = msgspec.field(name="Timestamp")
     id: object = None
 
 
-_decode_head = msgspec.json.Decoder(Head).decode
+_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_text = msgspec.json.Decoder(str).decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.encode
 
 
-def read_head(line: bytes) -> Head | None:
-    """Time and id of an event; None for an odd line."""
+def read_head(line: bytes, unit: str = "ms") -> Head:
+    """Time and id of an event, a bare number being in `unit`. Raises OddLineError."""
     try:
         head = _decode_head(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    return head if -TIMESTAMP_MS_MAX <= head.timestamp_ms <= TIMESTAMP_MS_MAX else None
+        text = bytes(head.time)
+        if text[:1] == b'"':
+            return Head(parse_time(_decode_text(text), unit), is_text=True, id=head.id)
+        is_whole = len(text) <= DIGITS_MAX and text.removeprefix(b"-").isdigit()
+        return Head(parse_time(int(text) if is_whole else text, unit), is_text=False, id=head.id)
+    except (ValueError, RecursionError) as error:  # of msgspec, of UTF-8, of the time
+        raise OddLineError(str(error)) from error
 
 
 def read_lines(file: BinaryIO) -> Iterator[bytes]:
@@ -110,16 +138,19 @@ def read_lines(file: BinaryIO) -> Iterator[bytes]:
 class StreamedRecording:
     """The file's own order, read anew for each round: needs no memory whatever the size."""
 
-    def __init__(self, path: Path, selection: Selection) -> None:
+    def __init__(self, path: Path, selection: Selection, unit: str = "ms") -> None:
         self._path = path
         self._selection = selection
+        self._unit = unit
 
     def survey(self) -> Survey:
         """Read the selection once. OSError if the file cannot be read."""
         found = Survey()
         for line in self:
-            head = read_head(line)
-            found.add(None if head is None else head.timestamp_ms)
+            try:
+                found.add(read_head(line, self._unit).time_ns)
+            except OddLineError as why:
+                found.add_odd(str(why))
         return found
 
     def __iter__(self) -> Iterator[bytes]:
@@ -133,9 +164,10 @@ class SortedRecording:
     Only the order is held in memory (about 60 bytes a line), the lines are read from the file again.
     """
 
-    def __init__(self, path: Path, selection: Selection) -> None:
+    def __init__(self, path: Path, selection: Selection, unit: str = "ms") -> None:
         self._path = path
         self._selection = selection
+        self._unit = unit
         self._survey = Survey()
         self._starts = array("q")
         self._order: list[int] | None = None
@@ -143,16 +175,18 @@ class SortedRecording:
     def survey(self) -> Survey:
         """Read the selection once and find its order. OSError if the file cannot be read."""
         self._survey, self._starts = Survey(), array("q")
-        times_ms = array("q")
-        place_ms = -TIMESTAMP_MS_MAX - 1
+        times_ns = array("q")
+        place_ns = TIME_MIN_NS - 1
         with self._path.open("rb") as file:
             for line in self._selection.of(self._located(file)):
-                head = read_head(line.removesuffix(b"\n"))
-                self._survey.add(None if head is None else head.timestamp_ms)
-                place_ms = place_ms if head is None else head.timestamp_ms
-                times_ms.append(place_ms)
-        del self._starts[: len(self._starts) - len(times_ms)]  # those of the skipped lines
-        self._order = sorted(range(len(times_ms)), key=times_ms.__getitem__)
+                try:
+                    place_ns = read_head(line.removesuffix(b"\n"), self._unit).time_ns
+                    self._survey.add(place_ns)
+                except OddLineError as why:
+                    self._survey.add_odd(str(why))
+                times_ns.append(place_ns)
+        del self._starts[: len(self._starts) - len(times_ns)]  # those of the skipped lines
+        self._order = sorted(range(len(times_ns)), key=times_ns.__getitem__)
         return self._survey
 
     def __iter__(self) -> Iterator[bytes]:
@@ -184,10 +218,12 @@ class Message:
     odd: bool
 
 
-def replay_messages(recording: Recording, *, rounds: int | None, shift_ms: int, round_ms: int) -> Iterator[Message]:
+def replay_messages(
+    recording: Recording, *, rounds: int | None, shift_ns: int, round_ns: int, unit: str = "ms"
+) -> Iterator[Message]:
     """All messages of a replay.
 
-    `rounds` None means without end. All times are moved by `shift_ms`, and by `round_ms` more in every round;
+    `rounds` None means without end. All times are moved by `shift_ns`, and by `round_ns` more in every round;
     from the second round on every id gets the round's number appended (`…-2`), because one id is one event.
     Ends after a round without any line.
     """
@@ -195,22 +231,31 @@ def replay_messages(recording: Recording, *, rounds: int | None, shift_ms: int, 
         empty = True
         for line in recording:
             empty = False
-            yield rewrite(line, shift_ms=shift_ms + number * round_ms, round_number=number)
+            yield rewrite(line, shift_ns=shift_ns + number * round_ns, round_number=number, unit=unit)
         if empty:
             return
 
 
-def rewrite(line: bytes, *, shift_ms: int, round_number: int) -> Message:
-    """The message for a line: moved by `shift_ms`, with a new id from the second round (number 1) on."""
-    head = read_head(line)
-    if head is None:
+def rewrite(line: bytes, *, shift_ns: int, round_number: int, unit: str = "ms") -> Message:
+    """The message for a line: moved by `shift_ns`, with a new id from the second round (number 1) on."""
+    try:
+        head = read_head(line, unit)
+    except OddLineError:
         return Message(line, "", odd=True)
     event_id = "" if head.id is None else head.id if isinstance(head.id, str) else _encode(head.id).decode()
-    if not shift_ms and not round_number:
+    if not shift_ns and not round_number:
         return Message(line, event_id, odd=False)
     fields = _decode_fields(line)
-    fields["Timestamp"] = msgspec.Raw(_encode(head.timestamp_ms + shift_ms))
+    if shift_ns:
+        fields["Timestamp"] = msgspec.Raw(_time(head.time_ns + shift_ns, unit, is_text=head.is_text))
     if round_number and head.id is not None:
         event_id = f"{event_id}-{round_number + 1}"
         fields["id"] = msgspec.Raw(_encode(event_id))
     return Message(_encode(fields), event_id, odd=False)
+
+
+def _time(time_ns: int, unit: str, *, is_text: bool) -> bytes:
+    """A time as JSON. One that has moved out of range is a number in any case, and the connector refuses it."""
+    if is_text and TIME_MIN_NS <= time_ns <= TIME_MAX_NS:
+        return _encode(iso_text(time_ns))
+    return mean_text(time_ns, time_ns, unit).encode()

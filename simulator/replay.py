@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, TextIO
 
 from simulator.pacing import pacer_for
 from simulator.progress import Progress
-from simulator.settings import Settings, SettingsError, read_settings
+from simulator.settings import NO_EVENTS, Settings, SettingsError, read_settings
 
 try:
+    from broker.times import UNIT_NS
     from simulator.publishing import BrokerUnavailableError, Publisher
     from simulator.recording import (
         Message,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 TURN_NS_MAX = 100_000_000
 """The longest wait for the network before signals and the display are looked at again."""
+_WHY_LENGTH_MAX = 200
 FAREWELL_NS = 2_000_000_000
 """How long acknowledgements are awaited once the replay was told to stop: well within the 5 s."""
 
@@ -147,7 +149,9 @@ class Replay:
 
 
 def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> int:
-    """The command. Returns 0 if everything was sent and acknowledged, 1 if not, 2 for wrong settings."""
+    """The command. Returns 0 if everything was sent and acknowledged, 1 if not, 2 for wrong settings, and
+    `NO_EVENTS` if everything was, though not all of it were events.
+    """
     try:
         settings = read_settings(sys.argv[1:] if arguments is None else arguments, environment)
     except SettingsError as error:
@@ -171,8 +175,12 @@ def _replay(settings: Settings, stop: Stop) -> int:
     recording, survey = _open_recording(settings)
     total = None if settings.rounds is None else survey.lines * settings.rounds
     progress = Progress(sys.stderr, total)
-    if survey.odd:
-        progress.say(f"{survey.odd:,} of {survey.lines:,} lines are no events; they are sent as they are")
+    if survey.first_odd is not None:
+        number, why = survey.first_odd
+        progress.say(
+            f"{survey.odd:,} of {survey.lines:,} lines are no events; they are sent as they are, and the exit status "
+            f"will be {NO_EVENTS}. The first is line {settings.skip_first + number}: {shown(why)}"
+        )
     if not survey.lines:
         progress.say(f"no lines to send in {settings.events}")
     publisher = Publisher(settings.link, progress.say)
@@ -181,8 +189,9 @@ def _replay(settings: Settings, stop: Stop) -> int:
         messages = replay_messages(
             recording,
             rounds=settings.rounds,
-            shift_ms=shift_ms(settings.rebase, survey, time.time_ns() // 1_000_000),
-            round_ms=survey.round_ms,
+            shift_ns=shift_ns(settings.rebase, survey, time.time_ns(), settings.time_unit),
+            round_ns=survey.round_ns(settings.time_unit),
+            unit=settings.time_unit,
         )
         replay = Replay(messages, publisher, pacer_for(settings.rate_per_s), progress, Journal(file), stop)
         try:
@@ -193,16 +202,24 @@ def _replay(settings: Settings, stop: Stop) -> int:
     return _report(settings, publisher, replay, stop)
 
 
-def shift_ms(rebase: str | None, survey: Survey, now_ms: int) -> int:
-    """By how much all times move: `now` puts the first event at `now_ms`, `end` the last one."""
-    anchor_ms = {None: None, "now": survey.first_ms, "end": survey.last_ms}[rebase]
-    return 0 if anchor_ms is None else now_ms - anchor_ms
+def shift_ns(rebase: str | None, survey: Survey, now_ns: int, unit: str) -> int:
+    """By how much all times move: `now` puts the first event at `now_ns`, `end` the last one.
+
+    Less than a `unit` before that, so that whole numbers stay whole.
+    """
+    anchor_ns = {None: None, "now": survey.first_ns, "end": survey.last_ns}[rebase]
+    return 0 if anchor_ns is None else (now_ns - anchor_ns) // UNIT_NS[unit] * UNIT_NS[unit]
+
+
+def shown(why: str) -> str:
+    """A reason in a line: it may quote what the line holds."""
+    return why if len(why) <= _WHY_LENGTH_MAX and why.isprintable() else repr(why[:_WHY_LENGTH_MAX])
 
 
 def _open_recording(settings: Settings) -> tuple[Recording, Survey]:
     selection = Selection(settings.skip_first, settings.read_first)
     kind = StreamedRecording if settings.as_recorded else SortedRecording
-    recording = kind(settings.events, selection)
+    recording = kind(settings.events, selection, settings.time_unit)
     return recording, recording.survey()
 
 
@@ -229,7 +246,9 @@ def _report(settings: Settings, publisher: Publisher, replay: Replay, stop: Stop
     if settings.link.qos and publisher.window < settings.link.in_flight_max:
         parts.append(f"the broker allows {publisher.window} in flight")
     sys.stdout.write(f"simulator: {'stopped, ' if stop.requested else ''}{', '.join(parts)}\n")
-    return 1 if lost or tally.refused else 0
+    if lost or tally.refused:
+        return 1
+    return NO_EVENTS if replay.odd else 0
 
 
 @contextmanager

@@ -26,7 +26,11 @@ examples:
   BROKER_HOST=broker MQTT_USERNAME=line4 MQTT_PASSWORD_FILE=secret python -m simulator --ca-file ca.pem
 
 Every flag has an environment variable (named above); a flag wins. Exit status: 0 everything was sent and
-acknowledged, 1 it was not, 2 wrong settings. Ctrl-C or SIGTERM ends within 5 s and tells how far it came."""
+acknowledged, 1 it was not, 2 wrong settings, 3 everything was, but some lines are no events: they were sent as they
+are, and the first is told with its reason. Ctrl-C or SIGTERM ends within 5 s and tells how far it came."""
+
+NO_EVENTS = 3
+"""The exit status of a replay that went well, of lines some of which are no events."""
 
 IN_FLIGHT_MAX = 65_535
 """MQTT counts messages in flight with 16 bits."""
@@ -72,6 +76,7 @@ class Settings:
     skip_first: int
     rounds: int | None
     as_recorded: bool
+    time_unit: str
     rebase: str | None
     journal: Path | None
     connect_timeout_s: float
@@ -138,6 +143,7 @@ def _settings(values: Mapping[str, Any], password: str | None) -> Settings:
         skip_first=values["skip_first"],
         rounds=1 if loop is None else loop or None,
         as_recorded=values["as_recorded"],
+        time_unit=values["time_unit"],
         rebase=values["rebase"],
         journal=values["journal"],
         connect_timeout_s=values["connect_timeout"],
@@ -316,6 +322,14 @@ _OPTIONS = (
         "the file's own order, not that of event time",
         "1|0",
         const="1",
+    ),
+    _Option(
+        "--time-unit",
+        "TIME_UNIT",
+        "ms",
+        _choice("s", "ms", "us", "ns"),
+        "of times that are bare numbers, as events.time_unit",
+        "s|ms|us|ns",
     ),
     _Option(
         "--rebase",

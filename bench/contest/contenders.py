@@ -15,6 +15,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
+from bench.contest.expected import NO_WINDOW, Window
 from bench.contest.workloads import Workload
 from bench.kafka import BATCH
 from bench.peers import environments
@@ -27,6 +28,10 @@ from joiner.run.state_log import read_state
 ROOT: Final = Path(__file__).parents[2]
 PEERS: Final = ROOT / "bench" / "peers"
 CACHE: Final = Path(".lsb")
+
+
+SPARK_LATENESS_MS: Final = 10_000
+"""Spark reads the partitions to different times, and has one watermark for all."""
 
 
 class NotHereError(Exception):
@@ -66,9 +71,11 @@ class Job:
 class Contender:
     """One who takes part.
 
-    ``commands``: its processes, side by side. ``has_window``: its results depend on the width. ``topics``: 2, where
+    ``commands``: its processes, side by side. ``has_window``: its results depend on the width; ``widths``: its window
+    is one of a grid, so many widths wide; ``gives_window``: it writes every pair of its window. ``topics``: 2, where
     each side must have its own. ``held``: what it holds when it is through. ``patience``: how many times as long as the
-    others it may take. ``variants``: other settings, to be tried.
+    others it may take. ``waits_ms``: event time that must pass before a result comes. ``variants``: other settings, to
+    be tried.
     """
 
     name: str
@@ -76,10 +83,17 @@ class Contender:
     commands: Callable[[Job], list[list[str]]]
     lacks: str = ""
     has_window: bool = False
+    widths: int = 1
+    gives_window: bool = False
     topics: int = 1
     held: Callable[[Job], dict[str, float]] = lambda _: {}
     patience: float = 1.0
+    waits_ms: int = 0
     variants: tuple[Contender, ...] = ()
+
+    def window(self, width_ms: int) -> Window:
+        """What it can find, with a window of so many ms to each side."""
+        return Window(self.widths * width_ms, is_grid=self.widths > 1) if self.has_window else NO_WINDOW
 
     @property
     def slug(self) -> str:
@@ -146,8 +160,7 @@ class _Script:
         start = self._start()
         more: list[str] = []
         if self.takes_lateness:
-            # Spark reads the partitions to different times, and has one watermark for all.
-            more += ["--lateness-ms", str(job.lateness_ms + (10_000 if self.is_spark else 0))]
+            more += ["--lateness-ms", str(job.lateness_ms + (SPARK_LATENESS_MS if self.is_spark else 0))]
         more += ["--width-ms", str(self.widths * job.width_ms)] if self.has_window else []
         more += self.for_latency if job.is_for_latency else ()
         base = [*start, job.kafka.bootstrap_servers, job.data, job.out, "--partitions", str(PARTITIONS)]
@@ -169,6 +182,8 @@ def _of_script(
     *given: str,
     lacks: str,
     topics: int = 1,
+    gives_window: bool = False,
+    waits_ms: int = 0,
     tried: dict[str, tuple[str, ...]] | None = None,
 ) -> Contender:
     """A peer. ``tried``: the settings beside the best ones, by what they are called."""
@@ -177,7 +192,17 @@ def _of_script(
         def commands(job: Job) -> list[list[str]]:
             return [script.command(job, *settings)]
 
-        return Contender(name, what, commands, lacks, script.has_window, topics=topics)
+        return Contender(
+            name,
+            what,
+            commands,
+            lacks,
+            has_window=script.has_window,
+            widths=script.widths,
+            gives_window=gives_window,
+            topics=topics,
+            waits_ms=waits_ms,
+        )
 
     variants = [contender(f"{name}: {one}", *given, *settings) for one, settings in (tried or {}).items()]
     return replace(contender(name, *given), variants=tuple(variants))
@@ -185,19 +210,27 @@ def _of_script(
 
 _WINDOW: Final = "neighbours farther apart than its window; pairs with everything within"
 
+_NEIGHBOURS: Final = "pairs that are no neighbours, such as all within an interval"
+
 OURS: Final = (
-    Contender("plain process", "joiner run", _joiner, held=_held),
-    Contender("two processes", "joiner run, twice", lambda job: _joiner(job, processes=2), held=_held),
-    Contender("Spark stage", "joiner spark, local[2]", lambda job: _joiner(job, command="spark"), held=_held),
+    Contender("plain process", "joiner run", _joiner, _NEIGHBOURS, held=_held),
+    Contender("two processes", "joiner run, twice", lambda job: _joiner(job, processes=2), _NEIGHBOURS, held=_held),
+    Contender(
+        "Spark stage", "joiner spark, local[2]", lambda job: _joiner(job, command="spark"), _NEIGHBOURS, held=_held
+    ),
     Contender(
         "Spark stage, one core",
         "joiner spark, local[1]",
         lambda job: _joiner(job, command="spark", cores=1),
+        _NEIGHBOURS,
         held=_held,
     ),
 )
-LIMIT: Final = Contender(
-    "pass-through", "consume, produce, commit: the limit of a Python client", _pass_through, "joins nothing"
+PASS_THROUGH: Final = Contender(
+    "pass-through",
+    "consume, produce, commit in Python, a transaction a unit, a dict a message: no limit, it could be quicker",
+    _pass_through,
+    "joins nothing",
 )
 _SPARK: Final = _Script("spark_windowed")
 SPARK_BEST: Final = _of_script(
@@ -205,6 +238,7 @@ SPARK_BEST: Final = _of_script(
     "Spark: the quickest of the trials, its query rewritten for it",
     _SPARK,
     lacks=_WINDOW,
+    gives_window=True,
     tried={
         "batches of 100,000": ("--batch", "100000"),
         "batches of 400,000": ("--batch", "400000"),
@@ -217,6 +251,7 @@ SPARK_TUNED: Final = _of_script(
     _SPARK,
     *("--settings", "tuned"),
     lacks=_WINDOW,
+    gives_window=True,
     tried={
         "batches of 100,000": ("--batch", "100000"),
         "batches of 400,000": ("--batch", "400000"),
@@ -230,6 +265,7 @@ SPARK_DEFAULT: Final = replace(
         _SPARK,
         *("--settings", "default", "--batch", "50000"),
         lacks=_WINDOW,
+        gives_window=True,
     ),
     patience=2.5,
 )
@@ -243,6 +279,7 @@ PEERS_OF_OTHERS: Final = (
         replace(_SPARK, widths=2),
         *("--variant", "tumbling"),
         lacks=f"{_WINDOW}; neighbours across a border of the grid",
+        gives_window=True,
     ),
     _of_script(
         "Spark range join, nearest kept",
@@ -256,12 +293,14 @@ PEERS_OF_OTHERS: Final = (
         "Spark: transformWithState",
         _Script("spark_asof", has_window=False),
         lacks="neighbours of right records alone",
+        waits_ms=SPARK_LATENESS_MS,
     ),
     _of_script(
         "Flink interval join",
         "Flink SQL, exactly once",
         _Script("flink_interval", for_latency=("--variant", "checkpoint-200ms")),
         lacks=_WINDOW,
+        gives_window=True,
         tried={name: ("--variant", name) for name in ("rocksdb", "not-aligned", "parallelism-2")},
     ),
     _of_script(
@@ -284,8 +323,9 @@ PEERS_OF_OTHERS: Final = (
         "Pathway: interval_join, with nothing that outlives the process",
         _Script("pathway_join", takes_lateness=False),
         lacks=f"{_WINDOW}; exactly once, and state that is kept, without a licence",
+        gives_window=True,
     ),
 )
-CONTENDERS: Final = {one.name: one for one in (*OURS, LIMIT, *PEERS_OF_OTHERS)}
+CONTENDERS: Final = {one.name: one for one in (*OURS, PASS_THROUGH, *PEERS_OF_OTHERS)}
 CORE: Final = ("plain process", "Spark stage", SPARK_BEST.name)
 """Those who run on every workload."""

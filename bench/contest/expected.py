@@ -7,8 +7,9 @@ the end would make certain may be there or not. Pairs are single integers: left 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,46 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 NOTHING: Final = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a windowed join can find: pairs at most ``width_ms`` apart; with ``is_grid`` those in one window of a grid.
+
+    Width 0 is no window.
+    """
+
+    width_ms: int = 0
+    is_grid: bool = False
+
+    def holds(self, one_ms: Ints, other_ms: Ints) -> NDArray[np.bool_]:
+        """Which pairs of times can be found."""
+        if not self.width_ms:
+            return np.ones(len(one_ms), dtype=bool)
+        if self.is_grid:
+            return np.asarray(one_ms // self.width_ms == other_ms // self.width_ms)
+        return np.asarray(np.abs(one_ms - other_ms) <= self.width_ms)
+
+    def holds_all(self, workload: Workload, left: Ints, right: Ints) -> bool:
+        """Whether all these pairs of rows are in it."""
+        is_same = workload.thing[left] == workload.thing[right]
+        return bool((is_same & self.holds(workload.time_ms[left], workload.time_ms[right])).all())
+
+    def count(self, workload: Workload) -> int:
+        """How many pairs of a workload, neighbours or not, are in the window: all that such a join writes."""
+        first_ms = int(workload.time_ms.min())
+        time_ms = workload.time_ms - first_ms + first_ms % self.width_ms
+        reach = 0 if self.is_grid else self.width_ms
+        if self.is_grid:
+            time_ms //= self.width_ms
+        # Things lie one behind the other, farther apart than the window reaches.
+        places = workload.thing * (int(time_ms.max()) + 2 * reach + 1) + time_ms
+        left, right = (np.sort(places[workload.side == side]) for side in (0, 1))
+        before = np.searchsorted(right, left - reach, side="left")
+        return int((np.searchsorted(right, left + reach, side="right") - before).sum())
+
+
+NO_WINDOW: Final = Window()
 
 
 @dataclass(frozen=True)
@@ -62,6 +103,17 @@ class Comparison:
         """The share of the neighbours that was found."""
         return self.found / self.expected if self.expected else float("nan")
 
+    def shows_all(self, held: int | None) -> bool:
+        """Whether nothing can be outstanding: every neighbour is there, or all ``held`` pairs of the window are."""
+        return has_all(asdict(self) | {"held": held})
+
+
+def has_all(found: Mapping[str, Any]) -> bool:
+    """The same of the figures of a run. A count of results alone shows nothing: they may be no neighbours."""
+    has_neighbours = found.get("reached") == 1 and found.get("missing") == 0
+    held = found.get("held")
+    return has_neighbours or (held is not None and found["results"] - found["double"] == held)
+
 
 def expect(workload: Workload) -> Expected:
     """Judge a workload."""
@@ -96,11 +148,14 @@ def _neighbours(workload: Workload, one: Ints, other: Ints, direction: str) -> t
     return joined["row"].to_numpy(np.int64), joined["found"].to_numpy(np.int64)
 
 
-def compare(expected: Expected, left: Ints, right: Ints, settled: int | None = None) -> Comparison:
+def compare(
+    expected: Expected, left: Ints, right: Ints, settled: int | None = None, window: Window = NO_WINDOW
+) -> Comparison:
     """Judge results, each of a left and a right row, up to the row that was reached in each partition.
 
-    ``settled``: of a run that was cut short; so many results, the first ones, say how far it came, with each thing by
-    itself, as nobody has to bring the things of a partition in turn. The others only have to be right.
+    ``settled``: of a run that was cut off; so many results, the first ones, say how far it came, with each thing by
+    itself, as nobody has to bring the things of a partition in turn. The others only have to be right. ``window``: of
+    the join; that it has read everything is seen from the last neighbours that its window holds.
     """
     workload, rows = expected.workload, len(expected.workload)
     group = workload.partition if settled is None else workload.thing
@@ -108,8 +163,11 @@ def compare(expected: Expected, left: Ints, right: Ints, settled: int | None = N
     later = np.maximum(left, right)[:settled]
     np.maximum.at(reach, group[later], later)
     # Behind the last row that completes a pair nothing can show how far it came.
-    np.maximum.at(last, group[expected.later], expected.later)
-    reach = np.where(reach >= last, rows, reach)
+    visible = expected.later[window.holds(*(workload.time_ms[side] for side in np.divmod(expected.pairs, rows)))]
+    np.maximum.at(last, group[visible], visible)
+    is_done, is_silent = reach >= last, last < 0
+    # Of a group without any such neighbours, how far the others came says it.
+    reach = np.where(is_done & (~is_silent | is_done[~is_silent].all()), rows, reach)
     judged = expected.pairs[expected.later <= reach[group[expected.later]]]
     codes = np.unique(left * rows + right)
     found = int(np.isin(judged, codes, assume_unique=True).sum())

@@ -96,7 +96,8 @@ def climb(arena: Arena, contender: Contender, rates: Sequence[int], seconds: flo
             _receive(consumer, _WARM_UP_S)
             steps: list[dict[str, Any]] = []
             for rate in rates:
-                steps.append(_step(consumer, sender, rate, seconds) | {"settings": settings_of(contender, job)})
+                found = _step(consumer, sender, rate, seconds, drain_s(contender.waits_ms, rate))
+                steps.append(found | {"settings": settings_of(contender, job)})
                 if not steps[-1]["keeps_up"]:
                     break
             return steps
@@ -110,14 +111,24 @@ def _say(sender: subprocess.Popen[bytes], rate: int) -> None:
         sender.stdin.flush()
 
 
-def _step(consumer: Consumer, sender: subprocess.Popen[bytes], rate: int, seconds: float) -> dict[str, Any]:
-    """One rate, held so long; what is sent in its last two thirds counts, and may arrive a little later."""
+def drain_s(waits_ms: int, rate: int) -> float:
+    """How long to listen after a step: events are a ms apart, so ``waits_ms`` of event time takes as many events."""
+    return _DRAIN_S + waits_ms / rate
+
+
+def _step(
+    consumer: Consumer, sender: subprocess.Popen[bytes], rate: int, seconds: float, listen_s: float
+) -> dict[str, Any]:
+    """One rate, held so long; what is sent in its last two thirds counts, and may arrive ``listen_s`` later.
+
+    Sending goes on meanwhile: a result may need later records.
+    """
     _say(sender, rate)
     first_ns = time.time_ns() + int(seconds / 3 * 1e9)
     arrived = _receive(consumer, seconds)
     last_ns = time.time_ns()
     # Looked into only now: what arrives meanwhile must not wait for that.
-    came = _came(arrived + _receive(consumer, _DRAIN_S))
+    came = _came(arrived + _receive(consumer, listen_s))
     counted = came[(came[:, 1] >= first_ns) & (came[:, 1] <= last_ns)]
     took_ms = (counted[:, 0] - counted[:, 1]) / 1e6
     is_second = counted[:, 1] >= (first_ns + last_ns) / 2
@@ -125,6 +136,7 @@ def _step(consumer: Consumer, sender: subprocess.Popen[bytes], rate: int, second
     grew_s = np.median(halves[1]) / 1e3 - np.median(halves[0]) / 1e3 if all(map(len, halves)) else np.inf
     return {
         "rate": rate,
+        "listened_s": seconds + listen_s,
         "results": len(counted),
         "ms": quantiles_ms(took_ms),
         "max_ms": float(took_ms.max()) if len(took_ms) else None,

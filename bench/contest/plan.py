@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.contest import engine
-from bench.contest.contenders import CONTENDERS, CORE, LIMIT, OURS, SPARK_BEST, SPARK_DEFAULT, SPARK_TUNED, Contender
+from bench.contest.contenders import (
+    CONTENDERS,
+    CORE,
+    OURS,
+    PASS_THROUGH,
+    SPARK_BEST,
+    SPARK_DEFAULT,
+    SPARK_TUNED,
+    Contender,
+)
 from bench.contest.running import Limits
 from bench.contest.workloads import SEED, WORKLOADS
 
@@ -62,7 +71,7 @@ QUICK: Final = Sizes(
     latency_s=6.0,
     workloads=("recorded",),
     kinds=KINDS[:4],
-    contenders=(*CORE, LIMIT.name, FLINK, engine.NAME),
+    contenders=(*CORE, PASS_THROUGH.name, FLINK, engine.NAME),
 )
 
 
@@ -109,7 +118,7 @@ def _of_kind(kind: str, turn: int, sizes: Sizes) -> Iterator[Measurement]:
 
 def _of_workloads(turn: int, sizes: Sizes) -> Iterator[Measurement]:
     for workload in sizes.workloads:
-        for name in (*CORE, FLINK, *([LIMIT.name] if workload in KEYS else []), engine.NAME):
+        for name in (*CORE, FLINK, *([PASS_THROUGH.name] if workload in KEYS else []), engine.NAME):
             for share in sizes.shares if _has_window(name) else (0.0,):
                 yield _finding("workloads", name, workload, turn, share)
 

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.contest import engine
-from bench.contest.contenders import CONTENDERS, CORE, SPARK_BEST, SPARK_DEFAULT, SPARK_TUNED
+from bench.contest.contenders import CONTENDERS, CORE, OURS, SPARK_BEST, SPARK_DEFAULT, SPARK_TUNED
+from bench.contest.expected import has_all
 from bench.contest.latency import QUANTILES
 from bench.contest.plan import KEYS, KINDS, read
+from bench.pipeline import BUFFER_BYTES_MAX, BUFFER_RECORDS_MAX
 from bench.plot import Line, Panel, plot_dots, plot_lines
 from bench.report import table
+from joiner.run.settings import ApplicationSettings
 
 BEGIN: Final = "<!-- figures: written by python -m bench.contest, which writes them anew -->"
 END: Final = "<!-- end of the figures -->"
@@ -26,10 +29,20 @@ _ROUGH_S: Final = 3.0
 _LOOKS: Final = (*CORE, "Spark tumbling window", "Flink interval join", "pass-through", engine.NAME)
 """The lines that are in several plots."""
 
-_NEARLY: Final = 0.95
-"""Of the input."""
-
 _ROUGH: Final = f"A rate with ~ is rough: its steady part was shorter than {_ROUGH_S:.0f} s in some run."
+_CUT_OFF: Final = "cut off"
+_NOT_JUDGED: Final = "not judged"
+_VERDICTS: Final = {
+    _CUT_OFF: (
+        "A run that was *cut off* had not read its input to the end when its time was over. What had not come out by "
+        "then is not called missing; where it lacked anything of what it got through, its neighbours are not judged."
+    ),
+    _NOT_JUDGED: (
+        "A run that is *not judged* was ended too soon: by the number of its results, most of which were no "
+        "neighbours, or before its first result could come. What it would show is withdrawn until it is measured again."
+    ),
+}
+_OF_ITS_RATE: Final = ("records_per_s", "results_per_s", "steady_s", "cpu_s_per_million", "kafka_cpu_s_per_million")
 
 Found = dict[str, Any]
 Shown = Callable[[float], str]
@@ -37,6 +50,15 @@ Shown = Callable[[float], str]
 
 def write_report(results: Path, page: Path, plots: Path) -> None:
     """The plots, and the page between its markers; what stands around them stays."""
+    found, figures = read_figures(results)
+    drawn = {name: _relative(path, page) for name, path in draw(figures, plots).items()}
+    text = page.read_text() if page.is_file() else _NEW_PAGE
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(with_figures(text, figure_lines(found, figures, drawn), str(page)))
+
+
+def read_figures(results: Path) -> tuple[Found, dict[str, list[Found]]]:
+    """The files of results, and their measurements, judged and in the order of the contenders."""
     found = {kind: read(results, kind) for kind in KINDS}
     order = {name: number for number, name in enumerate([*CONTENDERS, engine.NAME])}
 
@@ -44,26 +66,35 @@ def write_report(results: Path, page: Path, plots: Path) -> None:
         # Trials have names of their own, behind those of the contenders.
         return order.get(run["contender"].partition(": ")[0], len(order))
 
-    figures = {kind: sorted(map(_judged, one["measurements"]), key=place) for kind, one in found.items()}
-    drawn = draw(figures, plots)
-    text = page.read_text() if page.is_file() else _NEW_PAGE
+    return found, {kind: sorted(map(judged, one["measurements"]), key=place) for kind, one in found.items()}
+
+
+def with_figures(text: str, lines: list[str], name: str) -> str:
+    """A page with other lines between its markers."""
     before, _, rest = text.partition(BEGIN)
     if not rest or END not in rest:
-        raise ValueError(f"{page} has no place for the figures: a line {BEGIN!r}, and later a line {END!r}")
-    lines = figure_lines(found, figures, {name: _relative(path, page) for name, path in drawn.items()})
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text("\n".join([f"{before}{BEGIN}", *lines, f"{END}{rest.partition(END)[2]}"]))
+        raise ValueError(f"{name} has no place for the figures: a line {BEGIN!r}, and later a line {END!r}")
+    return "\n".join([f"{before}{BEGIN}", *lines, f"{END}{rest.partition(END)[2]}"])
 
 
-def _judged(one: Found) -> Found:
-    """Without what cannot be known.
+def judged(one: Found) -> Found:
+    """A measurement without what it does not show, and what was ``withheld`` of it: "cut off", "not judged" or nothing.
 
-    What a run lacks that was cut short long before its end may have been on its way; Spark's stores hold no rows, as it
-    tells it, where it is not to count them.
+    Runs without ``is_quiet`` are older than that judgement: they count as through by what they found alone. Some of
+    them were ended by the number of their results. Spark's stores hold no rows, as it tells it, where it is not to
+    count them.
     """
-    is_judged = one.get("is_through", True) or one.get("complete") == 1 or one.get("reached", 0.0) > _NEARLY
-    unknown = {} if is_judged else {"complete": None}
-    return one | unknown | ({"state_rows": None} if one.get("state_rows") == 0 else {})
+    if "reason" in one:
+        return one
+    unknown: Found = {"state_rows": None} if one.get("state_rows") == 0 else {}
+    withheld = ""
+    if one["kind"] == "latency":
+        withheld = "" if one["results"] or "listened_s" in one else _NOT_JUDGED
+    elif not (has_all(one) or (one.get("is_through", True) and ("is_quiet" in one or "missing" not in one))):
+        withheld = _NOT_JUDGED if one.get("is_through") else _CUT_OFF
+        unknown |= {"complete": None, "missing": None} if one["missing"] else {}
+        unknown |= dict.fromkeys(_OF_ITS_RATE) if withheld == _NOT_JUDGED else {}
+    return one | unknown | {"withheld": withheld}
 
 
 def _relative(path: Path, page: Path) -> str:
@@ -72,9 +103,12 @@ def _relative(path: Path, page: Path) -> str:
 
 def figure_lines(found: Found, figures: dict[str, list[Found]], drawn: dict[str, str]) -> list[str]:
     """All that stands between the markers."""
+    withheld = {one.get("withheld") for measurements in figures.values() for one in measurements}
     lines = [
         "",
         "Three figures with strokes between them are minimum / median / maximum of the runs; one is all of them.",
+        _ROUGH,
+        *(f"\n{text}" for verdict, text in _VERDICTS.items() if verdict in withheld),
         *_machine(found),
     ]
     throughput = figures["throughput"]
@@ -127,6 +161,18 @@ def rate(runs: list[Found]) -> str:
     return shown(runs, "records_per_s", thousands) + (" ~" if is_rough else "")
 
 
+def _reached(runs: list[Found]) -> str:
+    """The share of the input that was got through, and what is withheld of that."""
+    withheld = sorted({one["withheld"] for one in runs if one.get("withheld")})
+    return ", ".join([shown(runs, "reached", percent), *withheld])
+
+
+def _excess(runs: list[Found]) -> str:
+    """The share of the results that are no neighbours."""
+    shares = [one | {"excess": one["excess"] / max(1, one["results"])} for one in runs if "excess" in one]
+    return shown(shares, "excess", percent)
+
+
 def thousands(value: float) -> str:
     """Of a rate."""
     return _three_digits(value / 1000)
@@ -175,7 +221,7 @@ def _throughput(measurements: list[Found]) -> list[str]:
                 len(runs),
                 rate(runs),
                 shown(runs, "results_per_s", thousands),
-                shown(runs, "reached", percent),
+                _reached(runs),
                 shown(runs, "start_s", _short),
             )
         )
@@ -193,18 +239,20 @@ def _about(workload: str, measurements: list[Found]) -> list[str]:
 def _costs(measurements: list[Found]) -> list[str]:
     rows = []
     for (name,), runs in by(measurements, "contender").items():
-        excess = [one | {"excess": one["excess"] / max(1, one["results"])} for one in runs if "excess" in one]
+        ours, theirs = (runs, []) if _is_ours(name) else ([], runs)
         rows.append(
             (
                 name,
                 shown(runs, "complete", percent),
-                shown(excess, "excess", percent),
+                _excess(runs),
                 shown(runs, "double", _whole),
                 shown(runs, "cpu_s_per_million", _short),
                 shown(runs, "kafka_cpu_s_per_million", _short),
                 shown(runs, "memory_bytes", _mega),
-                shown(runs, "state_bytes", thousands),
-                shown(runs, "state_rows", _whole),
+                shown(ours, "state_rows", _whole),
+                shown(ours, "state_bytes", thousands),
+                shown(theirs, "state_rows", _whole),
+                shown(theirs, "state_bytes", thousands),
                 shown(runs, "kafka_bytes", _mega),
             )
         )
@@ -216,8 +264,19 @@ def _costs(measurements: list[Found]) -> list[str]:
         "CPU s/million records",
         "CPU s of Kafka",
     ]
-    heads += ["memory, MB", "state on disk, kB", "records in the state", "written to Kafka, MB"]
-    return table(heads, rows) if rows else []
+    heads += ["memory, MB", "held at the end, records", "newest snapshots, kB"]
+    heads += ["largest state, records", "largest state on disk, kB", "written to Kafka, MB"]
+    return [*table(heads, rows), "", _TWO_STATES] if rows else []
+
+
+_TWO_STATES: Final = (
+    "What the joiner held at the end and the largest state of a peer are different quantities, so no ratio of them is "
+    "given. Spark counts the rows of the batch that it works on, and its batches have up to 200,000 records."
+)
+
+
+def _is_ours(name: str) -> bool:
+    return name in {one.name for one in OURS}
 
 
 RATIOS: Final = (
@@ -231,7 +290,6 @@ RATIOS: Final = (
 )
 """Whose rate, to whose, and what was hoped for."""
 _LATE_RATE: Final = 5_000
-_LITTLE_MISSED: Final = 0.99
 
 
 def _ratios(figures: dict[str, list[Found]]) -> list[str]:
@@ -245,7 +303,7 @@ def _ratios(figures: dict[str, list[Found]]) -> list[str]:
             if all(values(rates.get((name, turn), []), "records_per_s") for name in (one, other))
         ]
         rows.append((f"{one} : {other}, records/s", ratios, hoped))
-    rows += [_late_ratio(figures["latency"]), _state_ratio(figures["widths"])]
+    rows.append(_late_ratio(figures["latency"]))
     cells = [
         (what, shown([{"x": ratio} for ratio in ratios], "x", _short), hoped or _NONE, _met(ratios, hoped))
         for what, ratios, hoped in rows
@@ -270,24 +328,9 @@ def _late_ratio(measurements: list[Found]) -> tuple[str, list[float], float]:
     return f"p99 at {_LATE_RATE:,}/s, {SPARK_BEST.name} : plain process", ratios, 10
 
 
-def _state_ratio(measurements: list[Found]) -> tuple[str, list[float], float]:
-    ours = values((one for one in measurements if one["contender"] == "plain process"), "state_rows")
-    enough = [
-        one
-        for one in measurements
-        if one["contender"] == SPARK_BEST.name
-        and round(one.get("complete") or 0, 2) >= _LITTLE_MISSED
-        and "state_rows" in one
-    ]
-    narrow = min(enough, key=lambda one: one["width_ms"], default=None)
-    what = f"records in the state where 1 % are missed, {SPARK_BEST.name} : plain process"
-    return what, [narrow["state_rows"] / max(1, ours[0])] if narrow and ours else [], 10
-
-
 def _workloads(measurements: list[Found]) -> list[str]:
     rows = []
     for (workload, name, _, width_ms), runs in by(measurements, "workload", "contender", "share", "width_ms").items():
-        excess = [one | {"excess": one["excess"] / max(1, one["results"])} for one in runs if "excess" in one]
         rows.append(
             (
                 workload,
@@ -295,57 +338,64 @@ def _workloads(measurements: list[Found]) -> list[str]:
                 f"{width_ms:,}" if width_ms else _NONE,
                 rate(runs),
                 shown(runs, "complete", percent),
-                shown(excess, "excess", percent),
-                shown(runs, "state_rows", _whole),
-                shown(runs, "reached", percent),
+                _excess(runs),
+                shown(runs if _is_ours(name) else [], "state_rows", _whole),
+                _reached(runs),
             )
         )
     heads = ["workload", "", "window, ms", "thousand records/s", "neighbours found", "results that are no neighbours"]
     told = {one["workload"]: one["about"] for one in measurements if "about" in one}
     words = [f"- {name}: {about}." for name, about in told.items()]
     wide = "A window is as wide as it must be to find 99 % of the neighbours."
-    return ["", *words, "", wide, *table([*heads, "records in the state", "of the input"], rows)] if rows else []
+    return ["", *words, "", wide, *table([*heads, "held at the end, records", "of the input"], rows)] if rows else []
 
 
 def _widths(measurements: list[Found]) -> list[str]:
     rows = []
     for (name, width_ms), runs in by(measurements, "contender", "width_ms").items():
-        excess = [one | {"excess": one["excess"] / max(1, one["results"])} for one in runs]
         rows.append(
             (
                 name,
                 f"{width_ms:,}" if width_ms else "none",
                 rate(runs),
                 shown(runs, "complete", percent),
-                shown(excess, "excess", percent),
-                shown(runs, "state_rows", _whole),
-                shown(runs, "state_bytes", thousands),
-                shown(runs, "reached", percent),
+                _excess(runs),
+                _reached(runs),
             )
         )
     heads = ["", "window, ms", "thousand records/s", "neighbours found", "results that are no neighbours"]
-    heads += ["records in the state", "state on disk, kB", "of the input"]
-    return [*_about("varying gaps", measurements), *table(heads, rows)] if rows else []
+    return [*_about("varying gaps", measurements), *table([*heads, "of the input"], rows)] if rows else []
 
 
 def _latency(measurements: list[Found]) -> list[str]:
     rows = []
     for (rate, name), runs in sorted(by(measurements, "rate", "contender").items(), key=lambda item: item[0][0]):
         columns = [[{"ms": one["ms"][number]} for one in runs if one["ms"]] for number in range(len(QUANTILES))]
-        keeps = sum(one["keeps_up"] for one in runs)
-        keeps_up = "yes" if keeps == len(runs) else f"{keeps} of {len(runs)} times"
-        rows.append((f"{rate:,}", name, *(shown(column, "ms", _whole) for column in columns), keeps_up))
+        rows.append((f"{rate:,}", name, *(shown(column, "ms", _whole) for column in columns), _keeps_up(runs)))
     heads = ["records/s", "", *(f"p{quantile:g}, ms" for quantile in QUANTILES), "keeps up"]
     return table(heads, rows) if rows else []
 
 
+def _keeps_up(runs: list[Found]) -> str:
+    seen = [one["keeps_up"] for one in runs if not one["withheld"]]
+    if not seen:
+        return _NOT_JUDGED
+    return "yes" if all(seen) else f"{sum(seen)} of {len(seen)} times"
+
+
 def _recovery(measurements: list[Found]) -> list[str]:
     rows = [
-        (name, shown(runs, "recovery_s", _short), shown(runs, "missing", _whole), shown(runs, "double", _whole))
+        (
+            name,
+            shown(runs, "recovery_s", _short),
+            shown(runs, "missing", _whole),
+            shown(runs, "double", _whole),
+            _reached(runs),
+        )
         for (name,), runs in by(measurements, "contender").items()
     ]
     told = "All processes are killed with SIGKILL at a third of the results, and started again."
-    heads = ["", "s from the new start to the next new result", "neighbours missing in the end", "doubles"]
+    heads = ["", "s from the new start to the next new result", "neighbours missing", "doubles", "of the input"]
     return ["", told, *table(heads, rows)] if rows else []
 
 
@@ -364,7 +414,12 @@ def _trials(measurements: list[Found], best: list[Found]) -> list[str]:
 def _contenders() -> list[str]:
     rows = [(one.name, one.what, one.lacks or "nothing") for one in CONTENDERS.values()]
     rows.append((engine.NAME, "the engine alone, from columns to positions", "reading and writing"))
-    return table(["", "what it is", "what it cannot express, or does not do"], rows)
+    of_default = [
+        f"`{name} = {value:,}` ({value / ApplicationSettings.model_fields[name].default:.3g} times the default)"
+        for name, value in (("buffer_records_max", BUFFER_RECORDS_MAX), ("buffer_bytes_max", BUFFER_BYTES_MAX))
+    ]
+    told = f"The joiner runs with {' and '.join(of_default)}; the workload says its lateness and progress."
+    return [*table(["", "what it is", "what it cannot express, or does not do"], rows), "", told]
 
 
 def _reasons(figures: dict[str, list[Found]]) -> list[str]:
@@ -419,7 +474,6 @@ def _widths_panels(measurements: list[Found]) -> list[Panel]:
     places = sorted({one["width_ms"] for one in windowed if "reason" not in one})
     shapes: Sequence[tuple[str, str, float, str]] = (
         ("records_per_s", "thousand records/s", 1e-3, "log"),
-        ("state_rows", "records in the state", 1.0, "log"),
         ("complete", "neighbours found, %", 100.0, "linear"),
         ("excess_share", "results that are no neighbours, %", 100.0, "linear"),
     )

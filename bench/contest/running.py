@@ -1,8 +1,12 @@
 """A contender at work on a workload: started, watched from outside, stopped; then its output is read and judged.
 
 The steady part of a run is what came after a fifth of its results were there, up to the last one, by the broker's
-clock. So starting up counts for nobody, and the same rule holds for everybody. A contender that is not through when its
-time is over is judged by what it got through.
+clock. So starting up counts for nobody, and the same rule holds for everybody.
+
+A run ends when its output has been quiet for a while and its processes idle, or at a limit. Whether it was through is
+said by what is in the output, not by how much: every neighbour is there, or every pair of its window; or it ended in
+quiet, and the last neighbours that can be found are there, so that the input was read to its end. Otherwise it was cut
+off, and what it lacks may have been on its way: it is judged by what it got through.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import numpy as np
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from bench.contest.contenders import ROOT, Contender, Job
-from bench.contest.expected import Expected, compare, expect
+from bench.contest.expected import NO_WINDOW, Expected, Window, compare, expect
 from bench.contest.watching import Sample, Tree, folder_bytes, processes
 from bench.contest.workloads import make, produce, produce_sides
 from bench.pipeline import PARTITIONS, make_topic
@@ -46,7 +50,7 @@ _STATE_EVERY: Final = 8
 _BUSY: Final = 0.4
 """Cores of which a contender that is through uses less."""
 _DONE_S: Final = 1.5
-"""Quiet, with as many results as are expected."""
+"""Quiet and idle, with as many results as are to come."""
 
 
 @dataclass(frozen=True)
@@ -170,14 +174,17 @@ def throughput(arena: Arena, contender: Contender, workload: str, records: int, 
     job = arena.job(contender, topic, records, **given).of(expected.workload)
     with tidy(arena, job):
         longer = replace(limits, budget_s=limits.budget_s * contender.patience)
-        watch = Watch(arena, contender, job, longer, len(expected.pairs))
+        window = contender.window(job.width_ms)
+        held = window.count(expected.workload) if contender.gives_window else None
+        watch = Watch(arena, contender, job, longer, len(expected.pairs) if held is None else held)
         with at_work(contender, job) as tree:
-            watch.until_through(tree)
+            watch.until_ended(tree)
             ended_s = time.time()
         results = read_results(arena.kafka, job.out)
         told = _told(job, watch) | contender.held(job)
         told["kafka_bytes"] = arena.log_bytes(job)
-        return {"settings": settings_of(contender, job)} | judge(results, expected, watch, ended_s) | told
+        judged = judge(results, expected, watch, ended_s, window, held)
+        return {"settings": settings_of(contender, job)} | judged | told
 
 
 class Watch:
@@ -186,7 +193,8 @@ class Watch:
     def __init__(self, arena: Arena, contender: Contender, job: Job, limits: Limits, wanted: int) -> None:
         self.began_s = time.time()
         self.samples: list[Sample] = []
-        self.is_through = False
+        self.is_quiet = False
+        """Whether it ended because nothing more came, not at a limit."""
         self.memory_max = 0
         self.state_bytes_max = 0
         self._arena = arena
@@ -195,10 +203,11 @@ class Watch:
         self._limits = limits
         self._wanted = wanted
 
-    def until_through(self, tree: Tree, results: int | None = None, already: int = 0) -> None:
-        """Until everything is there, nothing more comes, or a limit; or until there are so many ``results``.
+    def until_ended(self, tree: Tree, results: int | None = None, already: int = 0) -> None:
+        """Until nothing more comes, or a limit; or until there are so many ``results``.
 
-        ``already``: how many of another run are there.
+        ``already``: how many of another run are there. As many results as are wanted only make the wait shorter: they
+        may be others, and a batch that is being worked on is quiet, too.
         """
         limits, count, changed_s, first_s, longest_s = self._limits, 0, time.time(), 0.0, 0.0
         wanted = self._wanted - already
@@ -215,13 +224,13 @@ class Watch:
                     return
                 quiet_s = now_s - changed_s
                 wait_s = _DONE_S if count >= wanted else max(limits.quiet_s, 1.5 * longest_s)
-                if count and quiet_s > wait_s and (count >= wanted or not self._is_busy(wait_s)):
-                    self.is_through = True
+                if count and quiet_s > wait_s and not self._is_busy(wait_s):
+                    self.is_quiet = True
                     return
                 if has_ended and quiet_s > _DONE_S:
                     if any(root.returncode for root in tree.roots):
                         raise FailedError(last_words(self._job))
-                    self.is_through = True
+                    self.is_quiet = True
                     return
                 if not count and now_s - self.began_s > limits.start_s:
                     raise FailedError(f"no result within {limits.start_s:.0f} s; {last_words(self._job)}")
@@ -285,7 +294,10 @@ class Results:
 
     def first(self, until_s: float) -> Results:
         """Those up to a moment."""
-        count = int(np.searchsorted(self.at_s, until_s, side="right"))
+        return self.first_ones(int(np.searchsorted(self.at_s, until_s, side="right")))
+
+    def first_ones(self, count: int) -> Results:
+        """So many."""
         return Results(self.left[:count], self.right[:count], self.at_s[:count])
 
 
@@ -364,34 +376,40 @@ def count_results(consumer: Consumer, topic: str) -> int:
     return sum(high for _, high in ends)
 
 
-def judge(results: Results, expected: Expected, watch: Watch, ended_s: float) -> dict[str, Any]:
-    """Rates, costs, and the comparison with what is expected."""
+def judge(
+    results: Results,
+    expected: Expected,
+    watch: Watch,
+    ended_s: float,
+    window: Window = NO_WINDOW,
+    held: int | None = None,
+) -> dict[str, Any]:
+    """Rates, costs, and the comparison with what is expected. ``held``: so many pairs are in the window."""
     everything = results
-    if not watch.is_through:
-        # What was being worked on when it was stopped is there in part: what was reached before the last pause between
-        # two advances counts.
-        results = results.first(ended_s - 1.2 * _longest_pause_s(results))
-        results = results if len(results.at_s) else everything
     if not len(results.at_s):
         raise FailedError("no result")
     is_joined = not np.array_equal(results.left, results.right)
-    settled = None if watch.is_through else len(results.at_s)
-    comparison = compare(expected, everything.left, everything.right, settled)
+    settled = settled_of(everything, expected, watch, ended_s, window, held)
+    if settled is not None:
+        results = results.first_ones(settled)
+    comparison = compare(expected, everything.left, everything.right, settled, window)
     found: dict[str, Any] = (
         asdict(comparison) if is_joined else {"rows": len(results.at_s), "results": len(results.at_s)}
     )
     found |= expected.facts | {
-        "is_through": watch.is_through,
+        "is_through": settled is None,
+        "is_quiet": watch.is_quiet,
         "withdrawn": everything.withdrawn,
         "start_s": float(everything.at_s[0]) - watch.began_s,
     }
+    found |= {} if held is None else {"held": held}
     rate = steady(results.at_s)
     if rate is not None:
         share, first_s, last_s = rate
         rows = share * found["rows"]
         if settled is not None:
             # Of what was reached, a part may have come behind the cut.
-            came = compare(expected, results.left, results.right, settled).found / max(1, comparison.found)
+            came = compare(expected, results.left, results.right, settled, window).found / max(1, comparison.found)
             rows *= came or 1.0
         own_s, kafka_s = watch.between(first_s, last_s)
         found |= {
@@ -402,6 +420,28 @@ def judge(results: Results, expected: Expected, watch: Watch, ended_s: float) ->
             "kafka_cpu_s_per_million": kafka_s / rows * 1e6,
         }
     return found | {"memory_bytes": watch.memory_max, "complete": comparison.complete if is_joined else None}
+
+
+def settled_of(
+    results: Results, expected: Expected, watch: Watch, ended_s: float, window: Window, held: int | None
+) -> int | None:
+    """None of a run that was through; of one that was cut off, how many results, the first ones, are settled.
+
+    What was being worked on when it was stopped is there in part: what was reached before the last pause between two
+    advances counts.
+    """
+    is_joined = not np.array_equal(results.left, results.right)
+    if is_joined:
+        comparison = compare(expected, results.left, results.right, window=window)
+        are_held = window.holds_all(expected.workload, results.left, results.right)
+        has_all = comparison.shows_all(held if are_held else None)
+        is_through = has_all or (watch.is_quiet and comparison.reached == 1)
+    else:
+        is_through = watch.is_quiet and len(np.unique(results.left)) == len(expected.workload)
+    if is_through:
+        return None
+    count = len(results.first(ended_s - 1.2 * _longest_pause_s(results)).at_s)
+    return count or len(results.at_s)
 
 
 def steady(at_s: NDArray[np.float64]) -> tuple[float, float, float] | None:
@@ -432,18 +472,22 @@ def recovery(arena: Arena, contender: Contender, workload: str, records: int, li
     with tidy(arena, job):
         watch = Watch(arena, contender, job, limits, len(expected.pairs))
         with at_work(contender, job) as tree:
-            watch.until_through(tree, results=len(expected.pairs) // 3)
+            watch.until_ended(tree, results=len(expected.pairs) // 3)
             tree.kill()
         with closing(make_consumer(arena.kafka, "bench")) as consumer:
             already = count_results(consumer, job.out)
         killed_s = time.time()
         watch = Watch(arena, contender, job, limits, len(expected.pairs))
         with at_work(contender, job) as tree:
-            watch.until_through(tree, already=already)
+            watch.until_ended(tree, already=already)
+            ended_s = time.time()
         results = read_results(arena.kafka, job.out)
         codes = results.left * records + results.right
         is_new = (results.at_s > killed_s) & ~np.isin(codes, codes[results.at_s <= killed_s])
         if not is_new.any():
             raise FailedError(f"nothing new after its start; {last_words(job)}")
-        comparison = asdict(compare(expected, results.left, results.right))
-        return comparison | {"recovery_s": float(results.at_s[is_new][0]) - killed_s, "is_through": watch.is_through}
+        window = contender.window(job.width_ms)
+        settled = settled_of(results, expected, watch, ended_s, window, held=None)
+        comparison = asdict(compare(expected, results.left, results.right, settled, window))
+        ended = {"is_through": settled is None, "is_quiet": watch.is_quiet}
+        return comparison | {"recovery_s": float(results.at_s[is_new][0]) - killed_s} | ended

@@ -27,9 +27,8 @@ examples:
 
 environment:
   LSB_CACHE         folder for fetched programs (default: parts in --dir)
-  LSB_MQTT_BROKER   mosquitto or nats (default: mosquitto where installed)
   LSB_INFLUXD       an influxd 1.8 to use (default: one on the path, else built with Go)
-  JAVA_HOME         the Java to run Kafka with (default: java on the path)
+  JAVA_HOME         the Java to run Kafka and the MQTT broker with (default: java on the path)
 
 exit status: 0 fine, 1 failed (status: something is not running), 2 wrong usage
 """

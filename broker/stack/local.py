@@ -2,7 +2,7 @@
 
     <folder>/stack.env             what points clients at the servers, one KEY=VALUE a line
     <folder>/stack/<server>/log    its words
-    <folder>/stack/<server>/data   its data, kept over stops (data-<kind> for the MQTT broker)
+    <folder>/stack/<server>/data   its data, kept over stops
     <folder>/parts/                fetched programs, unless $LSB_CACHE names another folder
 
 It is a library for tests as much as the thing behind the command line: see ``ephemeral_stack``.
@@ -77,7 +77,8 @@ class LocalStack:
         asked = [server for server in chosen if server.pid is None]
         problems = [problem for server in asked if (problem := server.problem()) is not None]
         if problems:
-            raise MissingPartsError(problems)
+            # Two servers may lack the same.
+            raise MissingPartsError(list(dict.fromkeys(problems)))
         with ThreadPoolExecutor(max_workers=len(chosen)) as pool:
             works = [pool.submit(self._start, server) for server in chosen]
             try:

@@ -3,10 +3,9 @@
 Fetched parts lie in one folder (``$LSB_CACHE``, else ``.lsb/parts``), each complete or not there at all: it
 is made beside its place and moved there in one step. After the first time nothing here needs a network.
 
-- Kafka: jars, by the Ivy that comes with pyspark, so no Maven is needed. Checked against the hashes in
-  templates/, because a jar from a registry is code that runs here.
-- InfluxDB 1.8 and the NATS server (the MQTT broker where mosquitto is not installed): built by ``go
-  install``, which checks its own sums.
+- Kafka and HiveMQ (the MQTT broker): jars, by the Ivy that comes with pyspark, so no Maven is needed. Checked
+  against the hashes in templates/, because a jar from a registry is code that runs here.
+- InfluxDB 1.8: built by ``go install``, which checks its own sums.
 
 Not here: starting anything; see ``servers``. Nor package sources: each tool uses the ones it is set up for.
 """
@@ -39,6 +38,13 @@ _KAFKA_DEPENDENCIES: Final = (
     # Part of Kafka's own release and not of its dependencies: without it Kafka logs nothing.
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
 )
+HIVEMQ_VERSION: Final = "2025.5"
+
+_HIVEMQ_DEPENDENCIES: Final = (
+    ("com.hivemq", "hivemq-community-edition-embedded", HIVEMQ_VERSION),
+    # Compiles templates/MqttBroker.java at its start: a Java runtime has no compiler.
+    ("org.codehaus.janino", "janino", "3.1.12"),
+)
 _SPARK_KAFKA_DEPENDENCIES: Final = (
     # The newest of each that Maven Central's mirrors have; they run with the Spark that is installed. Named one by one:
     # a connector asks for a token provider of its own version.
@@ -48,10 +54,9 @@ _SPARK_KAFKA_DEPENDENCIES: Final = (
     ("org.apache.commons", "commons-pool2", "2.13.1"),
 )
 INFLUXDB_VERSION: Final = "1.8.10"
-NATS_VERSION: Final = "2.11.10"
 
 _JAVA_MIN: Final = 17
-"""Kafka 4 asks for it."""
+"""Kafka 4 asks for it; HiveMQ is content with 11."""
 
 _FETCH_DEADLINE_S: Final = 900.0
 """A slow line needs minutes; one that hangs is not waited for."""
@@ -77,24 +82,11 @@ class Parts:
 
     def problem_kafka(self) -> str | None:
         """What keeps Kafka from starting here, with the way out."""
-        java = self.java()
-        way_out = "on Debian and Ubuntu: apt-get install openjdk-17-jre-headless; or set JAVA_HOME"
-        if java is None:
-            return f"java is missing (Kafka needs {_JAVA_MIN} or newer); {way_out}"
-        version = _java_version(java)
-        if version is not None and version < _JAVA_MIN:
-            return f"{java} is Java {version}, Kafka needs {_JAVA_MIN} or newer; {way_out}"
-        if not self._kafka_folder.is_dir() and _find_ivy() is None:
-            return "pyspark is missing, whose Ivy fetches Kafka; run: make setup"
-        return None
+        return self._problem_java(self._kafka_folder)
 
-    def problem_mqtt(self, kind: str) -> str | None:
-        """What keeps the MQTT broker ``kind`` (mosquitto, nats) from starting here, with the way out."""
-        if kind == "mosquitto":
-            if find_mosquitto() is not None:
-                return None
-            return "mosquitto is missing; on Debian and Ubuntu: apt-get install mosquitto"
-        return self._problem_go("nats-server", "mosquitto (on Debian and Ubuntu: apt-get install mosquitto)")
+    def problem_mqtt(self) -> str | None:
+        """What keeps the MQTT broker from starting here, with the way out."""
+        return self._problem_java(self._hivemq_folder)
 
     def problem_influxdb(self) -> str | None:
         """What keeps InfluxDB from starting here, with the way out."""
@@ -107,27 +99,22 @@ class Parts:
 
     def kafka(self) -> Path:
         """The folder of Kafka's jars."""
-        with self._once(self._kafka_folder) as draft:
-            if draft is not None:
-                self._say(f"kafka     fetching Apache Kafka {KAFKA_VERSION} (41 MB, under a minute)")
-                self._fetch_kafka(draft)
-        return self._kafka_folder
+        told = f"kafka     fetching Apache Kafka {KAFKA_VERSION} (41 MB, under a minute)"
+        return self._jars(self._kafka_folder, _KAFKA_DEPENDENCIES, _sums(f"kafka-{KAFKA_VERSION}"), told)
+
+    def hivemq(self) -> Path:
+        """The folder of the MQTT broker's jars."""
+        told = f"mqtt      fetching HiveMQ CE {HIVEMQ_VERSION} (104 MB, about a minute)"
+        return self._jars(self._hivemq_folder, _HIVEMQ_DEPENDENCIES, _sums(f"hivemq-{HIVEMQ_VERSION}"), told)
 
     def spark_kafka(self) -> Path:
         """The folder of the jars with which Spark reads and writes Kafka itself."""
-        sums = Path(__file__).with_name("templates") / "spark-kafka.sha256"
         told = "spark     fetching its Kafka connector (10 MB)"
-        return self.jars("spark-kafka", _SPARK_KAFKA_DEPENDENCIES, sums, told)
+        return self.jars("spark-kafka", _SPARK_KAFKA_DEPENDENCIES, _sums("spark-kafka"), told)
 
     def jars(self, name: str, dependencies: Sequence[Sequence[str]], sums: Path, told: str) -> Path:
         """The folder of these jars and no others, which are those that ``sums`` names; ``told`` before a fetch."""
-        place = self.folder / name
-        with self._once(place) as draft:
-            if draft is not None:
-                self._say(told)
-                self._fetch_jars(name, draft, dependencies, "-notransitive")
-                check_hashes(draft / "jars", sums)
-        return place / "jars"
+        return self._jars(self.folder / name, dependencies, sums, told, "-notransitive")
 
     def influxd(self) -> Path:
         """The InfluxDB server: of ``$LSB_INFLUXD``, on the path where it is a 1.8, else built."""
@@ -137,25 +124,41 @@ class Parts:
         found = _find_influxd()
         return found or self._build("influxdb", "influxd", _INFLUXDB_MODULE, "one to two minutes")
 
-    def nats(self) -> Path:
-        """The NATS server, built where it is not there yet."""
-        return self._build("mqtt", "nats-server", _NATS_MODULE, "about a minute")
-
     @property
     def _kafka_folder(self) -> Path:
         return self.folder / f"kafka-{KAFKA_VERSION}-log4j"
 
+    @property
+    def _hivemq_folder(self) -> Path:
+        return self.folder / f"hivemq-{HIVEMQ_VERSION}"
+
     def _built_folder(self, program: str) -> Path:
         return self.folder / _BUILT_FOLDERS[program]
+
+    def _problem_java(self, jars: Path) -> str | None:
+        java = self.java()
+        way_out = "on Debian and Ubuntu: apt-get install openjdk-17-jre-headless; or set JAVA_HOME"
+        if java is None:
+            return f"java is missing (Kafka and the MQTT broker need {_JAVA_MIN} or newer); {way_out}"
+        version = _java_version(java)
+        if version is not None and version < _JAVA_MIN:
+            return f"{java} is Java {version}, Kafka and the MQTT broker need {_JAVA_MIN} or newer; {way_out}"
+        if not jars.is_dir() and _find_ivy() is None:
+            return "pyspark is missing, whose Ivy fetches Kafka and the MQTT broker; run: make setup"
+        return None
 
     def _problem_go(self, program: str, other: str) -> str | None:
         if self._built_folder(program).is_dir() or shutil.which("go") is not None:
             return None
         return f"{program} is missing, and Go to build it; install Go 1.24 or newer, or {other}"
 
-    def _fetch_kafka(self, draft: Path) -> None:
-        self._fetch_jars("kafka", draft, _KAFKA_DEPENDENCIES)
-        check_hashes(draft / "jars", Path(__file__).with_name("templates") / f"kafka-{KAFKA_VERSION}.sha256")
+    def _jars(self, place: Path, dependencies: Sequence[Sequence[str]], sums: Path, told: str, *options: str) -> Path:
+        with self._once(place) as draft:
+            if draft is not None:
+                self._say(told)
+                self._fetch_jars(place.name, draft, dependencies, *options)
+                check_hashes(draft / "jars", sums)
+        return place / "jars"
 
     def _fetch_jars(self, part: str, draft: Path, dependencies: Sequence[Sequence[str]], *options: str) -> None:
         """By Ivy, into ``jars`` in the draft."""
@@ -177,13 +180,31 @@ class Parts:
         with self._once(place) as draft:
             if draft is not None:
                 self._say(f"{server:9} building {place.name} with Go ({length} the first time)")
-                environment = {**os.environ, "GOBIN": str(draft), "GOFLAGS": "-mod=mod -buildvcs=false"}
-                if not environment.get("HOME") and not environment.get("GOPATH"):
-                    # Without a home folder Go does not know where to keep what it fetches.
-                    environment["GOPATH"] = str(self.folder / "go")
-                    environment["GOCACHE"] = str(self.folder / "go-build")
-                self.run(server, ["go", "install", module], environment)
+                self.run(server, ["go", "install", module], self._go_environment() | {"GOBIN": str(draft)})
         return place / program
+
+    def go_tool(self, program: str, module: str, version: str, package: str = "") -> Path:
+        """A program that is built with Go from a package of a module, of this version and no other.
+
+        In a module of its own: ``go install`` refuses modules that replace some of what they depend on.
+        """
+        place = self.folder / f"{program}-{version}"
+        with self._once(place) as draft:
+            if draft is not None:
+                self._say(f"{program}: building {version} with Go (one to two minutes the first time)")
+                (draft / "go.mod").write_text("module built\n")
+                go, environment = ["go", "-C", str(draft)], self._go_environment()
+                self.run(program, [*go, "get", f"{module}@{version}"], environment)
+                self.run(program, [*go, "build", "-o", program, f"{module}/{package}"], environment)
+        return place / program
+
+    def _go_environment(self) -> dict[str, str]:
+        environment = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false"}
+        if not environment.get("HOME") and not environment.get("GOPATH"):
+            # Without a home folder Go does not know where to keep what it fetches.
+            environment["GOPATH"] = str(self.folder / "go")
+            environment["GOCACHE"] = str(self.folder / "go-build")
+        return environment
 
     @contextlib.contextmanager
     def _once(self, place: Path) -> Iterator[Path | None]:
@@ -257,11 +278,7 @@ class Parts:
 
 
 _INFLUXDB_MODULE: Final = f"github.com/influxdata/influxdb/cmd/influxd@v{INFLUXDB_VERSION}"
-_NATS_MODULE: Final = f"github.com/nats-io/nats-server/v2@v{NATS_VERSION}"
-_BUILT_FOLDERS: Final = {
-    "influxd": f"influxdb-{INFLUXDB_VERSION}",
-    "nats-server": f"nats-server-{NATS_VERSION}",
-}
+_BUILT_FOLDERS: Final = {"influxd": f"influxdb-{INFLUXDB_VERSION}"}
 
 
 def parts_folder(base: Path) -> Path:
@@ -270,10 +287,9 @@ def parts_folder(base: Path) -> Path:
     return (Path(named) if named else base / "parts").absolute()
 
 
-def find_mosquitto() -> Path | None:
-    """The mosquitto on the path, or where Debian keeps servers, which is not on everybody's path."""
-    found = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin")
-    return Path(found) if found else None
+def _sums(name: str) -> Path:
+    """The hashes of what is fetched under this name."""
+    return Path(__file__).with_name("templates") / f"{name}.sha256"
 
 
 def _find_influxd() -> Path | None:

@@ -10,7 +10,6 @@ Not here: fetching programs (``parts``), life and death of a process (``child``)
 from __future__ import annotations
 
 import contextlib
-import getpass
 import json
 import logging
 import os
@@ -32,7 +31,7 @@ from confluent_kafka.admin import AdminClient
 
 from broker.stack.child import Child, wait_until
 from broker.stack.errors import CancelledError, StackError
-from broker.stack.parts import Parts, find_mosquitto
+from broker.stack.parts import Parts
 from broker.stack.ports import LOOPBACK, choose_port, is_free
 
 READY_DEADLINE_S: Final = 90.0
@@ -230,7 +229,7 @@ class Kafka(Server):
             # Of two lines with one name, Kafka takes the later.
             file.writelines(f"{name}={Template(value).substitute(ports)}\n" for name, value in self.more.items())
         log_config = self._write("kafka-log4j2.properties", {})
-        jars = self._parts.kafka() / "jars"
+        jars = self._parts.kafka()
         java = self._parts.java()
         if java is None:
             raise StackError("kafka: java is missing")
@@ -242,32 +241,28 @@ class Kafka(Server):
 
 
 class Mqtt(Server):
-    """An MQTT broker with persistent sessions: mosquitto where installed, else the NATS server.
-
-    ``$LSB_MQTT_BROKER`` (mosquitto or nats) forces one. NATS speaks MQTT 3.1.1 only.
-    """
+    """HiveMQ Community Edition: MQTT 5, 3.1.1 and 3.1, with sessions and their messages on disk."""
 
     name = "mqtt"
-    usual_ports: ClassVar[Mapping[str, int | None]] = {"port": 1883, "nats_port": None}
+    usual_ports: ClassVar[Mapping[str, int | None]] = {"port": 1883}
 
     _CONNECT: Final = b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x0a\x00\x00"
     """CONNECT of MQTT 3.1.1: a clean session, keep-alive 10 s, no client id."""
 
     _CONNACK: Final = b"\x20\x02\x00\x00"
 
-    @property
-    def kind(self) -> str:
-        """``mosquitto`` or ``nats``: what runs, else what would be started."""
-        if self.pid is not None:
-            return (self.folder / "kind").read_text()
-        forced = os.environ.get("LSB_MQTT_BROKER")
-        if forced is not None and forced not in ("mosquitto", "nats"):
-            raise StackError(f"LSB_MQTT_BROKER={forced}: choose mosquitto or nats, or leave it unset")
-        return forced or ("mosquitto" if find_mosquitto() is not None else "nats")
-
-    @property
-    def data(self) -> Path:
-        return self.folder / f"data-{self.kind}"
+    _JAVA_OPTIONS: Final = (
+        # Few threads and small data: a start that is quick counts for more than the last optimisation.
+        *("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+        # HiveMQ's own start script opens these; its buffers and its statistics need them.
+        *("--add-opens", "java.base/java.lang=ALL-UNNAMED", "--add-opens", "java.base/java.nio=ALL-UNNAMED"),
+        *(
+            "--add-opens",
+            "java.base/sun.nio.ch=ALL-UNNAMED",
+            "--add-exports",
+            "java.base/jdk.internal.misc=ALL-UNNAMED",
+        ),
+    )
 
     @property
     def settings(self) -> dict[str, str]:
@@ -277,15 +272,13 @@ class Mqtt(Server):
             # The same for the simulator, which takes its settings without a prefix.
             "BROKER_HOST": LOOPBACK,
             "BROKER_PORT": str(self.port),
-            "MQTT_VERSION": "3.1.1" if self.kind == "nats" else "5",
         }
 
     def problem(self) -> str | None:
-        return self._parts.problem_mqtt(self.kind)
+        return self._parts.problem_mqtt()
 
     def fetch(self) -> None:
-        if self.kind == "nats":
-            self._parts.nats()
+        self._parts.hivemq()
 
     def is_ready(self) -> bool:
         try:
@@ -295,22 +288,20 @@ class Mqtt(Server):
         except OSError:
             return False
 
-    def wipe(self) -> None:
-        super().wipe()
-        for data in self.folder.glob("data-*"):
-            shutil.rmtree(data, ignore_errors=True)
+    def command(self, folder: Path) -> list[str]:
+        """How a broker is started in a folder that has its ``conf/config.xml`` and ``data``."""
+        java = self._parts.java()
+        if java is None:
+            raise StackError("mqtt: java is missing")
+        run = [java, *self._JAVA_OPTIONS, "-cp", f"{self._parts.hivemq()}/*", "org.codehaus.janino.SimpleCompiler"]
+        return [*run, str(_TEMPLATES / "MqttBroker.java"), "MqttBroker", str(folder)]
 
     def _prepare(self, ports: Mapping[str, int]) -> list[str]:
-        # Another shell may have other settings when it asks.
-        (self.folder / "kind").write_text(self.kind)
-        if self.kind == "nats":
-            config = self._write("nats.conf", {**ports, "data": self.data})
-            return [str(self._parts.nats()), "-c", str(config)]
-        program = find_mosquitto()
-        if program is None:
-            raise StackError("mqtt: mosquitto is missing")
-        config = self._write("mosquitto.conf", {**ports, "data": self.data, "user": getpass.getuser()})
-        return [str(program), "-c", str(config)]
+        conf = self.folder / "conf"
+        conf.mkdir(exist_ok=True)
+        self._write("hivemq.xml", ports).replace(conf / "config.xml")
+        shutil.copy(_TEMPLATES / "hivemq-logback.xml", conf / "logback.xml")
+        return self.command(self.folder)
 
 
 class Influxdb(Server):

@@ -19,7 +19,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never
 
 from broker.times import parse_time
-from broker.wire import BRACKETS_MAX, NAME_LENGTH_MAX, Record, Unreadable, decode_data
+from broker.wire import (
+    BRACKETS_MAX,
+    COPIES_MAX,
+    NAME_LENGTH_MAX,
+    QUANTITIES_MAX,
+    REFUSED_MAX,
+    Record,
+    Unreadable,
+    decode_data,
+    encode,
+)
 from joiner.check.evidence import EvidenceError
 
 if TYPE_CHECKING:
@@ -90,7 +100,8 @@ def parse_row(payload: bytes, time_unit: str, event_bytes_max: int) -> Row:
         fields = _members(payload)
         thing, identity = _name(fields.pop("Thing", None)), _name(fields.pop("id", None))
         time_ns = _time(fields.pop("Timestamp", None), time_unit)
-        if not fields:
+        copied = len(encode(thing)) + len(thing.encode()) + len(encode(identity))
+        if not 0 < len(fields) <= QUANTITIES_MAX or len(fields) * copied > COPIES_MAX * len(payload):
             raise _NoEventError
     except (ValueError, RecursionError):
         return Row([], [whole])
@@ -100,7 +111,7 @@ def parse_row(payload: bytes, time_unit: str, event_bytes_max: int) -> Row:
             quantities.append(Quantity(thing, _name(name), identity, time_ns, _number(value)))
         except ValueError:
             refused.append(f"{whole}:{name[:NAME_LENGTH_MAX]}")
-    return Row(quantities, refused)
+    return Row(quantities, refused if len(refused) <= REFUSED_MAX else [whole])
 
 
 def _members(payload: bytes) -> dict[str, Any]:

@@ -67,6 +67,7 @@ class KafkaEvidence:
                 isolation_level="read_committed",
                 enable_auto_commit=False,
                 enable_partition_eof=True,
+                check_crcs=True,
                 auto_offset_reset="error",
                 fetch_queue_backoff_ms=2,
                 fetch_wait_max_ms=10,

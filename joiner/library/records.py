@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 
 from joiner.core.engine import LocalStreamBuffer, Step
+from joiner.core.errors import ArgumentError
 
 Left = TypeVar("Left")
 Right = TypeVar("Right")
@@ -19,6 +20,8 @@ Result = TypeVar("Result")
 
 _LEFT: Final = "left"
 _RIGHT: Final = "right"
+_KEYS_MIN: Final = 64
+"""Fewer keys are not looked through for idle ones."""
 
 
 class RecordJoin(Generic[Left, Right, Result]):
@@ -30,7 +33,15 @@ class RecordJoin(Generic[Left, Right, Result]):
         time: the event time of a record of either side, as an integer: ns, unless all your times have another unit.
         key: only records with equal keys are neighbours; any hashable value, by default the same for all.
         on_late: called with each record that came below its stream's frontier and is not joined.
+        on_unmatched: called with each record that is in no pair and cannot get into one any more, of the sides that
+            ``emit_unmatched`` names.
         options: those of `LocalStreamBuffer`, such as ``tolerance_ns`` and ``lateness_ns``, in the unit of the times.
+
+    Raises:
+        ArgumentError: naming the option and what it may be.
+
+    A key is remembered for good, with how far its streams are, which decides what is late. Where keys come and go, have
+    ``progress="partition"`` and a tolerance: a key of which no record is held is then forgotten.
 
     >>> join = RecordJoin(
     ...     lambda speed, torque: speed["rpm"] * torque["nm"],
@@ -55,12 +66,20 @@ class RecordJoin(Generic[Left, Right, Result]):
         time: Callable[[Any], int],
         key: Callable[[Any], Hashable] = lambda _record: None,
         on_late: Callable[[Any], None] = lambda _record: None,
+        on_unmatched: Callable[[Any], None] | None = None,
         **options: Any,
     ) -> None:
         self._join_function = join_function
         self._time, self._key, self._on_late = time, key, on_late
         self._buffer = LocalStreamBuffer(**options)
+        asked = options.get("emit_unmatched", "none")
+        if asked != "none" and on_unmatched is None:
+            message = f"emit_unmatched = {asked!r} needs on_unmatched, which is called with these records"
+            raise ArgumentError(message)
+        self._on_unmatched = on_unmatched
         self._keys: dict[Hashable, int] = {}
+        self._free: list[int] = []
+        self._keys_swept_above = _KEYS_MIN
         self._held: dict[str, dict[int, Any]] = {_LEFT: {}, _RIGHT: {}}
         self._count = 0
 
@@ -85,12 +104,30 @@ class RecordJoin(Generic[Left, Right, Result]):
 
     def _take(self, side: str, record: Any) -> list[Result]:
         key, ts = self._key(record), np.array([self._time(record)])
-        number = self._keys.setdefault(key, len(self._keys))
+        number = self._number(key)
         columns = np.array([number]), ts, np.array([self._count])
         step = self._buffer.push(left=columns) if side == _LEFT else self._buffer.push(right=columns)
         self._held[side][self._count] = record
         self._count += 1
         return self._results(step)
+
+    def _number(self, key: Hashable) -> int:
+        """The number of a key, a new one's among them."""
+        number = self._keys.get(key)
+        if number is None:
+            if len(self._keys) > self._keys_swept_above:
+                self._forget_idle_keys()
+            # Where none is free, those in use are the numbers from 0 on.
+            number = self._keys[key] = self._free.pop() if self._free else len(self._keys)
+        return number
+
+    def _forget_idle_keys(self) -> None:
+        """Give back the numbers of keys of which the buffer knows nothing."""
+        known = set(self._buffer.known_keys().tolist())
+        for key in [key for key, number in self._keys.items() if number not in known]:
+            self._free.append(self._keys.pop(key))
+        # So seldom that it costs little for each new key.
+        self._keys_swept_above = max(_KEYS_MIN, 2 * len(self._keys))
 
     def _results(self, step: Step) -> list[Result]:
         left, right = self._held[_LEFT], self._held[_RIGHT]
@@ -98,10 +135,15 @@ class RecordJoin(Generic[Left, Right, Result]):
         pairs = [(left[one], right[other]) for one, other in found]
         late = [left.pop(seq) for seq in step.left_late_seq.tolist()]
         late += [right.pop(seq) for seq in step.right_late_seq.tolist()]
+        alone = [left[seq] for seq in step.left_unmatched_seq.tolist()]
+        alone += [right[seq] for seq in step.right_unmatched_seq.tolist()]
         for held, released in ((left, step.left_released_seq), (right, step.right_released_seq)):
             for seq in released.tolist():
                 del held[seq]
         # Last, because these are not ours and may raise.
         for record in late:
             self._on_late(record)
+        if self._on_unmatched is not None:
+            for record in alone:
+                self._on_unmatched(record)
         return [self._join_function(one, other) for one, other in pairs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import sys
@@ -22,6 +23,7 @@ from joiner.run.continuity import Claimant
 from joiner.run.ending import end_on_signals, leave
 from joiner.run.membership import InstanceTaken
 from joiner.run.move import move
+from joiner.run.probe import probe_functions
 from joiner.run.process import JoinerProcess
 from joiner.run.reach import KafkaAway, reach_kafka
 from joiner.run.reset import reset
@@ -31,6 +33,11 @@ from joiner.run.unit import UnitStopped
 
 _REACH_S: Final = 10.0
 
+_RUNNERS: Final = frozenset({"run", "spark"})
+"""Commands that join."""
+
+_log = logging.getLogger(__name__)
+
 _EXAMPLES = """\
 examples:
   joiner run                              join as lsb.toml says, until Ctrl-C
@@ -38,7 +45,8 @@ examples:
   joiner spark                            the same in Spark
   joiner run --standby --placement green  wait until units are moved here
   joiner move --to green                  move all units there while data flows (--units 0,3 for some)
-  joiner status                           units, owners, offsets, lag, records held, frontiers
+  joiner status                           units, owners and whether they run, lag, totals, records held
+  joiner status --watch 5s                the same every 5 seconds; --json for programs
   joiner reset --yes                      forget all progress: the next start begins anew
 
 An environment variable goes before the file:  LSB_KAFKA__BOOTSTRAP_SERVERS=kafka:9092 joiner run
@@ -82,10 +90,10 @@ def _show_kafka_error(error: KafkaException, settings: JoinerSettings) -> int:
 
 
 def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
-    if options.command not in {"run", "spark"}:
+    if options.command not in _RUNNERS:
         reach_kafka(make_admin(settings.kafka), settings.kafka.bootstrap_servers, _REACH_S)
     if options.command == "status":
-        return show_status(settings)
+        return show_status(settings, as_json=options.json, every_s=options.watch)
     if options.command == "reset":
         return reset(settings, confirmed=options.yes)
     if options.command == "move":
@@ -121,7 +129,11 @@ def _load(options: argparse.Namespace) -> JoinerSettings:
         if getattr(options, name, None):
             os.environ[f"LSB_APPLICATION__{name.upper()}"] = getattr(options, name)
     settings = load_settings(JoinerSettings, options.config)
-    load_functions({join.name: join.function for join in settings.join})
+    names = {join.name: join.function for join in settings.join}
+    functions = load_functions(names)
+    if options.command in _RUNNERS:
+        for warning in probe_functions(names, functions):
+            _log.warning("%s", warning)
     return settings
 
 
@@ -184,7 +196,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     go.add_argument("--units", type=_units, help="some units, 0,3 for two of them (default: all)")
     go.add_argument("--timeout", type=_seconds, default="30s", help="for the target to be ready (default: 30s)")
-    add_command("status", "show units, owners, offsets, lag, records held")
+    status = add_command(
+        "status", "show units, owners and whether they run, offsets, lag, totals and records held by join"
+    )
+    status.add_argument("--json", action="store_true", help="all of it as one JSON object")
+    status.add_argument(
+        "--watch",
+        nargs="?",
+        const="2s",
+        type=_seconds,
+        metavar="EVERY",
+        help="again and again (default: 2s), until Ctrl-C",
+    )
     again = add_command("reset", "forget all progress of the application")
     again.add_argument("--yes", action="store_true", help="do it; without it, only what would happen is shown")
     return parser

@@ -65,6 +65,8 @@ def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]
 def read_to_end(consumer: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[Message]:
     """The messages of a partition from ``start`` up to ``end``, by a consumer of `make_reader`.
 
+    It ends there, however much others write behind it meanwhile.
+
     Raises KafkaException where nothing comes for `TIMEOUT_S`.
     """
     consumer.assign([TopicPartition(topic, partition, start)])
@@ -77,6 +79,8 @@ def read_to_end(consumer: Consumer, topic: str, partition: int, start: int, end:
                     return
                 continue
             raise_for(message)
+            if (message.offset() or 0) >= end:
+                return
             deadline_s = time.monotonic() + TIMEOUT_S
             yield message
     raise timed_out(f"{topic} [{partition}] could not be read to its end within {TIMEOUT_S:.0f} s")
@@ -87,6 +91,16 @@ def raise_for(message: Message) -> None:
     error = message.error()
     if error is not None:
         raise KafkaException(error)
+
+
+def is_passing(error: KafkaError, partition: int | None) -> bool:
+    """Whether an event of a consumer tells no more than that brokers cannot be reached for now.
+
+    The client goes on by itself then, and leaves nothing out. An error of a partition, whatever it says, may stand for
+    records that are left out.
+    """
+    is_fatal = error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - the public name of the constant
+    return (partition is None or partition < 0) and not is_fatal
 
 
 def timed_out(what: str) -> KafkaException:

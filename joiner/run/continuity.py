@@ -39,6 +39,14 @@ class Elsewhere(UnitStopped):
         self.progress = progress
 
 
+class TopicUnknown(UnitStopped):
+    """A broker does not know an input topic: it was deleted, or the broker has just started."""
+
+
+class LogShort(UnitStopped):
+    """A log ends before what was consumed of it: Kafka has lost records, or its leader has just been elected."""
+
+
 def check_continues(
     settings: JoinerSettings, found: Progress, topics: dict[str, TopicFacts], claimant: Claimant
 ) -> None:
@@ -92,7 +100,7 @@ def check_log_range(settings: JoinerSettings, unit: int, offsets: dict[str, int]
                 "with `joiner reset` (what was removed cannot be joined)"
             )
         if high < at:
-            raise UnitStopped(
+            raise LogShort(
                 f"unit {unit}: the log of {topic} ends at {high} and {at} was consumed already: Kafka has lost "
                 "records that it had acknowledged, or this is another cluster; check bootstrap_servers, or start "
                 "anew with `joiner reset`"

@@ -91,7 +91,7 @@ class _Format(msgspec.Struct):
     format: int
 
 
-def encode(record: Record) -> bytes:
+def encode(record: msgspec.Struct) -> bytes:
     """The JSON bytes of a record."""
     return _encoder.encode(record)
 
@@ -151,7 +151,7 @@ class ControlLog:
                 found.append((record, int(message.timestamp()[1])))
         return found
 
-    def write(self, record: Record) -> None:
+    def write(self, record: msgspec.Struct) -> None:
         """Append a record. It may come late or, where Kafka is away for long, never: nothing rests on it."""
         with self._lock:
             producer = self._producer = self._producer or make_producer(self._settings.kafka, linger_ms=0)
@@ -164,7 +164,7 @@ class ControlLog:
         """Stop reading."""
         self._consumer.close()
 
-    def _append(self, producer: Producer, record: Record) -> None:
+    def _append(self, producer: Producer, record: msgspec.Struct) -> None:
         producer.produce(self._topic, encode(record), partition=0)
         if producer.flush(_FLUSH_S):
             _log.warning("%s is not yet written to %s", type(record).__name__, self._topic)

@@ -22,6 +22,7 @@ from joiner.run.clients import told
 from joiner.run.continuity import Claimant
 from joiner.run.mover import Mover
 from joiner.run.moving import Release
+from joiner.run.notices import NotServed
 from joiner.run.progress import OnTheWay, Progress
 from joiner.run.readers import reading
 from joiner.run.settings import JoinerSettings
@@ -52,15 +53,16 @@ _Serving = TypeVar("_Serving", bound=Serving)
 
 @dataclass(frozen=True)
 class Host(Generic[_Serving]):
-    """What is asked of the runner; all but ``connect`` and ``take`` by its own thread."""
+    """What is asked of the runner; all but ``connect`` by its own thread."""
 
     owned: Mapping[int, _Serving]
     connect: Callable[[int], None]
     """Prepare for serving it."""
-    take: Callable[[int, Claimant, Warm | None], _Serving | None]
-    """Claim and recover; None: not now, and what comes next is arranged."""
-    adopt: Callable[[int, _Serving], None]
-    """Serve a unit that was taken."""
+    take: Callable[[int, Claimant, Warm | None], bool]
+    """Begin to claim and recover it, with what is prepared, which is the runner's to close then. It is served when that
+    is done. False: it is being taken already."""
+    taking: Callable[[], AbstractSet[int]]
+    """The units that are being taken."""
     release: Callable[[Release, Callable[[], None]], Future[None] | None]
     """Begin to write the last transaction, with a snapshot, and call when it is written; from then on the unit is not
     served. None: it goes on, for it cannot be released now."""
@@ -90,7 +92,6 @@ class Handover(Generic[_Serving]):
         self._warm: dict[int, Warm] = {}
         self._warming: dict[int, Future[Warm | None]] = {}
         self._releases: dict[int, Future[None]] = {}
-        self._claims: dict[int, Future[_Serving | None]] = {}
         self._look: Future[dict[int, Progress | None]] | None = None
         # Those that were taken, and since when.
         self._taken_s: dict[int, float] = {}
@@ -103,7 +104,7 @@ class Handover(Generic[_Serving]):
     @property
     def busy(self) -> set[int]:
         """Units that are not to be claimed for now but by a move."""
-        return self._elsewhere.keys() | self._claims.keys() | self._releases.keys() | self._mover.leaving
+        return self._elsewhere.keys() | self._releases.keys() | self._mover.leaving
 
     def poll(self, units: AbstractSet[int]) -> None:
         """Do what is due; ``units``: those that this runner is to serve."""
@@ -112,7 +113,6 @@ class Handover(Generic[_Serving]):
             self._mover.found(number, progress)
         _settle(self._warming, self._after_warm_up)
         _settle(self._releases, self._after_release)
-        _settle(self._claims, lambda number, claim: self._after_claim(number, claim, is_ours=number in units))
         self._look_whose_they_are()
         self._mover.poll(self._host.owned.keys(), units - self._host.owned.keys())
         self._tell_of_taken()
@@ -142,6 +142,10 @@ class Handover(Generic[_Serving]):
             self._taken_s.pop(number, None)
             self._told.discard(number)
         self._mover.forget(units)
+
+    def say(self, notice: NotServed) -> None:
+        """Write to the control topic; any thread."""
+        self._mover.control.write(notice)
 
     def close(self) -> None:
         """Stop listening."""
@@ -179,15 +183,8 @@ class Handover(Generic[_Serving]):
     # Outcomes
 
     def _begin_claim(self, number: int, claimant: Claimant) -> None:
-        if number not in self._claims and number not in self._host.owned:
-            self._claims[number] = self._pool.submit(self._take, number, claimant, self._warm.pop(number, None))
-
-    def _take(self, number: int, claimant: Claimant, warm: Warm | None) -> _Serving | None:
-        try:
-            return self._host.take(number, claimant, warm)
-        finally:
-            if warm is not None:
-                warm.readers.close()
+        if number not in self._host.owned and self._host.take(number, claimant, self._warm.get(number)):
+            self._warm.pop(number, None)
 
     def _prepare(self, number: int) -> Warm | None:
         self._host.connect(number)
@@ -222,16 +219,11 @@ class Handover(Generic[_Serving]):
             raise error
         self._host.give_up(number, error)
 
-    def _after_claim(self, number: int, claim: Future[_Serving | None], *, is_ours: bool) -> None:
-        taken = claim.result()
-        if taken is not None and is_ours:
-            self._host.adopt(number, taken)
-
     def _look_whose_they_are(self) -> None:
         if self._look is not None and self._look.done():
             look, self._look = self._look, None
             for number, progress in look.result().items():
-                if number in self._elsewhere and number not in self._claims:
+                if number in self._elsewhere and number not in self._host.taking():
                     self._after_look(number, progress)
         now_s = time.monotonic()
         # Listed, for a claim that ends may add to them.

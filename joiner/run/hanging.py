@@ -6,12 +6,13 @@ can miss that: Kafka 4.3.1, killed and started again, drops the markers of trans
 open, and the *next* commit of the same producer commits them, too: results that were rolled back would become
 visible, and those of their replay beside them. An unclean leader election may lose markers as well (KIP-664).
 
-So a claimant looks for what is open where it writes. The markers that are there say nothing to a client, so what hangs
-is not judged. All that the unit has brought forth is known from its input, and therefore:
+So a claimant looks for what is open where it writes, and for what was ended wrongly. A client cannot see whose an open
+transaction is: another program that writes to a result topic has one most of the time. So what hangs is not judged.
+All that the unit has brought forth is known from its input, and therefore:
 
  1. note in the state topic, outside any transaction, how far results may have been written: up to the furthest
     progress record, committed or not
- 2. draw a line (below), which rolls back whatever hangs
+ 2. draw a line (below), which rolls back whatever hangs of ours
  3. replay from an earlier state up to there; what of it is not visible is written with the claim, and the note removed
 
 A claimant that dies or is fenced at any point leaves the note to the next one, which does the same again.
@@ -19,10 +20,20 @@ A claimant that dies or is fenced at any point leaves the note to the next one, 
 Where nothing hangs, a claimant draws the line all the same. A partition knows only the owners that it was told of: as
 long as it has no record and no marker of the new one, a request that the old owner's client had on its way may still be
 taken, behind the look, and would come out of the new owner's first commit. The line is a record of the new owner in
-each partition, rolled back. Nothing older is taken behind it, and what lies before it is decided. (KIP-890 tells of
-such requests; they belong to no transaction that was committed, so there is nothing to write again.)
+each partition, rolled back. Nothing older is taken behind it, and what lies before it is decided, whoever's it was: the
+claimant waits until what others had open there has ended. (KIP-890 tells of such requests; they belong to no
+transaction that was committed, so there is nothing to write again.)
 
-An owner whose commit takes long, as one does that meets a restart of Kafka, looks as well, and claims its unit anew.
+Behind the line nothing is open, and yet what was forgotten may have been ended the wrong way: the rollback of the
+transaction that came after it has taken it along. Progress records name the first record of what was written last.
+Those that the newest visible one names must be visible; those of progress records behind it, which were rolled back,
+must not. If that is not so, it is settled as well.
+
+The search for what is there begins where the result topics ended when the earlier state was saved, and ends at the
+line. It holds what it looks for, and reads whatever others have written there without keeping it. Results are told
+apart by their ids, which hold the names of their joins; what is told of input records names the application, too.
+
+An owner looks after its own commits: see `transaction`.
 
 What this does not cover: retention that removes input behind the earlier of the two snapshots before they are settled.
 """
@@ -31,33 +42,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import NamedTuple
 
-import msgspec
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from broker.wire import Rejected, Told, cut_lines
+from broker.wire import Rejected, Told, cut_lines, encode
+from joiner.run import progress as forms
 from joiner.run.clients import TIMEOUT_S, log_range, make_producer, make_reader, read_to_end, timed_out
 from joiner.run.outlet import Results
-from joiner.run.progress import Progress, encode, unsettled_key
+from joiner.run.progress import RESET_RUN, FirstRecord, Progress, unsettled_key
 from joiner.run.readers import Readers, reading
 from joiner.run.settings import JoinerSettings
-from joiner.run.state_log import StateLog, read_open
-from joiner.run.transaction import Aborted, SnapshotPlace, UnitTransactions, offsets_as_text
-from joiner.run.unit import Effects, Outgoing
-
-_LOOK_S: Final = 0.05
-_FIRST_LOOK_S: Final = 0.005
-"""The markers of a rollback follow within milliseconds in most cases, and nobody serves the unit meanwhile."""
-_MARKERS_S: Final = 5.0
-"""Kafka marks a committed transaction in its partitions a moment after it has answered."""
-_TAIL: Final = 100_000
-"""Records at the end of a partition among which results are looked for, at least."""
-_TAIL_FACTOR: Final = 4
-"""And so many for each result that is looked for: control records and what was rolled back take offsets, too."""
+from joiner.run.state_log import StateLog, read_tried
+from joiner.run.transaction import FIRST_LOOK_S, LOOK_S, UnitTransactions, offsets_as_text
+from joiner.run.undecided import identity_of
+from joiner.run.unit import Effects
 
 _log = logging.getLogger(__name__)
 
@@ -80,43 +82,83 @@ class Unsettled:
         return unsettled_key(self.unit)
 
 
+class Again(NamedTuple):
+    """What the unit brings forth again from an earlier state, and offsets of the result topics behind which all of that
+    lies, as far as it was written.
+    """
+
+    effects: Effects
+    result_ends: dict[str, int]
+
+
 def find_unsettled(settings: JoinerSettings, log: StateLog, readers: Readers | None = None) -> Unsettled | None:
     """Look for what hangs, behind the init; None: nothing does. ``log`` is what is committed in the state topic."""
-    open_from = _open_from(settings, log.unit, readers)
-    start = open_from.get(settings.state_topic)
-    logs = [log]
-    if start is not None:
-        logs.append(read_open(settings.kafka, settings.application.name, settings.state_topic, log.unit, start))
-    notes = [note for one in logs if (note := one.unsettled()) is not None]
-    if not open_from and not notes:
+    with reading(settings, readers) as made:
+        ends = _ends(settings, log.unit, made)
+        open_from = {topic: stable for topic, (stable, end) in ends.items() if stable < end}
+        note = log.unsettled()
+        if not open_from and note is None:
+            return None
+        tried = _tried(settings, log, made)
+    return _unsettled(log, open_from, [*tried, *([note] if note is not None else [])])
+
+
+def find_ended_wrongly(
+    settings: JoinerSettings, log: StateLog, line: Mapping[str, int], readers: Readers | None = None
+) -> Unsettled | None:
+    """Compare what is visible before ``line`` with what the progress records say; None: it is as they say."""
+    committed = log.progress()
+    named = committed.written if committed is not None else {}
+    with reading(settings, readers) as made:
+        tried = _tried(settings, log, made)
+        # What an earlier transaction has written is named again by those that follow.
+        beyond = [
+            (topic, first)
+            for one in tried
+            for topic, first in one.written.items()
+            if named.get(topic) is None or named[topic].identity != first.identity
+        ]
+        wanted = [*named.items(), *beyond]
+        there = {topic: _there(made.log, topic, log.unit, wanted, line) for topic in {topic for topic, _ in wanted}}
+    gone = [topic for topic, first in named.items() if first.identity not in there[topic]]
+    unasked = [topic for topic, first in beyond if first.identity in there[topic]]
+    if not gone and not unasked:
         return None
-    known = [*notes, *(progress for one in logs if (progress := one.progress()) is not None)]
+    for topic in sorted({*gone, *unasked}):
+        what = "rolled back what was committed" if topic in gone else "committed what its progress was not"
+        _log.warning("unit %s: Kafka has %s in %s", log.unit, what, topic)
+    return _unsettled(log, {}, tried)
+
+
+def _unsettled(log: StateLog, open_from: dict[str, int], tried: list[Progress]) -> Unsettled:
+    committed = log.progress()
+    known = [*tried, *([committed] if committed is not None else [])]
     return Unsettled(log.unit, open_from, max(known, key=lambda one: sum(one.offsets.values()), default=None))
 
 
-def check_ended(settings: JoinerSettings, unit: int, transactions: UnitTransactions) -> None:
-    """Look whether the last commit hangs, where it was disturbed. Raises `Aborted`: the unit must be claimed anew."""
-    deadline_s = time.monotonic() + _MARKERS_S
-    while transactions.was_disturbed and _open_from(settings, unit):
-        if time.monotonic() > deadline_s:
-            raise Aborted("Kafka was away and may have left the transaction open")
-        time.sleep(_LOOK_S)
+def _tried(settings: JoinerSettings, log: StateLog, readers: Readers) -> list[Progress]:
+    """The progress records behind the newest visible one: of transactions that were rolled back, or hang."""
+    low, end = log_range(readers.everything, settings.state_topic, log.unit)
+    begin = log.progress_at + 1 if log.progress_at >= 0 else low
+    if end <= begin + 1:
+        # There is nothing but the end of the newest one's transaction.
+        return []
+    found = read_tried(readers.everything, settings.state_topic, log.unit, begin, end)
+    return [one for one in found if one.run != RESET_RUN]
 
 
-def commit_checked(
-    settings: JoinerSettings,
-    transactions: UnitTransactions,
-    messages: Outgoing,
-    progress: Progress,
-    snapshot: tuple[bytes, SnapshotPlace] | None = None,
-) -> SnapshotPlace | None:
-    """Write one transaction, and look whether it hangs; returns the place of the snapshot that was written.
-
-    Raises `Fenced` or `Aborted`.
-    """
-    place = transactions.commit(messages, progress, snapshot)
-    check_ended(settings, progress.unit, transactions)
-    return place
+def _there(
+    consumer: Consumer,
+    topic: str,
+    unit: int,
+    wanted: Iterable[tuple[str, FirstRecord]],
+    line: Mapping[str, int],
+) -> set[str]:
+    """Which of these first records are visible."""
+    here = [first for name, first in wanted if name == topic]
+    missing = {first.identity for first in here}
+    start = min(first.start for first in here)
+    return missing - _not_there(consumer, topic, unit, missing, start, line[topic])
 
 
 def settle(
@@ -124,11 +166,11 @@ def settle(
     unsettled: Unsettled,
     transactions: UnitTransactions,
     progress: Progress,
-    effects_again: Callable[[], Effects],
+    again: Callable[[], Again],
 ) -> Effects:
     """End what hangs; returns what the claim has to write, so that everything up to `Unsettled.reached` is there.
 
-    ``progress`` is the newest committed one. ``effects_again`` gives what the unit has brought forth from an earlier
+    ``progress`` is the newest committed one. ``again`` gives what the unit has brought forth from an earlier
     state up to there; it is called when nothing hangs any more. Raises `Fenced`, `Aborted`, `UnitStopped`, and
     KafkaException where Kafka does not answer.
     """
@@ -137,17 +179,32 @@ def settle(
     _log.warning(
         "unit %s: %s; settling it up to %s",
         unit,
-        f"a transaction is open that Kafka should have ended ({where})" if where else "another claimant left a note",
+        f"a transaction is open that Kafka should have ended, or another program's ({where})"
+        if where
+        else "Kafka has not ended its transactions as it should have",
         offsets_as_text(reached.offsets),
     )
     _note(settings, unsettled.key, unit, reached)
-    draw_line(settings, unit, transactions, progress)
-    effects = effects_again()
+    line = draw_line(settings, unit, transactions, progress)
+    effects, begin = again()
     topics = settings.topics
-    effects.joined = _missing_results(settings, unit, effects.joined)
-    effects.late = _missing(settings, unit, topics.late, effects.late)
-    effects.rejected = _missing(settings, unit, topics.rejected, effects.rejected)
-    effects.unmatched = _missing(settings, unit, topics.unmatched, effects.unmatched)
+    with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
+
+        def missing_in(topic: str, values: list[bytes]) -> list[int]:
+            """Which of these values are not visible, by number."""
+            identities = [identity_of(value) for value in values]
+            absent = _not_there(consumer, topic, unit, set(identities), begin.get(topic, 0), line.get(topic, -1))
+            return [number for number, identity in enumerate(identities) if identity in absent]
+
+        lines = cut_lines(effects.joined.lines)
+        which = missing_in(topics.out, lines)
+        keys, values = effects.joined.keys, b"".join(lines[number] + b"\n" for number in which)
+        effects.joined = Results([keys[number] for number in which], values)
+        effects.late = [effects.late[number] for number in missing_in(topics.late, _encoded(effects.late))]
+        rejected = missing_in(topics.rejected, _encoded(effects.rejected))
+        effects.rejected = [effects.rejected[number] for number in rejected]
+        unmatched = missing_in(topics.unmatched, _encoded(effects.unmatched))
+        effects.unmatched = [effects.unmatched[number] for number in unmatched]
     missing = len(effects.joined) + len(effects.late) + len(effects.rejected) + len(effects.unmatched)
     _log.warning("unit %s: settled; %s results were missing and are written with the claim", unit, missing)
     return effects
@@ -158,7 +215,11 @@ def _note(settings: JoinerSettings, key: str, unit: int, reached: Progress) -> N
     producer = make_producer(settings.kafka)
     outcome: list[KafkaError | None] = []
     producer.produce(
-        settings.state_topic, encode(reached), key.encode(), unit, on_delivery=lambda error, _: outcome.append(error)
+        settings.state_topic,
+        forms.encode(reached),
+        key.encode(),
+        unit,
+        on_delivery=lambda error, _: outcome.append(error),
     )
     producer.flush(TIMEOUT_S)
     if not outcome:
@@ -173,16 +234,36 @@ def draw_line(
     transactions: UnitTransactions,
     progress: Progress,
     readers: Readers | None = None,
-) -> None:
-    """Roll back a record of ours in each partition of the unit, and wait until everything before it is decided."""
+) -> dict[str, int]:
+    """Roll back a record of ours in each partition of the unit, and wait until everything before it is decided.
+
+    Returns the offsets of those records. Raises KafkaException where something stays open for too long.
+    """
     line = transactions.roll_back(_topics(settings), progress)
-    deadline_s, wait_s = time.monotonic() + TIMEOUT_S, _FIRST_LOOK_S
+    deadline_s, wait_s = time.monotonic() + TIMEOUT_S, FIRST_LOOK_S
     with reading(settings, readers) as made:
-        while behind := [topic for topic, at in line.items() if log_range(made.stable, topic, unit)[1] <= at]:
+        while True:
+            stable = {topic: log_range(made.stable, topic, unit)[1] for topic in line}
+            behind = {topic: at for topic, at in stable.items() if at <= line[topic]}
+            if not behind:
+                return line
             if time.monotonic() > deadline_s:
-                raise timed_out(f"the rollback in {', '.join(behind)} [{unit}] did not end within {TIMEOUT_S:.0f} s")
+                raise timed_out(_what_is_open(settings, unit, behind))
             time.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LOOK_S)
+            wait_s = min(2 * wait_s, LOOK_S)
+
+
+def _what_is_open(settings: JoinerSettings, unit: int, open_from: Mapping[str, int]) -> str:
+    """What is open behind our own rollback is not of this unit's transactional id, or not of its present life."""
+    places = ", ".join(f"{topic} [{unit}] from offset {at}" for topic, at in open_from.items())
+    topic, at = next(iter(open_from.items()))
+    command = f"kafka-transactions.sh --bootstrap-server {settings.kafka.bootstrap_servers}"
+    return (
+        f"a transaction that is not this unit's has been open for {TIMEOUT_S:.0f} s in {places}. It is another "
+        "program's, which must end it, or its broker does after that program's transaction.timeout.ms; or Kafka has "
+        f"forgotten it: `{command} find-hanging --topic {topic} --partition {unit}` tells, and `{command} abort "
+        f"--topic {topic} --partition {unit} --start-offset {at}` ends it"
+    )
 
 
 def _topics(settings: JoinerSettings) -> list[str]:
@@ -190,52 +271,27 @@ def _topics(settings: JoinerSettings) -> list[str]:
     return [settings.state_topic, *settings.output_topics.values()]
 
 
-class _Named(msgspec.Struct):
-    """What results, late and unmatched records and dead letters tell of themselves, as far as it matters here."""
-
-    id: str = ""
-
-
-_Written = TypeVar("_Written", bound=Told | Rejected)
-
-
-def _missing(settings: JoinerSettings, unit: int, topic: str, wanted: list[_Written]) -> list[_Written]:
-    """Which of these late or unmatched records or dead letters are not visible at their partition's end."""
-    there = _ids_there(settings, unit, topic, len(wanted))
-    return [one for one in wanted if one.id not in there]
-
-
-def _missing_results(settings: JoinerSettings, unit: int, wanted: Results) -> Results:
-    """The same of results."""
-    there = _ids_there(settings, unit, settings.topics.out, len(wanted))
-    every = zip(wanted.keys, cut_lines(wanted.lines), strict=True)
-    missing = [(key, value) for key, value in every if _id_of(value) not in there]
-    return Results([key for key, _ in missing], b"".join(value + b"\n" for _, value in missing))
+def _not_there(consumer: Consumer, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
+    """Which of these are not visible between two offsets."""
+    missing = set(wanted)
+    low, _ = log_range(consumer, topic, unit) if missing else (0, 0)
+    start = max(low, start)
+    if not missing or start >= end:
+        return missing
+    for record in read_to_end(consumer, topic, unit, start, end):
+        missing.discard(identity_of(record.value()))
+        if not missing:
+            break
+    return missing
 
 
-def _ids_there(settings: JoinerSettings, unit: int, topic: str, wanted: int) -> set[str]:
-    """What is visible at a partition's end, where so many messages are looked for."""
-    if not wanted:
-        return set()
-    with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
-        low, high = log_range(consumer, topic, unit)
-        start = max(low, high - max(_TAIL, _TAIL_FACTOR * wanted))
-        return {_id_of(record.value()) for record in read_to_end(consumer, topic, unit, start, high)}
+def _encoded(told: Iterable[Told | Rejected]) -> list[bytes]:
+    return [encode(one) for one in told]
 
 
-def _id_of(value: bytes | None) -> str:
-    """Empty where it has none."""
-    try:
-        return msgspec.json.decode(value or b"", type=_Named).id
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return ""
-
-
-def _open_from(settings: JoinerSettings, unit: int, readers: Readers | None = None) -> dict[str, int]:
-    """Where the unit's partitions hold something that is neither committed nor rolled back: the first such offset."""
-    with reading(settings, readers) as made:
-        ends = {
-            topic: (log_range(made.stable, topic, unit)[1], log_range(made.everything, topic, unit)[1])
-            for topic in _topics(settings)
-        }
-    return {topic: settled for topic, (settled, end) in ends.items() if settled < end}
+def _ends(settings: JoinerSettings, unit: int, readers: Readers) -> dict[str, tuple[int, int]]:
+    """How far each partition of the unit is decided, and where it ends."""
+    return {
+        topic: (log_range(readers.stable, topic, unit)[1], log_range(readers.everything, topic, unit)[1])
+        for topic in _topics(settings)
+    }

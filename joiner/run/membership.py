@@ -27,7 +27,7 @@ _HEARTBEATS: Final = 6
 learns at its next heartbeat that there are units to take; the library's 3 s would be half of the least timeout."""
 
 _REBALANCE_MS: Final = 60_000
-"""Longer than the loop is away from the group at most: it waits for a commit, or for units to be taken."""
+"""Longer than the loop is away from the group at most: it waits for a commit. Units are taken beside it."""
 
 _GIVING_BACK_S: Final = 1.0
 """For giving back the units at the end, which needs no answer from Kafka."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.metrics import DURATIONS_S, Distribution
-from joiner.run.hanging import commit_checked
+from joiner.run.failures import of_join
 
 if TYPE_CHECKING:
     from broker.metrics import Teller
@@ -41,6 +41,8 @@ _COUNTED: Final = {
     "duplicates": "Records that were dropped, as the same was held already.",
     "marks": "Marks that were read.",
 }
+
+_FAILURES: Final = "Pairs whose joining function failed; each is a dead letter."
 
 
 class Told(NamedTuple):
@@ -81,6 +83,8 @@ class Meters:
         for what, meaning in _COUNTED.items():
             # Copied, for others add to it meanwhile.
             counter(f"lsb_joiner_{what}", meaning, self._counts[what].copy, unit)
+        self._failures: Counter[tuple[str, ...]] = Counter()
+        counter("lsb_joiner_function_failures", _FAILURES, self._failures.copy, ("unit", "join"))
         counter("lsb_joiner_claims", "Units that were claimed and taken here.", lambda: self._claims)
         counter("lsb_joiner_fencings", "Times that a unit was found claimed by another.", lambda: self._fencings)
         gauge("lsb_joiner_units_stuck", "Units that cannot go on here.", lambda: len(stuck()))
@@ -144,13 +148,16 @@ class Meters:
         progress: Progress,
         snapshot: tuple[bytes, SnapshotPlace] | None,
     ) -> SnapshotPlace | None:
-        """As `commit_checked`, and what was written is counted. ``appended_ms``: pairs by their later append time."""
+        """As `UnitTransactions.commit`, and what was written is counted.
+
+        ``appended_ms``: pairs by their later append time.
+        """
         began_s = time.monotonic()
-        place = commit_checked(self._settings, transactions, messages, progress, snapshot)
+        place = transactions.commit(messages, progress, snapshot)
         if self._is_on:
             self._transaction_s.observe(time.monotonic() - began_s)
             self._count(messages, appended_ms, progress)
-            if snapshot is not None:
+            if snapshot is not None and place is not None:
                 self._snapshot_bytes[progress.unit] = len(snapshot[0])
         return place
 
@@ -172,6 +179,9 @@ class Meters:
         unit, before = (str(progress.unit),), self._totals.get(progress.unit, {})
         for what in ("records", "duplicates", "marks"):
             self._counts[what][unit] += progress.counts.get(what, 0) - before.get(what, 0)
+        for name, count in progress.counts.items():
+            if (join := of_join(name)) is not None:
+                self._failures[str(progress.unit), join] += count - before.get(name, 0)
         self._totals[progress.unit] = progress.counts
         for setting, what in _OUTPUTS.items():
             self._counts[what][unit] += len(messages.get(getattr(self._settings.topics, setting), ((), ()))[1])

@@ -13,7 +13,8 @@ from broker.texts import Texts, decimals, glue
 from broker.times import UNIT_NS, mean_text
 from broker.wire import Record, Rejected, Side, decode_sides, encode, encode_lines, pair_id, reject
 from joiner import functions
-from joiner.functions import NUMBER_KINDS, Columns, JoinFunction, load_function
+from joiner.functions import Columns, JoinFunction, call_function, load_function, place_of, reason_of
+from joiner.run.failures import Failures
 from joiner.run.payloads import Rows
 
 if TYPE_CHECKING:
@@ -93,14 +94,18 @@ class Outlet:
         self._topic = settings.topics.out
         self._time_unit = settings.events.time_unit
         self._function = load_function(join.function)
+        self.failures: Failures | None = None
+        """Those among the last `results`."""
 
     def results(self, pairs: Pairs) -> tuple[Results, list[Rejected]]:
         """One result for each pair, in order, and a dead letter for each pair whose function failed."""
         values, reasons = _evaluate(self._function, pairs)
         failed = []
+        self.failures = None
         if reasons:
             which = np.array(sorted(reasons), dtype=np.int64)
-            failed = self._dead_letters(pairs.take(which), [reasons[at] for at in which.tolist()])
+            failed = self._dead_letters(pairs.take(which), [reasons[at].text for at in which.tolist()])
+            self.failures = Failures.of(len(failed), *reasons[int(which[0])])
             which = np.setdiff1d(np.arange(len(pairs)), which)
             pairs, values = pairs.take(which), [values[at] for at in which.tolist()]
         columns = JoinedColumns(
@@ -166,23 +171,35 @@ def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> Texts:
     return glue(decimals(whole), Texts.repeated(b".5", len(whole)).where(has_half))
 
 
-def _evaluate(function: JoinFunction, pairs: Pairs) -> tuple[list[float] | list[dict[str, float]], dict[int, str]]:
+class _Reason(NamedTuple):
+    """Why a pair has no value, and where that was in the user's program."""
+
+    text: str
+    place: str = ""
+
+
+def _evaluate(
+    function: JoinFunction, pairs: Pairs, *, with_place: bool = True
+) -> tuple[list[float] | list[dict[str, float]], dict[int, _Reason]]:
     """The values by position, and by position the reasons of those that have none.
 
     A function that raises on a batch is asked again for each pair, so that one bad pair costs only itself. It gets
-    new columns each time: it may have altered those that it was given.
+    new columns each time: it may have altered those that it was given. ``with_place``: of an error it is looked where
+    it was raised, which takes longer than the call.
     """
     count = len(pairs)
     try:
         columns = (_columns(rows, pairs.things, function) for rows in (pairs.left, pairs.right))
-        values = _call(function, *columns)
+        values = call_function(function, *columns)
     except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, SystemExit too; signals come otherwise
         if count == 1:
-            return [np.nan], {0: f"{type(error).__name__}: {error}"}
+            place = place_of(error) if with_place else ""
+            return [np.nan], {0: _Reason(reason_of(error), place)}
         return _evaluate_singly(function, pairs)
     finite = np.isfinite(values) if values.ndim == 1 else np.isfinite(values).all(axis=1)
     reasons = {
-        at: f"the value is {values[at].tolist()}, not a finite number" for at in np.flatnonzero(~finite).tolist()
+        at: _Reason(f"the value is {values[at].tolist()}, not a finite number")
+        for at in np.flatnonzero(~finite).tolist()
     }
     if values.ndim == 1:
         return values.tolist(), reasons
@@ -191,11 +208,11 @@ def _evaluate(function: JoinFunction, pairs: Pairs) -> tuple[list[float] | list[
 
 def _evaluate_singly(
     function: JoinFunction, pairs: Pairs
-) -> tuple[list[float] | list[dict[str, float]], dict[int, str]]:
+) -> tuple[list[float] | list[dict[str, float]], dict[int, _Reason]]:
     values: list[object] = []
-    reasons = {}
+    reasons: dict[int, _Reason] = {}
     for at in range(len(pairs)):
-        value, why = _evaluate(function, pairs.take(np.array([at])))
+        value, why = _evaluate(function, pairs.take(np.array([at])), with_place=not reasons)
         values.append(value[0])
         if why:
             reasons[at] = why[0]
@@ -208,17 +225,3 @@ def _columns(rows: Rows, things: Things, function: JoinFunction) -> Columns:
         # Ours look at numbers alone, and to make the texts takes longer than all the rest.
         return Columns(result, time_ns, (), ())
     return Columns(result, time_ns, things.each(), [side.id for side in sides_of(rows)])
-
-
-def _call(function: JoinFunction, left: Columns, right: Columns) -> NDArray[np.float64]:
-    count = len(left.result)
-    with np.errstate(all="ignore"):
-        given = np.asarray(function(left, right))
-        if given.dtype.kind not in NUMBER_KINDS:
-            message = f"it gave {given.dtype} values, not real numbers"
-            raise TypeError(message)
-        values = given.astype(np.float64)
-    if values.shape not in {(count,), (count, 2)}:
-        message = f"it gave an array of shape {values.shape} for {count} pairs"
-        raise ValueError(message)
-    return values

@@ -6,10 +6,12 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 
+from joiner.run.failures import Failures, counts_with
 from joiner.run.intake import Messages
 from joiner.run.meters import Told
 from joiner.run.pausing import SILENT_S, topics_to_pause
@@ -73,8 +75,8 @@ class Owned:
         return self.recovered.unit.offsets != self.recovered.snapshot_offsets
 
     def snapshot_due(self, application: ApplicationSettings) -> bool:
-        """Whether it is time for one."""
-        if not self.is_changed():
+        """Whether it is time for one, also where behind the last one it could not be seen that all is decided."""
+        if not self.is_changed() and not self.transactions.has_undecided:
             return False
         late = time.monotonic() - self.snapshot_at_s >= application.snapshot_interval / 1e9
         return late or self.records >= application.snapshot_records
@@ -84,11 +86,17 @@ class Owned:
         self.snapshot_at_s, self.records = time.monotonic(), 0
         return self.recovered.unit.snapshot(), self.recovered.place
 
-    def progress(self) -> Progress:
-        """The progress record of this state; whose the unit is, the claim has written into the last one."""
+    def progress(self, failed: Mapping[str, Failures] = MappingProxyType({})) -> Progress:
+        """The progress record of this state; whose the unit is, the claim has written into the last one.
+
+        ``failed``: pairs since the last one whose joining function failed, by join.
+        """
         unit, last = self.recovered.unit, self.recovered.progress
         return msgspec.structs.replace(
-            last, offsets=dict(unit.offsets), counts=dict(unit.counts), joins=unit.progress()
+            last,
+            offsets=dict(unit.offsets),
+            counts=counts_with(unit.counts, last.counts, failed),
+            joins=unit.progress(),
         )
 
     def told(self) -> Told:

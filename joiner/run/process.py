@@ -13,17 +13,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
 import msgspec
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from broker.metrics import Teller
 from broker.topics import TopicError, wait_for_topics
 from joiner.run.clients import KAFKA_LOG, log_range, make_admin, make_consumer
 from joiner.run.collector import spare_the_collector
 from joiner.run.continuity import Claimant
+from joiner.run.failures import FailureLog
 from joiner.run.gaps import SecondReader
 from joiner.run.handover import Handover, Host
 from joiner.run.intake import Messages, sort_messages
@@ -31,10 +33,13 @@ from joiner.run.membership import Membership
 from joiner.run.meters import Meters, Told
 from joiner.run.metrics import Metrics
 from joiner.run.moving import Release
+from joiner.run.notices import Notices
 from joiner.run.owned import Owned
 from joiner.run.progress import Progress
+from joiner.run.readers import Readers
 from joiner.run.recovery import application_topics, recover
 from joiner.run.settings import JoinerSettings
+from joiner.run.takeover import Takeovers
 from joiner.run.taking import Taker
 from joiner.run.topic_watch import TopicWatch
 from joiner.run.transaction import SnapshotPlace, UnitTransactions, unsubscribed_consumer
@@ -64,19 +69,22 @@ class JoinerProcess:
         """When was read last."""
         self._second = SecondReader(settings)
         self._metrics = Metrics()
+        self._failures = FailureLog(settings)
         self._teller = Teller(settings.metrics)
         self._meters = Meters(settings, claimant, self._teller, self._told, lambda: self._wanted.stuck)
         self._wanted = Wanted(settings, claimant, in_group=True, fenced=self._meters.fenced)
+        self._takeovers = Takeovers(self._take, self._adopt)
         host = Host(
             owned=self._owned,
             connect=self._connect,
-            take=self._take,
-            adopt=self._adopt,
+            take=self._takeovers.begin,
+            taking=lambda: self._takeovers.busy,
             release=self._release,
             give_up=self._give_up,
             take_soon=self._wanted.take_soon,
             why_aside=lambda number: self._wanted.aside.get(number, ""),
         )
+        self._notices = Notices(claimant)
         # Force is for the start; moves need none.
         self._moves = Handover(settings, replace(claimant, take=False), host, standby=standby)
 
@@ -113,10 +121,10 @@ class JoinerProcess:
             queued_max_messages_kbytes=64 * 1024,
         )
         self._pool = ThreadPoolExecutor(self._settings.topics.partitions, "unit")
-        self._wanted.start(
-            Taker(self._settings, self._admin, self._lender, self._stop.wait), self._moves.found_elsewhere
-        )
+        self._wanted.start(Taker(self._settings, self._admin, self._lender), self._moves.found_elsewhere)
+        self._takeovers.start(self._pool)
         self._moves.start(self._pool, self._admin, self._lender)
+        self._notices.start(self._pool, self._moves.say)
         membership = Membership(self._settings, self._claimant.placement, self._give_back)
         self._teller.why_unready = lambda: self._why_unready(membership)
         who = application.instance, self._claimant.placement, self._claimant.run
@@ -127,6 +135,7 @@ class JoinerProcess:
                 membership.poll()
                 self._moves.poll(membership.units)
                 self._take_units(membership)
+                self._notices.poll(self._wanted.obstacles())
                 self._cycle()
                 if self._teller.is_look_due():
                     self._note_log_ends()
@@ -140,14 +149,15 @@ class JoinerProcess:
                 self._drop(number)
             raise
         finally:
-            self._finish_all()
+            held = self._finish_all()
             self._moves.close()
             membership.close()
             self._data.close()
             self._second.close()
             self._lender.close()
             self._pool.shutdown(wait=False)
-            self._metrics.report(self._owned_units(), last=True)
+            self._failures.close()
+            self._metrics.report(held, last=True)
         return status
 
     def _is_over(self) -> bool:
@@ -183,10 +193,12 @@ class JoinerProcess:
     # Taking units
 
     def _take_units(self, membership: Membership) -> None:
-        due = self._wanted.due(membership.units, self._owned.keys() | self._moves.busy)
-        for number, taken in zip(due, self._pool.map(self._take, due), strict=True):
-            if taken is not None:
-                self._adopt(number, taken)
+        """Serve what was taken, and begin to take what is due; nothing here waits."""
+        self._takeovers.poll(membership.units)
+        self._wanted.settle(membership.units)
+        busy = self._owned.keys() | self._takeovers.busy | self._moves.busy
+        for number in self._wanted.due(membership.units, busy):
+            self._takeovers.begin(number)
 
     def _adopt(self, number: int, taken: Owned) -> None:
         self._wanted.taken(number)
@@ -195,17 +207,22 @@ class JoinerProcess:
         self._data.incremental_assign([TopicPartition(topic, number, at) for topic, at in offsets.items()])
         self._moves.adopted(number)
 
-    def _take(self, number: int, claimant: Claimant | None = None, warm: Warm | None = None) -> Owned | None:
+    def _take(
+        self, number: int, claimant: Claimant | None, warm: Warm | None, is_over: Callable[[], bool]
+    ) -> Owned | None:
         """Claim and recover a unit; None: not now, it stays waiting, or it was set aside or is waited for."""
 
-        def serving(transactions: UnitTransactions, progress: Progress, warm: Warm | None) -> Owned:
-            given = (warm.unit, warm.readers) if warm else ()
-            recovered = recover(self._settings, number, transactions, progress, *given)
+        def serving(transactions: UnitTransactions, progress: Progress, readers: Readers) -> Owned:
+            if warm is None:
+                self._connect(number)
+            recovered = recover(self._settings, number, transactions, progress, warm.unit if warm else None, readers)
             self._meters.taken(progress, time.monotonic() - began_s)
             return Owned(recovered, transactions, time.monotonic())
 
         began_s = time.monotonic()
-        return self._wanted.take(number, claimant, warm, serving, self._connect)
+        with closing(warm.readers if warm else Readers(self._settings)) as readers:
+            readers.is_over = is_over
+            return self._wanted.take(number, claimant, warm, readers, serving)
 
     def _connect(self, number: int) -> None:
         """Connects the consumer before the unit is served; told of its partitions without a connection, it waits."""
@@ -246,7 +263,7 @@ class JoinerProcess:
             return
         if self._finish_commit(number, owned):
             self._hand_in(number, owned, effects, with_snapshot=owned.snapshot_due(application))
-            self._metrics.count(count, len(effects.joined))
+            self._metrics.count(count, len(effects.joined), effects.failed_pairs)
 
     def _pause_what_runs_ahead(self, number: int, owned: Owned) -> None:
         ahead = owned.to_pause()
@@ -264,9 +281,7 @@ class JoinerProcess:
         self, number: int, owned: Owned, batches: dict[str, Messages], ends: dict[str, int]
     ) -> tuple[Effects, int]:
         unit = owned.recovered.unit
-        for topic, batch in batches.items():
-            if batch.offset[0] > unit.offsets[topic]:
-                self._second.check_gap(topic, number, unit.offsets[topic], batch.offset[0])
+        self._second.check(number, unit.offsets, batches)
         count = sum(map(len, batches.values()))
         owned.records += count
         return unit.apply(batches, ends), count
@@ -281,14 +296,17 @@ class JoinerProcess:
         messages = effects.messages(self._settings.topics)
         return self._meters.commit(transactions, messages, effects.appended_ms, progress, snapshot)
 
-    def _hand_in(self, number: int, owned: Owned, effects: Effects, *, with_snapshot: bool) -> None:
+    def _hand_in(
+        self, number: int, owned: Owned, effects: Effects, *, with_snapshot: bool, stopped: bool = False
+    ) -> None:
         """Begin the commit of everything that the unit's state holds, the one before being finished."""
         try:
-            progress = owned.progress()
+            progress = msgspec.structs.replace(owned.progress(effects.failed_pairs), stopped=stopped)
             snapshot = owned.snapshot() if with_snapshot else None
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
             self._give_up(number, error)
             return
+        self._failures.note(number, effects.failed_pairs)
         owned.hand_in(progress, self._pool.submit(self._commit, owned.transactions, effects, progress, snapshot))
 
     def _finish_commit(self, number: int, owned: Owned) -> bool:
@@ -306,16 +324,22 @@ class JoinerProcess:
         self._wanted.give_up(number, error)
 
     def _read_error(self, error: KafkaError, partition: int | None, topic: str | None) -> None:
-        if error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}:  # noqa: SLF001
-            number = int(partition or 0)
-            if number in self._owned:
-                # The topic was deleted, or retention removed records before they were read. If the unit is still
-                # ours, the claim finds out which. If not, then only what its owner has done with lies behind us.
-                _log.warning("unit %s: %s cannot be read where the join stands: %s", number, topic, error.str())
-                self._drop(number)
-                self._wanted.look_who_has(number, 0.0)
-            return
-        _log.warning("reading %s [%s]: %s", topic, partition, error.str())
+        number = -1 if partition is None else partition
+        owned = self._owned.get(number)
+        if number < 0:
+            # Brokers are away, which the library's log tells of, and it goes on by itself when they are back.
+            _log.debug("reading: %s", error.str())
+        elif owned is None:
+            _log.debug("reading %s [%s], which is not served: %s", topic, number, error.str())
+        elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}:  # noqa: SLF001
+            # The topic was deleted, or retention removed records before they were read. If the unit is still
+            # ours, the claim finds out which. If not, then only what its owner has done with lies behind us.
+            _log.warning("unit %s: %s cannot be read where the join stands: %s", number, topic, error.str())
+            self._drop(number)
+            self._wanted.look_who_has(number, 0.0)
+        elif self._finish_commit(number, owned):
+            # What the client gives next may lie behind records that it has left out (a damaged batch, for one).
+            self._give_up(number, KafkaException(KafkaError(error.code(), f"reading {topic}: {error.str()}")))
 
     def _drop(self, number: int) -> None:
         """Forget a unit without committing anything."""
@@ -353,8 +377,12 @@ class JoinerProcess:
 
     def _give_back(self, units: list[int], lost: bool) -> None:  # noqa: FBT001 - a callback's signature
         mine = [number for number in units if number in self._owned]
+        until_s = time.monotonic() + (0.0 if lost else _LAST_COMMIT_S)
+        # First: while these are called off, the others are written.
+        self._takeovers.call_off(units, 0.0)
         if not lost:
-            self._write_snapshots(mine)
+            self._write_snapshots(mine, until_s)
+        self._takeovers.call_off(units, until_s)
         for number in mine:
             self._drop(number)
         # Last: a commit that has failed meanwhile has put its unit among those that are to be taken again.
@@ -364,19 +392,29 @@ class JoinerProcess:
         if mine:
             _log.info("units %s: %s", mine, "lost to the group" if lost else "given back")
 
-    def _finish_all(self) -> None:
-        self._write_snapshots(list(self._owned))
-        for number in list(self._owned):
-            self._drop(number)
-
-    def _write_snapshots(self, units: list[int]) -> None:
-        """Finish the commits of the units, and write last snapshots, as far as that takes no long time."""
+    def _finish_all(self) -> dict[int, int]:
+        """Give all units back; returns what each held."""
         until_s = time.monotonic() + _LAST_COMMIT_S
+        self._takeovers.call_off(self._takeovers.busy, 0.0)
+        self._write_snapshots(list(self._owned), until_s, stopped=True)
+        self._takeovers.call_off(self._takeovers.busy, until_s)
+        held = self._owned_units()
+        for number in held:
+            self._drop(number)
+        return held
+
+    def _write_snapshots(self, units: list[int], until_s: float, *, stopped: bool = False) -> None:
+        """Finish the commits of the units, and write last snapshots, as far as that is done before a moment.
+
+        ``stopped``: their progress records say that this process has ended.
+        """
         self._finish_soon(units, until_s)
         for number in units:
             owned = self._owned.get(number)
-            if owned is not None and owned.commit is None and not owned.has_uncommitted and owned.is_changed():
-                self._hand_in(number, owned, Effects(), with_snapshot=True)
+            if owned is None or owned.commit is not None or owned.has_uncommitted:
+                continue
+            if stopped or owned.is_changed():
+                self._hand_in(number, owned, Effects(), with_snapshot=owned.is_changed(), stopped=stopped)
         self._finish_soon(units, until_s)
         for number in units:
             if number in self._owned and self._owned[number].commit is not None:

@@ -58,13 +58,28 @@ class JoinProgress(msgspec.Struct, frozen=True):
     frontier_right: tuple[int, int] | None = None
 
 
-class Progress(msgspec.Struct, frozen=True):
+class FirstRecord(msgspec.Struct, frozen=True):
+    """The first record of a transaction in a result topic: what it is, and an offset at or before it.
+
+    A transaction's records in a partition are visible together, or not at all.
+    """
+
+    identity: str
+    start: int
+
+
+class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a unit has come, and who owns it.
 
     ``offsets`` is the vector C: by input topic, the offset of the next record to consume. ``start`` is the
     vector at which the application began with this unit. ``topics`` are the input topics' ids, which change when
     a topic is deleted and made anew. ``semantics`` is what ``fingerprint`` is the hash of, kept so that an error
-    can name the setting that changed. ``counts`` are running totals since ``start``.
+    can name the setting that changed. ``counts`` are running totals since ``start``. ``stopped``: the owner has ended
+    in good order with this record; for ``joiner status``.
+
+    ``written``: by result topic, the last transaction that was committed with records there, this one or an earlier
+    one, unless it is known that Kafka has ended it in that topic. ``result_ends``: offsets of the result topics behind
+    which everything lies that the unit has brought forth since ``start``. Older releases wrote neither.
     """
 
     format: int
@@ -81,6 +96,9 @@ class Progress(msgspec.Struct, frozen=True):
     semantics: dict[str, Any]
     counts: dict[str, int]
     joins: dict[str, JoinProgress]
+    stopped: bool = False
+    written: dict[str, FirstRecord] = {}
+    result_ends: dict[str, int] = {}
 
     @property
     def owner(self) -> str:
@@ -94,12 +112,18 @@ class Progress(msgspec.Struct, frozen=True):
     @property
     def on_the_way(self) -> OnTheWay | None:
         """Which move has released the unit, while nobody has claimed it since."""
-        kind, *rest = self.run.split(":")
-        return OnTheWay(*rest) if kind == _MOVING and len(rest) == len(OnTheWay._fields) else None
+        kind, _, rest = self.run.partition(":")
+        # Whoever gives the order names the move, with colons perhaps; a placement has none.
+        move, is_whole, source = rest.rpartition(":")
+        return OnTheWay(move, source) if kind == _MOVING and is_whole else None
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A complete snapshot: ``serial`` rises with each one; ``offsets`` is the vector C0 it was taken at."""
+    """A complete snapshot: ``serial`` rises with each one; ``offsets`` is the vector C0 it was taken at.
+
+    ``result_ends``: offsets of the result topics behind which everything lies that was brought forth since. Older
+    releases did not write them.
+    """
 
     format: int
     serial: int
@@ -109,6 +133,7 @@ class Manifest(msgspec.Struct, frozen=True):
     sha256: str
     offsets: dict[str, int]
     fingerprint: str
+    result_ends: dict[str, int] = {}
 
 
 class _Format(msgspec.Struct):

@@ -9,7 +9,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from joiner.run.clients import READ_WAIT_S, TIMEOUT_S, timed_out
+from joiner.run.clients import READ_WAIT_S, TIMEOUT_S, is_passing, timed_out
 from joiner.run.intake import Messages, sort_messages
 from joiner.run.transaction import offsets_as_text
 
@@ -35,8 +35,9 @@ def read_range(
         count = sum(missing.values())
         messages = consumer.consume(min(count, at_once), _MANY_WAIT_S if count > _MANY else READ_WAIT_S)
         parts, met, errors = sort_messages(messages, topics)
-        if errors:
-            raise KafkaException(errors[0][0])
+        for error, partition, _ in errors:
+            if not is_passing(error, partition):
+                raise KafkaException(error)
         found = {topic: part for topic, part in parts.get(unit, {}).items() if topic in missing}
         reached = {topic: part.offset[-1] + 1 for topic, part in found.items()}
         for topic, position in met.get(unit, {}).items():

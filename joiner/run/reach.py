@@ -13,6 +13,9 @@ from typing import Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from broker.client_log import answered
+from joiner.run.clients import KAFKA_LOG
+
 _SILENT_S: Final = 0.5
 """A Kafka that is well has answered by then, and nothing need be said."""
 
@@ -43,6 +46,7 @@ def reach_kafka(admin: AdminClient, servers: str, within_s: float) -> None:
                 )
                 raise KafkaAway(message) from error
         else:
+            answered(KAFKA_LOG)
             return
         if not told:
             told = True

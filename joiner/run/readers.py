@@ -7,7 +7,7 @@ anew: nothing that was read is believed a second time, but the part of the state
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,13 +21,21 @@ if TYPE_CHECKING:
     from joiner.run.state_log import StateLog
 
 
+class CalledOff(Exception):
+    """Nobody wants the unit to be taken any more."""
+
+
 class Readers:
     """Consumers for one unit, and what was read of its state. For one thread at a time."""
 
     def __init__(self, settings: JoinerSettings) -> None:
         self._settings = settings
+        self.is_over: Callable[[], bool] = lambda: False
+        """Whether what they are used for is called off."""
         self.state: StateLog | None = None
         """All that the state topic held of the unit when it was last read, where somebody has read all of it."""
+        self.begun_at: dict[str, int] | None = None
+        """The vector at which the application had begun with the unit then: another one after a reset."""
 
     @cached_property
     def stable(self) -> Consumer:
@@ -36,9 +44,9 @@ class Readers:
 
     @cached_property
     def everything(self) -> Consumer:
-        """Sees what is open, too; it is only asked for ends."""
+        """Reads what is open or rolled back, too."""
         more = {"isolation_level": "read_uncommitted"}
-        return make_consumer(self._settings.kafka, self._settings.application.name, **more)
+        return make_reader(self._settings.kafka, self._settings.application.name, **more)
 
     @cached_property
     def log(self) -> Consumer:
@@ -50,6 +58,11 @@ class Readers:
         for consumer in (self.stable, self.everything, self.log):
             for topic in (*self._settings.input_topics, self._settings.state_topic):
                 log_range(consumer, topic, unit)
+
+    def check(self) -> None:
+        """Asked at each step of what may last. Raises `CalledOff`."""
+        if self.is_over():
+            raise CalledOff
 
     def close(self) -> None:
         """Close those that were made."""

@@ -4,8 +4,8 @@ Claim:    0. look at the progress record, so that a process with other settings 
           1. initialise the transactional id (fences whoever had the unit)
           2. read the progress record
           3. check that it is ours to continue: placement, fingerprint, topics, partitions, the log's range
-          4. settle what Kafka has left open by mistake (see `hanging`)
-          5. draw a line, behind which nothing of older owners comes (the same)
+          4. draw a line, behind which nothing of older owners comes (see `hanging`)
+          5. settle what Kafka has left open by mistake, or ended wrongly (the same)
           6. a transaction that writes the record back with our run id
 Recover:  7. read the newest snapshot, at C0 <= C
           8. replay silently from C0 to C
@@ -32,15 +32,18 @@ from joiner.run.clients import (
     make_consumer,
     make_reader,
     read_to_end,
+    timed_out,
 )
-from joiner.run.continuity import Claimant, check_continues, check_log_range, check_partitions, log_ranges
-from joiner.run.hanging import commit_checked, draw_line, find_unsettled, settle
+from joiner.run.continuity import Claimant, TopicUnknown, check_continues, check_log_range, check_partitions, log_ranges
+from joiner.run.gaps import SecondReader
+from joiner.run.hanging import Again, Unsettled, draw_line, find_ended_wrongly, find_unsettled, settle
+from joiner.run.intake import Messages
 from joiner.run.progress import FORMAT_VERSION, Progress
 from joiner.run.ranges import read_range
 from joiner.run.readers import Readers, reading
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import StateLog, read_newest, read_progress, read_state
-from joiner.run.transaction import SnapshotPlace, UnitTransactions, offsets_as_text
+from joiner.run.transaction import Fenced, SnapshotPlace, UnitTransactions, offsets_as_text
 from joiner.run.unit import Effects, Outgoing, Unit, UnitStopped
 
 _REPLAY_BATCH: Final = 50_000
@@ -97,7 +100,7 @@ def _claim(
     topics = topic_facts(admin, settings.input_topics)
     absent = [topic for topic in settings.input_topics if topic not in topics]
     if absent:
-        raise UnitStopped(
+        raise TopicUnknown(
             f"unit {unit}: {', '.join(absent)} does not exist any more: restore it, or begin anew with `joiner reset` "
             "and a restart, which creates it"
         )
@@ -109,31 +112,46 @@ def _claim(
     log = read_newest(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
     with unless_fenced(transactions):
         unsettled = find_unsettled(settings, log, readers)
-        found, reached = log.progress(), unsettled.reached if unsettled is not None else None
-        for known in (found, reached):
-            if known is not None:
-                check_continues(settings, known, topics, claimant)
-        if found is None and reached is not None:
-            # Its very first transactions hang.
-            found = msgspec.structs.replace(reached, offsets=reached.start, counts={}, joins={})
-        if found is None:
-            _check_never_begun(settings, unit)
-            _tell_results_that_are_there(settings, unit)
-            progress = first_progress(settings, unit, topics, claimant)
-        else:
-            progress = _owned(found, claimant)
+        progress = _to_continue(settings, log, unsettled, topics, claimant)
         check_log_range(settings, unit, progress.offsets, readers)
-        messages: Outgoing = {}
         if unsettled is None:
-            draw_line(settings, unit, transactions, progress, readers)
-        else:
-            reached = reached or progress
-            effects = settle(settings, unsettled, transactions, progress, partial(_effects_again, settings, reached))
+            line = draw_line(settings, unit, transactions, progress, readers)
+            if log.progress() is None:
+                progress = msgspec.structs.replace(progress, result_ends=line)
+            unsettled = find_ended_wrongly(settings, log, line, readers)
+            if unsettled is not None:
+                progress = _to_continue(settings, log, unsettled, topics, claimant)
+        messages: Outgoing = {}
+        if unsettled is not None:
+            reached = unsettled.reached or progress
+            effects = settle(settings, unsettled, transactions, progress, partial(_brought_forth, settings, reached))
             messages = effects.messages(settings.topics)
             messages[settings.state_topic] = ([unsettled.key.encode()], [None])
             progress = _owned(reached, claimant)
-    commit_checked(settings, transactions, messages, progress)
+    transactions.commit(messages, progress)
     return progress
+
+
+def _to_continue(
+    settings: JoinerSettings,
+    log: StateLog,
+    unsettled: Unsettled | None,
+    topics: dict[str, TopicFacts],
+    claimant: Claimant,
+) -> Progress:
+    """The progress record to go on from, as ours."""
+    found, reached = log.progress(), unsettled.reached if unsettled is not None else None
+    for known in (found, reached):
+        if known is not None:
+            check_continues(settings, known, topics, claimant)
+    if found is None and reached is not None:
+        # Its very first transactions hang.
+        found = msgspec.structs.replace(reached, offsets=reached.start, counts={}, joins={})
+    if found is not None:
+        return _owned(found, claimant)
+    _check_never_begun(settings, log.unit)
+    _tell_results_that_are_there(settings, log.unit)
+    return first_progress(settings, log.unit, topics, claimant)
 
 
 def recover(
@@ -154,7 +172,9 @@ def recover(
         state = readers.state
         if state is None:
             state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
-        built = build_state(settings, progress, state, warm, readers)
+        # What was built before a reset is another application's state, though it may lie between the same vectors.
+        usable = warm if readers.begun_at == progress.start else None
+        built = build_state(settings, progress, state, usable, readers)
     return Recovered(built, progress, SnapshotPlace.after(state), newest_offsets(progress, state))
 
 
@@ -203,18 +223,21 @@ def newest_offsets(progress: Progress, state: StateLog) -> dict[str, int]:
     return dict(manifests[0].offsets if manifests else progress.start)
 
 
-def _effects_again(settings: JoinerSettings, until: Progress) -> Effects:
+def _brought_forth(settings: JoinerSettings, until: Progress) -> Again:
     """What the unit has brought forth before ``until``, as far back as an earlier state of it can be built."""
     unit = until.unit
     state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
-    restored = _from_snapshot(settings, unit, state.without_newest_snapshot(), until)
+    earlier = state.without_newest_snapshot()
+    restored = _from_snapshot(settings, unit, earlier, until)
     if any(low > restored.offsets[topic] for topic, (low, _) in log_ranges(settings, unit).items()):
-        restored = _from_snapshot(settings, unit, state, until)
+        earlier = state
+        restored = _from_snapshot(settings, unit, earlier, until)
         check_log_range(settings, unit, restored.offsets)
     check_log_range(settings, unit, until.offsets)
     effects = Effects()
     _replay(settings, restored, until.offsets, effects)
-    return effects
+    manifests = earlier.manifests()
+    return Again(effects, (manifests[0] if manifests else until).result_ends)
 
 
 def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
@@ -308,6 +331,7 @@ def _owned(found: Progress, claimant: Claimant) -> Progress:
         run=claimant.run,
         instance=claimant.instance,
         placement=claimant.placement,
+        stopped=False,
     )
 
 
@@ -338,15 +362,26 @@ def _replay(
 ) -> int:
     """Feed the unit up to the vector ``until``; returns how many records that were.
 
-    Silently, but where ``effects`` is given: what is brought forth is added there.
+    Silently, but where ``effects`` is given: what is brought forth is added there. Whether there is room is not judged:
+    the unit held all that before, when one topic could wait for the other.
     """
     if unit.offsets == until:
         return 0
     replayed = 0
-    with reading(settings, kept) as readers:
+    with reading(settings, kept) as readers, closing(SecondReader(settings)) as second:
         for batches, end in read_range(readers.log, unit.number, unit.offsets, until, _REPLAY_BATCH):
-            brought = unit.apply(batches, end, silent=effects is None)
+            readers.check()
+            _check_gaps(second, unit, batches)
+            brought = unit.apply(batches, end, silent=effects is None, is_part=True)
             if effects is not None:
                 effects.add(brought)
             replayed += sum(map(len, batches.values()))
     return replayed
+
+
+def _check_gaps(second: SecondReader, unit: Unit, batches: dict[str, Messages]) -> None:
+    try:
+        second.check(unit.number, unit.offsets, batches)
+    except Fenced:
+        # Nobody was fenced: a replay needs what retention has just removed, and the next claim says so.
+        raise timed_out(f"unit {unit.number}: input was removed while it was replayed") from None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from broker.topics import ensure_topics, topic_facts
 from joiner.run.clients import make_admin
 from joiner.run.continuity import Claimant
-from joiner.run.hanging import check_ended, draw_line
+from joiner.run.hanging import draw_line
 from joiner.run.progress import RESET_RUN
 from joiner.run.recovery import application_topics, first_progress, group_offsets
 from joiner.run.settings import JoinerSettings
@@ -39,10 +41,9 @@ def reset(settings: JoinerSettings, *, confirmed: bool) -> int:
         try:
             transactions.init()
             progress = first_progress(settings, unit, topics, claimant)
-            draw_line(settings, unit, transactions, progress)
+            line = draw_line(settings, unit, transactions, progress)
             state = read_state(settings.kafka, application, settings.state_topic, unit)
-            transactions.begin_anew(state, progress)
-            check_ended(settings, unit, transactions)
+            transactions.begin_anew(state, msgspec.structs.replace(progress, result_ends=line))
         except (Fenced, Aborted) as error:
             failed = True
             print(f"unit {unit}: not begun anew ({str(error) or 'a running process took it back'}): stop it and repeat")

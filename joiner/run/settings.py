@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import socket
+from itertools import combinations
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -23,6 +25,7 @@ from broker.settings import (
     TopicName,
     TopicSettings,
     duration_between,
+    plain_name,
     plain_values,
 )
 from broker.times import parse_duration
@@ -38,8 +41,12 @@ SPARK: Final = "spark"
 
 PLACEMENT_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,31}$"
 
-JoinName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,100}$")]
-"""A join's name is part of every pair's id (``join:unit:left:right``), hence no colon."""
+NAME_LENGTH_MAX: Final = 100
+
+Name = Annotated[str, plain_name(NAME_LENGTH_MAX)]
+"""A join's name is part of every pair's id (``join:unit:left:right``), hence no colon; an application's name is that of
+a folder where Spark keeps its states, hence nothing that leads out of it.
+"""
 
 
 class Stream(Section):
@@ -68,7 +75,7 @@ def _as_pair(given: object) -> object:
 class JoinSettings(Section):
     """A ``[[join]]``: two streams, the options of the join, and what becomes of a pair."""
 
-    name: JoinName
+    name: Name
     left: Stream
     right: Stream
     function: str = Field(default="both", pattern=r"^([a-z_]+|[A-Za-z0-9_.]+:[A-Za-z0-9_]+)$")
@@ -85,11 +92,17 @@ class JoinSettings(Section):
         return self.emit_unmatched in {side, "both"}
 
 
+def host_name() -> str:
+    """The host's name, as far as Kafka takes it for an instance; a host may have any."""
+    name = re.sub("[^a-zA-Z0-9._-]", "-", socket.gethostname()).lstrip("._-")
+    return name[:NAME_LENGTH_MAX] or "host"
+
+
 class ApplicationSettings(Section):
     """``[application]``: what the joins share, and the limits of its process."""
 
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,100}$")] = "lsb"
-    instance: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,100}$")] = Field(default_factory=socket.gethostname)
+    name: Name = "lsb"
+    instance: Name = Field(default_factory=host_name)
     placement: Annotated[str, Field(pattern=PLACEMENT_PATTERN)] = PROCESS
     start: Literal["earliest", "latest"] = "earliest"
     ahead_max: Duration = parse_duration("1d")
@@ -156,6 +169,11 @@ class JoinerSettings(ServiceSettings):
             f"the topic {topic!r} is both read and written: the joiner would take its own output for input"
             for topic in self.input_topics
             if topic in written
+        ]
+        mistakes += [
+            f"the topics {one!r} and {other!r} differ in '.' and '_' alone, which Kafka does not allow"
+            for one, other in combinations(sorted({*written, *self.input_topics}), 2)
+            if one.replace(".", "_") == other.replace(".", "_")
         ]
         if mistakes:
             raise ValueError("; ".join(mistakes))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from confluent_kafka import Consumer
@@ -41,6 +41,8 @@ class StateLog:
     values: dict[str, bytes] = field(default_factory=dict)
     end: int = 0
     """The offset up to which it was read."""
+    progress_at: int = -1
+    """The offset of the newest progress record; -1 where there is none."""
 
     def progress(self) -> Progress | None:
         """The newest progress record; None where the unit was never begun."""
@@ -61,7 +63,7 @@ class StateLog:
     def without_newest_snapshot(self) -> StateLog:
         """As if the newest snapshot had not been taken."""
         gone = {manifest_key(self.unit, manifest.slot) for manifest in self.manifests()[:1]}
-        return StateLog(self.unit, {key: value for key, value in self.values.items() if key not in gone})
+        return replace(self, values={key: value for key, value in self.values.items() if key not in gone})
 
     def chunks_in(self, slot: int) -> int:
         """How many chunks lie in a slot, also those that no manifest counts."""
@@ -95,10 +97,10 @@ def read_on(consumer: Consumer, topic: str, state: StateLog) -> StateLog:
     longer than a unit is waited for.
     """
     _, end = log_range(consumer, topic, state.unit)
-    values = dict(state.values)
+    values, progress_at = dict(state.values), state.progress_at
     if end > state.end:
-        _add_values(values, consumer, topic, state.unit, state.end, end)
-    return StateLog(state.unit, values, end)
+        progress_at = max(progress_at, _add_values(values, consumer, topic, state.unit, state.end, end))
+    return StateLog(state.unit, values, end, progress_at)
 
 
 def read_newest(kafka: KafkaSettings, group: str, topic: str, unit: int, readers: Readers | None = None) -> StateLog:
@@ -118,11 +120,37 @@ def read_progress(
     return read_newest(kafka, group, topic, unit, readers).progress()
 
 
-def read_open(kafka: KafkaSettings, group: str, topic: str, unit: int, start: int) -> StateLog:
-    """What was written from ``start`` on, committed or not."""
-    with closing(make_reader(kafka, group, isolation_level="read_uncommitted")) as consumer:
-        _, end = log_range(consumer, topic, unit)
-        return StateLog(unit, _last_values(consumer, topic, unit, start, end))
+class AppendedProgress(NamedTuple):
+    """A progress record, and when it was written."""
+
+    progress: Progress
+    appended_ms: int
+
+
+def read_appended(consumer: Consumer, topic: str, unit: int) -> AppendedProgress | None:
+    """The newest progress record of a unit, by a consumer of `make_reader`; None where there is none."""
+    low, end = log_range(consumer, topic, unit)
+    for start in dict.fromkeys((max(low, end - _TAIL), low)):
+        found = None
+        for message in read_to_end(consumer, topic, unit, start, end):
+            if message.key() == progress_key(unit).encode() and (value := message.value()) is not None:
+                found = AppendedProgress(_decoded(unit, decode_progress, value), message.timestamp()[1])
+        if found is not None:
+            return found
+    return None
+
+
+def read_tried(consumer: Consumer, topic: str, unit: int, start: int, end: int) -> list[Progress]:
+    """The progress records from ``start`` on, committed or not, and the notes (see `hanging`).
+
+    ``consumer`` reads what is not committed, too.
+    """
+    keys = {progress_key(unit).encode(), unsettled_key(unit).encode()}
+    return [
+        _decoded(unit, decode_progress, value)
+        for message in read_to_end(consumer, topic, unit, start, end)
+        if message.key() in keys and (value := message.value()) is not None
+    ]
 
 
 def _read(
@@ -130,17 +158,14 @@ def _read(
 ) -> StateLog:
     with nullcontext(kept) if kept is not None else closing(make_reader(kafka, group)) as consumer:
         low, high = log_range(consumer, topic, unit)
+        values: dict[str, bytes] = {}
         start = low if last is None else max(low, high - last)
-        return StateLog(unit, _last_values(consumer, topic, unit, start, high), high)
+        return StateLog(unit, values, high, _add_values(values, consumer, topic, unit, start, high))
 
 
-def _last_values(consumer: Consumer, topic: str, unit: int, start: int, end: int) -> dict[str, bytes]:
-    values: dict[str, bytes] = {}
-    _add_values(values, consumer, topic, unit, start, end)
-    return values
-
-
-def _add_values(values: dict[str, bytes], consumer: Consumer, topic: str, unit: int, start: int, end: int) -> None:
+def _add_values(values: dict[str, bytes], consumer: Consumer, topic: str, unit: int, start: int, end: int) -> int:
+    """Take what is there; returns the offset of the last progress record, -1 where none is."""
+    progress, progress_at = progress_key(unit), -1
     for message in read_to_end(consumer, topic, unit, start, end):
         # Replaced: a key that is no text is somebody else's, and none that is asked for.
         key, value = (message.key() or b"").decode(errors="replace"), message.value()
@@ -148,6 +173,9 @@ def _add_values(values: dict[str, bytes], consumer: Consumer, topic: str, unit: 
             values.pop(key, None)
         else:
             values[key] = value
+        if key == progress:
+            progress_at = message.offset() or 0
+    return progress_at
 
 
 _Versioned = TypeVar("_Versioned", Progress, Manifest)

@@ -1,45 +1,47 @@
-"""Claiming a unit that others want, too: who is fenced before the claim is written tries again a few times."""
+"""Claiming a unit that others may want, too: one attempt, which tells of whoever came between."""
 
 from __future__ import annotations
-
-import logging
-from collections.abc import Callable
-from typing import Final
 
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from joiner.run.continuity import Claimant
 from joiner.run.progress import Progress
+from joiner.run.readers import Readers
 from joiner.run.recovery import claim
 from joiner.run.settings import JoinerSettings
+from joiner.run.state_log import read_progress
 from joiner.run.transaction import Fenced, UnitTransactions
 from joiner.run.warming import Warm
 
-CLAIM_ATTEMPTS: Final = 5
-_STEP_S: Final = 0.5
-"""So much longer is each wait than the one before."""
 
-_log = logging.getLogger(__name__)
+class Overtaken(Fenced):
+    """Another initialised the transactional id before our claim was written.
+
+    ``before``: the run that the progress record named when we began, empty where there was none. While it names that
+    one, nobody has claimed the unit since.
+    """
+
+    def __init__(self, before: str) -> None:
+        super().__init__()
+        self.before = before
 
 
 class Taker:
-    """Claims units for a runner; ``wait`` is given seconds, and returns early where the runner is to end."""
+    """Claims units for a runner."""
 
-    def __init__(
-        self, settings: JoinerSettings, admin: AdminClient, lender: Consumer, wait: Callable[[float], object]
-    ) -> None:
-        self._settings, self._admin, self._lender, self._wait = settings, admin, lender, wait
+    def __init__(self, settings: JoinerSettings, admin: AdminClient, lender: Consumer) -> None:
+        self._settings, self._admin, self._lender = settings, admin, lender
 
-    def claim(self, unit: int, claimant: Claimant, warm: Warm | None) -> tuple[UnitTransactions, Progress]:
-        """Claim a unit, with what is prepared for it. Raises what `recovery.claim` does."""
-        prepared = warm.transactions if warm else None
-        for attempt in range(CLAIM_ATTEMPTS):
-            transactions, prepared = prepared or UnitTransactions(self._settings, unit, self._lender), None
-            try:
-                given = self._settings, unit, self._admin, transactions, claimant
-                return transactions, claim(*given, *((warm.readers,) if warm else ()))
-            except Fenced:
-                _log.info("unit %s: fenced before the claim was written (attempt %s)", unit, attempt + 1)
-                self._wait(_STEP_S * attempt)
-        raise Fenced
+    def claim(
+        self, unit: int, claimant: Claimant, warm: Warm | None, readers: Readers
+    ) -> tuple[UnitTransactions, Progress]:
+        """Claim a unit, with what is prepared. Raises `Overtaken`, `CalledOff`, and what `recovery.claim` does."""
+        settings = self._settings
+        before = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
+        transactions = warm.transactions if warm else UnitTransactions(settings, unit, self._lender)
+        readers.check()
+        try:
+            return transactions, claim(settings, unit, self._admin, transactions, claimant, readers)
+        except Fenced as fenced:
+            raise Overtaken(before.run if before is not None else "") from fenced

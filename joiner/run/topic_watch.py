@@ -15,7 +15,9 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from broker.client_log import answered
 from broker.topics import TopicError, TopicFacts
+from joiner.run.clients import KAFKA_LOG
 
 INTERVAL_S: Final = 5.0
 """Between two questions: so long may records of a topic made anew be joined before the process stops."""
@@ -50,6 +52,7 @@ class TopicWatch:
         self._absent = absent
         for topic, answer in answers.items():
             if answer.exception() is None:
+                answered(KAFKA_LOG)
                 changes.append(_change(topic, answer.result(), self._known[topic]))
         if any(changes):
             raise TopicError("\n".join(filter(None, changes)))

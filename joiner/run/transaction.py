@@ -1,6 +1,6 @@
 """The transactions of one unit: everything a batch brought forth becomes visible at once, or not at all.
 
-Steps of a commit, in this order:
+Steps of a commit, in this order (a snapshot that is too large for it has had transactions of its own before):
 
  1. begin
  2. the input offsets, for the consumer group (for tools to see; the progress record is what counts)
@@ -12,6 +12,16 @@ Steps of a commit, in this order:
 The offsets come first, because Kafka takes nothing until it has ended the transaction before everywhere. Offsets are
 then tried again by librdkafka after `retry.backoff.ms`, 2 ms here, and records after 20 ms, whatever it is told.
 
+Kafka may forget to end a committed transaction in some partition (see `hanging`). The next records of the unit there
+share the fate of what was forgotten, which only a commit puts right. So:
+
+ - the progress record names the first record of the last transaction in each result topic, until it is known that the
+   topic has been told of its end: the next claim compares it with what is visible
+ - an owner looks behind each snapshot, behind a claim, and where Kafka may have been away. What is open and its own
+   makes it claim the unit anew
+ - a snapshot takes the place of the older one only when nothing is in doubt that only a replay from there would bring
+   forth again. Another program's open transaction may hide that; then the snapshot waits
+
 The ``transactional.id`` is ``<application>-<unit>`` in every runner: whoever initialised it last owns the unit, and
 the commit of everyone else fails.
 """
@@ -22,18 +32,28 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
+import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from joiner.run.clients import TIMEOUT_S, is_fenced, make_consumer, make_producer, names_fencing, timed_out
+from joiner.run.clients import (
+    TIMEOUT_S,
+    is_fenced,
+    log_range,
+    make_consumer,
+    make_producer,
+    names_fencing,
+    timed_out,
+)
 from joiner.run.progress import (
     CHUNK_BYTES_MAX,
     FORMAT_VERSION,
     SLOTS,
+    FirstRecord,
     Manifest,
     Progress,
     chunk_key,
@@ -43,6 +63,7 @@ from joiner.run.progress import (
 )
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import StateLog
+from joiner.run.undecided import Undecided, identity_of
 from joiner.run.unit import Outgoing
 
 _COMMIT_S: Final = 30.0
@@ -56,7 +77,14 @@ _LAST_STEP_S: Final = 1.0
 """The last step of a commit is given so much, even where the steps before it took all the time."""
 
 _LONG_S: Final = 1.0
-"""A commit that met a restart of Kafka takes longer than this, and hardly any other."""
+"""A transaction that met a restart of Kafka takes longer than this, and hardly any other."""
+
+_MARKERS_S: Final = 5.0
+"""Kafka marks a committed transaction in its partitions a moment after it has answered."""
+
+LOOK_S: Final = 0.05
+FIRST_LOOK_S: Final = 0.005
+"""The markers follow within milliseconds in most cases."""
 
 _AT_ONCE: Final = 1_000
 """Messages that are handed to the producer in one call: others wait for Python's interpreter so long, and so many
@@ -102,9 +130,12 @@ class UnitTransactions:
         self._unit = unit
         self._offsets_of = offsets_of
         # What is handed to the producer, again and again: making as many anew costs as much as encoding them.
-        self._slots: list[dict[str, bytes | None]] = [{"key": None, "value": None} for _ in range(_AT_ONCE)]
-        self.was_disturbed = False
-        """Whether Kafka may have been started anew during the last commit: it took long, or was asked for again."""
+        self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_AT_ONCE)]
+        self._undecided = Undecided()
+        # Of the transaction that is open: the offsets of its first records by topic, -1 until they are delivered.
+        self._firsts: dict[str, int] = {}
+        self._was_asked_again = False
+        self._is_claimed = False
         self._producer = make_producer(
             settings.kafka,
             transactional_id=f"{settings.application.name}-{unit}",
@@ -147,16 +178,23 @@ class UnitTransactions:
 
         Raises `Fenced` or `Aborted`; this object is then not to be used again.
         """
-        written = None
+        began_s, place = time.monotonic(), None
+        identities = _identities(messages, self._settings.state_topic)
         try:
             self._begin(progress)
-            self._produce_all(messages)
-            if snapshot is not None:
-                written = self._produce_snapshot(*snapshot, progress)
-            self._finish(progress)
+            if snapshot is not None and self._may_replace_snapshot():
+                self._produce_all(messages)
+                place = self._produce_snapshot(*snapshot, progress)
+            else:
+                self._produce_all(messages)
+            self._finish(progress, self._undecided.records(identities))
+            self._note_written(identities, is_base=place is not None or not self._is_claimed)
+            if place is not None or not self._is_claimed or self._was_disturbed(began_s):
+                self.check_ended()
         except KafkaException as error:
             raise _failure(error) from error
-        return written
+        self._is_claimed = True
+        return place
 
     def begin_anew(self, state: StateLog, progress: Progress) -> None:
         """Tombstone all snapshots of this unit and write ``progress`` as its only record, in one transaction."""
@@ -164,9 +202,33 @@ class UnitTransactions:
             self._begin(progress)
             for key in state.values:
                 self._produce(self._settings.state_topic, key, None)
-            self._finish(progress)
+            self._finish(progress, {})
+            self._note_written({}, is_base=True)
+            self.check_ended()
         except KafkaException as error:
             raise _failure(error) from error
+
+    @property
+    def has_undecided(self) -> bool:
+        """Whether Kafka has not been seen to end everything that was committed, when it was looked last."""
+        return bool(self._undecided)
+
+    def check_ended(self) -> None:
+        """Wait until no transaction of ours is the oldest open one anywhere.
+
+        Raises `Aborted` where one stays it: Kafka has forgotten to end it, and the unit must be claimed anew. Behind
+        the open transaction of another program nothing can be seen; that is not waited for.
+        """
+        deadline_s, wait_s = time.monotonic() + _MARKERS_S, FIRST_LOOK_S
+        while True:
+            stable = self._note_stable_ends(self._undecided.topics())
+            ours = self._undecided.ours(stable)
+            if not ours:
+                return
+            if time.monotonic() > deadline_s:
+                raise Aborted(f"Kafka has left a committed transaction open in {', '.join(ours)} [{self._unit}]")
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, LOOK_S)
 
     def check_owner(self) -> None:
         """Ask Kafka whether the unit is still ours; leaves nothing behind. Raises `Fenced` or `Aborted`."""
@@ -183,22 +245,63 @@ class UnitTransactions:
         The marker of the rollback also ends what an earlier transaction of this producer has left open there.
         Returns the offsets of the records. Raises `Fenced` or `Aborted`.
         """
-        written: dict[str, int] = {}
-
-        def note(_error: KafkaError | None, message: Message) -> None:
-            written[str(message.topic())] = int(message.offset() or 0)
-
         try:
-            self._producer.begin_transaction()
+            self._start()
             for topic in topics:
-                self._produce(topic, f"{self._unit}/rolled-back", None, note)
+                self._produce(topic, f"{self._unit}/rolled-back", None)
             self._send_offsets(progress.offsets)
             if self._producer.flush(_COMMIT_S):
                 raise timed_out(f"the records of a rollback were not written within {_COMMIT_S:.0f} s")
             self._producer.abort_transaction(_COMMIT_S)
         except KafkaException as error:
             raise _failure(error) from error
-        return written
+        self._check_told()
+        self._undecided.begin_behind(self._firsts)
+        return dict(self._firsts)
+
+    def _was_disturbed(self, began_s: float) -> bool:
+        """Whether Kafka may have been started anew meanwhile: it took long, or was asked for again."""
+        return self._was_asked_again or time.monotonic() - began_s > _LONG_S
+
+    def _note_stable_ends(self, topics: Iterable[str]) -> dict[str, int]:
+        stable = {topic: log_range(self._offsets_of, topic, self._unit)[1] for topic in topics}
+        self._undecided.note(stable)
+        return stable
+
+    def _may_replace_snapshot(self) -> bool:
+        """Whether the older of the two snapshots may go: nothing of what came before the newer one is in doubt."""
+        self.check_ended()
+        # From where results would be looked for that are brought forth behind this snapshot.
+        self._note_stable_ends(self._settings.output_topics.values())
+        in_doubt = self._undecided.in_doubt()
+        if in_doubt:
+            _log.warning(
+                "unit %s: the snapshot waits: another program has a transaction open in %s, behind which it cannot be "
+                "seen what Kafka has ended",
+                self._unit,
+                ", ".join(f"{topic} [{self._unit}] at {self._undecided.ends()[topic]}" for topic in in_doubt),
+            )
+        return not in_doubt
+
+    def _note_written(self, identities: Mapping[str, str], *, is_base: bool) -> None:
+        self._check_told()
+        self._undecided.add(self._firsts, identities, is_base=is_base)
+
+    def _check_told(self) -> None:
+        """Where a record was sent twice, Kafka does not say where it lies. The next claim finds out what is there."""
+        if untold := sorted(topic for topic, at in self._firsts.items() if at < 0):
+            raise Aborted(f"Kafka has not said where a record lies in {', '.join(untold)} [{self._unit}]")
+
+    def _first(self, topic: str) -> _OnDelivery | None:
+        """Who is told where the next record of a topic lies: only of the first one of a transaction."""
+        if topic in self._firsts:
+            return None
+        self._firsts[topic] = -1
+        return self._note_first
+
+    def _note_first(self, _error: KafkaError | None, message: Message) -> None:
+        offset = message.offset()
+        self._firsts[str(message.topic())] = -1 if offset is None else int(offset)
 
     def _produce_all(self, messages: Outgoing) -> None:
         for topic, (keys, values) in messages.items():
@@ -210,6 +313,9 @@ class UnitTransactions:
         waiting = self._slots[: len(keys)]
         for slot, key, value in zip(waiting, keys, values, strict=True):
             slot["key"], slot["value"] = key, value
+        head, on_delivery = self._slots[0], self._first(topic)
+        if on_delivery is not None:
+            head["callback"] = on_delivery
         # It copies what it takes.
         while self._producer.produce_batch(topic, waiting, partition=self._unit) < len(waiting):
             # It does not raise: what the full queue refused carries an error and is offered again.
@@ -219,9 +325,11 @@ class UnitTransactions:
                 if fault.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka's own codes are named so
                     raise KafkaException(fault)
             self._producer.poll(0.05)
+        head.pop("callback", None)
         self._producer.poll(0)
 
-    def _produce(self, topic: str, key: str, value: bytes | None, on_delivery: _OnDelivery | None = None) -> None:
+    def _produce(self, topic: str, key: str, value: bytes | None) -> None:
+        on_delivery = self._first(topic)
         while True:
             try:
                 self._producer.produce(topic, value, key.encode(), self._unit, on_delivery=on_delivery)
@@ -249,20 +357,26 @@ class UnitTransactions:
             digest,
             progress.offsets,
             progress.fingerprint,
+            self._undecided.ends(),
         )
         self._produce(topic, manifest_key(self._unit, slot), encode(manifest))
         chunks = list(place.chunks)
         chunks[slot] = len(parts)
         return SnapshotPlace(serial, chunks)
 
+    def _start(self) -> None:
+        self._firsts = {}
+        self._producer.begin_transaction()
+
     def _begin(self, progress: Progress) -> None:
         """Steps 1 and 2."""
-        self._producer.begin_transaction()
+        self._start()
         self._send_offsets(progress.offsets)
 
-    def _finish(self, progress: Progress) -> None:
+    def _finish(self, progress: Progress, written: dict[str, FirstRecord]) -> None:
         """Steps 5 and 6."""
-        self._produce(self._settings.state_topic, progress_key(self._unit), encode(progress))
+        told = msgspec.structs.replace(progress, written=written)
+        self._produce(self._settings.state_topic, progress_key(self._unit), encode(told))
         self._commit(time.monotonic() + _COMMIT_S)
 
     def _send_offsets(self, offsets: Mapping[str, int]) -> None:
@@ -272,7 +386,7 @@ class UnitTransactions:
 
     def _commit(self, deadline_s: float) -> None:
         """A commit whose answer was lost is asked for again; it is safe to ask twice."""
-        self.was_disturbed, began_s = False, time.monotonic()
+        self._was_asked_again = False
         while True:
             try:
                 self._producer.commit_transaction(max(_LAST_STEP_S, deadline_s - time.monotonic()))
@@ -280,10 +394,14 @@ class UnitTransactions:
                 if not error.args[0].retriable() or time.monotonic() > deadline_s:
                     raise
                 _log.info("unit %s: commit is tried again: %s", self._unit, error.args[0].str())
-                self.was_disturbed = True
+                self._was_asked_again = True
             else:
-                self.was_disturbed |= time.monotonic() - began_s > _LONG_S
                 return
+
+
+def _identities(messages: Outgoing, state_topic: str) -> dict[str, str]:
+    """What the first record in each result topic is."""
+    return {topic: identity_of(values[0]) for topic, (_, values) in messages.items() if values and topic != state_topic}
 
 
 def within(seconds: float, call: Callable[..., object], *arguments: object) -> None:

@@ -19,6 +19,7 @@ from broker.wire import Late, Rejected, Unmatched, cut_lines, encode_lines
 from joiner.core.engine import LocalStreamBuffer, Step
 from joiner.core.errors import NewerSnapshotError, SnapshotError
 from joiner.run.arrivals import Arrivals
+from joiner.run.failures import Failures, add_up
 from joiner.run.intake import LEFT, RIGHT, Keys, Messages, SideInput, TopicReader
 from joiner.run.outlet import Outlet, Pairs, Results, Things, record_of, sides_of
 from joiner.run.pausing import GO_ON_BELOW, Lead
@@ -62,6 +63,8 @@ class Effects:
     late: list[Late] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     unmatched: list[Unmatched] = field(default_factory=list)
+    failed_pairs: dict[str, Failures] = field(default_factory=dict)
+    """By join: those among the dead letters whose joining function failed."""
     appended_ms: Counter[int] = field(default_factory=Counter)
     """How many pairs there are by the time at which the later record of each was appended; empty without metrics."""
 
@@ -71,6 +74,7 @@ class Effects:
         self.late += more.late
         self.rejected += more.rejected
         self.unmatched += more.unmatched
+        add_up(self.failed_pairs, more.failed_pairs)
         self.appended_ms += more.appended_ms
 
     def written(self, topics: TopicSettings) -> Written:
@@ -264,12 +268,14 @@ class Unit:
         step = self._buffers[join].push(
             left=left.columns(), right=right.columns(), left_marks=left.marks(), right_marks=right.marks()
         )
-        self._count(step)
+        self._count(self._settings.join[join].name, step)
         if not silent:
             if len(step.left_seq):
                 joined, failed = self._outlets[join].results(self._pairs(join, step))
                 effects.joined += joined
                 effects.rejected += failed
+                if (failures := self._outlets[join].failures) is not None:
+                    add_up(effects.failed_pairs, {self._settings.join[join].name: failures})
                 if self._arrivals:
                     self._note_arrivals(join, step, effects)
             self._tell_of_records(join, step, effects)
@@ -284,11 +290,16 @@ class Unit:
         number[there] = np.arange(len(there))
         return Things([things[key] for key in there.tolist()], number.take(keys))
 
-    def _count(self, step: Step) -> None:
-        self.counts["pairs"] += len(step.left_seq)
-        self.counts["late"] += len(step.left_late_seq) + len(step.right_late_seq)
-        self.counts["duplicates"] += len(step.left_duplicate_seq) + len(step.right_duplicate_seq)
-        self.counts["unmatched"] += len(step.left_unmatched_seq) + len(step.right_unmatched_seq)
+    def _count(self, join: str, step: Step) -> None:
+        found = {
+            "pairs": len(step.left_seq),
+            "late": len(step.left_late_seq) + len(step.right_late_seq),
+            "duplicates": len(step.left_duplicate_seq) + len(step.right_duplicate_seq),
+            "unmatched": len(step.left_unmatched_seq) + len(step.right_unmatched_seq),
+        }
+        for what, count in found.items():
+            self.counts[what] += count
+            self.counts[f"{join}:{what}"] += count
 
     def _pairs(self, join: int, step: Step) -> Pairs:
         left, right = self._payloads[join]

@@ -1,37 +1,66 @@
 """The units that a runner wants and does not serve: to be taken, lost to another, or set aside for they cannot go on.
 
 What becomes of a unit when taking or serving it has failed is decided here, the same for every runner: it is taken
-again from its last commit, it is looked who has it, or it is set aside with the reason.
+again from its last commit after a while, it is looked who has it, or it is set aside with the reason. Which causes pass
+is said in `causes`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Final, TypeVar
+from random import Random
+from typing import NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
 
+from joiner.run.causes import Obstacle, Troubles, cause_of
 from joiner.run.clients import told
 from joiner.run.continuity import Claimant, Elsewhere
 from joiner.run.progress import RESET_RUN, Progress
+from joiner.run.readers import CalledOff, Readers
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_progress
-from joiner.run.taking import CLAIM_ATTEMPTS, Taker
+from joiner.run.taking import Overtaken, Taker
 from joiner.run.transaction import Aborted, Fenced, UnitTransactions
 from joiner.run.unit import UnitStopped
 from joiner.run.warming import Warm
 
-_FENCED_WAIT_S: Final = 1.0
-"""How long a fenced owner waits before it looks who has the unit: a claim takes well below it."""
-_RETRY_WAIT_S: Final = 1.0
-
 _Taken = TypeVar("_Taken")
 
+
+class _Doing(NamedTuple):
+    """What was being done when it failed, for messages."""
+
+    failed: str
+    again: str
+
+
+_BATCH = _Doing("a batch failed", "going back to its last commit")
+_CLAIM = _Doing("taking it failed", "cannot be taken now")
+
 _log = logging.getLogger(__name__)
+
+
+class _Lost(UnitStopped):
+    """Another run has claimed the unit."""
+
+    def __init__(self, text: str, progress: Progress) -> None:
+        super().__init__(text)
+        self.progress = progress
+
+
+class _Next(NamedTuple):
+    """When a unit is to be taken, and whether it is looked first whose it is: it is not ours to take any more where its
+    progress record names a run other than these.
+    """
+
+    not_before_s: float
+    runs: frozenset[str] | None = None
 
 
 class Wanted:
@@ -55,10 +84,14 @@ class Wanted:
         self._in_group = in_group
         # Force is for once: who has been overcome and comes back by force must not be overcome again.
         self._were_taken: set[int] = set()
-        # Units to be taken (again) not before a time, with whether they were lost to somebody unknown.
-        self._waiting: dict[int, tuple[float, bool]] = {}
+        # Units to be taken (again).
+        self._waiting: dict[int, _Next] = {}
+        # What has gone wrong in other threads, and is arranged by the loop.
+        self._failed: deque[tuple[int, Exception]] = deque()
         self.aside: dict[int, str] = {}
         """Units that do not go on here, with the reason."""
+        # Seeded with the run, so that runners differ and a simulated history can be repeated.
+        self._troubles = Troubles(Random(claimant.run))  # noqa: S311 - no secret
         # Of those set aside because another process has claimed them: when it is looked whether they are still ours.
         self._lost: dict[int, float] = {}
 
@@ -83,9 +116,9 @@ class Wanted:
             if self.aside.pop(number, None) is not None:
                 _log.info("unit %s: the group still gives it to us; taking it again", number)
         for number in units - (self._waiting.keys() | self.aside.keys() | busy):
-            self._waiting[number] = (now_s, False)
-        # Listed, for a claim of a move may be arranging what comes next.
-        waiting = {number for number, (not_before_s, _) in list(self._waiting.items()) if not_before_s <= now_s}
+            self._waiting[number] = _Next(now_s)
+        # Listed, for another thread may be giving one up.
+        waiting = {number for number, then in list(self._waiting.items()) if then.not_before_s <= now_s}
         return sorted((waiting & units) - busy)
 
     def take(
@@ -93,117 +126,146 @@ class Wanted:
         number: int,
         claimant: Claimant | None,
         warm: Warm | None,
-        serving: Callable[[UnitTransactions, Progress, Warm | None], _Taken],
-        connect: Callable[[int], None],
+        readers: Readers,
+        serving: Callable[[UnitTransactions, Progress, Readers], _Taken],
     ) -> _Taken | None:
-        """Claim a unit; None: not now, and what comes next is arranged. ``claimant``: for a move; by default ourselves.
+        """Claim a unit; None: not now, and `settle` arranges what comes next. ``claimant``: for a move; by default
+        ourselves.
 
-        ``serving`` makes of what was claimed what the runner serves; ``connect`` comes before, where nothing is warm.
+        ``serving`` makes of what was claimed what the runner serves.
         """
-        was_fenced = self._waiting.get(number, (0.0, False))[1]
         try:
-            if was_fenced and not self._still_ours(number):
-                return None
-            if warm is None:
-                connect(number)
-            transactions, progress = self._taker.claim(number, claimant or self._claimant_of(number), warm)
-            try:
-                taken = serving(transactions, progress, warm)
-            except Fenced:
-                self._note_fenced()
-                self.look_who_has(number)
-                return None
-            _log.info("unit %s: taken", number)
-            return taken
-        except Elsewhere as found:
-            self._leave_elsewhere(number, found.progress, str(found))
-        except UnitStopped as stopped:
-            self._set_aside(number, str(stopped))
-        except Fenced:
-            self._note_fenced()
-            self._set_aside(
-                number,
-                f"unit {number}: claimed by others {CLAIM_ATTEMPTS} times; another runner wants it too",
-            )
-        except (Aborted, KafkaException) as error:
-            _log.warning("unit %s: cannot be taken now, trying again: %s", number, told(error))
-            self._waiting[number] = (time.monotonic() + _RETRY_WAIT_S, was_fenced)
+            then = self._waiting.get(number)
+            if then is not None and then.runs is not None:
+                self._check_still_ours(number, then.runs)
+            claimed = self._taker.claim(number, claimant or self._claimant_of(number), warm, readers)
+            taken = serving(*claimed, readers)
+        except CalledOff:
+            _log.info("unit %s: is not taken, for it is not wanted here any more", number)
+            return None
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
-            self._set_aside_for_defect(number, "taking it failed", error)
-        return None
+            self._failed.append((number, error))
+            return None
+        _log.info("unit %s: taken", number)
+        return taken
+
+    def settle(self, units: AbstractSet[int]) -> None:
+        """Arrange what comes next for units that could not be taken; ``units``: those that are ours to serve."""
+        while self._failed:
+            number, error = self._failed.popleft()
+            if number in units:
+                self._arrange(number, error, _CLAIM)
 
     def give_up(self, number: int, error: Exception) -> None:
         """A batch failed, and the unit is not served any more: begin it anew at its last commit where that may help."""
-        if isinstance(error, Aborted | KafkaException):
-            _log.warning("unit %s: going back to its last commit: %s", number, told(error))
-            self._waiting[number] = (time.monotonic() + _RETRY_WAIT_S, False)
-        elif isinstance(error, Fenced):
-            self._note_fenced()
-            self.look_who_has(number)
-        elif isinstance(error, UnitStopped):
-            self._set_aside(number, str(error))
-        else:
-            self._set_aside_for_defect(number, "a batch failed", error)
+        self._arrange(number, error, _BATCH)
 
-    def look_who_has(self, number: int, wait_s: float = _FENCED_WAIT_S) -> None:
-        """Before it is taken again, see whether it is still ours."""
-        _log.warning("unit %s: somebody else may have it; looking who", number)
-        self._waiting[number] = (time.monotonic() + wait_s, True)
+    def look_who_has(self, number: int, wait_s: float | None = None) -> None:
+        """Before it is taken again, see whether it is still ours. ``wait_s``: how long to wait the first time."""
+        self._look_first(number, Fenced(), wait_s)
 
     def take_soon(self, number: int) -> None:
         """It may be taken by the ordinary procedure."""
         self.aside.pop(number, None)
-        self._waiting[number] = (time.monotonic(), False)
+        self._waiting[number] = _Next(time.monotonic())
 
     def taken(self, number: int) -> None:
         """It is served from now on."""
         self._were_taken.add(number)
         self._waiting.pop(number, None)
         self.aside.pop(number, None)
+        self._troubles.served(number)
 
     def forget(self, number: int) -> None:
         """It is others' to serve now."""
         self._waiting.pop(number, None)
         self.aside.pop(number, None)
         self._lost.pop(number, None)
+        self._troubles.forget(number)
+
+    def obstacles(self) -> dict[int, Obstacle]:
+        """What the units wait for that could not be served, or why they were set aside."""
+        numbers = sorted({*self.aside, *self._waiting})
+        found = {number: self._troubles.obstacle(number, self._tried_at_s(number)) for number in numbers}
+        return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
+
+    def _tried_at_s(self, number: int) -> float | None:
+        then = self._waiting.get(number)
+        return then.not_before_s if then is not None else self._lost.get(number)
 
     def _claimant_of(self, number: int) -> Claimant:
         return replace(self._claimant, take=False) if number in self._were_taken else self._claimant
 
-    def _still_ours(self, number: int) -> bool:
-        """After being fenced: whether the progress record still names this run. If not, the unit is lost."""
+    def _check_still_ours(self, number: int, runs: AbstractSet[str]) -> None:
+        """After being fenced: does the progress record still name one of ``runs``? Raises where the unit is lost."""
         progress = read_progress(
             self._settings.kafka, self._settings.application.name, self._settings.state_topic, number
         )
         # None: what we wrote hangs (see `hanging`), and nobody else has written anything.
-        if progress is None or progress.run == self._claimant.run:
+        if progress is None or progress.run in runs:
             _log.info("unit %s: the one that fenced us never claimed it; taking it back", number)
-            return True
+            return
         why = f"unit {number}: now owned by {progress.owner} (run {progress.run}); given up"
         if not self._claimant_of(number).may_continue(progress):
-            self._leave_elsewhere(number, progress, why)
-            return False
-        self._set_aside(number, why)
-        if self._in_group and progress.run != RESET_RUN:
-            self._lost[number] = time.monotonic() + self._settings.application.session_timeout / 1e9
-        return False
+            raise Elsewhere(why, progress)
+        raise _Lost(why, progress)
 
-    def _leave_elsewhere(self, number: int, progress: Progress, why: str) -> None:
+    def _arrange(self, number: int, error: Exception, doing: _Doing) -> None:
+        """What comes next for a unit that is not served because of ``error``."""
+        if isinstance(error, Elsewhere):
+            self._leave_elsewhere(number, error)
+            return
+        if isinstance(error, Fenced):
+            self._note_fenced()
+            self._look_first(number, error)
+            return
+        why = _why(number, error, doing)
+        wait_s = self._troubles.wait_s(number, cause_of(error), why)
+        if wait_s is None:
+            _log.debug("unit %s", number, exc_info=error)
+            self._set_aside(number, why)
+        else:
+            _log.warning("unit %s: %s, trying again in %.1f s: %s", number, doing.again, wait_s, why)
+            then = self._waiting.get(number)
+            runs = then.runs if then is not None and doing is _CLAIM else None
+            self._waiting[number] = _Next(time.monotonic() + wait_s, runs)
+        if isinstance(error, _Lost) and self._in_group and error.progress.run != RESET_RUN:
+            self._lost[number] = time.monotonic() + self._settings.application.session_timeout / 1e9
+
+    def _look_first(self, number: int, fenced: Fenced, first_s: float | None = None) -> None:
+        """Somebody has initialised the unit's transactional id, or may have: wait, and see whether it has claimed it.
+
+        An owner is named by the progress record itself; for one that was overtaken in its claim, its predecessor is.
+        """
+        runs = {self._claimant.run, *([fenced.before] if isinstance(fenced, Overtaken) else [])}
+        is_first = not self._troubles.has(number)
+        wait_s = self._troubles.wait_s(number, cause_of(fenced), f"unit {number}: another runner claims it as well")
+        wait_s = first_s if is_first and first_s is not None else wait_s or 0.0
+        _log.warning("unit %s: somebody else may have it; looking who in %.1f s", number, wait_s)
+        self._waiting[number] = _Next(time.monotonic() + wait_s, frozenset(runs))
+
+    def _leave_elsewhere(self, number: int, found: Elsewhere) -> None:
         """The unit belongs to another placement."""
-        if self._found_elsewhere(number, progress):
+        if self._found_elsewhere(number, found.progress):
             self._waiting.pop(number, None)
         else:
-            self._set_aside(number, why)
+            self._troubles.wait_s(number, cause_of(found), str(found))
+            self._set_aside(number, str(found))
 
     def _set_aside(self, number: int, why: str) -> None:
         _log.error("%s", why)
         self.aside[number] = why
         self._waiting.pop(number, None)
 
-    def _set_aside_for_defect(self, number: int, what: str, error: Exception) -> None:
-        _log.debug("unit %s", number, exc_info=error)
-        self._set_aside(
-            number,
-            f"unit {number}: {what} with {type(error).__name__}: {told(error)}; nothing of it was written. Restart "
-            "the joiner; if it happens again, this is a defect to report (--log-level debug shows where)",
-        )
+
+def _why(number: int, error: Exception, doing: _Doing) -> str:
+    """What an error says to people; of a defect also what to do."""
+    if isinstance(error, UnitStopped):
+        return str(error)
+    if isinstance(error, Aborted | KafkaException):
+        return told(error)
+    what = f"unit {number}: {doing.failed} with {type(error).__name__}: {told(error)}; nothing of it was written"
+    if cause_of(error).passes:
+        return what
+    again = "Restart the joiner; if it happens again, this is a defect to report (--log-level debug shows where)"
+    return f"{what}. {again}"

@@ -62,7 +62,7 @@ def _warm_up(
     topics = topic_facts(admin, settings.input_topics)
     check_continues(settings, progress, topics, replace(claimant, take=True))
     unit = build_state(settings, progress, state, None, readers)
-    readers.state = state
+    readers.state, readers.begun_at = state, progress.start
     transactions = UnitTransactions(settings, number, lender)
     transactions.connect()
     return Warm(unit, transactions, readers)

@@ -236,7 +236,7 @@ class ChaosPipeline:
     def environment(self, service: str) -> dict[str, str]:
         """The variables that point a service at its wires; the settings file names the servers themselves."""
         # A process that crashes tells where.
-        found = {"LSB_INFLUXDB__TOKEN": ":", "MQTT_VERSION": "5", "PYTHONFAULTHANDLER": "1"}
+        found = {"LSB_INFLUXDB__TOKEN": ":", "PYTHONFAULTHANDLER": "1"}
         if service in self.servers.clocks:
             found |= clock_variables(self.servers.clocks[service])
         if service in self.servers.mqtt:

@@ -47,9 +47,7 @@ class Played:
 class Play:
     """Plays acts on a pipeline, once."""
 
-    def __init__(self, pipeline: ChaosPipeline, acts: list[Act], *, may_lose: bool = False) -> None:
-        """``may_lose``: events may be lost before Kafka, so that not all are awaited there."""
-        self._may_lose = may_lose
+    def __init__(self, pipeline: ChaosPipeline, acts: list[Act]) -> None:
         self.played = Played()
         self._pipeline = pipeline
         self._acts = acts
@@ -284,7 +282,7 @@ class Play:
             self._pipeline.start("simulator")
         settling = Settling(self._pipeline)
         try:
-            settling.wait(self._supervise_to_the_end, may_lose=self._may_lose)
+            settling.wait(self._supervise_to_the_end)
         finally:
             settling.close()
         self._note("all is through", "pipeline")

@@ -15,7 +15,7 @@ from typing import Any, Final
 from confluent_kafka import libversion
 
 from broker.stack import LocalStack
-from broker.stack.parts import KAFKA_VERSION
+from broker.stack.parts import HIVEMQ_VERSION, KAFKA_VERSION
 from tests.chaos.play import Played
 from tests.integration.services import ROOT
 
@@ -63,7 +63,7 @@ def versions_of(stack: LocalStack) -> dict[str, str]:
         "Python": platform.python_version(),
         "librdkafka": libversion()[0],
         **{name: importlib.metadata.version(name) for name in ("confluent-kafka", "paho-mqtt", "influxdb-client")},
-        "MQTT broker": stack.mqtt.kind,
+        "MQTT broker": f"HiveMQ CE {HIVEMQ_VERSION}",
         "Kafka": KAFKA_VERSION,
     }
 

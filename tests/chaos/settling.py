@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Final
@@ -24,9 +23,6 @@ from tests.integration.services import read_topic, topic_reader, wait_until
 DEADLINE_S: Final = 180.0
 """For each step: Kafka's client may be stuck for half a minute (see `broker.producer`), and two cores are busy."""
 
-_QUIET_S: Final = 15.0
-"""Longer than a connector takes to connect anew."""
-
 
 class Settling:
     """Looks at how far a pipeline is."""
@@ -35,7 +31,6 @@ class Settling:
         self._pipeline = pipeline
         self._settings = load_settings(JoinerSettings, pipeline.config)
         self._consumer: Consumer | None = None
-        self._length, self._quiet_since_s = 0, time.monotonic()
 
     def create_topics(self) -> None:
         """Make the topics before any service does."""
@@ -43,15 +38,12 @@ class Settling:
         specs = [*data_topic_specs(settings.topics), state_topic_spec(settings.application.name, settings.topics)]
         ensure_topics(AdminClient(settings.kafka.client_config()), specs)
 
-    def wait(self, look: Callable[[], bool], *, may_lose: bool = False) -> None:
-        """Wait until all is through; ``look`` tells whether the simulator is, and is called all the time.
-
-        ``may_lose``: not all events may reach Kafka, so that it is waited until nothing has come for a while.
-        """
+    def wait(self, look: Callable[[], bool]) -> None:
+        """Wait until all is through; ``look`` tells whether the simulator is, and is called all the time."""
         wait_until(look, "the simulator has sent everything", DEADLINE_S)
         expected = self._expected()
         for is_through, what in (
-            (self._is_quiet if may_lose else lambda: not self._missing(expected), "all events are in Kafka"),
+            (lambda: not self._missing(expected), "all events are in Kafka"),
             (self._is_joined, "all input is joined"),
             (self._is_written, "all results are in the database"),
         ):
@@ -79,13 +71,6 @@ class Settling:
             if isinstance(record, Record):
                 expected.discard((record.thing, record.quantity, record.id))
         return len(expected)
-
-    def _is_quiet(self) -> bool:
-        """Whether nothing has come into Kafka for a while."""
-        length = sum(self._end(self._settings.topics.data, unit) for unit in range(PARTITIONS))
-        if length != self._length:
-            self._length, self._quiet_since_s = length, time.monotonic()
-        return time.monotonic() - self._quiet_since_s > _QUIET_S
 
     def _is_joined(self) -> bool:
         settings = self._settings

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,19 +10,18 @@ from pathlib import Path
 import pytest
 
 from tests.compose import stand_ins
+from tests.compose.needs import missing
 from tests.compose.stack import Stack
 
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A Docker engine: the one that runs, or one for the time of the tests."""
-    if not shutil.which("docker") or not (shutil.which("docker-compose") or shutil.which("dockerd")):
-        pytest.skip("no Docker here")
+    if lacking := missing():
+        pytest.skip(f"needs {lacking}")
     if not subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
         yield
         return
-    if not shutil.which("dockerd") or os.geteuid() != 0:
-        pytest.skip("no Docker engine runs here, and none can be started")
     log = tmp_path_factory.mktemp("engine") / "log"
     # The first keeps a layer once, whatever is made of it; the second works everywhere and copies it each time.
     running = start_engine(log, "overlay2") or start_engine(log, "vfs")
@@ -54,8 +51,6 @@ def start_engine(log: Path, driver: str) -> subprocess.Popen[bytes] | None:
 @pytest.fixture(scope="session")
 def images(engine: None) -> None:
     """All but that of Spark."""
-    if not shutil.which("debootstrap"):
-        pytest.skip("stand-in images need debootstrap")
     stand_ins.build()
 
 

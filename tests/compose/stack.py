@@ -53,8 +53,7 @@ class Stack:
         self.ports = {name: choose_port(None) for name in _PORTS}
         own = {f"LSB_{name}_PORT": str(port) for name, port in self.ports.items()}
         self._environment = os.environ | stand_ins.names() | own | {"LSB_SECRETS": str(self.secrets)} | variables
-        has_v2 = not subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode
-        self._command = ["docker", "compose"] if has_v2 else ["docker-compose"]
+        self._command = stand_ins.compose()
         for path in (ROOT / "docker-compose.yml", *altering):
             self._command += ["-f", str(path)]
         self._command += ["-p", _PROJECT]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.stack.parts import Parts, parts_folder
+from tests.compose.needs import has_compose
 
 ROOT: Final = Path(__file__).parents[2]
 IMAGES: Final = Path(__file__).parent / "images"
@@ -23,6 +24,7 @@ PACKAGES: Final = (
     "ca-certificates", "python3", "python3-venv", "python3-pip", "openjdk-17-jre-headless", "mosquitto", "prometheus",
     "curl", "wget", "netcat-openbsd", "procps", "bash",
 )  # fmt: skip
+COMPOSE_VERSION: Final = "v2.40.0"
 SERVERS: Final = ("mosquitto", "kafka", "influxdb", "prometheus", "grafana")
 _CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 
@@ -32,6 +34,13 @@ def names() -> dict[str, str]:
     named = {"mosquitto": "MQTT"}
     found = {f"LSB_{named.get(server, server.upper())}_IMAGE": f"{PREFIX}-{server}" for server in SERVERS}
     return found | {"LSB_IMAGE": f"{PREFIX}-services", "LSB_SPARK_IMAGE": f"{PREFIX}-spark"}
+
+
+def compose() -> list[str]:
+    """Compose v2: Docker's own, else built from its module and run without Docker's command."""
+    if has_compose():
+        return ["docker", "compose"]
+    return [str(_parts().go_tool("docker-compose", "github.com/docker/compose/v2", COMPOSE_VERSION, "cmd"))]
 
 
 def build(*, spark: bool = False) -> None:
@@ -68,9 +77,13 @@ def import_tree(tree: Path) -> None:
 def _gather(folder: Path) -> None:
     """What the stand-ins' Dockerfile copies."""
     shutil.copytree(IMAGES, folder, dirs_exist_ok=True)
-    parts = Parts(parts_folder(ROOT / ".lsb"), print)
-    shutil.copytree(parts.kafka() / "jars", folder / "jars")
+    parts = _parts()
+    shutil.copytree(parts.kafka(), folder / "jars")
     shutil.copy(parts.influxd(), folder / "influxd")
+
+
+def _parts() -> Parts:
+    return Parts(parts_folder(ROOT / ".lsb"), print)
 
 
 def _is_there(image: str) -> bool:

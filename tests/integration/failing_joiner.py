@@ -1,16 +1,19 @@
 """The joiner, in which one batch fails in a way that nobody foresaw: memory, a defect.
 
-``LSB_FAIL=step:n python -m tests.integration.failing_joiner run …``; the n-th arrival at the step raises. The product
-knows nothing of this: the steps are wrapped from outside before it starts.
+``LSB_FAIL=step:n:MemoryError python -m tests.integration.failing_joiner run …``; the n-th arrival at the step raises
+that. With ``LSB_HOLD=unit`` the replay of a unit lasts until it is called off. The product knows nothing of this: the
+steps are wrapped from outside before it starts.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from joiner.run import recovery
 from joiner.run.cli import main
 from joiner.run.unit import Effects, Unit
 
@@ -22,7 +25,10 @@ STEPS: Final[dict[str, tuple[type, str]]] = {
 }
 
 
-def arm(step: str, count: int) -> None:
+ERRORS: Final[dict[str, type[Exception]]] = {"MemoryError": MemoryError, "KeyError": KeyError}
+
+
+def arm(step: str, count: int, error: type[Exception]) -> None:
     """Wrap the step so that its n-th call raises after its work."""
     owner, name = STEPS[step]
     original: Callable[..., Any] = getattr(owner, name)
@@ -32,13 +38,29 @@ def arm(step: str, count: int) -> None:
         result = original(*arguments, **options)
         if next(calls) == count:
             message = "cannot allocate"
-            raise MemoryError(message)
+            raise error(message)
         return result
 
     setattr(owner, name, wrapped)
 
 
+def hold(number: int) -> None:
+    """Let the replay of a unit last."""
+    replay = recovery._replay  # noqa: SLF001 - the step that may take minutes
+
+    def wrapped(settings: Any, unit: Unit, until: Any, effects: Any, readers: Any) -> int:
+        while unit.number == number:
+            readers.check()
+            time.sleep(0.05)
+        return replay(settings, unit, until, effects, readers)
+
+    recovery._replay = wrapped  # type: ignore[assignment] # noqa: SLF001 - as above
+
+
 if __name__ == "__main__":
-    chosen, _, number = os.environ["LSB_FAIL"].partition(":")
-    arm(chosen, int(number))
+    if "LSB_HOLD" in os.environ:
+        hold(int(os.environ["LSB_HOLD"]))
+        main()
+    chosen, number, kind = os.environ["LSB_FAIL"].split(":")
+    arm(chosen, int(number), ERRORS[kind])
     main()

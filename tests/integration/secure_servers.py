@@ -18,9 +18,7 @@ from typing import Final
 
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from broker.compose.environment import mosquitto_hash
 from broker.stack import LocalStack, ephemeral_stack
-from broker.stack.parts import find_mosquitto
 from broker.stack.ports import choose_port
 from tests.integration.services import wait_until
 
@@ -38,7 +36,6 @@ class Secure:
     kafka: str
     mqtt_port: int
     influxdb: str
-    mqtt_version: str
 
     def settings(self, *, kafka: str = PASSWORD, mqtt: str = PASSWORD, token: str = f"{USER}:{PASSWORD}") -> Path:
         """A settings file with these passwords, each in a file of its own."""
@@ -94,7 +91,7 @@ def secure_servers(folder: Path) -> Iterator[Secure]:
     with ExitStack() as running:
         stack = running.enter_context(ephemeral_stack(say=print))
         kafka = _start_kafka(stack, folder, certificate, key)
-        mqtt_port, version = choose_port(None), "5" if find_mosquitto() else "3.1.1"
+        mqtt_port = choose_port(None)
         running.enter_context(_process(_mqtt_command(stack, folder, certificate, key, mqtt_port), folder / "mqtt.log"))
         influxdb_port = choose_port(None)
         address = f"https://localhost:{influxdb_port}"
@@ -102,7 +99,7 @@ def secure_servers(folder: Path) -> Iterator[Secure]:
         influxd = [str(stack.influxdb._parts.influxd())]  # noqa: SLF001 - where the stack has its program
         running.enter_context(_process(influxd, folder / "influxdb.log", environment))
         _make_database(address, authority)
-        yield Secure(folder, authority, kafka, mqtt_port, address, version)
+        yield Secure(folder, authority, kafka, mqtt_port, address)
 
 
 def _certificates(folder: Path) -> tuple[Path, Path, Path]:
@@ -146,22 +143,21 @@ def _start_kafka(stack: LocalStack, folder: Path, certificate: Path, key: Path) 
 
 
 def _mqtt_command(stack: LocalStack, folder: Path, certificate: Path, key: Path, port: int) -> list[str]:
-    config = folder / "mqtt.conf"
-    if mosquitto := find_mosquitto():
-        (folder / "passwords").write_text(f"{USER}:{mosquitto_hash(PASSWORD, os.urandom(12))}\n")
-        config.write_text(
-            f"listener {port} 127.0.0.1\nallow_anonymous false\npassword_file {folder}/passwords\nuser root\n"
-            f"certfile {certificate}\nkeyfile {key}\nmax_inflight_messages 0\nmax_queued_messages 0\n"
-        )
-        return [str(mosquitto), "-c", str(config)]
-    config.write_text(
-        f'host: "127.0.0.1"\nport: {choose_port(None)}\nserver_name: secure\n'
-        f'jetstream {{ store_dir: "{folder}/nats" }}\n'
-        f'authorization {{ users: [ {{ user: "{USER}", password: "{PASSWORD}" }} ] }}\n'
-        f'mqtt {{ host: "127.0.0.1", port: {port}, max_ack_pending: 65535\n'
-        f'  tls {{ cert_file: "{certificate}", key_file: "{key}" }} }}\n'
+    home, store = folder / "broker", folder / "broker.p12"
+    for part in ("conf", "data"):
+        (home / part).mkdir(parents=True)
+    keep = f"pkcs12 -export -in {certificate} -inkey {key} -out {store} -passout pass:{PASSWORD}".split()
+    subprocess.run(["openssl", *keep], check=True, capture_output=True)  # noqa: S607 - where the machine has it
+    (home / "conf/logins.properties").write_text(f"{USER}={PASSWORD}\n")
+    opened = (
+        f"<path>{store}</path><password>{PASSWORD}</password><private-key-password>{PASSWORD}</private-key-password>"
     )
-    return [str(stack.mqtt._parts.nats()), "-c", str(config)]  # noqa: SLF001 - where the stack has its program
+    (home / "conf/config.xml").write_text(
+        f"<hivemq><listeners><tls-tcp-listener><port>{port}</port><bind-address>127.0.0.1</bind-address>"
+        f"<tls><keystore><path>{store}</path>{opened}</keystore></tls></tls-tcp-listener></listeners></hivemq>"
+    )
+    stack.mqtt.fetch()
+    return stack.mqtt.command(home)
 
 
 def _influxdb_environment(folder: Path, certificate: Path, key: Path, port: int) -> dict[str, str]:
@@ -202,4 +198,4 @@ def _process(command: list[str], log: Path, more: dict[str, str] | None = None) 
         yield
     finally:
         running.terminate()
-        running.wait(10)
+        running.wait(30)

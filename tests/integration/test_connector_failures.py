@@ -136,8 +136,7 @@ def test_a_stop_while_kafka_is_away_keeps_what_is_unacknowledged(pipeline: Pipel
 
 
 @pytest.mark.slow
-def test_a_broker_without_mqtt_5_loses_nothing_over_a_kill(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LSB_MQTT_BROKER", "nats")
+def test_killing_the_connector_and_then_the_mqtt_broker_loses_nothing(pipeline: Pipeline) -> None:
     with ephemeral_stack() as own:
         own.up([own.mqtt])
         port = str(own.mqtt.port)
@@ -146,6 +145,8 @@ def test_a_broker_without_mqtt_5_loses_nothing_over_a_kill(pipeline: Pipeline, m
         away.publish(events(1_000))
         kill(process)
         away.publish(events(2_000)[1_000:])
+        own.mqtt.kill()
+        own.up([own.mqtt])
         process = pipeline.start(LSB_MQTT__HOST="127.0.0.1", LSB_MQTT__PORT=port)
         pipeline.wait_for_all(2_000)
         assert stop(process) == 0

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.integration.damaged_log import DamagedLog
 from tests.integration.db_connector_pipeline import Pipeline, ask_influx, db_connector_pipeline, pairs_of, values_of
 from tests.integration.services import kill, wait_until
 from tests.unit.test_db_connector_contract import joined
@@ -144,3 +145,21 @@ def test_a_committed_offset_that_left_the_log_is_an_error_with_the_way_out(pipel
     pipeline.stop(process)
     # All but the nine that were removed before they were written: a transaction's marker follows the first 20.
     assert len(pipeline.points()) == len(pairs) - 9
+
+
+def test_results_that_come_damaged_are_not_left_out_and_are_written_once_they_can_be_read(
+    pipeline: Pipeline, stack: LocalStack
+) -> None:
+    pairs = pairs_of(300, 14)
+    values = values_of(pairs)
+    for part in range(3):
+        pipeline.produce(values[part * 100 : (part + 1) * 100])
+    partition, text = values[150][0], pairs[150][0].id.encode()
+    damaged = DamagedLog(stack, pipeline.out, partition, b'"id":"%s"' % text)
+    process = pipeline.start()
+    pipeline.wait_until_told(f"{pipeline.out} partition {partition} cannot be read at offset")
+    damaged.mend()
+    pipeline.wait_until_drained()
+    pipeline.stop(process)
+    assert pipeline.points() == pipeline.points_for(pairs)
+    assert not pipeline.letters()

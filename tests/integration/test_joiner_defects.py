@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.failing_joiner import STEPS
-from tests.integration.joiner_application import PARTITIONS, Application, application, seeded_entries
+from tests.integration.joiner_application import PARTITIONS, Application, Joiner, application, seeded_entries
 from tests.integration.services import wait_until
 
 
@@ -18,10 +18,10 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
     yield from application(kafka, tmp_path, application='snapshot_interval = "200ms"\nsnapshot_records = 50')
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_a_batch_that_fails_is_not_half_written_and_the_others_go_on(app: Application, step: str) -> None:
+def fail_once(app: Application, step: str, error: str) -> tuple[Joiner, int]:
+    """A joiner of which the fifth arrival at a step has failed, and the unit that it was for."""
     app.create_topics()
-    failing = app.start(module="tests.integration.failing_joiner", LSB_FAIL=f"{step}:5")
+    failing = app.start(module="tests.integration.failing_joiner", LSB_FAIL=f"{step}:5:{error}")
     failing.wait_for_units()
     seeds = itertools.count(60)
 
@@ -30,15 +30,60 @@ def test_a_batch_that_fails_is_not_half_written_and_the_others_go_on(app: Applic
         return "a batch failed" in failing.text()
 
     wait_until(has_failed, "a batch fails")
-    failed = failing.wait_for(r"unit (\d+): a batch failed with MemoryError: cannot allocate; nothing of it was")
+    failed = failing.wait_for(rf"unit (\d+): a batch failed with {error}: '?cannot allocate'?; nothing of it was")
+    return failing, int(failed[1])
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_batch_that_fails_is_not_half_written_and_the_others_go_on(app: Application, step: str) -> None:
+    failing, unit = fail_once(app, step, "KeyError")
     ends = app.ends()
 
     def others_are_through() -> bool:
-        through = {unit for unit, progress in app.progress().items() if progress.offsets == ends[unit]}
-        return through == set(range(PARTITIONS)) - {int(failed[1])}
+        through = {number for number, progress in app.progress().items() if progress.offsets == ends[number]}
+        return through == set(range(PARTITIONS)) - {unit}
 
     wait_until(others_are_through, "the other units have consumed all")
+    # Told by status for as long as the process runs.
+    wait_until(
+        lambda: f"unit {unit}: not served by process" in app.command("status").stdout, "status tells of the unit"
+    )
+    assert "set aside): " in app.command("status").stdout
     assert failing.stop() == 1
+    after = app.start()
+    app.wait_until_through()
+    assert after.stop() == 0
+    app.verify()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_unit_whose_batch_failed_for_want_of_memory_goes_on_by_itself(app: Application, step: str) -> None:
+    failing, unit = fail_once(app, step, "MemoryError")
+    failing.wait_for(rf"unit {unit}: going back to its last commit, trying again in")
+    app.wait_until_through()
+    assert failing.stop() == 0
+    app.verify()
+
+
+def test_the_other_units_go_on_while_one_is_rebuilt_and_a_stop_does_not_wait_for_it(app: Application) -> None:
+    app.create_topics()
+    first = app.start()
+    app.produce(seeded_entries(60, 600))
+    app.wait_until_through()
+    first.kill()
+    second = app.start(module="tests.integration.failing_joiner", LSB_HOLD="0")
+    second.wait_for_units(PARTITIONS - 1)
+    app.produce(seeded_entries(61, 600))
+    ends = app.ends()
+
+    def others_are_through() -> bool:
+        progress = app.progress()
+        return all(progress[number].offsets == ends[number] for number in range(1, PARTITIONS))
+
+    wait_until(others_are_through, "the other units have consumed all")
+    assert second.stop() == 0
+    # Not for want of an answer, after which it would be left.
+    assert "unit 0: is not taken, for it is not wanted here any more" in second.text()
     after = app.start()
     app.wait_until_through()
     assert after.stop() == 0

@@ -19,6 +19,11 @@ import sys
 import numpy as np
 
 
+def for_real_things(function):
+    """What fails for the made-up pairs of the start as well would not be let through."""
+    return lambda left, right: left.result if "made-up" in left.thing else function(left, right)
+
+
 def raises(left, right):
     raise ValueError("no such file: \\udcff.csv " + "x" * 3_000_000)
 
@@ -35,18 +40,22 @@ def undefined(left, right):
     return np.where(left.result > 200, np.nan, left.result)
 
 
+@for_real_things
 def too_wide(left, right):
     return np.zeros((len(left.result), 3))
 
 
+@for_real_things
 def too_few(left, right):
     return left.result.sum()
 
 
+@for_real_things
 def words(left, right):
     return [str(value) for value in left.result]
 
 
+@for_real_things
 def imaginary(left, right):
     return left.result + 1j
 

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from broker.stack import LocalStack
 from broker.wire import REJECTED_BYTES_MAX
+from tests.integration.damaged_log import DamagedLog
 from tests.integration.joiner_application import (
     BASE_MS,
     Application,
@@ -199,7 +200,36 @@ def test_a_restart_of_kafka_costs_nothing(app: Application, stack: LocalStack, k
     app.produce(seeded_entries(45, 600))
     # Kafka's client may be stuck for half a minute, until the joiner gives it up (see broker.producer).
     app.wait_until_through(2 * DEADLINE_S)
+    joiner.wait_for("Kafka answers again")
+    lines = [line for line in joiner.text().splitlines() if "joiner.kafka" in line]
+    told = [
+        sum(words in line for line in lines) for words in ("Kafka cannot be reached", "Kafka answers again", "FAIL [")
+    ]
+    assert told == [1, 1, 0], "an outage is told once, its end once, and nothing of what the library tries meanwhile"
     assert joiner.process.poll() is None
     assert joiner.stop() == 0
     assert not re.search("Traceback", joiner.text())
+    app.verify()
+
+
+def test_records_that_come_damaged_are_not_left_out_and_are_joined_once_they_can_be_read(
+    app: Application, stack: LocalStack
+) -> None:
+    app.create_topics()
+    # One request, and so one batch of the log, each.
+    for part in range(3):
+        times = range(BASE_MS + part * 100, BASE_MS + part * 100 + 100, 10)
+        app.produce(
+            record(THING, quantity, at, float(part), f"part {part} {quantity} {at}")
+            for at in times
+            for quantity in ("speed", "torque")
+        )
+    unit = app.unit_of(THING)
+    damaged = DamagedLog(stack, app.topic("data"), unit, f"part 1 speed {BASE_MS + 100}".encode())
+    joiner = app.start()
+    joiner.wait_for(rf"unit {unit}: going back to its last commit: reading {app.topic('data')}: .*CRC32C")
+    assert app.progress()[unit].offsets[app.topic("data")] <= 20
+    damaged.mend()
+    app.wait_until_through()
+    assert joiner.stop() == 0
     app.verify()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -128,15 +129,34 @@ def test_status_shows_each_unit_with_owner_offsets_lag_and_frontiers(app: Applic
     assert shown.returncode == 0, shown.stderr
     assert shown.stderr == ""
     lines = shown.stdout.splitlines()
-    rows = {int(line.split()[0]): line for line in lines if line[:1].isdigit()}
+    rows = {int(line.split()[0]): re.split(r"\s{2,}", line.strip()) for line in lines if line.lstrip()[:1].isdigit()}
     assert sorted(rows) == list(range(PARTITIONS))
+    told = {unit["unit"]: unit for unit in json.loads(app.command("status", "--json").stdout)["units"]}
     for unit, progress in app.progress().items():
-        assert "process north" in rows[unit]
-        assert f"@{progress.offsets[app.topic('data')]}" in rows[unit]
-        assert f"{progress.counts['pairs']}" in rows[unit]
-        lag = int(re.split(r"\s{2,}", rows[unit])[3])
-        assert lag == (1 if unit == app.unit_of("R1") else 0)
+        assert rows[unit][1:3] == ["process north", "stopped"]
+        assert rows[unit][-1] == str(progress.offsets[app.topic("data")])
+        assert int(rows[unit][4]) == (1 if unit == app.unit_of("R1") else 0), "lag"
+        assert told[unit]["pairs"] == progress.counts["pairs"]
     assert "2019-04-01T05:" in shown.stdout
+
+
+def test_status_tells_a_killed_owner_from_one_that_runs(app: Application) -> None:
+    app.create_topics()
+    app.produce(seeded_entries(9, 600))
+    joiner = app.start(instance="north")
+    app.wait_until_through()
+
+    def states() -> set[str]:
+        return {unit["state"] for unit in json.loads(app.command("status", "--json").stdout)["units"]}
+
+    assert states() == {"running"}
+    joiner.kill()
+    wait_until(lambda: states() == {"gone"}, "the group has noticed that the process is gone")
+    again = app.start(instance="south")
+    wait_until(lambda: states() == {"running"}, "another one has its units")
+    assert again.stop() == 0
+    assert states() == {"stopped"}
+    app.verify()
 
 
 def test_reset_asks_first_and_then_everything_begins_anew(app: Application) -> None:

@@ -50,7 +50,7 @@ def simulate(servers: Secure, events: str) -> subprocess.CompletedProcess[str]:
     """Replay the file over TLS."""
     program = [sys.executable, "simulator/simulator.py", "--host", "localhost", "--port", str(servers.mqtt_port)]
     login = ["--username", USER, "--password-file", str(servers.folder / "mqtt"), "--ca-file", str(servers.authority)]
-    given = ["--events", events, "--rate", "max", "--mqtt-version", servers.mqtt_version]
+    given = ["--events", events, "--rate", "max"]
     return subprocess.run([*program, *login, *given], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
 

@@ -1,13 +1,9 @@
-"""The simulator against a real MQTT broker: everything arrives, in order and byte for byte, whatever happens.
-
-The broker of the restart tests is started here, because it has to be stopped in the middle.
-"""
+"""The simulator against a real MQTT broker: everything arrives, in order and byte for byte, whatever happens."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,12 +20,16 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from broker.stack.parts import find_mosquitto
+from broker.stack import LocalStack, Mqtt
+from broker.times import TIME_MIN_NS
 from simulator.generate import Plan, generate
-from simulator.recording import TIMESTAMP_MS_MAX, read_head
+from simulator.recording import OddLineError, read_head
+from simulator.settings import NO_EVENTS
+from tests.integration.tcp_door import Door
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60
+IN_FLIGHT_MAX = 200
 ODD_LINES = [b"", b"no json", b'{"Timestamp": 1', b"\xff\x00\xfe", b'{"Timestamp": 1, "x": NaN}']
 
 
@@ -49,14 +50,15 @@ class Subscriber:
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call] # paho has no types for it
         properties.SessionExpiryInterval = 3600
         properties.ReceiveMaximum = 1000
-        # Not a clean start: mosquitto 2.0.11 writes no other sessions to its disk.
         self._client.connect("127.0.0.1", port, clean_start=False, properties=properties)
         self._client.loop_start()
         wait_until(lambda: self._ready, "the subscription")
 
     def close(self) -> None:
-        """End the connection and its thread."""
-        self._client.disconnect()
+        """End the connection, its thread and the session."""
+        properties = Properties(PacketTypes.DISCONNECT)  # type: ignore[no-untyped-call] # as above
+        properties.SessionExpiryInterval = 0
+        self._client.disconnect(properties=properties)
         self._client.loop_stop()
 
     def _on_subscribe(self, *_: object) -> None:
@@ -64,51 +66,6 @@ class Subscriber:
 
     def _on_message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
         self.payloads.append(bytes(message.payload))
-
-
-class Mosquitto:
-    """A broker of the test's own, with persistence, that can be stopped and started again."""
-
-    def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
-        self._folder = folder
-        self._config = folder / "mosquitto.conf"
-        # Without a user mosquitto, started as root, would give up the right to its own folder.
-        user = "user root\n" if os.geteuid() == 0 else ""
-        self._config.write_text(
-            f"listener {self.port} 127.0.0.1\nallow_anonymous true\npersistence true\n{user}"
-            f"persistence_location {folder}/\nmax_inflight_messages 1000\nmax_queued_messages 0\n"
-        )
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it and wait until it listens."""
-        with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    str(shutil.which("mosquitto", path=f"{os.environ['PATH']}:/usr/sbin")),
-                    "-c",
-                    str(self._config),
-                ],
-                stdout=log,
-                stderr=log,
-            )
-        wait_until(self._listens, "mosquitto")
-
-    def stop(self) -> None:
-        """Stop it regularly: it writes its sessions to its file."""
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(DEADLINE_S)
-            self._process = None
-
-    def _listens(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1):
-                return True
-        except OSError:
-            return False
 
 
 def wait_until(reached: Callable[[], bool], what: str) -> None:
@@ -120,13 +77,10 @@ def wait_until(reached: Callable[[], bool], what: str) -> None:
 
 
 @pytest.fixture
-def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
-    if shutil.which("mosquitto", path=f"{os.environ['PATH']}:/usr/sbin") is None:
-        pytest.skip("mosquitto is not installed (apt-get install mosquitto)")
-    broker = Mosquitto(tmp_path)
-    broker.start()
-    yield broker
-    broker.stop()
+def broker(stack: LocalStack) -> Mqtt:
+    """The MQTT broker of all tests; a test that stops it brings it back."""
+    stack.up([stack.mqtt])
+    return stack.mqtt
 
 
 @pytest.fixture
@@ -174,32 +128,30 @@ def simulate() -> Iterator[Simulate]:
             process.communicate()
 
 
-def finish(process: subprocess.Popen[str]) -> str:
-    """Wait for a success; everything that was said."""
+def finish(process: subprocess.Popen[str], status: int = 0) -> str:
+    """Wait for its end with this status; everything that was said."""
     out, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, out + err
+    assert process.returncode == status, out + err
     return out + err
 
 
 def in_time_order(path: Path) -> list[bytes]:
     """The lines by time, a line without one behind the line before it."""
-    placed, now_ms = [], -TIMESTAMP_MS_MAX
+    placed, now_ns = [], TIME_MIN_NS - 1
     for line in path.read_bytes().split(b"\n")[:-1]:
-        head = read_head(line)
-        now_ms = now_ms if head is None else head.timestamp_ms
-        placed.append((now_ms, line))
+        with suppress(OddLineError):
+            now_ns = read_head(line).time_ns
+        placed.append((now_ns, line))
     return [line for _, line in sorted(placed, key=lambda each: each[0])]
 
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_every_line_arrives_once_in_order_and_byte_for_byte(
-    mqtt: tuple[str, int], events: Path, qos: int, simulate: Simulate
+    broker: Mqtt, events: Path, qos: int, simulate: Simulate
 ) -> None:
-    if find_mosquitto() is None:
-        pytest.skip("mosquitto is not installed (apt-get install mosquitto)")
     topic = f"test/{uuid.uuid4().hex}"
-    subscriber = Subscriber(mqtt[1], qos, topic)
-    said = finish(simulate(mqtt[1], events, "--rate", "max", "--qos", str(qos), "--topic", topic))
+    subscriber = Subscriber(broker.port, qos, topic)
+    said = finish(simulate(broker.port, events, "--rate", "max", "--qos", str(qos), "--topic", topic), NO_EVENTS)
     expected = in_time_order(events)
     wait_until(lambda: len(subscriber.payloads) >= len(expected), "the messages")
     subscriber.close()
@@ -208,9 +160,9 @@ def test_every_line_arrives_once_in_order_and_byte_for_byte(
     assert f"{len(expected):,} sent, {len(expected):,} acknowledged" in said
 
 
-def test_as_recorded_keeps_the_order_of_the_file(mosquitto: Mosquitto, events: Path, simulate: Simulate) -> None:
-    subscriber = Subscriber(mosquitto.port, 2)
-    finish(simulate(mosquitto.port, events, "--rate", "max", "--as-recorded"))
+def test_as_recorded_keeps_the_order_of_the_file(broker: Mqtt, events: Path, simulate: Simulate) -> None:
+    subscriber = Subscriber(broker.port, 2)
+    finish(simulate(broker.port, events, "--rate", "max", "--as-recorded"), NO_EVENTS)
     expected = events.read_bytes().split(b"\n")[:-1]
     wait_until(lambda: len(subscriber.payloads) >= len(expected), "the messages")
     subscriber.close()
@@ -218,40 +170,60 @@ def test_as_recorded_keeps_the_order_of_the_file(mosquitto: Mosquitto, events: P
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_restart_of_the_broker_loses_nothing(
-    mosquitto: Mosquitto, events: Path, qos: int, simulate: Simulate
+def test_a_restart_of_the_broker_loses_nothing_and_doubles_only_what_was_in_flight(
+    broker: Mqtt, events: Path, qos: int, simulate: Simulate
 ) -> None:
-    subscriber = Subscriber(mosquitto.port, qos)
-    process = simulate(mosquitto.port, events, "--rate", "2500", "--qos", str(qos))
+    subscriber = Subscriber(broker.port, qos)
+    process = simulate(broker.port, events, "--rate", "2500", "--qos", str(qos), "--in-flight", str(IN_FLIGHT_MAX))
     wait_until(lambda: len(subscriber.payloads) >= 1_000, "messages")
-    mosquitto.stop()
-    mosquitto.start()
-    said = finish(process)
+    broker.stop()
+    broker.start()
+    said = finish(process, NO_EVENTS)
     expected = in_time_order(events)
     distinct = len(set(expected))
     wait_until(lambda: len(set(subscriber.payloads)) >= distinct, "the messages")
-    if qos == 2:
-        wait_until(lambda: len(subscriber.payloads) >= len(expected), "the messages")
     subscriber.close()
     assert "reconnections" in said
     assert "unacknowledged" not in said.splitlines()[0]
+    assert set(subscriber.payloads) == set(expected)
     if qos == 2:
-        # Exactly once: the broker kept the session. The order of what was in flight is the broker's affair.
-        assert sorted(subscriber.payloads) == sorted(expected)
-    else:
-        assert set(subscriber.payloads) == set(expected)
+        # HiveMQ forgets in a restart which identifiers a publisher has used, so that these are new to it. What its
+        # subscribers had in flight, at QoS 1, is as much again.
+        assert len(subscriber.payloads) <= len(expected) + IN_FLIGHT_MAX
+
+
+def test_a_lost_connection_at_qos_2_is_resumed_and_doubles_nothing(
+    broker: Mqtt, events: Path, simulate: Simulate
+) -> None:
+    subscriber = Subscriber(broker.port, 2)
+    door = Door("127.0.0.1", broker.port)
+    door.open()
+    try:
+        process = simulate(door.port, events, "--rate", "2500", "--qos", "2")
+        for count in (1_000, 2_000, 3_000):
+            wait_until(lambda count=count: len(subscriber.payloads) >= count, "messages")  # type: ignore[misc]
+            door.shut()
+            door.open()
+        said = finish(process)
+    finally:
+        door.shut()
+    expected = in_time_order(events)
+    wait_until(lambda: len(subscriber.payloads) >= len(expected), "the messages")
+    subscriber.close()
+    assert "reconnections" in said
+    assert sorted(subscriber.payloads) == sorted(expected)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_an_endless_replay_and_tells_how_far_it_came(
-    mosquitto: Mosquitto, events: Path, number: signal.Signals, simulate: Simulate
+    broker: Mqtt, events: Path, number: signal.Signals, simulate: Simulate
 ) -> None:
-    subscriber = Subscriber(mosquitto.port, 2)
-    process = simulate(mosquitto.port, events, "--rate", "2000", "--loop", "--rebase", "now")
+    subscriber = Subscriber(broker.port, 2)
+    process = simulate(broker.port, events, "--rate", "2000", "--loop", "--rebase", "now")
     wait_until(lambda: len(subscriber.payloads) >= 200, "messages")
     process.send_signal(number)
     out, err = process.communicate(timeout=5)
-    assert process.returncode == 0, err
+    assert process.returncode == NO_EVENTS, err
     assert out.startswith("simulator: stopped, ")
     count = int(out.split()[2].replace(",", ""))
     assert f"{count:,} sent, {count:,} acknowledged" in out
@@ -261,13 +233,13 @@ def test_a_signal_ends_an_endless_replay_and_tells_how_far_it_came(
 
 
 def test_rounds_arrive_with_new_ids_and_times_that_never_jump_back(
-    mosquitto: Mosquitto, tmp_path: Path, simulate: Simulate
+    broker: Mqtt, tmp_path: Path, simulate: Simulate
 ) -> None:
     path = tmp_path / "small.json"
     path.write_bytes(b"".join(line + b"\n" for line in generate(Plan(200, seed=2, disorder=0.1, repeats=0.0))))
-    subscriber = Subscriber(mosquitto.port, 2)
+    subscriber = Subscriber(broker.port, 2)
     before_ms = time.time_ns() // 1_000_000
-    finish(simulate(mosquitto.port, path, "--rate", "max", "--loop", "3", "--rebase", "now"))
+    finish(simulate(broker.port, path, "--rate", "max", "--loop", "3", "--rebase", "now"))
     wait_until(lambda: len(subscriber.payloads) >= 600, "the messages")
     subscriber.close()
     received = [json.loads(payload) for payload in subscriber.payloads]
@@ -277,12 +249,12 @@ def test_rounds_arrive_with_new_ids_and_times_that_never_jump_back(
     assert len({event["id"] for event in received}) == 600
 
 
-def test_the_journal_has_a_line_for_each_message(mosquitto: Mosquitto, tmp_path: Path, simulate: Simulate) -> None:
+def test_the_journal_has_a_line_for_each_message(broker: Mqtt, tmp_path: Path, simulate: Simulate) -> None:
     path, journal = tmp_path / "small.json", tmp_path / "journal"
     lines = list(generate(Plan(300, seed=2, disorder=0, repeats=0)))
     path.write_bytes(b"".join(line + b"\n" for line in lines))
     journal.write_text("before\t1\n")
-    finish(simulate(mosquitto.port, path, "--rate", "max", "--journal", str(journal)))
+    finish(simulate(broker.port, path, "--rate", "max", "--journal", str(journal)))
     noted = [line.split("\t") for line in journal.read_text().splitlines()]
     assert noted[0] == ["before", "1"]
     assert [event_id for event_id, _ in noted[1:]] == [json.loads(line)["id"] for line in lines]

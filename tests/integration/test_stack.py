@@ -21,7 +21,6 @@ from influxdb_client import InfluxDBClient
 from influxdb_client.client.write_api import SYNCHRONOUS
 
 from broker.stack import LocalStack, StackError, ephemeral_stack
-from broker.stack.parts import find_mosquitto
 
 DEADLINE_S = 60.0
 
@@ -34,12 +33,9 @@ def wait_for(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> N
         pause.wait(0.02)
 
 
-@pytest.fixture(params=["mosquitto", "nats"])
-def any_mqtt(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalStack]:
-    """A stack of its own with each kind of MQTT broker; mosquitto only where it is installed."""
-    if request.param == "mosquitto" and find_mosquitto() is None:
-        pytest.skip("mosquitto is optional and not installed here; nats is tested in its place")
-    monkeypatch.setenv("LSB_MQTT_BROKER", request.param)
+@pytest.fixture
+def own_mqtt() -> Iterator[LocalStack]:
+    """A stack of its own with an MQTT broker, for tests that stop it."""
     with ephemeral_stack() as own:
         own.up([own.mqtt])
         yield own
@@ -169,33 +165,51 @@ class Subscriber:
             client.ack(message.mid, message.qos)
 
 
-def test_a_persistent_mqtt_session_gets_what_it_missed_over_a_clean_restart(any_mqtt: LocalStack) -> None:
-    mqtt = any_mqtt.mqtt
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_persistent_mqtt_session_gets_what_it_missed_in_order_over_a_stop_and_a_kill_of_the_broker(
+    own_mqtt: LocalStack, end: str
+) -> None:
+    mqtt = own_mqtt.mqtt
     Subscriber(mqtt.port, acknowledge=True).close()
     port = mqtt.port
     publish(port, 0, 3000, qos=1)
     publish(port, 3000, 500, qos=2)
-    assert mqtt.stop()
-    any_mqtt.up([mqtt])
+    getattr(mqtt, end)()
+    own_mqtt.up([mqtt])
     assert mqtt.port == port
     late = Subscriber(port, acknowledge=True)
     assert late.session_present
-    wait_for(lambda: len(set(late.got)) >= 3500)
+    wait_for(lambda: len(late.got) >= 3500)
     late.close()
-    assert sorted(set(late.got)) == list(range(3500))
+    assert late.got == list(range(3500))
 
 
-def test_an_mqtt_message_without_acknowledgement_comes_again(any_mqtt: LocalStack) -> None:
-    port = any_mqtt.mqtt.port
+def test_mqtt_messages_that_a_killed_broker_had_in_flight_come_again_in_order(own_mqtt: LocalStack) -> None:
+    port = own_mqtt.mqtt.port
+    Subscriber(port, acknowledge=False).close()
+    publish(port, 0, 1000, qos=1)
     first = Subscriber(port, acknowledge=False)
-    publish(port, 0, 2000, qos=1)
     # All of them in flight at once: the window is as large as the connector's batches need.
-    wait_for(lambda: len(first.got) >= 2000)
+    wait_for(lambda: len(first.got) >= 1000)
+    own_mqtt.mqtt.kill()
+    first.close()
+    own_mqtt.up([own_mqtt.mqtt])
+    second = Subscriber(port, acknowledge=True)
+    wait_for(lambda: len(second.got) >= 1000)
+    second.close()
+    assert second.got == list(range(1000))
+
+
+def test_an_mqtt_message_without_acknowledgement_comes_again(mqtt: tuple[str, int]) -> None:
+    port = mqtt[1]
+    first = Subscriber(port, acknowledge=False)
+    publish(port, 0, 500, qos=1)
+    wait_for(lambda: len(first.got) >= 1)
     first.close()
     second = Subscriber(port, acknowledge=True)
-    wait_for(lambda: len(set(second.got)) >= 2000)
+    wait_for(lambda: len(set(second.got)) >= 500)
     second.close()
-    assert sorted(set(second.got)) == list(range(2000))
+    assert sorted(set(second.got)) == list(range(500))
 
 
 def test_a_second_stack_in_the_same_folder_finds_the_running_servers(stack: LocalStack, kafka: str) -> None:
@@ -213,10 +227,13 @@ def test_a_server_that_cannot_start_fails_with_the_end_of_its_log() -> None:
             own.up([own.influxdb])
 
 
-def test_every_server_listens_on_the_loopback_only(stack: LocalStack, kafka: str, influxdb: object) -> None:
+def test_every_server_listens_on_the_loopback_only(
+    stack: LocalStack, kafka: str, mqtt: object, influxdb: object
+) -> None:
     assert kafka
+    assert mqtt
     assert influxdb
-    for server in (stack.kafka, stack.influxdb):
+    for server in stack.servers:
         with socket.socket() as other:
             # A server on all addresses would be in the way of this one.
             other.bind(("127.0.0.2", server.port))

@@ -48,6 +48,17 @@ def members(texts: bytes) -> bytes:
     return b"{" + HEAD + b"," + texts + b"}"
 
 
+def several(count: int, value: bytes) -> bytes:
+    """So many quantities of one value."""
+    return b",".join(b'"%x":%s' % (number, value) for number in range(count))
+
+
+def long_names(quantities: int, character: bytes = b"t") -> bytes:
+    """An event whose ``Thing`` and ``id`` are as long as may be."""
+    name = character * NAME_LENGTH_MAX
+    return b'{"Thing":"%s","Timestamp":0,"id":"%s",%s}' % (name, name, several(quantities, b"1"))
+
+
 def nested(brackets: int) -> bytes:
     """An event of one good and one bad quantity, with so many brackets in all."""
     depth = brackets - 1
@@ -129,6 +140,19 @@ ROWS: Final = [
     ("brackets in names", members(b'"' + b"[" * 128 + b'":1,"' + b"{" * 128 + b'":2'), 0, 1),
     ("about as deep as a parser goes", nested(980), 0, 1),
     ("deeper than any parser goes", nested(9000), 0, 1),
+    (
+        "a time as long as may be",
+        b'{"Thing":"R","id":"e","Timestamp":"2019-04-01T05:26:20.12345678900000+00:00","a":1}',
+        1,
+        0,
+    ),
+    ("a longer time", b'{"Thing":"R","id":"e","Timestamp":"2019-04-01T05:26:20.123456789000000+00:00","a":1}', 0, 1),
+    ("all the bad quantities that get their own letters", members(several(16, b"null") + b',"good":1'), 1, 16),
+    ("a bad quantity more", members(several(17, b"null") + b',"good":1'), 1, 1),
+    ("names too long for so many records", long_names(105), 0, 1),
+    ("names just not too long", long_names(104), 104, 0),
+    ("escaped names too long for so many records", long_names(69, b"\\u0001"), 0, 1),
+    ("escaped names just not too long", long_names(68, b"\\u0001"), 68, 0),
     ("as large as may be", members(b'"a":1,"b":2').ljust(BYTES_MAX), 2, 0),
     ("too large", members(b'"a":1,"b":2').ljust(BYTES_MAX + 1), 0, 1),
 ]

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import joiner.library.records
 from joiner import ArgumentError, LocalStreamBuffer, RecordJoin
 
 # Side, key, time; the place in the list tells the record.
@@ -17,37 +18,106 @@ RECORDS = st.lists(
 )
 OPTIONS = st.fixed_dictionaries(
     {"lateness_ns": st.integers(0, 5), "tolerance_ns": st.none() | st.integers(0, 5)},
-    optional={"direction": st.sampled_from(["backward", "nearest"]), "driver": st.sampled_from(["left", "right"])},
+    optional={
+        "direction": st.sampled_from(["backward", "nearest"]),
+        "driver": st.sampled_from(["left", "right"]),
+        "progress": st.just("partition"),
+        "emit_unmatched": st.sampled_from(["left", "right", "both"]),
+    },
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(records=RECORDS, options=OPTIONS)
 def test_record_by_record_the_same_pairs_come_at_the_same_calls(
-    records: list[tuple[str, str, int]], options: dict[str, Any]
+    monkeypatch: pytest.MonkeyPatch, records: list[tuple[str, str, int]], options: dict[str, Any]
 ) -> None:
     late: list[int] = []
+    unmatched: list[int] = []
+    monkeypatch.setattr(joiner.library.records, "_KEYS_MIN", 1)  # looks for keys to forget all the time
     join: RecordJoin[int, int, tuple[int, int]] = RecordJoin(
         lambda left, right: (left, right),
         time=lambda number: records[number][2],
         key=lambda number: records[number][1],
         on_late=late.append,
+        on_unmatched=unmatched.append,
         **options,
     )
     buffer = LocalStreamBuffer(**options)
     late_there: list[int] = []
+    unmatched_there: list[int] = []
     for number, (side, key, ts) in enumerate(records):
         found = join.left(number) if side == "left" else join.right(number)
         columns = np.array(["abc".index(key)]), np.array([ts]), np.array([number])
         step = buffer.push(left=columns) if side == "left" else buffer.push(right=columns)
         late_there += [*step.left_late_seq.tolist(), *step.right_late_seq.tolist()]
+        unmatched_there += [*step.left_unmatched_seq.tolist(), *step.right_unmatched_seq.tolist()]
+        assert unmatched == unmatched_there
         # By key numbers, which the two give in another order.
         assert sorted(found) == sorted(zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True))
         assert len(join) == len(buffer) == sum(map(len, join._held.values()))  # noqa: SLF001 - the records kept
     step = buffer.close()
     assert sorted(join.close()) == sorted(zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True))
+    unmatched_there += [*step.left_unmatched_seq.tolist(), *step.right_unmatched_seq.tolist()]
+    assert unmatched == unmatched_there
     assert late == late_there
     assert len(join) == 0
+
+
+def test_what_has_no_partner_is_told_where_that_is_asked_for() -> None:
+    alone: list[tuple[str, int]] = []
+    join: RecordJoin[Any, Any, object] = RecordJoin(
+        lambda left, right: (left, right),
+        time=lambda record: record[1],
+        on_unmatched=alone.append,
+        emit_unmatched="left",
+        tolerance_ns=5,
+    )
+    assert join.left(("l", 10)) == []
+    assert join.right(("r", 13)) == [(("l", 10), ("r", 13))]
+    assert join.left(("l", 20)) == []
+    assert alone == []
+    assert join.right(("r", 100)) == []
+    assert alone == [("l", 20)]
+    assert join.left(("l", 200)) == []
+    assert join.close() == []
+    assert alone == [("l", 20), ("l", 200)], "and right ones are not asked for"
+
+
+@pytest.mark.parametrize("side", ["left", "right", "both"])
+def test_asking_for_what_has_no_partner_without_saying_where_to_is_refused(side: str) -> None:
+    with pytest.raises(ArgumentError, match=f"emit_unmatched = '{side}' needs on_unmatched"):
+        RecordJoin(lambda left, right: (left, right), time=lambda record: record, emit_unmatched=side)
+
+
+def test_keys_of_which_nothing_is_held_are_forgotten_where_the_whole_stream_tells_how_far_it_is() -> None:
+    join: RecordJoin[int, int, object] = RecordJoin(
+        lambda left, right: (left, right),
+        time=lambda record: record,
+        key=lambda record: f"order {record}",
+        progress="partition",
+        tolerance_ns=5,
+    )
+    for number in range(5000):
+        assert join.left(number) == []
+        assert join.right(number) == [(number, number)]
+    assert len(join._keys) < 200  # noqa: SLF001 - what is remembered is not to be seen from outside
+
+
+def test_a_key_is_not_forgotten_while_its_records_may_be_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joiner.library.records, "_KEYS_MIN", 1)
+    late: list[tuple[str, int]] = []
+    join: RecordJoin[Any, Any, object] = RecordJoin(
+        lambda left, right: (left, right),
+        time=lambda record: record[1],
+        key=lambda record: record[0],
+        on_late=late.append,
+    )
+    for key in "abcdefgh":
+        join.left((key, 10))
+        join.right((key, 10))
+    join.left(("a", 5))
+    assert late == [("a", 5)]
 
 
 def test_what_the_function_raises_goes_to_the_caller_and_the_join_goes_on() -> None:

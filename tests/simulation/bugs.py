@@ -15,8 +15,9 @@ import msgspec
 from confluent_kafka import KafkaException, TopicPartition
 
 from broker.settings import KafkaSettings
-from joiner.run import clients, hanging, recovery, state_log, taking, transaction
+from joiner.run import clients, hanging, recovery, state_log, taking, transaction, undecided
 from joiner.run.clients import log_range, make_consumer
+from joiner.run.gaps import SecondReader
 from joiner.run.intake import Keys
 from joiner.run.owned import Owned
 from joiner.run.process import JoinerProcess
@@ -29,7 +30,7 @@ from joiner.run.wanted import Wanted
 Bug = Callable[[], AbstractContextManager[None]]
 
 _mine = threading.local()
-"""What a planted defect remembers for one simulated process: each is a thread."""
+"""What a planted defect remembers for one thread of a simulated process."""
 
 
 @contextmanager
@@ -111,7 +112,7 @@ def progress_is_cached() -> AbstractContextManager[None]:
     read = state_log.read_newest
 
     def wrong(kafka: Any, group: str, topic: str, unit: int, *_kept: Any) -> Any:
-        seen = _mine.__dict__.setdefault("seen", {})
+        seen = threading.current_thread().__dict__["process"].__dict__.setdefault("seen", {})
         if unit not in seen or seen[unit].progress() is None:
             seen[unit] = read(kafka, group, topic, unit)
         return seen[unit]
@@ -333,10 +334,69 @@ def what_hangs_is_taken_for_rolled_back() -> AbstractContextManager[None]:
     """What hangs is rolled back, and the unit goes on from its last visible progress as if nothing else were there."""
     settle = hanging.settle
 
-    def wrong(settings: Any, unsettled: Any, transactions: Any, progress: Any, _effects_again: Any) -> Effects:
-        return settle(settings, unsettled, transactions, progress, Effects)
+    def wrong(settings: Any, unsettled: Any, transactions: Any, progress: Any, _again: Any) -> Effects:
+        return settle(settings, unsettled, transactions, progress, lambda: hanging.Again(Effects(), {}))
 
     return _changed(recovery, "settle", wrong)
+
+
+def errors_inside_a_batch_are_only_logged() -> AbstractContextManager[None]:
+    """What comes behind an error of a partition is taken for what follows."""
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        with (
+            _changed(JoinerProcess, "_read_error", lambda *_: None),
+            _changed(SecondReader, "check", lambda *_: None),
+        ):
+            yield
+
+    return planted()
+
+
+def what_was_ended_wrongly_is_not_looked_for() -> AbstractContextManager[None]:
+    """A claimant that finds nothing open trusts that everything was ended as its owner had said."""
+    return _changed(recovery, "find_ended_wrongly", lambda *_: None)
+
+
+def progress_that_was_rolled_back_is_not_read() -> AbstractContextManager[None]:
+    """A claimant that finds nothing open trusts that behind the newest visible progress nothing was committed."""
+    return _changed(hanging, "_tried", lambda *_: [])
+
+
+def only_the_end_of_a_topic_is_searched() -> AbstractContextManager[None]:
+    """What is there already is looked for among the last few offsets, whoever has written them."""
+    search = hanging._not_there  # noqa: SLF001 - this is what is broken
+
+    def wrong(consumer: Any, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
+        return search(consumer, topic, unit, wanted, max(start, end - 8), end)
+
+    return _changed(hanging, "_not_there", wrong)
+
+
+def records_of_other_applications_are_taken_for_ours() -> AbstractContextManager[None]:
+    """What is told of an input record is known by its id alone, which every application gives it."""
+    named = undecided.identity_of
+
+    def wrong(value: bytes | None) -> str:
+        return named(value).rpartition(" ")[2]
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        with _changed(hanging, "identity_of", wrong), _changed(transaction, "identity_of", wrong):
+            yield
+
+    return planted()
+
+
+def nobody_looks_behind_a_commit() -> AbstractContextManager[None]:
+    """An owner trusts that Kafka ends everywhere what it has committed."""
+    return _changed(UnitTransactions, "check_ended", lambda _self: None)
+
+
+def a_snapshot_does_not_wait() -> AbstractContextManager[None]:
+    """The older snapshot is given up while what lies before the newer one is in doubt."""
+    return _changed(UnitTransactions, "_may_replace_snapshot", lambda _self: True)
 
 
 BUGS: Final[dict[str, Bug]] = {
@@ -366,5 +426,11 @@ BUGS: Final[dict[str, Bug]] = {
         no_line_is_drawn,
         what_hangs_is_rolled_back_without_a_note,
         what_hangs_is_taken_for_rolled_back,
+        errors_inside_a_batch_are_only_logged,
+        progress_that_was_rolled_back_is_not_read,
+        only_the_end_of_a_topic_is_searched,
+        records_of_other_applications_are_taken_for_ours,
+        nobody_looks_behind_a_commit,
+        a_snapshot_does_not_wait,
     )
 }

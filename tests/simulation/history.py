@@ -20,8 +20,9 @@ from joiner.run.settings import JoinerSettings
 from tests.simulation.feed import APPLICATION, Step, make_feed, make_settings
 from tests.simulation.memory_log import COMMITTED, Transaction
 from tests.simulation.stage import on_stage
+from tests.simulation.strangers import Strangers
 from tests.simulation.verdict import all_progress, judge, runs_in_order, stable_ends
-from tests.simulation.world import CALM, SimulatedProcess, Temper, World, ended_well
+from tests.simulation.world import CALM, DEADLY, TEMPERS, SimulatedProcess, World, ended_well
 
 RECORDS: Final = 40
 """Records of the longest history: many short histories find more than a few long ones."""
@@ -30,31 +31,22 @@ _HEAL_STEPS_MAX: Final = 4000
 _REST_S: Final = 15.0
 _OPEN_STEPS_MAX: Final = 1000
 _LOOK_EVERY: Final = 20
+_FORGETS_MAX: Final = 3
 _BELATED_STEPS_MAX: Final = 60
 """Steps by which a record may arrive behind the initialisation of the next owner: about two claims."""
 _FEED_AGAIN: Final = 500
 """Steps after which more input comes: only by that does an owner notice that it has lost its unit."""
 # What a process says when it gives a unit up to another owner, and when it claims one that it was not given anew.
-_LOST: Final = ("now owned by process", "claimed by others")
+_LOST: Final = ("now owned by process",)
 _TRIED_AGAIN: Final = (
     "trying again",
     "going back to its last commit",
-    "fenced before the claim",
+    "looking who",
     # Said after a look at whose run it is; what the other does between that look and the claim cannot be known.
     "never claimed it",
     "taking it again",
 )
 _STATE: Final = f"{APPLICATION}.state"
-
-_TEMPERS: Final = (
-    Temper(kill=0.03, stop=0.002),
-    Temper(freeze=0.02, switch=0.2),
-    Temper(freeze=0.05, switch=0.3, other=0.05),
-    Temper(lose=0.08, fail=0.02, other=0.05),
-    Temper(lose=0.25, kill=0.005, other=0.05),
-    Temper(kill=0.012, freeze=0.006, lose=0.03, fail=0.01, stop=0.001),
-    Temper(kill=0.01, freeze=0.01, switch=0.4, other=0.3),
-)
 
 
 @dataclass
@@ -111,12 +103,16 @@ class _History:
         self._rest_until_s = 0.0
         self._rate = plan.choice([0.05, 0.15, 0.4])
         self._sources: dict[int, Transaction] = {}
+        self._others: Strangers | None = None
+        # Whoever commits next dies soon, once markers were forgotten more often than so; None: as it comes.
+        self._kill_behind: int | None = None
         self._leaves_behind = False
         # What older owners have on their way, with the step at which it arrives.
         self._belated: list[tuple[int, Callable[[], None]]] = []
         self.world.kafka.on_init = self._leave_behind
-        self._trouble = plan.choice(_TEMPERS)
+        self._trouble = plan.choice(TEMPERS)
         self._faults_max = plan.randint(1, 12)
+        self._deaths = 0
         self._act = self._begin
         self._act_from = 0
         self._make_topics()
@@ -147,6 +143,8 @@ class _History:
         for arrival in [arrival for arrival in self._belated if arrival[0] <= self.world.steps]:
             self._belated.remove(arrival)
             arrival[1]()
+        if self._others is not None:
+            self._others.step()
         self._act()
 
     def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
@@ -169,6 +167,7 @@ class _History:
     def _begin(self) -> None:
         """Trouble."""
         draw = self._draw
+        self._kill_behind_what_was_forgotten()
         if self._fed < len(self._feed) and draw.random() < self._rate:
             for _ in range(draw.choice([1, 1, 2, 6])):
                 self._feed_one()
@@ -191,6 +190,8 @@ class _History:
         """Nothing goes wrong any more, and whoever is frozen wakes."""
         self.world.temper = CALM
         self.world.wake_all()
+        if self._others is not None:
+            self._others.be_brief()
         while self._fed < len(self._feed):
             self._feed_one()
         age = self.world.steps - self._act_from
@@ -201,6 +202,16 @@ class _History:
             self._feed_last()
         elif age > _HEAL_STEPS_MAX:
             self._differ(f"not through: {self._where()}")
+
+    def _kill_behind_what_was_forgotten(self) -> None:
+        if self._kill_behind is not None and self.world.kafka.times_forgotten > self._kill_behind:
+            self._kill_behind = None
+            self.world.temper, self._deaths = DEADLY, self._count_deaths()
+        if self.world.temper is DEADLY and self._count_deaths() > self._deaths:
+            self.world.temper = self._trouble
+
+    def _count_deaths(self) -> int:
+        return sum(count for name, count in self.world.counts.items() if name.startswith("killed at"))
 
     def _feed_last(self) -> None:
         """One more record for each input: an owner that has lost its unit without noticing notices now."""
@@ -216,6 +227,9 @@ class _History:
 
     def _rest(self) -> None:
         """Nothing happens any more, for longer than any session."""
+        if self._others is not None:
+            self._others.end()
+            self._others = None
         if self.world.clock_s < self._rest_until_s:
             return
         if not self._is_through():
@@ -355,11 +369,29 @@ class _History:
 
     def deed_forget(self) -> None:
         """The broker will forget to tell the partitions of the next transaction that ends, or some of them."""
-        if self.world.counts["markers forgotten"]:
+        if self.world.counts["markers forgotten"] >= _FORGETS_MAX:
             return
-        share = self._draw.choice([1.0, 1.0, 0.5])
-        self.world.kafka.forgets = lambda: self._draw.random() < share
+        share = self._draw.choice([1.0, 0.5, 0.5])
+        self.world.kafka.forgets = lambda _log: self._draw.random() < share
+        self.world.kafka.restart_s = self._draw.choice([0.0, 2.0])
+        if self._draw.random() < 0.5:
+            # In the middle of the next transaction, which takes along what was forgotten.
+            self._kill_behind = self.world.kafka.times_forgotten
         self._did("markers forgotten")
+
+    def deed_damage(self) -> None:
+        """Some of what is read next is damaged on its way: an error comes, and then what lies behind."""
+        self.world.kafka.damaged += self._draw.randint(1, 3)
+        self._did("errors inside a batch")
+
+    def deed_strangers(self) -> None:
+        """From now on other programs write to every result topic, in transactions of theirs."""
+        if self._others is None:
+            topics = self._settings.topics
+            names = (topics.out, topics.late, topics.rejected, topics.unmatched)
+            places = [(name, unit) for name in names for unit in range(topics.partitions)]
+            self._others = Strangers(self.world, places)
+            self._did("strangers")
 
     def deed_belated(self) -> None:
         """The next owner of some unit is too quick for what the one before has on its way."""
@@ -382,6 +414,14 @@ class _History:
             if kafka.arrive_belated(transactional_id, epoch, topic, unit, record.key, record.value):
                 self.world.counts["belated records taken"] += 1
                 self.world.note("belated in %s [%s]", topic, unit)
+
+    def deed_unknown(self) -> None:
+        """A broker that has just started does not know the topics for a moment."""
+        # Told so twice in a row, at a distance of five seconds, a process ends: that is a topic which was deleted.
+        if self.world.counts["topics unknown"]:
+            return
+        self.world.kafka.unknown_until_s = self.world.kafka.now_s() + self._draw.uniform(0.2, 4.0)
+        self._did("topics unknown")
 
     def deed_retention(self) -> None:
         """Retention removes input that lies behind the newest snapshot.
@@ -411,4 +451,7 @@ _DEEDS: Final = (
     _History.deed_retention,
     _History.deed_forget,
     _History.deed_belated,
+    _History.deed_damage,
+    _History.deed_unknown,
+    _History.deed_strangers,
 )

@@ -22,8 +22,6 @@ from tests.simulation.memory_log import ABORTED, COMMITTED, Transaction
 
 Result = TypeVar("Result")
 
-_RESTART_S = 2.0
-
 # The public names of the library's constants begin with an underscore.
 _FATAL = KafkaError._FATAL  # noqa: SLF001
 _FENCED = KafkaError._FENCED  # noqa: SLF001
@@ -118,8 +116,9 @@ class MemoryAdmin:
 
     def _describe(self, name: str) -> Future[Any]:
         future: Future[Any] = Future()
-        topic = self._link.kafka.topics.get(name)
-        if topic is None:
+        kafka = self._link.kafka
+        topic = kafka.topics.get(name)
+        if topic is None or kafka.now_s() < kafka.unknown_until_s:
             future.set_exception(kafka_error(KafkaError.UNKNOWN_TOPIC_OR_PART, f"{name} is not known"))
         else:
             future.set_result(_Description(topic.topic_id, topic.logs))
@@ -213,7 +212,7 @@ class MemoryProducer:
     def produce_batch(self, topic: str, messages: list[dict[str, Any]], partition: int = 0) -> int:
         """Buffer records."""
         self._tell("produce", lambda: None)
-        waiting = [_Waiting(given["key"], given["value"]) for given in messages]
+        waiting = [_Waiting(given["key"], given["value"], given.get("callback")) for given in messages]
         self._buffer.setdefault((topic, partition), []).extend(waiting)
         self._let_some_go()
         return len(messages)
@@ -242,7 +241,7 @@ class MemoryProducer:
         self._tell("send_offsets", send)
 
     def commit_transaction(self, _timeout: float = 0) -> None:
-        """Write what is buffered, then commit; may be called again where the answer was lost."""
+        """Write what is buffered and tell of it, then commit; may be called again where the answer was lost."""
         self.flush()
         self._end("commit", COMMITTED)
 
@@ -273,9 +272,9 @@ class MemoryProducer:
 
         before = self._kafka.times_forgotten
         self._tell(call, end)
-        if self._kafka.times_forgotten != before:
-            # It forgets because it was killed, and the answer comes when it is back.
-            self._link.pass_time(_RESTART_S)
+        if self._kafka.times_forgotten != before and self._kafka.restart_s:
+            # It forgets because it was killed, and the answer comes when it is back: or at once, of another broker.
+            self._link.pass_time(self._kafka.restart_s)
         self._is_open = False
 
     def _current(self) -> Transaction | None:

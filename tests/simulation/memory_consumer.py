@@ -16,6 +16,10 @@ from tests.simulation.memory_log import Log
 _EOF = KafkaError._PARTITION_EOF  # noqa: SLF001
 _OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
 _FATAL = KafkaError._FATAL  # noqa: SLF001
+_BAD_MESSAGE = KafkaError._BAD_MSG  # noqa: SLF001
+
+_DAMAGED = 2
+"""Records that an error stands for."""
 
 _FENCED_TEXT = "Fatal error: Broker: Static consumer fenced by other consumer with same group.instance.id"
 _BEAT_S = 3.0
@@ -245,7 +249,17 @@ class MemoryConsumer:
                 return [MemoryMessage(place, position.at, fault=KafkaError(_OUT_OF_RANGE, text))]
         entries, position.at = log.read(position.at, count, committed=self._is_committed)
         found = [MemoryMessage(place, at.offset, at.time_ms, (at.key, at.value)) for at in entries]
+        if self._kafka.damaged and len(found) > _DAMAGED:
+            self._kafka.damaged -= 1
+            self._leave_out(place, found)
         if self._tells_end and position.at >= self._end(log) and position.end_told != position.at:
             position.end_told = position.at
             found.append(MemoryMessage(place, position.at, fault=KafkaError(_EOF, "end of the partition")))
         return found
+
+    def _leave_out(self, place: Place, found: list[MemoryMessage]) -> None:
+        """An error in the place of some records; what follows them comes all the same, as from the library."""
+        draw = self._link.draw
+        begin = draw.randrange(len(found) - _DAMAGED) if draw is not None else 0
+        error = KafkaError(_BAD_MESSAGE, f"MessageSet at offset {found[begin].offset()} failed CRC32C check")
+        found[begin : begin + _DAMAGED] = [MemoryMessage(place, found[begin].offset(), fault=error)]

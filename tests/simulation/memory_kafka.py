@@ -46,12 +46,18 @@ class MemoryKafka:
         self.committed: dict[str, dict[tuple[str, int], int]] = {}
         self.identities: dict[str, Identity] = {}
         self.aborted = 0
-        self.forgets: Callable[[], bool] | None = None
+        self.forgets: Callable[[Log], bool] | None = None
         """Of the next transaction that ends: asked for each of its partitions whether that is never told (see
         `joiner.run.hanging`)."""
         self.times_forgotten = 0
+        self.unknown_until_s = 0.0
+        """Until then whoever asks for topics is told that there are none, as by a broker that has just started."""
+        self.restart_s = 0.0
+        """How long it is away where it forgets: the answer to what it forgot comes behind that."""
         self.on_init: Callable[[str, int], None] = lambda _transactional_id, _epoch: None
         """Told of each new owner of a transactional id, with its epoch."""
+        self.damaged = 0
+        """So many batches will be damaged on their way to a consumer."""
         self.decided: list[Transaction] = []
         """Committed or aborted, and not yet marked in every partition."""
         self._markers_lag = markers_lag
@@ -177,7 +183,7 @@ class MemoryKafka:
         assert transaction.state == OPEN
         identity.transaction = None
         if self.forgets is not None:
-            for log in [log for log in transaction.logs if self.forgets()]:
+            for log in [log for log in transaction.logs if self.forgets(log)]:
                 log.leave_open(transaction)
             self.forgets = None
             self.times_forgotten += 1

@@ -6,6 +6,7 @@ The modules are the product's own; only names that they take from outside are re
 from __future__ import annotations
 
 import logging
+import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -14,7 +15,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from broker.topics import TopicFacts
-from joiner.run import clients, process, state_log, transaction
+from joiner.run import clients, process, state_log, takeover, transaction
 from tests.simulation.memory_clients import Link, MemoryAdmin, MemoryProducer
 from tests.simulation.memory_consumer import MemoryConsumer
 from tests.simulation.memory_kafka import MemoryKafka
@@ -26,6 +27,10 @@ _CHATTER = "joiner.run.metrics"
 
 CHUNK_BYTES = 600
 """Snapshots here are small, and shall have several chunks nevertheless."""
+_BESIDE = 0.1
+_TAKE_BESIDE = 0.7
+_LATER = 0.6
+"""Of what is handed to a pool: which part is done beside its process, at once (above), or when somebody asks."""
 TAIL = 12
 """So short that the newest progress record is not always within it."""
 
@@ -34,6 +39,11 @@ class World(Protocol):
     """Who runs now, and what time it is."""
 
     clock_s: float
+    draw: random.Random
+
+    def beside(self, work: Callable[[], None]) -> Callable[[Callable[[], bool]], None]:
+        """Do work in a thread of the process that runs; returns how that one waits until something holds."""
+        ...
 
     @property
     def link(self) -> Link:
@@ -120,34 +130,71 @@ class _Later(Future[Any]):
         return super().exception(timeout)
 
 
+class _Beside(Future[Any]):
+    """Work that is done in a thread of its own, by turns with all others."""
+
+    def __init__(self, world: World, work: Callable[[], Any]) -> None:
+        super().__init__()
+
+        def live() -> None:
+            try:
+                found = work()
+            except Exception as error:  # noqa: BLE001 - as a pool does, whatever it is
+                self.set_exception(error)
+            else:
+                self.set_result(found)
+
+        self._stay_until = world.beside(live)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """See `Future.result`."""
+        if not self.done():
+            self._stay_until(self.done)
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """See `Future.exception`."""
+        if not self.done():
+            self._stay_until(self.done)
+        return super().exception(timeout)
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Until it is done, or something else holds."""
+        self._stay_until(lambda: self.done() or until())
+
+
 class _Pool:
-    """In the place of a thread pool: work is done when it is handed in, or by turns when it is waited for. Units share
-    nothing, so any order is one that threads could have taken; the death of the process passes through.
+    """In the place of a thread pool: work is done at once, when somebody asks for it, or beside whoever handed it in.
+
+    The death of the process passes through.
     """
 
-    def __init__(self, *_arguments: Any) -> None:
-        self._count = 0
+    def __init__(self, world: World, *_arguments: Any) -> None:
+        self._world = world
 
     def submit(self, work: Callable[..., Result], *arguments: Any, **named: Any) -> Future[Result]:
-        """Do it, now or later."""
-        future = _Later(partial(work, *arguments, **named))
-        self._count += 1
-        if self._count % 2:
+        """Do it: now, later, or beside."""
+        todo = partial(work, *arguments, **named)
+        chance = self._world.draw.random()
+        if chance < _BESIDE or (chance < _TAKE_BESIDE and work.__name__ == "_take"):
+            return _Beside(self._world, todo)
+        future = _Later(todo)
+        if chance > _LATER:
             future.run()
         return future
-
-    def map(self, work: Callable[[Any], Result], items: Iterable[Any]) -> list[Result]:
-        """Do it for each."""
-        return [work(item) for item in items]
 
     def shutdown(self, *, wait: bool) -> None:
         """Nothing is left to do."""
 
 
-def _wait(futures: Iterable[_Later], timeout: float) -> None:
+def _wait(world: World, futures: Iterable[_Later | _Beside], timeout: float) -> None:
     """In the place of `concurrent.futures.wait`."""
+    until_s = world.clock_s + timeout
     for future in futures:
-        future.run()
+        if isinstance(future, _Beside):
+            future.wait(lambda: world.clock_s >= until_s)
+        else:
+            future.run()
 
 
 class _Threading:
@@ -193,8 +240,9 @@ def on_stage(world: World) -> Iterator[None]:
         (clients, "Consumer", lambda config, **_: MemoryConsumer(world.link, config)),
         (clients, "Producer", lambda config, **_: MemoryProducer(world.link, config)),
         (clients, "AdminClient", lambda _config, **_: MemoryAdmin(world.link)),
-        (process, "ThreadPoolExecutor", _Pool),
-        (process, "wait", _wait),
+        (process, "ThreadPoolExecutor", partial(_Pool, world)),
+        (process, "wait", partial(_wait, world)),
+        (takeover, "wait", partial(_wait, world)),
         (process, "threading", _Threading(world)),
         # One interpreter plays thousands of processes.
         (process, "spare_the_collector", lambda: None),

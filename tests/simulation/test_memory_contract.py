@@ -63,7 +63,12 @@ class QuietWorld:
     def __init__(self) -> None:
         self.clock_s = 0.0
         self.memory = MemoryKafka(lambda: self.clock_s)
+        self.draw = random.Random(1)
         self.link = QuietLink(self)
+
+    def beside(self, work: Callable[[], None]) -> Callable[[Callable[[], bool]], None]:
+        """See `stage.World`."""
+        raise NotImplementedError
 
     def note(self, text: str, *arguments: Any) -> None:
         """See `stage.World`."""

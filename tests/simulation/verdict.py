@@ -54,20 +54,23 @@ def judge(kafka: MemoryKafka, settings: JoinerSettings) -> tuple[str, Findings |
     """A text that says what differs, empty where nothing does; and the counts, where a unit has begun."""
     progress = all_progress(kafka, settings)
     if not progress:
-        outputs = [topic for topic in (settings.topics.out, settings.topics.late) if _messages(kafka, topic)]
+        written = (settings.topics.out, settings.topics.late)
+        outputs = [topic for topic in written if _messages(kafka, topic, ours=True)]
         return (f"nothing is claimed and {outputs} hold records" if outputs else ""), None
     topics = settings.topics
-    names = [*settings.input_topics, topics.out, topics.late, topics.rejected, topics.unmatched]
-    messages = [message for name in names for message in _messages(kafka, name)]
+    messages = [message for name in settings.input_topics for message in _messages(kafka, name)]
+    outputs = [topics.out, topics.late, topics.rejected, topics.unmatched]
+    messages += [message for name in outputs for message in _messages(kafka, name, ours=True)]
     evidence = RecordedEvidence(progress, messages, topics)
     findings = verify(settings, evidence)
     return ("" if findings.is_right else render_findings(findings)), findings
 
 
-def _messages(kafka: MemoryKafka, name: str) -> list[Message]:
+def _messages(kafka: MemoryKafka, name: str, *, ours: bool = False) -> list[Message]:
+    """What is committed in a topic; ``ours``: without what other programs have written."""
     return [
         Message(name, unit, entry.offset, entry.time_ms, entry.key, entry.value)
         for unit, log in enumerate(kafka.topics[name].logs)
         for entry in log.archive
-        if entry.is_committed
+        if entry.is_committed and not (ours and entry.transaction is not None and entry.transaction.producer < 0)
     ]

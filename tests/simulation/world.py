@@ -1,8 +1,8 @@
 """A world of processes in which one seed decides everything that happens: who runs, who dies, what is lost.
 
-Every simulated process is a thread, and exactly one runs at a time: the baton is handed on only inside a client's
-call. So a seed gives one history, and the same seed gives it again. What happens in a history, and when it ends, is
-told by a `Director`.
+Every simulated process has a thread for its loop and some for the work in its pool, and exactly one of all runs at a
+time: the baton is handed on only inside a client's call. So a seed gives one history, and the same seed gives it again.
+What happens in a history, and when it ends, is told by a `Director`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -22,6 +23,7 @@ from joiner.run.continuity import Claimant
 from joiner.run.membership import InstanceTaken
 from joiner.run.process import JoinerProcess
 from joiner.run.settings import JoinerSettings
+from tests.simulation.actors import Actor, Dead
 from tests.simulation.feed import BASE_MS
 from tests.simulation.memory_clients import MemoryProducer
 from tests.simulation.memory_kafka import MemoryKafka, kafka_error
@@ -43,10 +45,6 @@ _FREEZES_S: Final = ((0.1, 3.0), (4.0, 14.0), (11.0, 30.0), (61.0, 90.0))
 """Shorter than anything, about a session, longer than one, longer than a transaction may last."""
 
 
-class Dead(BaseException):
-    """The process is gone: whatever it still tries has no effect."""
-
-
 @dataclass(frozen=True)
 class Temper:
     """How often what goes wrong, for each call: ``write`` for the steps of commits and claims, else ``other``."""
@@ -62,6 +60,18 @@ class Temper:
 
 
 CALM: Final = Temper(switch=0.05)
+DEADLY: Final = Temper(kill=0.1, other=0.0)
+"""Whoever writes dies soon."""
+
+TEMPERS: Final = (
+    Temper(kill=0.03, stop=0.002),
+    Temper(freeze=0.02, switch=0.2),
+    Temper(freeze=0.05, switch=0.3, other=0.05),
+    Temper(lose=0.08, fail=0.02, other=0.05),
+    Temper(lose=0.25, kill=0.005, other=0.05),
+    Temper(kill=0.012, freeze=0.006, lose=0.03, fail=0.01, stop=0.001),
+    Temper(kill=0.01, freeze=0.01, switch=0.4, other=0.3),
+)
 
 
 class Director(Protocol):
@@ -81,27 +91,20 @@ class Director(Protocol):
 
 
 class SimulatedProcess:
-    """One run of the joiner, in a thread that waits for the baton."""
+    """One run of the joiner."""
 
-    def __init__(self, world: World, settings: JoinerSettings, run: str) -> None:
+    def __init__(self, world: World, settings: JoinerSettings, claimant: Claimant, *, standby: bool) -> None:
         self.name = settings.application.instance
-        self.run = run
+        self.run = claimant.run
         self.is_dead = self.is_ended = False
         self.frozen_until_s: float | None = None
-        self.joiner = JoinerProcess(settings, Claimant(run, self.name))
+        self.joiner = JoinerProcess(settings, claimant, standby=standby)
         self.producers: list[MemoryProducer] = []
-        self.gate = threading.Lock()
-        self.gate.acquire()
+        self.pool: list[Actor] = []
         self._world = world
-        self._thread = threading.Thread(target=self._live, name=run, daemon=True)
-        self._thread.start()
-
-    def join(self) -> None:
-        """Wait for the end of its thread."""
-        self._thread.join()
+        self.loop = Actor(self, self._live)
 
     def _live(self) -> None:
-        self.gate.acquire()
         status: int | BaseException
         try:
             if self.is_dead:
@@ -110,7 +113,15 @@ class SimulatedProcess:
         except BaseException as error:  # noqa: BLE001 - how it ended is the world's to judge
             status = error
         self.is_ended = True
+        self._end_pool()
         self._world.ended(self, status)
+
+    def _end_pool(self) -> None:
+        """Whatever its pool is at ends with it."""
+        self.is_dead = True
+        for actor in list(self.pool):
+            actor.go()
+            actor.join()
 
 
 class ProcessLink:
@@ -159,7 +170,9 @@ class World:
         self._links: dict[SimulatedProcess, ProcessLink] = {}
         self._all: list[SimulatedProcess] = []
         self._late: list[Callable[[], object]] = []
-        self._current: SimulatedProcess | None = None
+        self._actor: Actor | None = None
+        self.slow_claims_s: tuple[float, float] | None = None
+        """How long it takes at least and at most, from initialising a transactional id until that is answered."""
         self._is_over = False
         self._look_s = 0.0
         self._failed: BaseException | None = None
@@ -169,12 +182,12 @@ class World:
     @property
     def link(self) -> ProcessLink:
         """That of the process which runs."""
-        assert self._current is not None
-        return self._links[self._current]
+        assert self._actor is not None
+        return self._links[self._actor.process]
 
     def note(self, text: str, *arguments: Any) -> None:
         """Keep a line of the timeline."""
-        name = self._current.run if self._current is not None else "-"
+        name = self._actor.process.run if self._actor is not None else "-"
         self.timeline.append((self.steps, round(self.clock_s - 1000, 3), name, text, *arguments))
 
     def complain(self, text: str) -> None:
@@ -182,9 +195,13 @@ class World:
         if self.director is not None:
             self.director.complain(text)
 
-    def start(self, settings: JoinerSettings) -> SimulatedProcess:
+    def start(
+        self, settings: JoinerSettings, claimant: Claimant | None = None, *, standby: bool = False
+    ) -> SimulatedProcess:
         """Begin a process."""
-        process = SimulatedProcess(self, settings, f"{settings.application.instance}-{len(self._all)}")
+        name = settings.application.instance
+        claimant = claimant or Claimant(f"{name}-{len(self._all)}", name)
+        process = SimulatedProcess(self, settings, claimant, standby=standby)
         self._links[process] = ProcessLink(self, process)
         self.processes.append(process)
         self._all.append(process)
@@ -199,7 +216,7 @@ class World:
         if self._failed is not None:
             raise self._failed
         for process in self._all:
-            process.join()
+            process.loop.join()
 
     def end(self) -> None:
         """It is over: every process dies at its next call."""
@@ -237,7 +254,42 @@ class World:
             raise _failure(call)
         if call in WRITES:
             self.note(call)
-        return effect()
+        result = effect()
+        if call == "init" and self.slow_claims_s is not None:
+            self._wait(process, draw.uniform(*self.slow_claims_s))
+        return result
+
+    def beside(self, work: Callable[[], None]) -> Callable[[Callable[[], bool]], None]:
+        """Do work of the process that runs in a thread beside it; returns how one of its threads waits."""
+        assert self._actor is not None
+        process = self._actor.process
+
+        def live() -> None:
+            with suppress(Dead):
+                if not process.is_dead:
+                    work()
+            process.pool.remove(actor)
+            if not process.is_ended:
+                self._hand_on()
+
+        actor = Actor(process, live)
+        process.pool.append(actor)
+        return partial(self._stay_until, process)
+
+    def _wait(self, process: SimulatedProcess, seconds: float) -> None:
+        """Others go on meanwhile, also those of the same process."""
+        until_s = self.clock_s + seconds
+        self._stay_until(process, lambda: self.clock_s >= until_s)
+
+    def _stay_until(self, process: SimulatedProcess, is_ready: Callable[[], bool]) -> None:
+        actor = self._actor
+        assert actor is not None
+        actor.ready = is_ready
+        while not is_ready() and not process.is_dead:
+            self._yield(process)
+        actor.ready = lambda: True
+        if process.is_dead:
+            raise Dead
 
     def pass_time(self, process: SimulatedProcess, seconds: float) -> None:
         """The process waits, a while longer than it asked for perhaps."""
@@ -265,7 +317,9 @@ class World:
         self.steps += 1
         self.clock_s += 0.002
         self._let_nature_act()
-        if len(self.processes) > 1 and self.draw.random() < (self.temper.switch if switch is None else switch):
+        if (len(self.processes) > 1 or process.pool) and self.draw.random() < (
+            self.temper.switch if switch is None else switch
+        ):
             self._yield(process)
         if process.is_dead:
             raise Dead
@@ -284,35 +338,43 @@ class World:
             kafka.write_marker(draw.choice(kafka.decided))
         self.director.step()
 
-    def _yield(self, process: SimulatedProcess) -> None:
+    def _yield(self, _process: SimulatedProcess) -> None:
         """Hand the baton on, and wait until it comes back."""
+        actor = self._actor
+        assert actor is not None
         self._hand_on()
-        process.gate.acquire()
-        self._current = process
+        actor.stay()
+        self._actor = actor
 
     def _hand_on(self) -> None:
         ready = self._ready()
         while not ready and not self._is_over:
             # Nobody can do anything: the time until somebody wakes or starts passes step by step.
             self.clock_s += _EMPTY_STEP_S
-            self._current = None
+            self._actor = None
             self._let_nature_act()
             ready = self._ready()
         if self._is_over:
             if not self.processes:
                 self._done.release()
                 return
-            ready = self.processes[:1]
+            ready = [self.processes[0].loop]
         chosen = self.draw.choice(ready)
-        self._current = chosen
-        chosen.gate.release()
+        self._actor = chosen
+        chosen.go()
 
-    def _ready(self) -> list[SimulatedProcess]:
+    def _ready(self) -> list[Actor]:
         for process in self.processes:
             if process.frozen_until_s is not None and process.frozen_until_s <= self.clock_s:
                 process.frozen_until_s = None
                 self.note("%s wakes", process.run)
-        return [process for process in self.processes if process.frozen_until_s is None]
+        awake = [process for process in self.processes if process.frozen_until_s is None]
+        return [
+            actor
+            for process in awake
+            for actor in ([process.loop] if process.is_dead else [process.loop, *process.pool])
+            if process.is_dead or actor.ready()
+        ]
 
     # What befalls a call
 

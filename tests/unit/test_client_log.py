@@ -1,34 +1,131 @@
-"""The Kafka library's lines: each kind once in a while, none unseen for good."""
+"""The Kafka library's lines: an outage is told once and its end once, and other kinds now and then."""
 
 from __future__ import annotations
 
 import logging
+import uuid
+from typing import Any
 
 import pytest
 
-from broker.client_log import client_logger
+from broker.client_log import answered, client_logger
+
+REFUSED = "[thrd:a:9092/bootstrap]: a:9092/bootstrap: Connect to ipv4#10.0.0.1:9092 failed: Connection refused"
 
 
-def test_a_flood_of_one_kind_is_one_line_and_other_kinds_pass(caplog: pytest.LogCaptureFixture) -> None:
-    log = client_logger("test.flood")
-    for number in range(100):
-        log.log(logging.ERROR, "%s [%s] %s", "FAIL", "client", f"refused {number}")
-    log.log(logging.ERROR, "%s [%s] %s", "FATAL", "client", "fenced")
-    assert [record.args[2] for record in caplog.records if isinstance(record.args, tuple)] == ["refused 0", "fenced"]
+class Clock:
+    """Moves when it is told to."""
 
-
-def test_a_kind_is_told_of_again_after_a_while(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
     now_s = 100.0
-    monkeypatch.setattr("broker.client_log.time.monotonic", lambda: now_s)
-    log = client_logger("test.again")
-    log.error("%s", "FAIL")
-    now_s += 9.9
-    log.error("%s", "FAIL")
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("broker.client_log.time.monotonic", made)
+    return made
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture, clock: Clock) -> logging.Logger:
+    _ = clock
+    made = client_logger(f"test.{uuid.uuid4().hex}")
+    caplog.set_level(logging.INFO, made.name)
+    return made
+
+
+def say(log: logging.Logger, kind: str, text: str = REFUSED, level: int = logging.ERROR) -> None:
+    """As the library does."""
+    log.log(level, "%s [%s] %s", kind, "rdkafka#producer-1", text)
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+BEGIN = (
+    "WARNING",
+    "Kafka cannot be reached, trying again: a:9092/bootstrap: Connect to ipv4#10.0.0.1:9092 failed: Connection refused",
+)
+
+
+def test_an_outage_is_told_once_however_long_it_is_and_its_end_once(
+    log: logging.Logger, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(600):
+        for kind in ("FAIL", "ERROR", "REQTMOUT", "METADATAUPDATE", "GETPID"):
+            say(log, kind)
+        clock.now_s += 0.5
+    for _ in range(10):
+        answered(log)
+    assert lines(caplog) == [BEGIN, ("INFO", "Kafka answers again; nothing was heard of it for 300 s")]
+
+
+def test_a_session_that_runs_out_is_told_where_kafka_is_not_away(
+    log: logging.Logger, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    say(log, "FAIL")
+    say(log, "SESSTMOUT", "session timed out", logging.WARNING)
+    answered(log)
+    clock.now_s += 60.0
+    say(log, "SESSTMOUT", "session timed out", logging.WARNING)
+    assert ["session timed out" in text for _, text in lines(caplog)] == [False, False, True]
+
+
+def test_a_kafka_that_answers_is_not_said_to_be_back(log: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
+    answered(log)
+    assert lines(caplog) == []
+
+
+def test_a_broker_that_comes_and_goes_is_told_of_once_a_minute(
+    log: logging.Logger, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(24):
+        say(log, "FAIL")
+        clock.now_s += 3.0
+        answered(log)
+        clock.now_s += 2.0
+    back = ("INFO", "Kafka answers again; nothing was heard of it for 3 s")
+    assert lines(caplog) == [BEGIN, back, BEGIN, back]
+
+
+def test_a_connection_that_was_closed_for_being_idle_is_no_outage(
+    log: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
+    say(log, "FAIL", "[thrd:a]: a: Disconnected (after 600000ms in state UP)", logging.INFO)
+    answered(log)
+    assert lines(caplog) == []
+
+
+def test_who_looks_closely_sees_every_line(log: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, log.name)
+    for _ in range(3):
+        say(log, "FAIL")
+    shown: list[Any] = [level for level, _ in lines(caplog)]
+    assert shown == ["WARNING", "DEBUG", "DEBUG"]
+
+
+def test_a_flood_of_another_kind_is_one_line_and_other_kinds_pass(
+    log: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(100):
+        say(log, "CONFWARN", f"odd {number}", logging.WARNING)
+    say(log, "FATAL", "fenced")
+    assert [text.rpartition("] ")[2] for _, text in lines(caplog)] == ["odd 0", "fenced"]
+
+
+def test_another_kind_is_told_of_again_after_a_while(
+    log: logging.Logger, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    say(log, "MAXPOLL")
+    clock.now_s += 9.9
+    say(log, "MAXPOLL")
     assert len(caplog.records) == 1
-    now_s += 0.2
-    log.error("%s", "FAIL")
+    clock.now_s += 0.2
+    say(log, "MAXPOLL")
     assert len(caplog.records) == 2
 
 

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.wire import RECORD_BYTES_MAX, REJECTED_BYTES_MAX, Record, decode_data, encode
+from broker.wire import (
+    QUANTITIES_MAX,
+    RECORD_BYTES_MAX,
+    REFUSED_MAX,
+    REJECTED_BYTES_MAX,
+    Record,
+    decode_data,
+    encode,
+)
 from connector.events import REASON_LENGTH_MAX, Parser, dead_letter
 
 BYTES_MAX = 4096
@@ -91,6 +99,12 @@ WHOLE = [
     pytest.param(raw("Timestamp", "1e999999"), "outside the years 1678-2261", id="time a huge power"),
     pytest.param(raw("Timestamp", "1.00000001"), "finer than a nanosecond", id="time too fine"),
     pytest.param(event(speed=None, torque=None), "the event has no quantity", id="no quantity"),
+    pytest.param(event(Timestamp="2019-04-01T05:26:20." + "0" * 40 + "Z"), "has 61 characters", id="long ISO time"),
+    pytest.param(
+        event(Thing="x" * 256, id="y" * 256, speed=None, torque=None, **{f"{number:x}": 1 for number in range(300)}),
+        "Thing and id in each of 300 records come to 231600 bytes, more than 64 times the event's",
+        id="long names in many records",
+    ),
     pytest.param(event(pad="x" * BYTES_MAX), "more than events.event_bytes_max = 4096", id="too large"),
     pytest.param(raw("speed", '1,"speed":2'), "the member 'speed' occurs more than once", id="twice"),
     pytest.param(raw("speed", '1,"spe\\u0065d":2'), "'speed' occurs more than once", id="twice, escaped"),
@@ -138,6 +152,36 @@ def test_a_bad_quantity_is_refused_alone_and_the_good_ones_go_on(text: str, reas
     assert kept == {
         "Thing": b'"R0815"', "Timestamp": b"1554096460415", "id": b'"e1"', "bad": text.encode(),
     }  # fmt: skip
+
+
+def test_beyond_sixteen_bad_quantities_one_dead_letter_holds_them_all_and_the_good_ones_go_on() -> None:
+    bad = {f"b{number}": None for number in range(REFUSED_MAX + 1)}
+    payload = json.dumps({**GOOD, **bad}).encode()
+    parsed = PARSER.parse(payload)
+    assert [record.quantity for record in parsed.records] == ["speed", "torque"]
+    (refusal,) = parsed.refusals
+    assert refusal.value == payload
+    assert refusal.reason == (
+        "17 quantities of the event cannot be used, more than 16; the first: quantity 'b0' is null, not a number"
+    )
+    assert dead_letter(refusal, "t").id == f"mqtt:{hashlib.sha256(payload).hexdigest()[:32]}"
+    assert len(PARSER.parse(json.dumps({**GOOD, **bad, "b0": 1}).encode()).refusals) == REFUSED_MAX
+
+
+@pytest.mark.parametrize("bad", [{}, {"bad": None}])
+def test_an_event_has_at_most_so_many_quantities(bad: dict[str, Any]) -> None:
+    head = {name: GOOD[name] for name in ("Thing", "Timestamp", "id")}
+    most = {f"q{number}": 1 for number in range(QUANTITIES_MAX - len(bad))}
+    parser = Parser("ms", 10**6)
+    assert len(parser.parse(json.dumps(head | most | bad).encode()).records) == len(most)
+    (refusal,) = parser.parse(json.dumps(head | most | bad | {"one more": 1}).encode()).refusals
+    assert refusal.reason == "the event has 10001 quantities, more than 10000"
+
+
+def test_a_dead_letter_shows_the_beginning_of_a_long_topic() -> None:
+    (refusal,) = PARSER.parse(b"").refusals
+    assert dead_letter(refusal, "t" * 256).topic == "t" * 256
+    assert dead_letter(refusal, "t" * 257).topic == "t" * 256 + "..."
 
 
 def test_a_quantity_with_a_bad_name_is_refused_alone() -> None:
@@ -243,7 +287,7 @@ VALUES = (
 )
 
 
-@given(st.dictionaries(NAMES, VALUES), st.integers(-(9 * 10**12), 9 * 10**12))
+@given(st.dictionaries(NAMES, VALUES, max_size=REFUSED_MAX), st.integers(-(9 * 10**12), 9 * 10**12))
 def test_every_quantity_is_a_record_or_a_refusal(quantities: dict[str, Any], time: int) -> None:
     body = {
         "Thing": "T",

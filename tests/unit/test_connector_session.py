@@ -1,5 +1,7 @@
 """The session against a scripted broker: what passes with time is a loss, what does not is a refusal."""
 
+# ruff: noqa: SLF001 - messages that arrive by hand
+
 from __future__ import annotations
 
 import socket
@@ -7,8 +9,11 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from paho.mqtt.client import MQTTErrorCode, MQTTMessage
 
 from broker.settings import MqttSettings
 from connector.session import Message, MqttSession, SessionLostError, SessionRefusedError
@@ -77,6 +82,21 @@ def test_a_message_that_comes_with_the_greeting_is_not_lost(broker: ScriptedBrok
     session = session_to(broker, ACCEPTED + MESSAGE + SUBSCRIBED + MESSAGE)
     session.connect()
     assert receive_all(session, 2) == [Message("t", b"abc", 7)] * 2
+
+
+@pytest.mark.parametrize(("size", "taken"), [(100, 500), (100 * 1024, 3), (2**20, 1)])
+def test_a_turn_ends_at_a_number_of_messages_or_of_bytes_so_that_signs_of_life_are_sent(size: int, taken: int) -> None:
+    session = MqttSession(MqttSettings(), ConnectorSettings())
+
+    def read_one() -> MQTTErrorCode:
+        message = MQTTMessage(topic=b"t")
+        message.payload = b"x" * size
+        session._on_message(client, None, message)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    client: Any = SimpleNamespace(loop_read=read_one)
+    session._client = client
+    assert len(session.receive()) == taken
 
 
 def test_acknowledgements_and_the_goodbye_reach_the_broker_in_order(broker: ScriptedBroker) -> None:

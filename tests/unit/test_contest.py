@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from bench.contest import engine
-from bench.contest.expected import Expected, compare, expect
+from bench.contest import engine, running
+from bench.contest.contenders import CONTENDERS
+from bench.contest.expected import Expected, Window, compare, expect, has_all
+from bench.contest.latency import drain_s
 from bench.contest.plan import QUICK, Kept, Measurement, plan, read
 from bench.contest.report import BEGIN, END, percent, write_report
-from bench.contest.running import Results, _without_withdrawn, pairs_of, steady
+from bench.contest.running import Limits, Results, Watch, _without_withdrawn, judge, pairs_of, steady
+from bench.contest.watching import Sample
 from bench.contest.workloads import WORKLOADS, Workload, make
 from joiner import join
 from joiner.check import oracle
@@ -118,6 +121,189 @@ def test_what_was_not_reached_is_not_judged() -> None:
     assert found.expected == half.sum()
 
 
+@pytest.mark.parametrize("name", ["varying gaps", "skew", "Nexmark"])
+@pytest.mark.parametrize("window", [Window(7), Window(300), Window(7, is_grid=True), Window(300, is_grid=True)])
+def test_the_pairs_of_a_window_are_counted_as_they_are_listed(name: str, window: Window) -> None:
+    workload = make(name, RECORDS)
+    assert window.count(workload) == len(pairs_within(workload, window)[0]) > 0
+
+
+def pairs_within(workload: Workload, window: Window) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All pairs that a windowed join writes, in the order in which their later records come."""
+    left, right = (
+        rows.ravel() for rows in np.meshgrid(*(np.flatnonzero(workload.side == side) for side in (0, 1)), indexing="ij")
+    )
+    held = (workload.thing[left] == workload.thing[right]) & window.holds(
+        workload.time_ms[left], workload.time_ms[right]
+    )
+    left, right = left[held], right[held]
+    order = np.argsort(np.maximum(left, right), kind="stable")
+    return left[order], right[order]
+
+
+WIDE = Window(2_000)
+NARROW = Window(10)
+
+
+def judged(
+    expected: Expected, pairs: tuple[NDArray[np.int64], NDArray[np.int64]], *, is_quiet: bool, window: Window = WIDE
+) -> dict[str, Any]:
+    """Of a run whose results came evenly, the last one just before its end."""
+    left, right = pairs
+    watch = Watch(*IDLE, Limits(), 0)
+    watch.is_quiet = is_quiet
+    watch.samples = [Sample(0.0, 0.0, 0.0), Sample(10.0, 8.0, 4.0)]
+    results = Results(left, right, np.linspace(1.0, 10.0, len(left)))
+    held = window.count(expected.workload) if window.width_ms else None
+    return judge(results, expected, watch, 10.0, window, held)
+
+
+def test_as_many_results_as_there_are_neighbours_are_not_the_neighbours() -> None:
+    expected = expect(make("varying gaps", RECORDS))
+    left, right = pairs_within(expected.workload, WIDE)
+    half = np.maximum(left, right) < RECORDS // 2
+    assert half.sum() > len(expected.pairs)
+    found = judged(expected, (left[half], right[half]), is_quiet=True)
+    assert not found["is_through"]
+    assert (found["missing"], found["reached"] < 0.6) == (0, True)
+
+
+def test_a_window_that_gave_all_that_it_holds_is_through_however_it_was_ended() -> None:
+    expected = expect(make("varying gaps", RECORDS))
+    found = judged(expected, pairs_within(expected.workload, NARROW), is_quiet=False, window=NARROW)
+    assert (found["is_through"], found["reached"], found["expected"]) == (True, 1.0, len(expected.pairs))
+    assert 0 < found["complete"] < 0.5
+    assert has_all(found)
+
+
+def test_pairs_outside_a_window_do_not_make_up_for_those_that_it_lacks() -> None:
+    expected = expect(make("varying gaps", RECORDS))
+    left, right = pairs_within(expected.workload, NARROW)
+    far = [column[-1:] for column in pairs_within(expected.workload, WIDE)]
+    assert not NARROW.holds_all(expected.workload, far[0], far[1])
+    others = (np.append(left[:-1], far[0]), np.append(right[:-1], far[1]))
+    assert not judged(expected, others, is_quiet=False, window=NARROW)["is_through"]
+
+
+def test_a_join_that_loses_a_pair_and_reads_to_the_end_is_through_and_found_out() -> None:
+    expected = expect(make("alternating", RECORDS))
+    left, right = split(expected)
+    kept = np.arange(len(left)) != RECORDS // 2
+    found = judged(expected, (left[kept], right[kept]), is_quiet=True, window=Window())
+    assert (found["is_through"], found["missing"], found["reached"]) == (True, 1, 1.0)
+    assert not has_all(found)
+    cut = judged(expected, (left[kept], right[kept]), is_quiet=False, window=Window())
+    assert not cut["is_through"]
+
+
+def test_what_was_passed_through_is_through_with_every_record() -> None:
+    expected, every = expect(make("alternating", RECORDS)), np.arange(RECORDS)
+    assert judged(expected, (every, every), is_quiet=True, window=Window())["is_through"]
+    assert not judged(expected, (every[1:], every[1:]), is_quiet=True, window=Window())["is_through"]
+
+
+class Clock:
+    """Time that passes by sleeping."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def time(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class Nobody:
+    """A Kafka, a job, a consumer, processes: without any effect; busy up to a moment."""
+
+    kafka = out = state = None
+    roots: tuple[()] = ()
+    memory_max = 0
+
+    def __init__(self, clock: Clock | None = None, busy_s: float = 0.0) -> None:
+        self.clock, self.busy_s = clock or Clock(), busy_s
+
+    def kafka_cpu_s(self) -> float:
+        return 0.0
+
+    def look(self) -> float:
+        return min(self.clock.now_s, self.busy_s)
+
+    def close(self) -> None:
+        pass
+
+
+class Alive:
+    """A process that does not end."""
+
+    returncode = None
+
+    def poll(self) -> None:
+        pass
+
+
+IDLE: tuple[Any, Any, Any] = (Nobody(), None, Nobody())
+
+
+@pytest.mark.parametrize(("batches", "busy_s"), [([(5, 90), (14, 180)], 15.0), ([(5, 90)], 6.0), ([(5, 40)], 6.0)])
+def test_a_run_goes_on_while_a_batch_is_being_worked_on(
+    batches: list[tuple[float, int]], busy_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    tree: Any = Nobody(clock, busy_s)
+    tree.roots = (Alive(),)
+    monkeypatch.setattr(running, "time", clock)
+    monkeypatch.setattr(running, "make_consumer", lambda *_: Nobody())
+    monkeypatch.setattr(running, "folder_bytes", lambda _: 0)
+    monkeypatch.setattr(
+        running, "count_results", lambda *_: max((count for at_s, count in batches if at_s <= clock.now_s), default=0)
+    )
+    watch = Watch(*IDLE, Limits(), 80)
+    watch.until_ended(tree)
+    assert watch.is_quiet
+    assert clock.now_s > max(busy_s, batches[-1][0])
+    assert clock.now_s < 45.0
+
+
+RECORDED = Path(__file__).parents[2] / "bench" / "results"
+
+
+def recorded(kind: str, contender: str, **wanted: Any) -> dict[str, Any]:
+    found: dict[str, Any]
+    (found,) = [
+        one
+        for one in read(RECORDED, kind)["measurements"]
+        if one["contender"] == contender and all(one[name] == value for name, value in wanted.items())
+    ]
+    return found
+
+
+def test_a_recorded_run_is_through_by_what_it_found_and_not_by_how_much() -> None:
+    through = {
+        (one["contender"], one["width_ms"]): has_all(one)
+        for one in read(RECORDED, "widths")["measurements"]
+        if one["contender"] != "plain process"
+    }
+    assert {width for (_, width), is_through in through.items() if is_through} >= {10, 100}
+    assert not has_all(recorded("recovery", "Spark range join, best"))
+    assert has_all(recorded("recovery", "plain process"))
+
+
+def test_the_recorded_widths_hold_the_pairs_that_they_are_said_to_hold() -> None:
+    workload = make("varying gaps", read(RECORDED, "widths")["settings"]["width_records"])
+    windowed = [one for one in read(RECORDED, "widths")["measurements"] if one["width_ms"]]
+    held = [CONTENDERS[one["contender"]].window(one["width_ms"]).count(workload) for one in windowed]
+    assert [one["held"] for one in windowed] == held
+
+
+def test_who_waits_for_event_time_is_listened_to_for_so_much_longer() -> None:
+    by_hand = CONTENDERS["Spark as-of by hand"]
+    assert by_hand.waits_ms == 10_000
+    assert [drain_s(by_hand.waits_ms, rate) - drain_s(0, rate) for rate in (1_000, 5_000)] == [10.0, 2.0]
+
+
 def test_the_width_of_a_window_is_that_of_the_neighbours_it_must_hold() -> None:
     expected = expect(make("alternating", RECORDS))
     assert expected.width_ms(1.0) == 8
@@ -208,6 +394,56 @@ def test_the_page_shows_every_run_that_was_made_and_keeps_what_stands_around(tmp
     assert "99.999%" in text
     assert "](../plots/bench_throughput.png)" in text
     assert {path.suffix for path in (tmp_path / "plots").iterdir()} == {".png", ".svg"}
+
+
+def page_of(tmp_path: Path, kind: str, *figures: dict[str, Any]) -> str:
+    """The page of some runs of one kind."""
+    kept = Kept(tmp_path, {"cores": 2}, QUICK, resume=False)
+    for turn, found in enumerate(figures, 1):
+        kept.add(Measurement(kind, found.pop("contender"), "alternating", turn, found.pop("width_ms", 0)), [found])
+    write_report(tmp_path, tmp_path / "page.md", tmp_path / "plots")
+    return (tmp_path / "page.md").read_text()
+
+
+def test_what_a_run_lacks_that_was_cut_off_is_not_called_missing(tmp_path: Path) -> None:
+    lacking = {"missing": 1_620, "complete": 0.999, "reached": 0.876, "is_through": False, "double": 12}
+    found = measured("Spark range join, best") | lacking | {"recovery_s": 12.0, "is_quiet": False}
+    text = page_of(tmp_path, "recovery", found)
+    assert "| Spark range join, best | 12.0 | - | 12 | 87.600%, cut off |" in text
+    assert "*cut off*" in text
+    assert "*not judged*" not in text
+
+
+def test_what_a_run_lacks_that_read_to_the_end_is_missing(tmp_path: Path) -> None:
+    found = measured("plain process") | {"missing": 3, "complete": 0.97, "recovery_s": 1.0, "is_quiet": True}
+    assert "| plain process | 1.0 | 3 | 0 | 100% |" in page_of(tmp_path, "recovery", found)
+
+
+def test_a_run_that_its_count_ended_is_not_judged_and_has_no_rate(tmp_path: Path) -> None:
+    wide = {"width_ms": 10_000, "missing": 70, "complete": 0.3, "excess": 900, "results": 1_000, "reached": 0.07}
+    text = page_of(tmp_path, "widths", measured("Flink interval join") | wide | {"held": 30_000})
+    assert "| Flink interval join | 10,000 | - | - | 90.000% | 7.000%, not judged |" in text
+    again = page_of(tmp_path, "widths", measured("Flink interval join") | wide | {"held": 1_000})
+    assert "| Flink interval join | 10,000 | 50.0 | 30.000% | 90.000% | 7.000% |" in again
+
+
+def test_nobody_is_said_not_to_keep_up_whose_results_could_not_have_come(tmp_path: Path) -> None:
+    silent = {"contender": "Spark as-of by hand", "rate": 1_000, "results": 0, "ms": None, "keeps_up": False}
+    row = "| 1,000 | Spark as-of by hand | - | - | - |"
+    assert f"{row} not judged |" in page_of(tmp_path, "latency", dict(silent))
+    assert f"{row} 0 of 1 times |" in page_of(tmp_path, "latency", silent | {"listened_s": 22.0})
+
+
+def test_what_was_held_at_the_end_is_not_compared_with_the_largest_state_of_others(tmp_path: Path) -> None:
+    runs = [measured(name) | {"missing": 0, "state_rows": rows} for name, rows in (("plain process", 3), ("x", 660))]
+    runs[1]["contender"] = "Spark range join, best"
+    text = page_of(tmp_path, "throughput", *runs)
+    (ours,) = [line.split(" | ") for line in text.splitlines() if line.startswith("| plain process | 100% | ")]
+    (theirs,) = [
+        line.split(" | ") for line in text.splitlines() if line.startswith("| Spark range join, best | 100% | ")
+    ]
+    assert (ours[7], ours[9], theirs[7], theirs[9]) == ("3", "-", "-", "660")
+    assert "in the state" not in text.partition("## Ratios")[2].partition("##")[0]
 
 
 def test_no_share_is_rounded_to_all_or_nothing() -> None:

@@ -99,13 +99,6 @@ def test_gzip_is_sent_where_it_is_set(server: Server) -> None:
     [
         (400, b'{"error":"partial write: bad dropped=3"}', RefusedError, "partial write: bad dropped=3"),
         (422, b'{"code":"unprocessable entity","message":"partial write"}', RefusedError, "partial write"),
-        (
-            400,
-            b"<html>The plain HTTP request was sent to HTTPS port</html>",
-            MisconfiguredError,
-            "influxdb.url",
-        ),
-        (400, b'["not InfluxDB"]', MisconfiguredError, "influxdb.url"),
         (401, b'{"error":"authorization failed"}', MisconfiguredError, "influxdb.token"),
         (403, b'{"error":"not authorized"}', MisconfiguredError, "grant"),
         (404, b'{"error":"database not found: \\"lsb\\""}', MisconfiguredError, "create the database"),
@@ -121,13 +114,49 @@ def test_gzip_is_sent_where_it_is_set(server: Server) -> None:
 def test_an_answer_means_what_the_writer_must_do(
     server: Server, status: int, body: bytes, kind: type[WriteError], words: str
 ) -> None:
-    error = answer(server, status, body)
+    error = answer(server, status, body, X_Influxdb_Version="1.8.10")
     assert type(error) is kind
     assert words in str(error)
 
 
+@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"message":"no Route matched with those values"}',
+        b'{"error":"dropped=1"}',
+        b"<html>The plain HTTP request was sent to HTTPS port</html>",
+        b'["not InfluxDB"]',
+    ],
+)
+def test_a_gateway_that_answers_in_the_form_of_the_database_refuses_no_point(
+    server: Server, status: int, body: bytes
+) -> None:
+    error = answer(server, status, body)
+    assert type(error) is MisconfiguredError
+    assert f"HTTP {status} from http://127.0.0.1" in str(error)
+    assert "does not say that InfluxDB gave it (X-Influxdb-Version)" in str(error)
+
+
+@pytest.mark.parametrize("header", ["X_Influxdb_Version", "x_influxdb_version", "X_Platform_Error_Code"])
+def test_the_database_says_that_an_answer_is_its_own(server: Server, header: str) -> None:
+    # The last one is what all of 2.x send with an error.
+    error = answer(server, 400, b'{"code":"invalid","message":"unable to parse"}', **{header: "2.7.4"})
+    assert type(error) is RefusedError
+
+
+@pytest.mark.parametrize(("headers", "is_own"), [({}, False), ({"X_Influxdb_Version": "1.8.10"}, True)])
+def test_whether_the_database_itself_found_a_body_too_large_is_told(
+    server: Server, headers: dict[str, str], *, is_own: bool
+) -> None:
+    error = answer(server, 413, b"", **headers)
+    assert isinstance(error, TooLargeError)
+    assert error.is_own == is_own
+
+
 def test_the_number_of_dropped_points_is_read(server: Server) -> None:
-    error = answer(server, 400, b'{"error":"partial write: points beyond retention policy dropped=17"}')
+    body = b'{"error":"partial write: points beyond retention policy dropped=17"}'
+    error = answer(server, 400, body, X_Influxdb_Version="1.8.10")
     assert isinstance(error, RefusedError)
     assert error.dropped == 17
 

@@ -44,6 +44,9 @@ class _Consumer:
     """Assigns partition 0 and gives the batches of ``script``, one a call."""
 
     def __init__(self, config: dict[str, Any], script: list[list[_Message]]) -> None:
+        self.config = config
+        self.stop = threading.Event()
+        self._until_s = time.monotonic() + 5
         self._on_commit = config["on_commit"]
         self._script = deque(script)
         self.known = (0, target_of(DbConnectorSettings()))
@@ -51,6 +54,8 @@ class _Consumer:
         self.begun: list[int] = []
         self.commits: list[int] = []
         self.targets: set[str | None] = set()
+        self.once_back: dict[int, list[list[_Message]]] = {}
+        """What comes once it was told to go back to an offset; what was on its way is thrown away."""
 
     def subscribe(self, topics: list[str], on_assign: Callable[..., None], **_callbacks: object) -> None:
         on_assign(self, [TopicPartition(topics[0], 0)])
@@ -60,6 +65,8 @@ class _Consumer:
         return [TopicPartition(partition.topic, partition.partition, *self.known) for partition in partitions]
 
     def consume(self, _count: int, _timeout_s: float) -> list[_Message]:
+        if not self._script and time.monotonic() > self._until_s:
+            self.stop.set()  # nobody asks for what would come next
         return self._script.popleft() if self._script else []
 
     def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> None:
@@ -70,6 +77,10 @@ class _Consumer:
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         self.begun += [partition.offset for partition in partitions]
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        (place,) = partitions
+        self._script = deque(self.once_back.pop(place.offset))
 
     def assignment(self) -> list[TopicPartition]:
         return []
@@ -139,6 +150,7 @@ def service_of(
     letters, writer = _Letters(stop), _Writer()
     teller = Teller(MetricsSettings.model_validate({"listen": 0}))
     service = Service(DbConnectorSettings(), writer, letters, stop, teller=teller)  # type: ignore[arg-type] # played
+    made[0].stop = stop
     return service, made[0], letters
 
 
@@ -162,6 +174,72 @@ def test_what_was_read_and_what_the_database_has_is_counted(monkeypatch: pytest.
     assert found == [4, 2, 0, 2, 0], "the letter was not delivered, the writer says that its database is away"
     assert teller.registry.get_sample_value("lsb_db_connector_write_duration_seconds_count") == 1
     assert teller.unready() == "the database takes no points"
+
+
+BAD = KafkaError(KafkaError._BAD_MSG, "MessageSet at offset 2 failed CRC32C check")  # noqa: SLF001 - its public name
+
+
+def test_no_offset_behind_an_error_inside_a_batch_is_committed_and_what_it_stands_for_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("db_connector.service._PATIENCE_S", 0.01)
+    stop = threading.Event()
+    # As the library does it: on behind the error, or at an offset that is nowhere.
+    nowhere = _Message(2, error=KafkaError(KafkaError._AUTO_OFFSET_RESET))  # noqa: SLF001 - its public name
+    script = [[record(0), record(1), _Message(2, error=BAD), record(4)], [nowhere, record(5)], [record(6)]]
+    service, consumer, _ = service_of(monkeypatch, stop, script)
+    consumer.once_back = {2: [[record(2), record(3), record(4)], [_Message(5, b"no pair")], [record(6)]]}
+    service.run()
+    assert not consumer.once_back
+    assert max(consumer.commits) == 5
+    assert service.progress.results == 7, "nothing behind the error was taken, and nothing was taken twice"
+    assert "partition 0 cannot be read at offset 2, trying again" in caplog.text
+
+
+def test_an_error_before_any_record_goes_back_to_where_the_partition_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("db_connector.service._PATIENCE_S", 0.01)
+    stop = threading.Event()
+    service, consumer, _ = service_of(monkeypatch, stop, [[_Message(7, error=BAD), record(8)]])
+    consumer.known = (7, OWN)
+    consumer.once_back = {7: [[record(7)], [_Message(8, b"no pair")], [record(9)]]}
+    service.run()
+    assert max(consumer.commits) == 8
+
+
+def test_what_was_read_ahead_behind_an_error_is_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("db_connector.service._PATIENCE_S", 0.0)
+    stop = threading.Event()
+    service, consumer, _ = service_of(monkeypatch, stop, [])
+    consumer.once_back = {2: [[record(2)], [_Message(3, b"no pair")], [record(4)]]}
+    taken: list[int] = []
+    read = service._read  # noqa: SLF001 - what was read ahead is set up from inside
+
+    def note(messages: list[Any]) -> Results:
+        results = read(messages)
+        taken.extend(message.offset() or 0 for message in results.messages)
+        if not service.progress.results and taken == [0, 1]:
+            service._early = [record(3)]  # type: ignore[list-item]  # noqa: SLF001 - as above
+        return results
+
+    monkeypatch.setattr(service, "_read", note)
+    consumer._script = deque([[record(0), record(1), _Message(2, error=BAD)]])  # noqa: SLF001 - as above
+    service.run()
+    assert taken == [0, 1, 2, 4]
+
+
+def test_brokers_that_are_away_for_a_while_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = _Message(-1, error=KafkaError(KafkaError._ALL_BROKERS_DOWN))  # noqa: SLF001 - its public name
+    away.partition = lambda: None  # type: ignore[method-assign, return-value, assignment] # as the library says it
+    stop = threading.Event()
+    script = [[record(0), away, record(1)], [_Message(2, b"no pair")], [record(3)]]
+    service, consumer, _ = service_of(monkeypatch, stop, script)
+    service.run()
+    assert max(consumer.commits) == 2
+
+
+def test_the_client_checks_the_sums_of_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, consumer, _ = service_of(monkeypatch, threading.Event(), [])
+    assert consumer.config["check.crcs"] is True
 
 
 OWN = target_of(DbConnectorSettings())

@@ -33,6 +33,17 @@ def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
     assert "from 1ms to 10s" in str(error.value)
 
 
+@pytest.mark.parametrize("name", [".", "..", "_a", "-", "a b", "a/b", "a" * 201])
+def test_names_begin_with_a_letter_or_digit_and_kafka_takes_them(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "lsb.toml"
+    file.write_text(f"[db_connector]\ngroup = {name!r}\ninstance = {name!r}\n")
+    with pytest.raises(SettingsError) as error:
+        load_settings(DbConnectorSettings, file)
+    group, instance = str(error.value).splitlines()
+    assert f"{file}: db_connector.group: must be 1 to 200 letters, digits, '.', '_', '-', and begin with a" in group
+    assert f"{file}: db_connector.instance: must be 1 to 200 letters, digits, '.', '_', '-', and begin" in instance
+
+
 def test_wrong_settings_end_the_command_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "lsb.toml"
     file.write_text("[db_connector]\nbatch_records = 0\n")

@@ -164,6 +164,13 @@ def test_a_single_point_that_is_too_large_is_refused() -> None:
     assert [refusal.reason for refusal in writer_to(database, Time()).write(lines(1))] == ["too large"]
 
 
+def test_a_single_point_that_a_gateway_finds_too_large_is_sent_again() -> None:
+    database, time = FakeInflux(), Time()
+    database.troubles = [TooLargeError("413", is_own=False)] * 9
+    assert writer_to(database, time).write(lines(1)) == []
+    assert len(database.stored) == 1
+
+
 @pytest.mark.parametrize("trouble", [UnavailableError("away"), MisconfiguredError("no such database")])
 def test_the_wait_between_attempts_doubles_up_to_its_cap(trouble: WriteError) -> None:
     database, time = FakeInflux(), Time()

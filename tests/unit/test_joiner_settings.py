@@ -41,6 +41,9 @@ def fingerprint(given_settings: dict[str, Any]) -> str:
     return JoinerSettings.model_validate(given_settings).fingerprint()
 
 
+UNNAMEABLE = (".", "..", "...", "-a", ".a", "_a", "", "a" * 101, "a b", "é", "a\n", "a\0")
+"""They begin with no letter or digit, or hold what Kafka does not take in the name of a topic or an instance."""
+
 CHANGING = st.one_of(
     st.tuples(st.just(("events", "time_unit")), st.sampled_from(["s", "us", "ns"])),
     st.tuples(st.just(("application", "ahead_max")), st.integers(1, 10**6).map(lambda n: f"{n}us")),
@@ -106,6 +109,13 @@ def test_the_fingerprint_is_the_same_in_every_release() -> None:
         (("join", 0, "surprise"), 1, "surprise"),
         (("join", 0, "function"), "a b", "function"),
         (("application", "name"), "a/b", "name"),
+        *((("application", "name"), name, "application.name") for name in UNNAMEABLE),
+        *((("application", "instance"), name, "application.instance") for name in UNNAMEABLE),
+        *((("join", 0, "name"), name, "join.0.name") for name in UNNAMEABLE),
+        *((("topics", "out"), name, "topics.out") for name in (".", "..", "", "a/b", "a" * 201)),
+        (("join", 0, "left"), {"topic": ".."}, "join.0.left.topic"),
+        (("topics", "out"), "machine_data", "'machine.data' and 'machine_data' differ in '.' and '_' alone"),
+        (("join", 0, "left"), {"topic": "app_state"}, "'app.state' and 'app_state' differ in '.' and '_' alone"),
         (("topics", "partitions"), 0, "partitions"),
         (("join",), [], "join"),
     ],
@@ -152,6 +162,33 @@ def test_joins_that_do_not_fit_together_are_told_as_plain_sentences(tmp_path: Pa
     told = str(refused.value)
     assert told.startswith(f"{file}: two joins have the name 'a'; two joins have the output 'z'; join 'a': a record")
     assert "LSB_" not in told
+
+
+def test_kafka_s_own_names_of_topics_are_taken() -> None:
+    settings = JoinerSettings.model_validate(changed(("join", 0, "left"), {"topic": "_events-of.PLC_7"}))
+    assert settings.input_topics == ["_events-of.PLC_7", "machine.data"]
+
+
+@pytest.mark.parametrize(
+    ("host", "instance"),
+    [
+        ("mill-1.plant", "mill-1.plant"),
+        ("bad host", "bad-host"),
+        ("..", "host"),
+        ("-é", "host"),
+        ("a" * 255, "a" * 100),
+    ],
+)
+def test_a_host_may_have_a_name_that_no_instance_may_have(
+    monkeypatch: pytest.MonkeyPatch, host: str, instance: str
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: host)
+    settings = JoinerSettings.model_validate(BASE)
+    assert settings.application.instance == instance
+    assert (
+        JoinerSettings.model_validate(changed(("application", "instance"), instance)).application
+        == settings.application
+    )
 
 
 @pytest.mark.parametrize("placement", ["spark", "Green", "", "-a", "a" * 33, "a.b"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
 
@@ -40,3 +42,13 @@ def test_where_nobody_looks_each_event_is_one_json_object(how: str | None, monke
 
 def test_a_person_gets_lines_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told("text", monkeypatch)[0].endswith("INFO joiner.run.process: unit 3: taken")
+
+
+def test_on_a_terminal_logs_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LSB_LOG")
+    ours, its = pty.openpty()
+    subprocess.run([sys.executable, "-c", _PROGRAM], stderr=its, check=True)
+    os.close(its)
+    shown = os.read(ours, 65_536).decode()
+    os.close(ours)
+    assert shown.splitlines()[0].endswith("INFO joiner.run.process: unit 3: taken")

@@ -41,7 +41,7 @@ S: Final = 1_000_000_000
 class Transactions:
     """Takes what is to be committed; ``fails`` is raised by the next commit."""
 
-    was_disturbed = False
+    has_undecided = False
     fails: Exception | None = None
 
     def commit(self, _messages: Any, _progress: Any, snapshot: Any) -> SnapshotPlace | None:
@@ -249,7 +249,7 @@ def registries() -> list[CollectorRegistry]:
     """Those of all services, with a value of each metric."""
     runner = Runner()
     runner.told = {3: Told(runner.progress({}, power=JoinProgress(1, 1, 1, (S, S), (S, S))), {}, set(), 0, 0.0)}
-    runner.commit(Effects(), {}, (b"1", SnapshotPlace(1, [1, 0])))
+    runner.commit(Effects(), {"power:failed": 1}, (b"1", SnapshotPlace(1, [1, 0])))
     bridge, _, _ = connector()
     PublishTimes(bridge)
     database = Teller(ON)

@@ -14,6 +14,7 @@ from joiner.run.progress import (
     FORMAT_VERSION,
     JoinProgress,
     Manifest,
+    OnTheWay,
     Progress,
     chunk_key,
     decode_manifest,
@@ -133,3 +134,16 @@ def test_the_same_settings_and_topics_continue(claimant: Claimant) -> None:
 def test_another_runner_is_taken_by_force_only() -> None:
     spark = make_progress(placement="spark")
     check_continues(make_settings(), spark, {DATA: TopicFacts("id", 1)}, Claimant("run2", "two", take=True))
+
+
+@pytest.mark.parametrize("move", ["23fc8d182feb", "a:b", ":", "", "moving:x:y"])
+def test_a_unit_on_its_way_is_known_whatever_the_move_is_called(move: str) -> None:
+    way = OnTheWay(move, "process")
+    progress = make_progress(run=way.run(), placement="spark")
+    assert progress.on_the_way == way
+    assert progress.owner == "nobody: on its way from process to spark"
+
+
+@pytest.mark.parametrize("run", ["run", "reset", "moving", "moving:", "moving:one"])
+def test_a_run_that_is_no_move_is_not_on_its_way(run: str) -> None:
+    assert make_progress(run=run).on_the_way is None

@@ -47,6 +47,10 @@ class ScriptedConsumer:
         for topic, waiting in self._waiting.items():
             waiting.insert(0, MemoryMessage((topic, UNIT), 0, fault=error))
 
+    def tell(self, event: MemoryMessage) -> None:
+        """An event of no partition comes next."""
+        self._waiting["left"].insert(0, event)
+
     def consume(self, count: int, _timeout_s: float) -> list[MemoryMessage]:
         topic, most = next(self._turns, (None, count))
         found: list[MemoryMessage] = []
@@ -103,6 +107,14 @@ def test_an_error_on_the_way_ends_the_range() -> None:
     with pytest.raises(KafkaException) as raised:
         next(parts)
     assert raised.value.args[0] is broken
+
+
+def test_brokers_that_are_away_for_a_while_do_not_end_the_range() -> None:
+    consumer: Any = ScriptedConsumer({"left": [0, 1]}, {"left": 2}, [])
+    parts = ranges.read_range(consumer, UNIT, {"left": 0}, {"left": 2}, 1)
+    assert next(parts)[1] == {"left": 1}
+    consumer.tell(MemoryMessage((None, -1), -1, fault=KafkaError(KafkaError._ALL_BROKERS_DOWN)))  # noqa: SLF001
+    assert next(parts)[1] == {"left": 2}
 
 
 def test_a_range_that_does_not_come_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

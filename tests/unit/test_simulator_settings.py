@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulator.recording import Survey
-from simulator.replay import main, shift_ms
+from simulator.replay import main, shift_ns
 from simulator.settings import SettingsError, read_settings
 
 ROOT = Path(__file__).parents[2]
@@ -220,8 +220,13 @@ def test_a_missing_package_is_answered_with_make_setup(package: str) -> None:
 
 
 def test_rebase_puts_the_first_or_the_last_event_at_the_start() -> None:
-    survey = Survey(lines=2, odd=0, first_ms=100, last_ms=300)
-    assert shift_ms(None, survey, 1_000) == 0
-    assert shift_ms("now", survey, 1_000) == 900
-    assert shift_ms("end", survey, 1_000) == 700
-    assert shift_ms("now", Survey(lines=1, odd=1), 1_000) == 0
+    survey = Survey(lines=2, odd=0, first_ns=100, last_ns=300)
+    assert shift_ns(None, survey, 1_000, "ns") == 0
+    assert shift_ns("now", survey, 1_000, "ns") == 900
+    assert shift_ns("end", survey, 1_000, "ns") == 700
+    assert shift_ns("now", Survey(lines=1, odd=1), 1_000, "ns") == 0
+
+
+def test_whole_numbers_stay_whole_where_times_move() -> None:
+    survey = Survey(lines=1, first_ns=2_000_000, last_ns=2_000_000)
+    assert shift_ns("now", survey, 7_999_999, "ms") == 5_000_000

@@ -37,7 +37,7 @@ UNITS = 2
 class Transactions:
     """Takes what is to be committed; ``fails`` is raised by the next commit."""
 
-    was_disturbed = False
+    has_undecided = False
 
     def __init__(self) -> None:
         self.written: list[tuple[dict[str, Any], Progress, Any]] = []

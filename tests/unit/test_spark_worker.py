@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from joiner.run.continuity import LogShort
+from joiner.run.gaps import gaps_in
 from joiner.run.intake import Messages
 from joiner.run.progress import Progress
 from joiner.run.transaction import Fenced
@@ -148,7 +150,9 @@ def test_a_snapshot_comes_where_it_is_asked_for_and_is_of_the_end() -> None:
     ("error", "kind", "text"),
     [
         (UnitStopped("the buffer is full"), "stopped", "the buffer is full"),
-        (MemoryError("no room"), "stopped", "a batch failed with MemoryError: no room; nothing of it was written"),
+        (ValueError("no room"), "stopped", "a batch failed with ValueError: no room; nothing of it was written"),
+        (MemoryError("no room"), "failed", "a batch failed with MemoryError: no room; nothing of it was written"),
+        (LogShort("the log ends"), "failed", "the log ends"),
         (KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT, "slow")), "failed", "slow"),
         (KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "gone")), "lost", "gone"),
         (Fenced(), "lost", "removed"),
@@ -174,21 +178,25 @@ def test_whatever_fails_is_told_and_leaves_the_state_as_it_was(
     assert written(first, carry_out(SETTINGS, plan(20, 40), copy)) == expected
 
 
-def test_what_is_missing_before_any_part_of_a_range_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_before_or_within_any_part_of_a_range_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    look = SimpleNamespace(check_gap=lambda *given: asked.append(given))
+
+    def check(_unit: int, offsets: dict[str, int], batches: dict[str, Messages]) -> None:
+        asked.extend(gap for topic, some in batches.items() for gap in gaps_in(offsets[topic], some.offset))
+
+    look = SimpleNamespace(check=check)
     monkeypatch.setattr(worker, "_second_reader", lambda _settings: look)
 
     def read_some(_settings: Any, _plan: Plan) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
         yield {DATA: batch(LOG[0:4])}, {DATA: 4}
         yield {DATA: batch(LOG[6:8])}, {DATA: 8}
         yield {}, {DATA: 9}
-        yield {DATA: batch(LOG[9:10])}, {DATA: 10}
+        yield {DATA: batch(LOG[9:12] + LOG[14:16])}, {DATA: 16}
 
     monkeypatch.setattr(worker, "_read", read_some)
-    outcome = carry_out(SETTINGS, plan(0, 10), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
-    assert (outcome.records, outcome.stopped) == (7, "")
-    assert asked == [(DATA, 0, 4, 6)]
+    outcome = carry_out(SETTINGS, plan(0, 16), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
+    assert (outcome.records, outcome.stopped) == (11, "")
+    assert asked == [(4, 6), (12, 14)]
 
 
 def test_room_is_judged_behind_the_whole_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:

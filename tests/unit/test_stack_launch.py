@@ -19,8 +19,8 @@ TEMPLATES = Path(local.__file__).with_name("templates")
 
 @pytest.fixture
 def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without Java, Go, mosquitto and influxd."""
-    for name in ("JAVA_HOME", "LSB_INFLUXD", "LSB_MQTT_BROKER", "LSB_CACHE"):
+    """A machine without Java, Go and influxd."""
+    for name in ("JAVA_HOME", "LSB_INFLUXD", "LSB_CACHE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
 
@@ -47,8 +47,8 @@ def test_ports_lie_below_those_of_outgoing_connections() -> None:
 def test_everything_missing_is_named_at_once_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(MissingPartsError) as caught:
         LocalStack(tmp_path).up()
-    assert len(caught.value.problems) == 3
-    for word in ("java", "openjdk-17-jre-headless", "mosquitto", "Go 1.24", "LSB_INFLUXD"):
+    assert len(caught.value.problems) == 2, "Kafka and the MQTT broker lack the same"
+    for word in ("java", "openjdk-17-jre-headless", "Go 1.24", "LSB_INFLUXD"):
         assert word in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -57,20 +57,12 @@ def test_everything_missing_is_named_at_once_with_the_way_out(tmp_path: Path) ->
 def test_parts_in_the_cache_need_no_go(tmp_path: Path) -> None:
     found = Parts(tmp_path, print)
     (tmp_path / f"influxdb-{parts.INFLUXDB_VERSION}").mkdir()
-    (tmp_path / f"nats-server-{parts.NATS_VERSION}").mkdir()
     assert found.problem_influxdb() is None
-    assert found.problem_mqtt("nats") is None
 
 
 def test_a_named_influxd_that_is_no_program_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LSB_INFLUXD", str(tmp_path / "nothing"))
     assert "LSB_INFLUXD" in (Parts(tmp_path, print).problem_influxdb() or "")
-
-
-def test_an_unknown_mqtt_broker_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LSB_MQTT_BROKER", "carrier-pigeon")
-    with pytest.raises(StackError, match="mosquitto or nats"):
-        LocalStack(tmp_path).up()
 
 
 def test_a_failed_fetch_leaves_no_part_and_shows_what_the_tool_said(tmp_path: Path) -> None:
@@ -102,24 +94,12 @@ def test_an_altered_jar_is_refused(tmp_path: Path) -> None:
     parts.check_hashes(jars, sums)
 
 
-@pytest.mark.parametrize("template", ["kafka.properties", "mosquitto.conf", "nats.conf", "influxdb.conf"])
+@pytest.mark.parametrize("template", ["kafka.properties", "hivemq.xml", "influxdb.conf"])
 def test_every_server_is_bound_to_the_loopback_and_every_setting_has_a_reason(template: str) -> None:
     text = (TEMPLATES / template).read_text()
     assert "127.0.0.1" in text
     assert not re.search(r"\b0\.0\.0\.0\b", text)
-    assert re.search(r"^\s*#", text, re.MULTILINE)
-
-
-def test_the_kind_of_the_mqtt_broker_is_that_of_the_one_that_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker = LocalStack(tmp_path).mqtt
-    broker.folder.mkdir(parents=True)
-    (broker.folder / "kind").write_text("nats")
-    monkeypatch.setenv("LSB_MQTT_BROKER", "mosquitto")
-    assert broker.kind == "mosquitto", "nothing runs, so what would be started"
-    monkeypatch.setattr(type(broker), "pid", 4711)
-    assert broker.kind == "nats"
+    assert re.search(r"^\s*(#|<!--)", text, re.MULTILINE)
 
 
 def test_status_of_a_stack_that_never_ran_says_so_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, mean_text, parse_duration, parse_time, point_time
+from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, iso_text, mean_text, parse_duration, parse_time, point_time
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,7 @@ def test_a_time_is_read_exactly(value: int | str | bytes, unit: str, expected: i
         ("\u0662\u0660\u0661\u0669-04-01T05:27:40Z", "ms", "not an ISO-8601"),
         ("1.5", "ms", "not an ISO-8601"),
         ("2019-04-01T05:27:40.0000000001Z", "ms", "finer than a nanosecond"),
+        ("2019-04-01T05:27:40." + "0" * 60_000 + "Z", "ms", "has 60021 characters, more than 40"),
     ],
 )
 def test_what_is_no_time_is_refused_with_the_reason(value: int | str | bytes, unit: str, reason: str) -> None:
@@ -95,3 +96,18 @@ def test_a_duration_has_a_unit(text: object, expected: int) -> None:
 def test_what_is_no_duration_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "text"),
+    [
+        (0, "1970-01-01T00:00:00Z"),
+        (1_554_096_460_415_000_000, "2019-04-01T05:27:40.415Z"),
+        (-1, "1969-12-31T23:59:59.999999999Z"),
+        (TIME_MIN_NS, "1678-01-01T00:00:00Z"),
+        (TIME_MAX_NS, "2261-12-31T23:59:59.999999999Z"),
+    ],
+)
+def test_a_time_as_text_is_read_back_as_it_was(time_ns: int, text: str) -> None:
+    assert iso_text(time_ns) == text
+    assert parse_time(text, "ms") == time_ns

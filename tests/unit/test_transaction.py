@@ -64,19 +64,37 @@ def test_offsets_are_told_in_the_order_of_their_topics() -> None:
 
 
 class NarrowProducer:
-    """Takes so many messages until it is polled, as a client does whose queue is full."""
+    """Takes so many messages until it is polled, as a client does whose queue is full.
 
-    def __init__(self, room: int) -> None:
+    Tells with the commit where they lie: one partition for each topic, ``at`` the offset that comes next.
+    """
+
+    def __init__(self, room: int, at: int = 0) -> None:
+        self.at = at
+        self._told: list[tuple[Any, str, int]] = []
         self._room = self._left = room
         self.refusal = FULL
         self.taken: list[tuple[bytes | None, bytes | None]] = []
         self.calls: list[str] = []
 
-    def produce_batch(self, _topic: str, messages: list[dict[str, Any]], partition: int) -> int:
+    def produce(self, topic: str, *_record: Any, on_delivery: Any) -> None:
+        self.calls.append("produce")
+        self._told.append((on_delivery, topic, self.at))
+
+    def commit_transaction(self, _timeout_s: float) -> None:
+        self.calls.append("commit_transaction")
+        told, self._told = self._told, []
+        for on_delivery, topic, at in told:
+            if on_delivery is not None:
+                message = SimpleNamespace(topic=lambda topic=topic: topic, offset=lambda at=at: at)
+                on_delivery(None, message)
+
+    def produce_batch(self, topic: str, messages: list[dict[str, Any]], partition: int) -> int:
         assert partition == 3
         assert not any("_error" in message for message in messages), "what was refused before is offered as new"
         taken = messages[: self._left]
         self.taken += [(message["key"], message["value"]) for message in taken]
+        self._told += [(message.get("callback"), topic, self.at) for message in taken]
         self._left -= len(taken)
         for message in messages[len(taken) :]:
             message["_error"] = self.refusal
@@ -92,7 +110,9 @@ class NarrowProducer:
 
 def transactions(monkeypatch: pytest.MonkeyPatch, producer: NarrowProducer) -> UnitTransactions:
     monkeypatch.setattr(transaction, "make_producer", lambda *_given, **_more: producer)
-    consumer: Any = SimpleNamespace(consumer_group_metadata=lambda: "group")
+    consumer: Any = SimpleNamespace(
+        consumer_group_metadata=lambda: "group", get_watermark_offsets=lambda *_place, **_options: (0, 1)
+    )
     return UnitTransactions(make_settings(), 3, consumer)
 
 

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 import pyarrow as pa
 
+from joiner.run.failures import Failures
 from joiner.run.pausing import Lead
 from joiner.run.progress import JoinProgress
 from joiner.run.unit import Outgoing, Written, cut_apart
@@ -56,6 +57,7 @@ class Outcome(msgspec.Struct):
     held: int = 0
     held_bytes: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     appended_ms: dict[int, int] = msgspec.field(default_factory=dict)
+    failed_pairs: dict[str, Failures] = msgspec.field(default_factory=dict)
     snapshot: bytes | None = None
     spent_s: dict[str, float] = msgspec.field(default_factory=dict)
     stopped: str = ""

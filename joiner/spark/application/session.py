@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -55,6 +55,9 @@ _LOCAL: Final = {
 _SCRATCH: Final = "joiner-spark-"
 _ALIVE: Final = "alive"
 
+MARKER: Final = "made-by-joiner"
+"""The file in a folder of checkpoints that tells who made it."""
+
 _KEYS_MAX: Final = 50_000
 """Among so many numbers there is one for each of 1,000 partitions, the most there may be."""
 
@@ -89,13 +92,51 @@ def grouping_keys(session: SparkSession, units: int) -> list[int]:
     return [places.index(unit) for unit in range(units)]
 
 
-def remove(session: SparkSession, folder: str) -> None:
-    """Remove a folder wherever Spark can write, if it is there."""
-    java = session._jvm  # noqa: SLF001 - the only way to Hadoop's file systems
-    if java is None:
-        return
-    path = java.org.apache.hadoop.fs.Path(folder)
-    path.getFileSystem(session._jsc.hadoopConfiguration()).delete(path, True)  # noqa: SLF001, FBT003 - as above; Java's
+class ForeignFolder(Exception):
+    """A folder that is to be removed, and that this program has not made."""
+
+
+class StageFolder:
+    """A folder wherever Spark can write, for as long as a stage runs. A file in it says that it was made here.
+
+    What has no such file is never removed: a checkpoint may be configured to be anywhere.
+    """
+
+    def __init__(self, session: SparkSession, name: str) -> None:
+        self._name = name
+        java: Any = session._jvm  # noqa: SLF001 - the only way to Hadoop's file systems
+        self._path: Any = java.org.apache.hadoop.fs.Path
+        self._folder = self._path(name)
+        self._files = self._folder.getFileSystem(session._jsc.hadoopConfiguration())  # noqa: SLF001 - as above
+        self._marker = self._path(name, MARKER)
+
+    def begin(self) -> None:
+        """Make the folder, empty, whatever a stage that was killed has left there. Raises `ForeignFolder`."""
+        self.remove()
+        if self._files.exists(self._folder) and not (
+            self._files.getFileStatus(self._folder).isDirectory() and not self._files.listStatus(self._folder)
+        ):
+            raise ForeignFolder(
+                f"the folder {self._name} holds something, and no file {MARKER}: no stage has made it, so it is not "
+                "removed. Move it away, or name another spark.checkpoint"
+            )
+        self._files.mkdirs(self._folder)
+        self._files.createNewFile(self._marker)
+
+    def remove(self) -> None:
+        """Remove the folder, if it is there and was made here."""
+        if not self._files.exists(self._marker):
+            return
+        # The marker last: who is killed in the middle leaves what can still be told apart.
+        for found in self._files.listStatus(self._folder):
+            if found.getPath().getName() != MARKER:
+                self._files.delete(found.getPath(), True)  # noqa: FBT003 - Java's
+        self._files.delete(self._folder, True)  # noqa: FBT003 - Java's
+
+    def remove_part(self, name: str) -> None:
+        """Remove a folder in it."""
+        if self._files.exists(self._marker):
+            self._files.delete(self._path(self._name, name), True)  # noqa: FBT003 - Java's
 
 
 @contextmanager

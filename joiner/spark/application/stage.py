@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,17 +34,20 @@ from joiner.run.ending import end_on_signals
 from joiner.run.handover import Handover, Host
 from joiner.run.meters import Meters, Told
 from joiner.run.moving import Release
+from joiner.run.notices import Notices
 from joiner.run.progress import Progress
+from joiner.run.readers import Readers
 from joiner.run.recovery import application_topics, newest_offsets
 from joiner.run.settings import JoinerSettings
 from joiner.run.state_log import read_state
+from joiner.run.takeover import Takeovers
 from joiner.run.taking import Taker
 from joiner.run.topic_watch import TopicWatch
 from joiner.run.transaction import SnapshotPlace, UnitTransactions, unsubscribed_consumer
 from joiner.run.wanted import Wanted
 from joiner.run.warming import Warm
 from joiner.spark.application.plans import decode_outcome
-from joiner.spark.application.session import grouping_keys, make_session, remove, scratch_folder
+from joiner.spark.application.session import ForeignFolder, StageFolder, grouping_keys, make_session, scratch_folder
 from joiner.spark.application.source import PlanServer, read_plans
 from joiner.spark.application.units import Leaving, Served, Units
 from joiner.spark.application.worker import OUTPUT_SCHEMA, UnitProcessor
@@ -51,6 +55,8 @@ from joiner.spark.application.worker import OUTPUT_SCHEMA, UnitProcessor
 _LOOK_S: Final = 0.05
 _LAST_S: Final = 1.5
 """For the last snapshots: ending must take seconds, of which Spark needs some."""
+_CALL_OFF_S: Final = 0.5
+"""For claims that are under way at the end."""
 _RETRY_WAIT_S: Final = 1.0
 _QUERY_FAILURES_MAX: Final = 5
 """Queries that fail in a row without a batch between."""
@@ -77,16 +83,18 @@ class SparkStage:
         self._meters = Meters(settings, claimant, self._teller, self._told, lambda: self._wanted.stuck)
         self._wanted = Wanted(settings, claimant, in_group=False, fenced=self._meters.fenced)
         self._units = Units(settings, self._ends, self._wanted.give_up, self._meters)
+        self._takeovers = Takeovers(self._take, self._adopt)
         host = Host(
             owned=self._units.served,
             connect=lambda _number: None,
-            take=self._take,
-            adopt=self._adopt,
+            take=self._takeovers.begin,
+            taking=lambda: self._takeovers.busy,
             release=self._release,
             give_up=self._wanted.give_up,
             take_soon=self._wanted.take_soon,
             why_aside=lambda number: self._wanted.aside.get(number, ""),
         )
+        self._notices = Notices(claimant)
         # Force is for the start; moves need none.
         self._moves = Handover(settings, replace(claimant, take=False), host, standby=standby)
 
@@ -113,8 +121,10 @@ class SparkStage:
         watch = TopicWatch(self._admin, {name: found for name, found in facts.items() if name in inputs})
         lender = unsubscribed_consumer(self._settings)
         self._pool = ThreadPoolExecutor(len(self._numbers), "unit")
-        self._wanted.start(Taker(self._settings, self._admin, lender, self._stop.wait), self._moves.found_elsewhere)
+        self._wanted.start(Taker(self._settings, self._admin, lender), self._moves.found_elsewhere)
+        self._takeovers.start(self._pool)
         self._moves.start(self._pool, self._admin, lender)
+        self._notices.start(self._pool, self._moves.say)
         try:
             with scratch_folder() as scratch:
                 return self._run_in(scratch, watch)
@@ -124,6 +134,7 @@ class SparkStage:
                 return 0
             raise StageFailed(_in_a_line(error)) from error
         finally:
+            self._takeovers.call_off(self._takeovers.busy, time.monotonic() + _CALL_OFF_S)
             self._moves.close()
             self._units.close()
             self._pool.shutdown(wait=False)
@@ -140,10 +151,11 @@ class SparkStage:
         if checkpoint is None and not str(session.sparkContext.master).startswith("local"):
             raise StageFailed("spark.checkpoint is needed on a cluster: name a folder or URL that all workers reach")
         self._checkpoint = f"{checkpoint or scratch / 'checkpoint'}/{self._settings.application.name}"
+        self._folder = StageFolder(session, self._checkpoint)
         server = PlanServer(scratch, self._units.next_turn)
         query: StreamingQuery | None = None
         try:
-            remove(session, self._checkpoint)
+            self._folder.begin()
             slots = grouping_keys(session, len(self._numbers))
             while not self._is_over() and self._wanted.stuck < self._numbers:
                 if query is None:
@@ -153,6 +165,7 @@ class SparkStage:
                     self._moves.poll(self._numbers)
                     self._take_units()
                 self._units.tend()
+                self._notices.poll(self._units.obstacles() | self._wanted.obstacles())
                 watch.check()
                 if not query.isActive:
                     self._note_failure(query)
@@ -160,6 +173,8 @@ class SparkStage:
                 self._stop.wait(_LOOK_S)
             status = 1 if self._wanted.stuck else 0
             self._units.finish(time.monotonic() + _LAST_S)
+        except ForeignFolder as error:
+            raise StageFailed(str(error)) from error
         except TopicError:
             # What was read last may be of another topic: it must not be saved as the state.
             self._units.drop_all()
@@ -169,7 +184,7 @@ class SparkStage:
             with contextlib.suppress(Py4JError, ConnectionError):  # the JVM is gone
                 if query is not None and query.isActive:
                     query.stop()
-                remove(session, self._checkpoint)
+                self._folder.remove()
                 session.stop()
         return status
 
@@ -192,7 +207,7 @@ class SparkStage:
     def _start_query(self, session: SparkSession, server: PlanServer, slots: list[int]) -> StreamingQuery:
         self._units.begin_anew()
         if self._queries:
-            remove(session, f"{self._checkpoint}/{self._queries}")
+            self._folder.remove_part(str(self._queries))
         self._queries += 1
         folder = f"{self._checkpoint}/{self._queries}"
         plans: DataFrame = read_plans(session, server, slots)
@@ -251,29 +266,35 @@ class SparkStage:
     # Units that come and go
 
     def _take_units(self) -> None:
-        due = self._wanted.due(self._numbers, self._units.served.keys() | self._moves.busy)
-        # All together: a unit that came a batch later than the others would stay behind them.
-        for number, served in list(zip(due, self._pool.map(self._take, due), strict=True)):
-            if served is not None:
-                self._adopt(number, served)
+        """Serve what was taken, and begin to take what is due; nothing here waits."""
+        self._takeovers.poll(self._numbers)
+        self._wanted.settle(self._numbers)
+        busy = self._units.served.keys() | self._takeovers.busy | self._moves.busy
+        for number in self._wanted.due(self._numbers, busy):
+            self._takeovers.begin(number)
 
-    def _take(self, number: int, claimant: Claimant | None = None, warm: Warm | None = None) -> Served | None:
+    def _take(
+        self, number: int, claimant: Claimant | None, warm: Warm | None, is_over: Callable[[], bool]
+    ) -> Served | None:
         """Claim a unit; None: not now, it stays waiting, or it was set aside or is waited for."""
-        serving = partial(self._serving, time.monotonic())
-        return self._wanted.take(number, claimant, warm, serving, lambda _number: None)
+        began_s = time.monotonic()
+        with closing(warm.readers if warm else Readers(self._settings)) as readers:
+            readers.is_over = is_over
+            return self._wanted.take(number, claimant, warm, readers, partial(self._serving, began_s))
 
-    def _serving(self, began_s: float, transactions: UnitTransactions, progress: Progress, warm: Warm | None) -> Served:
+    def _serving(self, began_s: float, transactions: UnitTransactions, progress: Progress, readers: Readers) -> Served:
         """A unit that was claimed. Its state is built by the worker that gets it first."""
         settings = self._settings
-        state = warm.readers.state if warm is not None else None
+        state = readers.state
         if state is None:
             state = read_state(settings.kafka, settings.application.name, settings.state_topic, progress.unit)
-        self._claims += 1
         self._meters.taken(progress, time.monotonic() - began_s)
-        return Served(self._claims, transactions, progress, SnapshotPlace.after(state), newest_offsets(progress, state))
+        return Served(0, transactions, progress, SnapshotPlace.after(state), newest_offsets(progress, state))
 
     def _adopt(self, number: int, served: Served) -> None:
         self._wanted.taken(number)
+        self._claims += 1
+        served.claim = self._claims
         self._units.add(number, served)
         self._moves.adopted(number)
 

@@ -14,11 +14,14 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from random import Random
 from typing import Final
 
 import msgspec
 from confluent_kafka import KafkaException
 
+from joiner.run.causes import Obstacle, Troubles, cause_of
+from joiner.run.failures import FailureLog, counts_with
 from joiner.run.meters import Meters, Told
 from joiner.run.metrics import Metrics
 from joiner.run.owned import Commit
@@ -26,7 +29,7 @@ from joiner.run.pausing import SILENT_S, Lead, topics_to_pause
 from joiner.run.progress import Progress
 from joiner.run.recovery import unless_fenced
 from joiner.run.settings import ApplicationSettings, JoinerSettings
-from joiner.run.transaction import Fenced, SnapshotPlace, UnitTransactions
+from joiner.run.transaction import Aborted, Fenced, SnapshotPlace, UnitTransactions
 from joiner.run.unit import UnitStopped
 from joiner.spark.application.plans import Outcome, Plan, Turn, share_out, unpack
 
@@ -110,7 +113,7 @@ class Served:
 
     def snapshot_due(self, application: ApplicationSettings, *, last: bool) -> bool:
         """Whether the next plan is to bring a snapshot; ``last``: nothing comes after it."""
-        if self.reached == self.snapshot_offsets:
+        if self.reached == self.snapshot_offsets and not self.transactions.has_undecided:
             return False
         late = time.monotonic() - self.snapshot_at_s >= application.snapshot_interval / 1e9
         return last or late or self.records >= application.snapshot_records
@@ -132,10 +135,12 @@ class Units:
         """By number; changed by this class alone."""
         self._lock = threading.RLock()
         self._pool = ThreadPoolExecutor(settings.topics.partitions, "commit")
+        self._troubles = Troubles(Random())  # noqa: S311 - no secret
         self._ask_ends_s = 0.0
         self._is_last = False
         self._woken_s: float | None = None
         self._metrics = Metrics()
+        self._failures = FailureLog(settings)
         self._spent_s: dict[str, float] = {}
 
     def add(self, number: int, served: Served) -> None:
@@ -170,6 +175,12 @@ class Units:
     def told(self) -> dict[int, Told]:
         """What metrics tell of the units."""
         return {number: served.told(self._ends_seen.get(number, {})) for number, served in list(self.served.items())}
+
+    def obstacles(self) -> dict[int, Obstacle]:
+        """What served units wait for whose last plan has failed."""
+        served = list(self.served.items())
+        found = {number: self._troubles.obstacle(number, one.not_before_s) for number, one in served}
+        return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
 
     @property
     def is_awake(self) -> bool:
@@ -290,16 +301,19 @@ class Units:
                 _log.warning("unit %s: cannot be read where the join stands: %s", number, outcome.lost)
                 self._drop_for(number, served, Fenced())
             elif outcome.failed:
-                _log.warning("unit %s: a batch could not be joined now, trying again: %s", number, outcome.failed)
-                served.not_before_s = time.monotonic() + _RETRY_WAIT_S
+                wait_s = self._troubles.wait_s(number, cause_of(Aborted()), outcome.failed) or 0.0
+                again = "unit %s: a batch could not be joined now, trying again in %.1f s: %s"
+                _log.warning(again, number, wait_s, outcome.failed)
+                served.not_before_s = time.monotonic() + wait_s
             else:
+                self._troubles.served(number)
                 self._hand_in(served, outcome)
 
     def _hand_in(self, served: Served, outcome: Outcome) -> None:
         plan, leaving = outcome.plan, served.leaving
-        progress = msgspec.structs.replace(
-            served.progress, offsets=plan.end, counts=outcome.counts, joins=outcome.joins
-        )
+        counts = counts_with(outcome.counts, served.progress.counts, outcome.failed_pairs)
+        progress = msgspec.structs.replace(served.progress, offsets=plan.end, counts=counts, joins=outcome.joins)
+        self._failures.note(plan.unit, outcome.failed_pairs)
         if leaving is not None and leaving.plan == plan:
             progress = msgspec.structs.replace(progress, run=leaving.run, placement=leaving.placement)
         served.held, served.held_bytes = outcome.held, outcome.held_bytes
@@ -314,7 +328,7 @@ class Units:
         if leaving is not None and leaving.plan == plan:
             del self.served[plan.unit]
             written.add_done_callback(lambda last: _tell(leaving, last))
-        self._metrics.count(outcome.records, outcome.pairs)
+        self._metrics.count(outcome.records, outcome.pairs, outcome.failed_pairs)
         for what, seconds in outcome.spent_s.items():
             self._spent_s[what] = self._spent_s.get(what, 0.0) + seconds
 
@@ -374,10 +388,25 @@ class Units:
                 ):
                     break
             time.sleep(_LOOK_S)
+        self._tell_stopped(until_s)
         with self._lock:
+            self._failures.close()
             self._metrics.report({number: served.held for number, served in self.served.items()}, last=True)
             spent = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in self._spent_s.items())
             _log.info("what the workers have spent their time on: %s", spent or "nothing")
+
+    def _tell_stopped(self, until_s: float) -> None:
+        """Write progress records which say that this driver has ended, as far as that is before a moment."""
+        with self._lock:
+            written = []
+            for served in self.served.values():
+                if served.commit is None and served.leaving is None:
+                    progress = msgspec.structs.replace(served.progress, stopped=True)
+                    last = self._pool.submit(self._meters.commit, served.transactions, {}, {}, progress, None)
+                    served.commit = Commit(progress, last)
+                    written.append(last)
+        wait(written, timeout=max(0.0, until_s - time.monotonic()))
+        self.tend()
 
     def close(self) -> None:
         """Begin no more transactions."""

@@ -23,8 +23,10 @@ import pandas as pd
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from joiner.run.causes import cause_of
 from joiner.run.clients import make_reader
 from joiner.run.collector import spare_the_collector
+from joiner.run.failures import add_up
 from joiner.run.gaps import SecondReader
 from joiner.run.ranges import read_range
 from joiner.run.recovery import build_state
@@ -128,20 +130,22 @@ def carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
         return Outcome(plan)
     try:
         return _carry_out(settings, plan, copy)
-    except UnitStopped as stopped:
-        return Outcome(plan, stopped=str(stopped))
     except KafkaException as error:
         text = error.args[0].str()
         return Outcome(plan, lost=text) if error.args[0].code() in _LOST else Outcome(plan, failed=text)
     except Fenced:
         return Outcome(plan, lost="the input that is to be joined was removed meanwhile")
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
-        what = f"{type(error).__name__}: {error}"
-        return Outcome(
-            plan,
-            stopped=f"unit {plan.unit}: a batch failed with {what}; nothing of it was written. Restart the joiner; if "
-            "it happens again, this is a defect to report",
-        )
+        return _failed(plan, error)
+
+
+def _failed(plan: Plan, error: Exception) -> Outcome:
+    what = f"unit {plan.unit}: a batch failed with {type(error).__name__}: {error}; nothing of it was written"
+    if isinstance(error, UnitStopped):
+        what = str(error)
+    elif not cause_of(error).passes:
+        what += ". Restart the joiner; if it happens again, this is a defect to report"
+    return Outcome(plan, failed=what) if cause_of(error).passes else Outcome(plan, stopped=what)
 
 
 def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
@@ -153,15 +157,14 @@ def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome
     appended_ms = Counter[int]()
     for batches, end in _read(settings, plan):
         clock.note("read")
-        for topic, messages in batches.items():
-            if messages.offset[0] > unit.offsets[topic]:
-                _second_reader(settings).check_gap(topic, plan.unit, unit.offsets[topic], messages.offset[0])
+        _second_reader(settings).check(plan.unit, unit.offsets, batches)
         effects = unit.apply(batches, end, is_part=end != plan.end)
         clock.note("join")
         found.parts.append(pack(effects.written(settings.topics)))
         found.records += sum(map(len, batches.values()))
         found.pairs += len(effects.joined)
         appended_ms += effects.appended_ms
+        add_up(found.failed_pairs, effects.failed_pairs)
         clock.note("pack")
     data = unit.snapshot()
     copy.write(plan.start, unit.offsets, data)

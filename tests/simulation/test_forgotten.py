@@ -1,0 +1,112 @@
+"""What Kafka forgot to end is taken along by the rollback of the next transaction, before anybody has looked."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import pytest
+
+from joiner.run.settings import JoinerSettings
+from tests.simulation.bugs import what_was_ended_wrongly_is_not_looked_for
+from tests.simulation.feed import APPLICATION, BASE_MS
+from tests.simulation.memory_log import OPEN, Log
+from tests.simulation.stage import on_stage
+from tests.simulation.verdict import committed_progress, judge, stable_ends
+from tests.simulation.world import SimulatedProcess, World
+
+STEPS_MAX: Final = 4000
+FORGOTTEN: Final = 2
+"""The number of the batch whose markers are forgotten in the topic of the results."""
+
+JOIN: Final = {"name": "power", "left": "speed", "right": "torque", "function": "product", "output": "p"}
+SETTINGS: Final = JoinerSettings.model_validate(
+    {
+        "topics": {"partitions": 1},
+        "application": {"name": APPLICATION, "commit_interval": "200ms", "snapshot_interval": "1h"},
+        "join": [JOIN],
+    }
+)
+
+
+class Forgetful:
+    """Feeds one batch after the other; one is forgotten in a topic, and its owner dies within the one behind it."""
+
+    def __init__(self, forgets: str) -> None:
+        self.world = World(1)
+        self.world.director = self
+        self.kafka, self._forgets = self.world.kafka, forgets
+        outputs = (SETTINGS.topics.out, SETTINGS.topics.late, SETTINGS.topics.rejected, SETTINGS.topics.unmatched)
+        for name in (*SETTINGS.input_topics, *outputs, SETTINGS.state_topic):
+            self.kafka.create_topic(name, 1)
+        self.kafka.create_topic(SETTINGS.control_topic, 1)
+        self._log: Log = self.kafka.log(forgets, 0)
+        self.process: SimulatedProcess | None = None
+        self.batches = 0
+        self.has_forgotten = self.has_died = False
+        self.difference = "not through"
+
+    def step(self) -> None:
+        """See `Director`."""
+        if self.process is None:
+            self.process = self.world.start(SETTINGS)
+        progress = committed_progress(self.kafka, SETTINGS, 0)
+        is_through = progress is not None and progress.offsets == stable_ends(self.kafka, SETTINGS, 0)
+        if self.batches == FORGOTTEN and not self.has_forgotten:
+            self.kafka.forgets = self._forget
+        elif self.has_forgotten and not self.has_died and self.batches > FORGOTTEN:
+            within = self.kafka.identities[f"{APPLICATION}-0"].transaction
+            if within is not None and self._log in within.logs:
+                self.has_died = self.process.is_dead = True
+        elif self.batches <= FORGOTTEN and (is_through or self.has_forgotten):
+            self._feed()
+        elif is_through and self.has_died and not self.process.is_dead:
+            self.difference = judge(self.kafka, SETTINGS)[0]
+            self.world.end()
+        if self.world.steps > STEPS_MAX:
+            self.world.end()
+
+    def ended(self, _process: SimulatedProcess, _status: int | BaseException) -> None:
+        """See `Director`."""
+        self.process = None
+
+    def complain(self, text: str) -> None:
+        """See `Director`."""
+        raise AssertionError(text)
+
+    def _forget(self, log: Log) -> bool:
+        """Of a transaction that has brought forth results."""
+        results = self.kafka.log(SETTINGS.topics.out, 0).entries
+        within = results[-1].transaction if results else None
+        is_it = log is self._log and within is not None and within.state == OPEN
+        self.has_forgotten = self.has_forgotten or is_it
+        return is_it
+
+    def _feed(self) -> None:
+        self.batches += 1
+        for quantity in ("speed", "torque"):
+            content = {"thing": "0", "quantity": quantity, "phenomenonTime": BASE_MS + 10 * self.batches, "result": 2.0}
+            value = json.dumps(content | {"id": f"{quantity}{self.batches}"}).encode()
+            self.kafka.append("machine.data", 0, b"0", value)
+
+
+def difference(topic: str) -> str:
+    """What differs in the end where something was forgotten in this topic."""
+    play = Forgetful(topic)
+    with on_stage(play.world):
+        play.world.play()
+    assert play.has_died
+    return play.difference
+
+
+@pytest.mark.parametrize("topic", [SETTINGS.topics.out, SETTINGS.state_topic])
+def test_what_the_rollback_of_the_next_transaction_has_taken_along_is_written_again_and_nothing_else(
+    topic: str,
+) -> None:
+    assert difference(topic) == ""
+
+
+@pytest.mark.parametrize("topic", [SETTINGS.topics.out, SETTINGS.state_topic])
+def test_it_is_missing_or_doubled_where_a_claimant_does_not_compare(topic: str) -> None:
+    with what_was_ended_wrongly_is_not_looked_for():
+        assert "total" in difference(topic)

@@ -1,0 +1,75 @@
+"""The loop between MQTT and Kafka, without either: is what is under way bounded by what it takes in memory?"""
+
+# ruff: noqa: SLF001 - a bridge that is played by hand
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from broker.producer import Outgoing
+from connector.bridge import Bridge
+from connector.session import Message
+from connector.settings import ConnectorSettings, Settings
+
+MIB = 1024 * 1024
+
+
+class KeepingProducer:
+    """Keeps what it is given and confirms nothing."""
+
+    def __init__(self) -> None:
+        self.sent: list[Outgoing[Any]] = []
+
+    def send(self, _topic: str, records: list[Outgoing[Any]]) -> None:
+        """Keep them."""
+        self.sent += records
+
+
+def bridge() -> tuple[Bridge, KeepingProducer]:
+    own = ConnectorSettings(in_flight_bytes_max=4 * MIB)
+    found, producer = Bridge(Settings(connector=own), lambda: False), KeepingProducer()
+    found._producer = producer  # type: ignore[assignment] # all that is asked of it here
+    return found, producer
+
+
+def event(quantities: int, value: object = 1) -> bytes:
+    fields = {
+        "Thing": "t" * 40,
+        "Timestamp": 0,
+        "id": "i" * 36,
+        **{f"{number:x}": value for number in range(quantities)},
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def taken_until_full(payload: bytes) -> tuple[int, int]:
+    """How many messages are taken one after the other, and what becomes of them, in bytes."""
+    found, producer = bridge()
+    count = 0
+    while not found._ledger.is_full:
+        count += 1
+        found._take([Message("machine/states", payload, count)])
+    return count, sum(len(record.key or b"") + len(record.value) for record in producer.sent)
+
+
+def test_what_is_under_way_is_bounded_by_the_bytes_of_the_records_and_not_of_the_messages() -> None:
+    payload = event(1000)
+    count, to_kafka = taken_until_full(payload)
+    most_of_one = 100 * len(payload)
+    assert to_kafka <= 4 * MIB + most_of_one
+    assert 1 < count < 4 * MIB // len(payload) / 10
+
+
+def test_dead_letters_count_as_well() -> None:
+    payload = b"\x00" * 64 * 1024
+    _count, to_kafka = taken_until_full(payload)
+    assert to_kafka <= 4 * MIB + 7 * len(payload)
+
+
+def test_small_messages_are_bounded_by_their_number() -> None:
+    found, _producer = bridge()
+    for number in range(1000):
+        found._take([Message("machine/states", event(2), number)])
+    assert not found._ledger.is_full
+    assert 1000 * 2 * 1024 < found._ledger.size_bytes < 1000 * 2 * 2048

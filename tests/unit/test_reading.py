@@ -1,0 +1,45 @@
+"""Does reading a log end where it was told to, whatever others write behind that?"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from joiner.run.clients import EOF_CODE, read_to_end
+from tests.simulation.memory_clients import MemoryMessage
+
+
+class BusyLog:
+    """A consumer of a log that others write to faster than it is read: its end is never met."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def assign(self, places: Any) -> None:
+        self._offsets = count(places[0].offset)
+
+    def consume(self, _count: int, _wait_s: float) -> list[MemoryMessage]:
+        self.read += 10
+        return [MemoryMessage(("out", 0), next(self._offsets), content=(b"k", b"v")) for _ in range(10)]
+
+
+class QuietLog(BusyLog):
+    """A log whose last offsets, from 20 on, are none of records."""
+
+    def consume(self, _count: int, _wait_s: float) -> list[MemoryMessage]:
+        found = super().consume(_count, _wait_s)
+        end = MemoryMessage(("out", 0), 23, fault=KafkaError(EOF_CODE))
+        return [message for message in found if message.at < 20] or [end]
+
+
+def test_a_log_that_grows_faster_than_it_is_read_is_read_to_the_end_that_was_asked_for() -> None:
+    log: Any = BusyLog()
+    assert [message.offset() for message in read_to_end(log, "out", 0, 3, 25)] == list(range(3, 25))
+    assert log.read == 30
+
+
+def test_a_log_is_read_to_its_end_where_no_record_lies_there() -> None:
+    log: Any = QuietLog()
+    assert [message.offset() for message in read_to_end(log, "out", 0, 18, 23)] == [18, 19]

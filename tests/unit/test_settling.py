@@ -1,0 +1,53 @@
+"""What a claimant builds its state from, and what it brings forth again to settle a unit: without Kafka's clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from joiner.run import recovery
+from joiner.run.readers import Readers
+from joiner.run.state_log import StateLog
+from joiner.run.unit import Effects, Unit, UnitStopped
+from tests.unit.joiner_inputs import BASE_MS, DATA, batch, make_settings, record
+from tests.unit.test_progress import make_progress
+
+APART = {"name": "apart", "left": {"topic": "one"}, "right": {"topic": "two"}, "output": "a"}
+
+
+def test_a_replay_that_settles_is_not_refused_for_room_that_pausing_had_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay reads one topic before the other, where the unit had one wait for the other."""
+    settings = make_settings(APART, application={"buffer_records_max": 5})
+    lefts = batch([record(n, "speed", BASE_MS + n) for n in range(20)])
+    rights = batch([record(n, "torque", BASE_MS + n) for n in range(20)])
+    ends = {"one": 20, "two": 20}
+
+    def read_range(*_given: Any) -> Iterator[Any]:
+        yield {"one": lefts}, {"one": 20, "two": 0}
+        yield {"two": rights}, ends
+
+    with pytest.raises(UnitStopped, match="holds 20 records"):
+        Unit(settings, 0, {"one": 0, "two": 0}).apply({"one": lefts}, {"one": 20, "two": 0})
+    monkeypatch.setattr(recovery, "read_range", read_range)
+    unit, effects, readers = Unit(settings, 0, {"one": 0, "two": 0}), Effects(), type("Readers", (), {"log": None})
+    recovery._replay(settings, unit, ends, effects, readers)  # type: ignore[arg-type] # noqa: SLF001 - nothing is read
+    assert unit.offsets == ends
+    assert len(effects.joined) == 20, "each with its equal"
+
+
+@pytest.mark.parametrize(("start", "begins_at"), [(3, 9), (8, 8)])
+def test_a_state_that_was_prepared_before_a_reset_is_not_continued(
+    monkeypatch: pytest.MonkeyPatch, start: int, begins_at: int
+) -> None:
+    """Between the new beginning and the newest vector it lies all the same."""
+    settings, built = make_settings(), []
+    monkeypatch.setattr(recovery, "check_log_range", lambda *_given: None)
+    monkeypatch.setattr(recovery, "_replay", lambda _settings, unit, *_rest: built.append(unit))
+    readers = Readers(settings)
+    readers.state, readers.begun_at = StateLog(0), {DATA: 3}
+    warm = Unit(settings, 0, {DATA: 9})
+    progress = make_progress(start={DATA: start}, offsets={DATA: 12})
+    recovery.recover(settings, 0, None, progress, warm, readers)  # type: ignore[arg-type] # nothing is committed
+    assert (built[0] is warm, built[0].offsets) == (start == 3, {DATA: begins_at})
