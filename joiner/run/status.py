@@ -216,7 +216,7 @@ def lines_of(status: Status) -> list[str]:
     if any(join.pairs is None for _, _, join in joins):
         found += ["", "-: not counted by join yet, but from the next commit on"]
     if status.not_served:
-        found += ["", *status.not_served]
+        found += ["", *(line for notice in status.not_served for line in textwrap.wrap(notice, WIDTH))]
     return found
 
 

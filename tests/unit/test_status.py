@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from broker.topics import TopicFacts
 from joiner.run import status
 from joiner.run.continuity import Claimant
 from joiner.run.presence import read_members, state_of
@@ -52,9 +53,17 @@ def admin(**members: list[int]) -> Any:
 
 
 def shown(
-    monkeypatch: pytest.MonkeyPatch, *records: Progress, age_s: float = 3.0, joins: Any = (POWER,), **members: Any
+    monkeypatch: pytest.MonkeyPatch,
+    *records: Progress,
+    age_s: float = 3.0,
+    joins: Any = (POWER,),
+    notices: Any = None,
+    **members: Any,
 ) -> status.Status:
-    """The status of an application with these progress records."""
+    """The status of an application with these progress records, and ``notices`` where it has a control topic."""
+    topics: Any = {} if notices is None else {make_settings().control_topic: TopicFacts("id", 1)}
+    monkeypatch.setattr(status, "topic_facts", lambda _admin, _names: topics)
+    monkeypatch.setattr(status, "read_notices", lambda _settings: list(notices))
     by_unit = {one.unit: AppendedProgress(one, int((NOW_S - age_s) * 1000)) for one in records}
     monkeypatch.setattr(status, "read_appended", lambda _consumer, _topic, unit: by_unit.get(unit))
     monkeypatch.setattr(status, "log_range", lambda _consumer, _topic, _unit: (0, 20))
@@ -161,8 +170,16 @@ def test_it_fits_into_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
         for unit in range(12)
     ]
     members: dict[str, Any] = {one.instance: [one.unit] for one in records}
-    found = shown(monkeypatch, *records, **members)
+    why = "a batch failed with MemoryError: cannot allocate 96 MB; nothing of it was written, " * 3
+    found = shown(monkeypatch, *records, notices=[f"unit 3: not served by process one since 10:00: {why}"], **members)
     assert [line for line in lines_of(found) if len(line) > WIDTH] == []
+
+
+def test_what_runners_say_of_units_that_they_cannot_serve_stands_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = shown(monkeypatch, make_progress(), notices=["unit 0: not served by process one: memory is short"])
+    assert found.not_served == lines_of(found)[-1:] == ["unit 0: not served by process one: memory is short"]
+    # The control topic is made by the first joiner of a release that has one.
+    assert shown(monkeypatch, make_progress()).not_served == []
 
 
 def test_a_unit_that_was_never_begun_is_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
