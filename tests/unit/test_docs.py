@@ -429,7 +429,6 @@ def test_the_pages_with_examples_are_those_that_promise_them() -> None:
 def test_the_changelog_begins_with_the_version_of_the_package() -> None:
     version = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]["version"]
     releases = re.findall(r"^## (\S+)", read(ROOT / "CHANGELOG.md"), re.MULTILINE)
-    # What comes with the next release may stand before it.
     assert releases[releases[0] == "Unreleased"] == version
 
 
