@@ -1,4 +1,4 @@
-"""The contest's own judgement: its data, what it expects of it, how it compares, and the page that it writes."""
+"""The contest's own judgement: its data, what it expects of it, and how it compares."""
 
 from __future__ import annotations
 

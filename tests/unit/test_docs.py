@@ -426,12 +426,6 @@ def test_the_pages_with_examples_are_those_that_promise_them() -> None:
     assert {shown(page) for page in with_examples()} >= {"README.md", "docs/semantics.md"}
 
 
-def test_the_changelog_begins_with_the_version_of_the_package() -> None:
-    version = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]["version"]
-    releases = re.findall(r"^## (\S+)", read(ROOT / "CHANGELOG.md"), re.MULTILINE)
-    assert releases[releases[0] == "Unreleased"] == version
-
-
 # Put together here, so that this file does not name what it bans.
 NOT_OF_THE_PROJECT: Final = re.compile(
     "|".join([r"\b(iss" + r"ue|sess" + r"ion|ta" + r"sk) #?\d", r"\b(sub)?ag" + r"ents?\b", r"\bCla" + r"ude\b"]),

@@ -1,4 +1,4 @@
-"""What is kept of the contest's runs, what a resumed run does again, and the page that it writes."""
+"""The contest's figures: how they are kept from run to run, and the page that they become."""
 
 from __future__ import annotations
 
