@@ -27,7 +27,7 @@ from bench.report import spread, table, write
 from broker.settings import KafkaSettings
 from joiner.run.clients import log_range, make_reader, read_to_end
 from joiner.run.move import carry_out
-from joiner.run.moving import Step
+from joiner.run.order import Step
 from joiner.run.state_log import read_progress
 
 _WARM_UP_S: Final = 8.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -81,7 +82,19 @@ class Back(_OfUnit, frozen=True, kw_only=True):
     """Nobody claimed the unit, so it has been taken back by ``instance``."""
 
 
-Record = Request | Cancelled | Ready | Released | Taken | Refused | Back
+class Claiming(_Record, frozen=True, kw_only=True):
+    """The run ``run`` of placement ``to`` is in the middle of claiming these units. Repeated for as long as it is.
+
+    ``move`` is empty: whoever waits for one of the units waits on, whatever for.
+    """
+
+    move: str = ""
+    units: list[int]
+    to: str
+    run: str
+
+
+Record = Request | Cancelled | Ready | Released | Taken | Refused | Back | Claiming
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Record)
@@ -159,6 +172,14 @@ class ControlLog:
             self._append(producer, record)
         except (KafkaException, BufferError) as error:
             _log.warning("%s could not be written to %s: %s", type(record).__name__, self._topic, told(error))
+
+    def post(self, record: msgspec.Struct) -> None:
+        """Append a record that nobody misses if it does not come; returns at once."""
+        with self._lock:
+            producer = self._producer = self._producer or make_producer(self._settings.kafka, linger_ms=0)
+        with suppress(KafkaException, BufferError):
+            producer.produce(self._topic, encode(record), partition=0)
+            producer.poll(0)
 
     def close(self) -> None:
         """Stop reading."""

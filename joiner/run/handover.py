@@ -83,7 +83,7 @@ class Handover(Generic[_Serving]):
         self._settings = settings
         self._claimant = claimant
         self._host = host
-        self._mover = Mover(settings, claimant.placement, claimant.instance, self)
+        self._mover = Mover(settings, claimant, self)
         # Those of other placements, with the moment at which it is looked again whose they are.
         self._elsewhere: dict[int, float] = {}
         self._told: set[int] = set()
@@ -106,6 +106,11 @@ class Handover(Generic[_Serving]):
         """Units that are not to be claimed for now but by a move."""
         return self._elsewhere.keys() | self._releases.keys() | self._mover.leaving
 
+    @property
+    def claimed_by_others(self) -> set[int]:
+        """Units that another runner is claiming, as far as is known."""
+        return self._mover.claimed_by_others
+
     def poll(self, units: AbstractSet[int]) -> None:
         """Do what is due; ``units``: those that this runner is to serve."""
         while self._found:
@@ -114,7 +119,7 @@ class Handover(Generic[_Serving]):
         _settle(self._warming, self._after_warm_up)
         _settle(self._releases, self._after_release)
         self._look_whose_they_are()
-        self._mover.poll(self._host.owned.keys(), units - self._host.owned.keys())
+        self._mover.poll(self._host.owned.keys(), units - self._host.owned.keys(), self._host.taking())
         self._tell_of_taken()
         self._tell_of_refused()
 

@@ -15,7 +15,8 @@ from confluent_kafka import KafkaException
 from broker.topics import ensure_topics, topic_facts
 from joiner.run.clients import make_admin
 from joiner.run.control import Cancelled, ControlLog, Record
-from joiner.run.moving import TAKE_BACK_S, TAKEN_BACK, Order, Step
+from joiner.run.moving import TAKE_BACK_S, TAKEN_BACK
+from joiner.run.order import Order, Step
 from joiner.run.progress import RESET_RUN, Progress
 from joiner.run.recovery import application_topics
 from joiner.run.settings import JoinerSettings

@@ -10,9 +10,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
-from joiner.run.control import ControlLog, Refused, Released, Taken
+from joiner.run.claiming import Claims
+from joiner.run.continuity import Claimant
+from joiner.run.control import Claiming, ControlLog, Refused, Released, Taken
 from joiner.run.moving import Action, Claim, CoolDown, Release, Source, TakeBack, Target, WarmUp, Write
 from joiner.run.progress import OnTheWay, Progress
 from joiner.run.settings import JoinerSettings
@@ -47,12 +50,13 @@ class Runner(Protocol):
 class Mover:
     """Moves of the units of a runner, for one thread."""
 
-    def __init__(self, settings: JoinerSettings, placement: str, instance: str, runner: Runner) -> None:
-        """``instance``: the runner's name, for people. From `start` on, any thread may write to ``control``."""
+    def __init__(self, settings: JoinerSettings, claimant: Claimant, runner: Runner) -> None:
+        """From `start` on, any thread may write to ``control``."""
         self._settings = settings
         self._runner = runner
-        self._source = Source(placement, instance)
-        self._target = Target(placement, instance)
+        self._source = Source(claimant.placement, claimant.instance)
+        self._target = Target(claimant.placement, claimant.instance)
+        self._claims = Claims(claimant.placement, claimant.run)
 
     def start(self) -> None:
         """Begin to listen; the control topic is there. Raises KafkaException."""
@@ -68,15 +72,27 @@ class Mover:
         """Units that are being claimed, and have not been told to go on."""
         return self._target.claiming
 
-    def poll(self, owned: Collection[int], absent: Collection[int]) -> None:
-        """Hear what is new and do it; ``absent``: units that the runner is to serve and does not."""
+    @property
+    def claimed_by_others(self) -> set[int]:
+        """Units that another runner is claiming, as far as is known."""
+        return self._claims.of_others(time.monotonic())
+
+    def poll(self, owned: Collection[int], absent: Collection[int], claimed: AbstractSet[int]) -> None:
+        """Hear what is new and do it; ``absent``: units that the runner is to serve and does not; ``claimed``: those
+        that it is claiming.
+        """
         for record, _ in self.control.read():
             now_s = time.monotonic()
+            if isinstance(record, Claiming):
+                self._claims.hear(record, now_s)
             self._do(self._source.hear(record, now_s, owned))
             self._do(self._target.hear(record, now_s, absent))
         now_s = time.monotonic()
         self._do(self._source.tick(now_s))
         self._do(self._target.tick(now_s))
+        claiming = self._claims.due(claimed, now_s)
+        if claiming is not None:
+            self.control.post(claiming)
 
     def released(self, unit: int) -> None:
         """See `Source.released`."""

@@ -7,8 +7,8 @@ plain process and the stage in Spark alike (see `mover` for one that does).
     target    WarmUp: build the state beside the owner; then Ready, again with each Request
     source    at Ready, while the lease lasts: Release, a last transaction whose progress record says that the unit is
               nobody's, of the target's placement; then Released
-    target    Claim, by the ordinary procedure; Taken when it goes on
-    source    nobody came for `TAKE_BACK_S`, or the target refused: TakeBack; Back
+    target    Claim, by the ordinary procedure; Claiming, again and again, where that lasts; Taken when it goes on
+    source    nobody was heard of for `TAKE_BACK_S`, or the target refused: TakeBack; Back
 
 What counts is the progress record, so messages may be lost, late or doubled: each side also tells what it finds in the
 log (`Source.found`), and a target that missed Released finds the unit to be its placement's when it looks. A crash
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from joiner.run.control import Back, Cancelled, Ready, Record, Refused, Released, Request, Taken
+from joiner.run.control import Back, Cancelled, Claiming, Ready, Record, Refused, Released, Request, Taken
 from joiner.run.progress import OnTheWay
 
 REPEAT_S: Final = 0.5
@@ -35,7 +35,10 @@ TAKEN_BACK: Final = "nobody claimed it, so it was taken back"
 """Of a unit that is where it was."""
 
 TAKE_BACK_S: Final = 5.0
-"""A target that is ready claims in a fraction of this, and one that has just been started looks more often."""
+"""A target that is ready claims in a fraction of this, or says that it is still at it, and one that has just been
+started looks more often."""
+
+_DOUBLINGS_MAX: Final = 4
 
 
 class Write(NamedTuple):
@@ -99,6 +102,13 @@ class _Departure:
     to: str
     step: _Leaving
     since_s: float
+    take_backs: int = 0
+    """Attempts in vain. The wait before each next one is twice as long, so that the target goes first."""
+
+    @property
+    def take_back_s(self) -> float:
+        """When it is taken back, if nobody is heard of."""
+        return self.since_s + TAKE_BACK_S * 2.0 ** min(self.take_backs, _DOUBLINGS_MAX)
 
 
 class Source:
@@ -115,24 +125,17 @@ class Source:
 
     def hear(self, record: Record, now_s: float, owned: Collection[int]) -> list[Action]:
         """Take a record of the control topic; ``owned``: the units that this runner serves."""
-        if isinstance(record, Request):
-            return self._ask(record, now_s, owned)
-        if isinstance(record, Cancelled):
-            for unit in record.units:
-                one = self._of(unit, record)
-                if one is not None and one.step is _Leaving.ASKED:
-                    del self._units[unit]
-            return []
+        match record:
+            case Request():
+                return self._ask(record, now_s, owned)
+            case Cancelled():
+                self._cancel(record)
+                return []
+            case Claiming():
+                self._wait_for(record, now_s)
+                return []
         one = self._of(record.unit, record)
-        if one is None:
-            return []
-        if isinstance(record, Ready) and one.step is _Leaving.ASKED:
-            return self._release(record, one, now_s, owned)
-        if isinstance(record, Taken) and one.step is not _Leaving.ASKED:
-            del self._units[record.unit]
-        if isinstance(record, Refused) and one.step is _Leaving.RELEASED:
-            return self._take_back(record.unit, one)
-        return []
+        return self._hear_of(one, record, now_s, owned) if one is not None else []
 
     def tick(self, now_s: float) -> list[Action]:
         """Let time pass."""
@@ -142,7 +145,7 @@ class Source:
         late = [
             (unit, one)
             for unit, one in self._units.items()
-            if one.step is _Leaving.RELEASED and now_s - one.since_s >= TAKE_BACK_S
+            if one.step is _Leaving.RELEASED and now_s >= one.take_back_s
         ]
         return [action for unit, one in late for action in self._take_back(unit, one)]
 
@@ -159,7 +162,8 @@ class Source:
             return []
         if one is not None and one.way == way and one.step is _Leaving.RELEASED:
             return []
-        self._units[unit] = _Departure(way, to, _Leaving.RELEASED, now_s)
+        in_vain = one.take_backs + 1 if one is not None and one.step is _Leaving.TAKING_BACK else 0
+        self._units[unit] = _Departure(way, to, _Leaving.RELEASED, now_s, in_vain)
         return [Write(Released(move=way.move, unit=unit, to=to, instance=self._instance))]
 
     def kept(self, unit: int) -> None:
@@ -176,6 +180,30 @@ class Source:
         if one is None or one.step is not _Leaving.TAKING_BACK:
             return []
         return [Write(Back(move=one.way.move, unit=unit, to=one.to, instance=self._instance))]
+
+    def _cancel(self, record: Cancelled) -> None:
+        for unit in record.units:
+            one = self._of(unit, record)
+            if one is not None and one.step is _Leaving.ASKED:
+                del self._units[unit]
+
+    def _hear_of(
+        self, one: _Departure, record: Ready | Released | Taken | Refused | Back, now_s: float, owned: Collection[int]
+    ) -> list[Action]:
+        if isinstance(record, Ready) and one.step is _Leaving.ASKED:
+            return self._release(record, one, now_s, owned)
+        if isinstance(record, Taken) and one.step is not _Leaving.ASKED:
+            del self._units[record.unit]
+        if isinstance(record, Refused) and one.step is _Leaving.RELEASED:
+            return self._take_back(record.unit, one)
+        return []
+
+    def _wait_for(self, record: Claiming, now_s: float) -> None:
+        """The target is at it, however long that takes."""
+        for unit in record.units:
+            one = self._units.get(unit)
+            if one is not None and one.step is _Leaving.RELEASED and one.to == record.to:
+                one.since_s = now_s
 
     def _of(self, unit: int, record: Record) -> _Departure | None:
         one = self._units.get(unit)
@@ -323,111 +351,3 @@ class Target:
     def _cancel(self, unit: int, move: str) -> list[Action]:
         one = self._units.get(unit)
         return self.lost(unit) if one is not None and one.move == move and self._waits(one) else []
-
-
-class Step(Enum):
-    """How far the move of a unit has come, for whoever ordered it."""
-
-    ASKED = auto()
-    READY = auto()
-    RELEASED = auto()
-    MOVED = auto()
-    KEPT = auto()
-
-
-@dataclass
-class Journey:
-    """The move of a unit: ``pause_ms`` between the last commit of its source and the first of its target."""
-
-    step: Step = Step.ASKED
-    why: str = ""
-    source: str = ""
-    target: str = ""
-    released_ms: int = 0
-    pause_ms: int | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it is known what came of it."""
-        return self.step in {Step.MOVED, Step.KEPT}
-
-
-class Order:
-    """The side of whoever orders a move. ``now_s`` is of any clock that rises."""
-
-    def __init__(self, move: str, to: str, units: Collection[int], until_s: float) -> None:
-        """What is not released at ``until_s`` is cancelled."""
-        self.move, self.to = move, to
-        self.units = {unit: Journey() for unit in sorted(units)}
-        self._until_s = until_s
-        self._repeat_s: float | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it is known of each unit what came of it."""
-        return all(one.is_over for one in self.units.values())
-
-    @property
-    def underway(self) -> list[int]:
-        """Units that may be on their way: whose they are tells their progress record."""
-        return [unit for unit, one in self.units.items() if one.step in {Step.READY, Step.RELEASED}]
-
-    def due(self, now_s: float) -> list[Record]:
-        """What is to be written to the control topic now."""
-        open_units = [unit for unit, one in self.units.items() if one.step in {Step.ASKED, Step.READY}]
-        if not open_units:
-            return []
-        if now_s >= self._until_s:
-            return self.cancel("nobody took it in time")
-        if self._repeat_s is not None and now_s < self._repeat_s:
-            return []
-        self._repeat_s = now_s + REPEAT_S
-        return [Request(move=self.move, units=open_units, to=self.to)]
-
-    def cancel(self, why: str) -> list[Record]:
-        """Withdraw the order for what is not known to be released.
-
-        A unit whose target was ready may be being released at this moment: what came of it, the log will tell.
-        """
-        cancelled = []
-        for unit, one in self.units.items():
-            if one.step is Step.ASKED:
-                one.step, one.why = Step.KEPT, one.why or why
-            elif one.step is Step.READY:
-                one.step = Step.RELEASED
-            else:
-                continue
-            cancelled.append(unit)
-        return [Cancelled(move=self.move, units=cancelled)] if cancelled else []
-
-    def hear(self, record: Record, at_ms: int) -> int | None:
-        """Take a record of the control topic, written at ``at_ms``; returns the unit whose journey it has changed."""
-        if record.move != self.move or isinstance(record, Request | Cancelled) or record.unit not in self.units:
-            return None
-        one = self.units[record.unit]
-        before = one.step
-        match record:
-            case Ready() if one.step is Step.ASKED:
-                one.step, one.target = Step.READY, record.instance
-            case Released() if not one.is_over:
-                if one.step is not Step.RELEASED or not one.released_ms:
-                    one.released_ms = at_ms
-                one.step, one.source = Step.RELEASED, record.instance
-            case Taken() if one.step is not Step.MOVED:
-                one.step, one.target = Step.MOVED, record.instance
-                # A target that looked for itself may be quicker than the source's word.
-                one.pause_ms = max(0, at_ms - record.late_ms - one.released_ms) if one.released_ms else None
-            case Refused(why=why):
-                one.why = why
-                if one.step in {Step.ASKED, Step.READY}:
-                    one.step = Step.KEPT
-            case Back() if not one.is_over:
-                one.step, one.why = Step.KEPT, one.why or TAKEN_BACK
-            case _:
-                pass
-        return record.unit if one.step is not before else None
-
-    def settle(self, unit: int, step: Step, why: str) -> None:
-        """What the progress record of a unit says came of it, where no message has told."""
-        one = self.units[unit]
-        one.step, one.why = step, one.why or why

@@ -197,7 +197,7 @@ class JoinerProcess:
         self._takeovers.poll(membership.units)
         self._wanted.settle(membership.units)
         busy = self._owned.keys() | self._takeovers.busy | self._moves.busy
-        for number in self._wanted.due(membership.units, busy):
+        for number in self._wanted.due(membership.units, busy, self._moves.claimed_by_others):
             self._takeovers.begin(number)
 
     def _adopt(self, number: int, taken: Owned) -> None:

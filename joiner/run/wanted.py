@@ -106,8 +106,13 @@ class Wanted:
         """Units that cannot go on. Those that another process has claimed do: there, or here again after a while."""
         return self.aside.keys() - self._lost.keys()
 
-    def due(self, units: AbstractSet[int], busy: AbstractSet[int]) -> list[int]:
-        """Which of ``units`` are to be taken now; ``busy``: those that are served, or somebody else's concern."""
+    def due(
+        self, units: AbstractSet[int], busy: AbstractSet[int], claimed: AbstractSet[int] = frozenset()
+    ) -> list[int]:
+        """Which of ``units`` are to be taken now; ``busy``: those that are served, or somebody else's concern.
+
+        ``claimed``: those that others are claiming. Who was fenced waits for them.
+        """
         now_s = time.monotonic()
         for number in [number for number, look_s in list(self._lost.items()) if look_s <= now_s]:
             # By now the group has told everyone. If it still gives us the unit, it was claimed by a process that
@@ -118,7 +123,11 @@ class Wanted:
         for number in units - (self._waiting.keys() | self.aside.keys() | busy):
             self._waiting[number] = _Next(now_s)
         # Listed, for another thread may be giving one up.
-        waiting = {number for number, then in list(self._waiting.items()) if then.not_before_s <= now_s}
+        waiting = {
+            number
+            for number, then in list(self._waiting.items())
+            if then.not_before_s <= now_s and (then.runs is None or number not in claimed)
+        }
         return sorted((waiting & units) - busy)
 
     def take(

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from broker.settings import KafkaSettings
 from joiner.run import clients, hanging, recovery, state_log, taking, transaction, undecided
+from joiner.run.causes import Troubles
 from joiner.run.clients import log_range, make_consumer
 from joiner.run.gaps import SecondReader
 from joiner.run.intake import Keys
@@ -182,7 +183,7 @@ def snapshot_of_a_later_state() -> AbstractContextManager[None]:
 
 def own_run_is_not_checked() -> AbstractContextManager[None]:
     """A fenced owner takes its unit back without looking whose it is."""
-    return _changed(Wanted, "_still_ours", lambda _self, _number: True)
+    return _changed(Wanted, "_check_still_ours", lambda _self, _number, _runs: None)
 
 
 def fenced_state_goes_on() -> AbstractContextManager[None]:
@@ -399,6 +400,11 @@ def a_snapshot_does_not_wait() -> AbstractContextManager[None]:
     return _changed(UnitTransactions, "_may_replace_snapshot", lambda _self: True)
 
 
+def who_was_fenced_does_not_wait() -> AbstractContextManager[None]:
+    """Whoever was fenced claims again at once, for as long as others do."""
+    return _changed(Troubles, "wait_s", lambda _self, _number, _cause, _why: 0.0)
+
+
 BUGS: Final[dict[str, Bug]] = {
     bug.__name__: bug
     for bug in (
@@ -432,5 +438,6 @@ BUGS: Final[dict[str, Bug]] = {
         records_of_other_applications_are_taken_for_ours,
         nobody_looks_behind_a_commit,
         a_snapshot_does_not_wait,
+        who_was_fenced_does_not_wait,
     )
 }

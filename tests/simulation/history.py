@@ -42,7 +42,6 @@ _LOST: Final = ("now owned by process",)
 _TRIED_AGAIN: Final = (
     "trying again",
     "going back to its last commit",
-    "looking who",
     # Said after a look at whose run it is; what the other does between that look and the claim cannot be known.
     "never claimed it",
     "taking it again",
@@ -170,6 +169,7 @@ class _History:
     def _heal(self) -> None:
         """Nothing goes wrong any more, and whoever is frozen wakes."""
         self.world.temper = CALM
+        self.world.slow_claims_s = None
         self.world.wake_all()
         if self._others is not None:
             self._others.be_brief()
@@ -360,6 +360,11 @@ class _History:
             self._kill_behind = self.world.kafka.times_forgotten
         self._did("markers forgotten")
 
+    def deed_slow_claims(self) -> None:
+        """Claims take longer than sessions, and than a member waits for another: the cluster is overloaded."""
+        self.world.slow_claims_s = self._draw.choice([(0.5, 3.0), (4.0, 9.0), (9.0, 16.0)])
+        self._did("slow claims")
+
     def deed_damage(self) -> None:
         """Some of what is read next is damaged on its way: an error comes, and then what lies behind."""
         self.world.kafka.damaged += self._draw.randint(1, 3)
@@ -435,4 +440,5 @@ _DEEDS: Final = (
     _History.deed_damage,
     _History.deed_unknown,
     _History.deed_strangers,
+    _History.deed_slow_claims,
 )

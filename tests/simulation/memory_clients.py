@@ -218,7 +218,11 @@ class MemoryProducer:
         return len(messages)
 
     def poll(self, _timeout: float = 0) -> int:
-        """Nothing waits to be told."""
+        """Nothing waits to be told; what was given outside transactions goes by itself."""
+        if not self._id:
+            with suppress(KafkaException):  # told with the next call
+                for place in list(self._buffer):
+                    self._flush(place)
         return 0
 
     def flush(self, _timeout: float = 0) -> int:

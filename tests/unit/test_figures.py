@@ -34,6 +34,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "docs/formats.md": (
             *("64 KiB (65536 bytes)", "512 KiB (524288 bytes)", "repeated every 0.5 s", "at most 10,000 quantities"),
             *("most 64 times its bytes", "has lasted for 2 s, again every 10 s"),
+            *("has lasted for 0.5 s, and again every 0.5 s", "heard of it for 5 s"),
         ),
         "docs/guarantees.md": ("a stop ends within five seconds",),
         "docs/metrics.md": ("60 s (latency: 1 h; recovery: 5 min)",),

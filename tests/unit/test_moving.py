@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from joiner.run.control import Back, Cancelled, Ready, Record, Refused, Released, Request, Taken
+from joiner.run.control import Back, Cancelled, Claiming, Ready, Record, Refused, Released, Request, Taken
 from joiner.run.moving import (
     LEASE_S,
     REPEAT_S,
@@ -23,15 +23,14 @@ from joiner.run.moving import (
     Action,
     Claim,
     CoolDown,
-    Order,
     Release,
     Source,
-    Step,
     TakeBack,
     Target,
     WarmUp,
     Write,
 )
+from joiner.run.order import Order, Step
 from joiner.run.progress import OnTheWay
 
 MOVE = "m1"
@@ -277,6 +276,29 @@ def test_a_source_alone_takes_back_what_nobody_claims() -> None:
     assert source.tick(2 * TAKE_BACK_S + 9) == []
     assert source.is_back(UNIT) == [Write(Back(move=MOVE, unit=UNIT, to="green", instance="b"))]
     assert source.underway == set()
+
+
+def claiming(*units: int, to: str = "green", run: str = "g-1") -> Claiming:
+    return Claiming(units=list(units), to=to, run=run)
+
+
+def test_a_source_waits_for_a_target_that_is_claiming_and_for_nobody_else() -> None:
+    source = Source("process", "b")
+    source.found(UNIT, WAY, "green", 0.0)
+    for record in (claiming(UNIT + 1), claiming(UNIT, to="blue")):
+        assert source.hear(record, 1.0, ()) == []
+    assert source.hear(claiming(0, UNIT), 0.5, ()) == []
+    assert source.tick(TAKE_BACK_S + 0.4) == []
+    assert source.tick(TAKE_BACK_S + 0.5) == [TakeBack(UNIT, WAY)]
+
+
+def test_a_source_that_took_back_in_vain_waits_twice_as_long_before_the_next_time() -> None:
+    source, now_s = Source("process", "b"), 0.0
+    for attempt in range(3):
+        source.found(UNIT, WAY, "green", now_s)
+        assert source.tick(now_s + TAKE_BACK_S * 2**attempt - 0.1) == []
+        now_s += TAKE_BACK_S * 2**attempt
+        assert source.tick(now_s) == [TakeBack(UNIT, WAY)]
 
 
 def test_what_is_found_on_its_way_is_told_once_and_its_time_runs_from_then_on() -> None:

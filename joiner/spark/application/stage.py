@@ -270,7 +270,7 @@ class SparkStage:
         self._takeovers.poll(self._numbers)
         self._wanted.settle(self._numbers)
         busy = self._units.served.keys() | self._takeovers.busy | self._moves.busy
-        for number in self._wanted.due(self._numbers, busy):
+        for number in self._wanted.due(self._numbers, busy, self._moves.claimed_by_others):
             self._takeovers.begin(number)
 
     def _take(

@@ -1,0 +1,98 @@
+"""Claims that take long, on a loaded machine or over a slow network: those who want a unit do not duel for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from joiner.run.continuity import Claimant
+from joiner.run.control import Request, encode
+from joiner.run.moving import REPEAT_S
+from tests.simulation.stage import on_stage
+from tests.simulation.test_ownership import two_units
+from tests.simulation.verdict import committed_progress
+from tests.simulation.world import SimulatedProcess, World
+
+STEPS_MAX = 60_000
+CLAIMS_MAX = 5
+"""The target's, and those that cross while neither loop has heard of the other: here a turn of a loop may take seconds.
+Without a word of slow claims there were up to twelve.
+"""
+
+
+class Move:
+    """Moves unit 0 from one placement to another, where every claim takes so long."""
+
+    def __init__(self, seed: int, claim_s: float) -> None:
+        self.settings = two_units()
+        self.world = World(seed)
+        self.world.director = self
+        self._claim_s = claim_s
+        for name in (*self.settings.input_topics, "machine.out", "machine.late", "machine.rejected", "sim.state"):
+            self.world.kafka.create_topic(name, 2)
+        self.world.kafka.create_topic(self.settings.control_topic, 1)
+        self._source: SimulatedProcess | None = None
+        self._target: SimulatedProcess | None = None
+        self._next_s = 0.0
+        self._released_s: float | None = None
+        self.served_by = ""
+        self.claims = 0
+        """Times that the unit's transactional id was initialised behind its release."""
+        self.world.kafka.on_init = self._count
+        self.complaints: list[str] = []
+
+    def step(self) -> None:
+        """See `Director`."""
+        if self._source is None:
+            self._source = self._start("blue")
+        if self._target is None and self._served_by("blue", 0) and self._served_by("blue", 1):
+            self._target = self._start("green")
+            self.world.slow_claims_s = (self._claim_s, self._claim_s)
+        if self._target is not None:
+            self._order()
+        progress = committed_progress(self.world.kafka, self.settings, 0)
+        if self._released_s is None and progress is not None and progress.on_the_way is not None:
+            self._released_s = self.world.clock_s
+        if self._released_s is not None:
+            self.served_by = next((name for name in ("blue", "green") if self._served_by(name, 0)), "")
+        if self.served_by or self.world.steps > STEPS_MAX:
+            self.world.end()
+
+    def _count(self, transactional_id: str, _epoch: int) -> None:
+        self.claims += transactional_id.endswith("-0") and self._released_s is not None
+
+    def _start(self, placement: str) -> SimulatedProcess:
+        name = f"of-{placement}"
+        application = self.settings.application.model_copy(update={"instance": name, "placement": placement})
+        settings = self.settings.model_copy(update={"application": application})
+        claimant = Claimant(f"run-{placement}", name, placement)
+        return self.world.start(settings, claimant, standby=placement == "green")
+
+    def _served_by(self, placement: str, unit: int) -> bool:
+        process = self._source if placement == "blue" else self._target
+        return process is not None and unit in process.joiner._owned  # noqa: SLF001 - who works
+
+    def _order(self) -> None:
+        """As `joiner move` does, for as long as nothing is released."""
+        if self.world.clock_s >= self._next_s and self._released_s is None:
+            self._next_s = self.world.clock_s + REPEAT_S
+            record = encode(Request(move="m", units=[0], to="green"))
+            self.world.kafka.append(self.settings.control_topic, 0, None, record)
+
+    def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
+        """See `Director`."""
+        raise AssertionError(f"{process.run} ended with {status!r}")
+
+    def complain(self, text: str) -> None:
+        """See `Director`."""
+        self.complaints.append(text)
+
+
+@pytest.mark.parametrize("claim_s", [0.1, 6.0, 15.0])
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_two_sides_of_a_move_do_not_duel_however_long_a_claim_takes(seed: int, claim_s: float) -> None:
+    play = Move(seed, claim_s)
+    with on_stage(play.world):
+        play.world.play()
+    assert play.complaints == []
+    assert play.served_by, "nobody serves the unit"
+    assert play.claims <= CLAIMS_MAX
