@@ -82,8 +82,9 @@ class Wanted:
         self._settings = settings
         self._claimant = claimant
         self._in_group = in_group
-        # Force is for once: who has been overcome and comes back by force must not be overcome again.
-        self._were_taken: set[int] = set()
+        # Force is for the start: a unit that comes later is not taken from where somebody has moved it, nor from whom
+        # it was overcome and who comes back by force. None: no unit is wanted yet.
+        self._by_force: set[int] | None = None
         # Units to be taken (again).
         self._waiting: dict[int, _Next] = {}
         # What has gone wrong in other threads, and is arranged by the loop.
@@ -114,6 +115,8 @@ class Wanted:
         ``claimed``: those that others are claiming. Who was fenced waits for them.
         """
         now_s = time.monotonic()
+        if units and self._by_force is None:
+            self._by_force = set(units)
         for number in [number for number, look_s in list(self._lost.items()) if look_s <= now_s]:
             # By now the group has told everyone. If it still gives us the unit, it was claimed by a process that
             # did not know yet that it had lost it, and nobody serves it.
@@ -180,13 +183,14 @@ class Wanted:
 
     def taken(self, number: int) -> None:
         """It is served from now on."""
-        self._were_taken.add(number)
+        self._take_no_more_by_force(number)
         self._waiting.pop(number, None)
         self.aside.pop(number, None)
         self._troubles.served(number)
 
     def forget(self, number: int) -> None:
         """It is others' to serve now."""
+        self._take_no_more_by_force(number)
         self._waiting.pop(number, None)
         self.aside.pop(number, None)
         self._lost.pop(number, None)
@@ -203,7 +207,10 @@ class Wanted:
         return then.not_before_s if then is not None else self._lost.get(number)
 
     def _claimant_of(self, number: int) -> Claimant:
-        return replace(self._claimant, take=False) if number in self._were_taken else self._claimant
+        return self._claimant if number in (self._by_force or ()) else replace(self._claimant, take=False)
+
+    def _take_no_more_by_force(self, number: int) -> None:
+        (self._by_force or set()).discard(number)
 
     def _check_still_ours(self, number: int, runs: AbstractSet[str]) -> None:
         """After being fenced: does the progress record still name one of ``runs``? Raises where the unit is lost."""

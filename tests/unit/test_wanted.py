@@ -56,9 +56,11 @@ class Claims:
     def __init__(self) -> None:
         self.outcomes: list[Exception] = []
         self.made = 0
+        self.by_force: list[bool] = []
 
-    def claim(self, *_given: Any) -> tuple[Any, Any]:
+    def claim(self, _unit: int, claimant: Claimant, *_rest: Any) -> tuple[Any, Any]:
         self.made += 1
+        self.by_force.append(claimant.take)
         if self.outcomes:
             raise self.outcomes.pop(0)
         return None, None
@@ -115,6 +117,25 @@ def test_a_unit_whose_batch_fails_for_a_cause_that_passes_is_served_again(
     assert (runner.wanted.aside, runner.wanted.stuck) == ({}, set())
     runner.wait(5.0)
     assert runner.is_served
+
+
+def test_force_is_for_the_units_of_the_start_and_for_one_time() -> None:
+    """One that comes later may have been moved away meanwhile, by somebody who wanted it there."""
+    claims = Claims()
+    runner = Wanted(make_settings(partitions=4), Claimant("run", "one", take=True), in_group=True)
+    runner.start(claims, lambda *_: False)  # type: ignore[arg-type] # one that answers as told
+
+    def claim(units: set[int]) -> None:
+        for number in runner.due(units, set()):
+            assert runner.take(number, None, None, NO_READERS, lambda *_: "taken")
+
+    assert runner.due(set(), set()) == [], "the group has not said yet what is ours"
+    claim({0, 1})
+    runner.taken(0)
+    runner.forget(0)
+    runner.forget(1)
+    claim({0, 1, 2})
+    assert claims.by_force == [True, True, False, False, False]
 
 
 @pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
