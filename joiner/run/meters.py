@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from joiner.run.continuity import Claimant
     from joiner.run.progress import JoinProgress, Progress
     from joiner.run.settings import JoinerSettings
-    from joiner.run.transaction import SnapshotPlace, UnitTransactions
+    from joiner.run.snapshot_log import SnapshotPlace
+    from joiner.run.transaction import UnitTransactions
     from joiner.run.unit import Outgoing
 
 _SIZES: Final = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)

@@ -18,7 +18,8 @@ from joiner.run.pausing import SILENT_S, topics_to_pause
 from joiner.run.progress import Progress
 from joiner.run.recovery import Recovered
 from joiner.run.settings import ApplicationSettings
-from joiner.run.transaction import SnapshotPlace, UnitTransactions
+from joiner.run.snapshot_log import SnapshotPlace
+from joiner.run.transaction import UnitTransactions
 
 
 class Commit(NamedTuple):

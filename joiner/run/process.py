@@ -39,10 +39,11 @@ from joiner.run.progress import Progress
 from joiner.run.readers import Readers
 from joiner.run.recovery import application_topics, recover
 from joiner.run.settings import JoinerSettings
+from joiner.run.snapshot_log import SnapshotPlace
 from joiner.run.takeover import Takeovers
 from joiner.run.taking import Taker
 from joiner.run.topic_watch import TopicWatch
-from joiner.run.transaction import SnapshotPlace, UnitTransactions, unsubscribed_consumer
+from joiner.run.transaction import UnitTransactions, unsubscribed_consumer
 from joiner.run.unit import Effects
 from joiner.run.wanted import Wanted
 from joiner.run.warming import Warm

@@ -42,8 +42,9 @@ from joiner.run.progress import FORMAT_VERSION, Progress
 from joiner.run.ranges import read_range
 from joiner.run.readers import Readers, reading
 from joiner.run.settings import JoinerSettings
+from joiner.run.snapshot_log import SnapshotPlace
 from joiner.run.state_log import StateLog, read_newest, read_progress, read_state
-from joiner.run.transaction import Fenced, SnapshotPlace, UnitTransactions, offsets_as_text
+from joiner.run.transaction import Fenced, UnitTransactions, offsets_as_text
 from joiner.run.unit import Effects, Outgoing, Unit, UnitStopped
 
 _REPLAY_BATCH: Final = 50_000
@@ -227,7 +228,9 @@ def _brought_forth(settings: JoinerSettings, until: Progress) -> Again:
     """What the unit has brought forth before ``until``, as far back as an earlier state of it can be built."""
     unit = until.unit
     state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
-    earlier = state.without_newest_snapshot()
+    # Where the older one is gone, it was being replaced, and nothing before the newer one is in doubt.
+    kept = state.manifests()
+    earlier = state if len(kept) == 1 and kept[0].serial else state.without_newest_snapshot()
     restored = _from_snapshot(settings, unit, earlier, until)
     if any(low > restored.offsets[topic] for topic, (low, _) in log_ranges(settings, unit).items()):
         earlier = state

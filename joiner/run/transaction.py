@@ -1,6 +1,6 @@
 """The transactions of one unit: everything a batch brought forth becomes visible at once, or not at all.
 
-Steps of a commit, in this order (a snapshot that is too large for it has had transactions of its own before):
+Steps of a commit, in this order (a snapshot that is too large for it has transactions of its own behind it):
 
  1. begin
  2. the input offsets, for the consumer group (for tools to see; the progress record is what counts)
@@ -28,12 +28,10 @@ the commit of everyone else fails.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -50,25 +48,24 @@ from joiner.run.clients import (
     timed_out,
 )
 from joiner.run.progress import (
-    CHUNK_BYTES_MAX,
-    FORMAT_VERSION,
-    SLOTS,
     FirstRecord,
-    Manifest,
     Progress,
-    chunk_key,
     encode,
-    manifest_key,
     progress_key,
 )
 from joiner.run.settings import JoinerSettings
+from joiner.run.snapshot_log import SnapshotPlace, cut, snapshot_records
 from joiner.run.state_log import StateLog
 from joiner.run.undecided import Undecided, identity_of
 from joiner.run.unit import Outgoing
 
 _COMMIT_S: Final = 30.0
-"""For a commit, large snapshots included. A client that is stuck (see `broker.producer`) is given up after it, and the
-unit goes on with a new one."""
+"""For a commit. A client that is stuck (see `broker.producer`) is given up after it, and the unit goes on with a new
+one."""
+
+SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of a snapshot that is committed with a batch. A larger one has transactions of its own, each of which holds so much:
+so it may take as long as it needs, and does not hold up the batch."""
 
 _OFFSETS_S: Final = 10.0
 """For sending the offsets, which are a few bytes."""
@@ -105,20 +102,6 @@ class Aborted(Exception):
     The claim settles it: `init_transactions` rolls back what is open, and the progress record that is read
     afterwards says what was committed.
     """
-
-
-@dataclass
-class SnapshotPlace:
-    """Where the next snapshot goes: its serial number, and how many chunks lie in each slot."""
-
-    serial: int
-    chunks: list[int]
-
-    @classmethod
-    def after(cls, state: StateLog) -> SnapshotPlace:
-        """The place that follows what the state topic holds."""
-        newest = state.manifests()[:1]
-        return cls(newest[0].serial if newest else -1, [state.chunks_in(slot) for slot in range(SLOTS)])
 
 
 class UnitTransactions:
@@ -182,13 +165,16 @@ class UnitTransactions:
         identities = _identities(messages, self._settings.state_topic)
         try:
             self._begin(progress)
-            if snapshot is not None and self._may_replace_snapshot():
-                self._produce_all(messages)
+            if snapshot is not None and not self._may_replace_snapshot():
+                snapshot = None
+            is_apart = snapshot is not None and len(snapshot[0]) > SNAPSHOT_BYTES_MAX
+            self._produce_all(messages)
+            if snapshot is not None and not is_apart:
                 place = self._produce_snapshot(*snapshot, progress)
-            else:
-                self._produce_all(messages)
             self._finish(progress, self._undecided.records(identities))
             self._note_written(identities, is_base=place is not None or not self._is_claimed)
+            if snapshot is not None and is_apart:
+                place = self._write_apart(*snapshot, progress)
             if place is not None or not self._is_claimed or self._was_disturbed(began_s):
                 self.check_ended()
         except KafkaException as error:
@@ -339,30 +325,27 @@ class UnitTransactions:
                 return
 
     def _produce_snapshot(self, data: bytes, place: SnapshotPlace, progress: Progress) -> SnapshotPlace:
-        serial = place.serial + 1
-        slot = serial % SLOTS
-        parts = [data[at : at + CHUNK_BYTES_MAX] for at in range(0, len(data), CHUNK_BYTES_MAX)]
-        topic = self._settings.state_topic
-        for index, part in enumerate(parts):
-            self._produce(topic, chunk_key(self._unit, slot, index), part)
-        for surplus in range(len(parts), place.chunks[slot]):
-            self._produce(topic, chunk_key(self._unit, slot, surplus), None)
-        digest = hashlib.sha256(data).hexdigest()
-        manifest = Manifest(
-            FORMAT_VERSION,
-            serial,
-            slot,
-            len(parts),
-            len(data),
-            digest,
-            progress.offsets,
-            progress.fingerprint,
-            self._undecided.ends(),
-        )
-        self._produce(topic, manifest_key(self._unit, slot), encode(manifest))
-        chunks = list(place.chunks)
-        chunks[slot] = len(parts)
-        return SnapshotPlace(serial, chunks)
+        records, after = snapshot_records(data, place, progress, self._undecided.ends())
+        for key, value in records:
+            self._produce(self._settings.state_topic, key, value)
+        return after
+
+    def _write_apart(self, data: bytes, place: SnapshotPlace, progress: Progress) -> SnapshotPlace:
+        """A snapshot in transactions of its own, each of which repeats the progress record.
+
+        The manifest whose chunks are replaced goes first, and the new one comes last: whoever dies in between leaves
+        the other snapshot, and nothing that came before that one is in doubt.
+        """
+        records, after = snapshot_records(data, place, progress, self._undecided.ends())
+        manifest_key, _ = records[-1]
+        parts = cut([(manifest_key, None), *records], SNAPSHOT_BYTES_MAX)
+        for part in parts:
+            self._begin(progress)
+            for key, value in part:
+                self._produce(self._settings.state_topic, key, value)
+            self._finish(progress, self._undecided.records({}))
+            self._note_written({}, is_base=part is parts[-1])
+        return after
 
     def _start(self) -> None:
         self._firsts = {}

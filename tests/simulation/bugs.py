@@ -15,7 +15,7 @@ import msgspec
 from confluent_kafka import KafkaException, TopicPartition
 
 from broker.settings import KafkaSettings
-from joiner.run import clients, hanging, recovery, state_log, taking, transaction, undecided
+from joiner.run import clients, hanging, recovery, snapshot_log, state_log, taking, transaction, undecided
 from joiner.run.causes import Troubles
 from joiner.run.clients import log_range, make_consumer
 from joiner.run.gaps import SecondReader
@@ -131,7 +131,7 @@ def one_slot_in_two_transactions() -> AbstractContextManager[None]:
 
     @contextmanager
     def planted() -> Iterator[None]:
-        with _changed(transaction, "SLOTS", 1), _torn_snapshot(lambda records: [records[:-1], records[-1:]]):
+        with _changed(snapshot_log, "SLOTS", 1), _torn_snapshot(lambda records: [records[:-1], records[-1:]]):
             yield
 
     return planted()

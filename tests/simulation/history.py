@@ -20,7 +20,7 @@ from joiner.run.settings import JoinerSettings
 from tests.simulation.feed import APPLICATION, Step, make_feed, make_settings
 from tests.simulation.memory_log import COMMITTED, Transaction
 from tests.simulation.outcome import Outcome
-from tests.simulation.stage import on_stage
+from tests.simulation.stage import CHUNK_BYTES, on_stage
 from tests.simulation.strangers import Strangers
 from tests.simulation.verdict import all_progress, judge, runs_in_order, stable_ends
 from tests.simulation.world import CALM, DEADLY, TEMPERS, SimulatedProcess, World, ended_well
@@ -73,6 +73,7 @@ class _History:
         plan = random.Random(f"plan {seed}")
         self.world = World(seed)
         self.world.director = self
+        self.world.snapshot_bytes_max = random.Random(f"snapshots {seed}").choice([10**9, 10**9, 3 * CHUNK_BYTES])
         self.difference = ""
         self._draw = self.world.draw
         self._settings = make_settings(plan)
@@ -417,7 +418,7 @@ class _History:
         older = 1 + bool(self.world.counts["markers forgotten"] or self.world.counts["belated records"])
         for unit, log in enumerate(self.world.kafka.topics[_STATE].logs):
             keys = {manifest_key(unit, slot).encode() for slot in (0, 1)}
-            found = [entry for entry in log.archive if entry.key in keys and entry.is_committed]
+            found = [entry for entry in log.archive if entry.key in keys and entry.value and entry.is_committed]
             if len(found) >= older:
                 manifests = sorted((decode_manifest(entry.value or b"") for entry in found), key=lambda m: m.serial)
                 for topic, at in manifests[-older].offsets.items():

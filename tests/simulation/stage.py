@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from broker.topics import TopicFacts
-from joiner.run import clients, process, state_log, takeover, transaction
+from joiner.run import clients, process, snapshot_log, state_log, takeover, transaction
 from tests.simulation.memory_clients import Link, MemoryAdmin, MemoryProducer
 from tests.simulation.memory_consumer import MemoryConsumer
 from tests.simulation.memory_kafka import MemoryKafka
@@ -40,6 +40,7 @@ class World(Protocol):
 
     clock_s: float
     draw: random.Random
+    snapshot_bytes_max: int
 
     def beside(self, work: Callable[[], None]) -> Callable[[Callable[[], bool]], None]:
         """Do work in a thread of the process that runs; returns how that one waits until something holds."""
@@ -247,7 +248,8 @@ def on_stage(world: World) -> Iterator[None]:
         # One interpreter plays thousands of processes.
         (process, "spare_the_collector", lambda: None),
         (process, "wait_for_topics", lambda *_: _facts(world.link.kafka)),
-        (transaction, "CHUNK_BYTES_MAX", CHUNK_BYTES),
+        (snapshot_log, "CHUNK_BYTES_MAX", CHUNK_BYTES),
+        (transaction, "SNAPSHOT_BYTES_MAX", world.snapshot_bytes_max),
         # In the process's own thread, which is the one that may move.
         (transaction, "within", lambda _seconds, call, *arguments: call(*arguments)),
         (state_log, "_TAIL", TAIL),

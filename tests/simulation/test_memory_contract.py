@@ -64,6 +64,7 @@ class QuietWorld:
         self.clock_s = 0.0
         self.memory = MemoryKafka(lambda: self.clock_s)
         self.draw = random.Random(1)
+        self.snapshot_bytes_max = 10**9
         self.link = QuietLink(self)
 
     def beside(self, work: Callable[[], None]) -> Callable[[Callable[[], bool]], None]:

@@ -173,6 +173,8 @@ class World:
         self._actor: Actor | None = None
         self.slow_claims_s: tuple[float, float] | None = None
         """How long it takes at least and at most, from initialising a transactional id until that is answered."""
+        self.snapshot_bytes_max = 10**9
+        """A larger snapshot has transactions of its own."""
         self._is_over = False
         self._look_s = 0.0
         self._failed: BaseException | None = None

@@ -43,7 +43,6 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
                 "repeats it every 0.5 s",
                 "not heard of for 5 s",
                 "claims a released unit for 5 s",
-                "the source waits twice",
             ),
             *("takes the unit back after 5 s", "when it looks, every 2 s", "the source's after 5 s"),
         ),

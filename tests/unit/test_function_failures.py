@@ -17,7 +17,7 @@ from joiner.run.owned import Owned
 from joiner.run.process import JoinerProcess
 from joiner.run.progress import Progress
 from joiner.run.recovery import Recovered
-from joiner.run.transaction import SnapshotPlace
+from joiner.run.snapshot_log import SnapshotPlace
 from joiner.run.unit import Unit
 from joiner.spark.application.plans import Outcome, Plan, decode_outcome, encode_outcome, pack
 from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, batch, make_settings, record

@@ -29,7 +29,8 @@ from joiner.run.intake import Messages
 from joiner.run.meters import Meters, Told
 from joiner.run.process import JoinerProcess
 from joiner.run.progress import JoinProgress, Progress
-from joiner.run.transaction import Aborted, SnapshotPlace
+from joiner.run.snapshot_log import SnapshotPlace
+from joiner.run.transaction import Aborted
 from joiner.run.unit import Effects, Unit
 from tests.unit.documents import DOCS, rows
 from tests.unit.joiner_inputs import BASE_MS, DATA, POWER, batch, make_settings, message, record

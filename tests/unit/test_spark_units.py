@@ -14,7 +14,8 @@ from joiner.run.continuity import Claimant
 from joiner.run.meters import Meters, Told
 from joiner.run.pausing import SILENT_S, Lead
 from joiner.run.progress import JoinProgress, Progress
-from joiner.run.transaction import Aborted, Fenced, SnapshotPlace
+from joiner.run.snapshot_log import SnapshotPlace
+from joiner.run.transaction import Aborted, Fenced
 from joiner.run.unit import Written
 from joiner.spark.application.plans import (
     Outcome,

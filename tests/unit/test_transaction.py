@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from joiner.run import transaction
-from joiner.run.progress import FORMAT_VERSION, Manifest, Progress, encode, manifest_key
+from joiner.run import snapshot_log, transaction
+from joiner.run.progress import FORMAT_VERSION, Manifest, Progress, decode_manifest, encode, manifest_key
+from joiner.run.snapshot_log import SnapshotPlace
 from joiner.run.state_log import StateLog
-from joiner.run.transaction import Aborted, SnapshotPlace, UnitTransactions, offsets_as_text, within
+from joiner.run.transaction import Aborted, UnitTransactions, offsets_as_text, within
 from joiner.run.unit import Outgoing
 from tests.unit.joiner_inputs import DATA, make_settings
 
@@ -138,3 +139,44 @@ def test_what_is_refused_for_another_reason_than_a_full_queue_ends_the_transacti
     with pytest.raises(Aborted, match="too large"):
         transactions(monkeypatch, producer).commit({"out": ([None] * 6, [b"x"] * 6)}, PROGRESS)
     assert "commit_transaction" not in producer.calls
+
+
+class Recorder(NarrowProducer):
+    """Keeps what each transaction wrote."""
+
+    def __init__(self) -> None:
+        super().__init__(100)
+        self.open: list[tuple[str, bytes | None]] = []
+        self.committed: list[list[tuple[str, bytes | None]]] = []
+
+    def produce(self, topic: str, *record: Any, on_delivery: Any) -> None:
+        super().produce(topic, *record, on_delivery=on_delivery)
+        value, key = record[:2]
+        self.open.append((key.decode(), value))
+
+    def commit_transaction(self, timeout_s: float) -> None:
+        super().commit_transaction(timeout_s)
+        self.committed.append(self.open)
+        self.open = []
+
+
+def test_a_large_snapshot_does_not_go_with_the_batch_and_each_transaction_of_it_is_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given a fixed time, it could not be written by a slow Kafka, and took the batch with it each time."""
+    monkeypatch.setattr(transaction, "SNAPSHOT_BYTES_MAX", 1000)
+    monkeypatch.setattr(snapshot_log, "CHUNK_BYTES_MAX", 400)
+    producer = Recorder()
+    owned = transactions(monkeypatch, producer)
+    place = owned.commit({}, PROGRESS, (b"x" * 2500, SnapshotPlace(4, [9, 9])))
+    assert place == SnapshotPlace(5, [9, 7])
+    first, *rest = producer.committed
+    assert [key for key, _ in first] == ["3/progress"], "the batch"
+    slot, _ = rest[0][0]
+    assert (slot, rest[0][0][1]) == (manifest_key(3, 1), None), "its old chunks are none of a snapshot any more"
+    assert [[key for key, _ in part][-1] for part in rest] == ["3/progress"] * len(rest)
+    chunks = [[value or b"" for key, value in part if key.split("/")[-1].isdigit()] for part in rest]
+    assert b"".join(chunk for part in chunks for chunk in part) == b"x" * 2500
+    assert all(sum(map(len, part)) <= 1000 for part in chunks)
+    assert rest[-1][-2][0] == manifest_key(3, 1), "the new manifest comes last"
+    assert decode_manifest(rest[-1][-2][1] or b"").chunks == 7

@@ -29,7 +29,8 @@ from joiner.run.pausing import SILENT_S, Lead, topics_to_pause
 from joiner.run.progress import Progress
 from joiner.run.recovery import unless_fenced
 from joiner.run.settings import ApplicationSettings, JoinerSettings
-from joiner.run.transaction import Aborted, Fenced, SnapshotPlace, UnitTransactions
+from joiner.run.snapshot_log import SnapshotPlace
+from joiner.run.transaction import Aborted, Fenced, UnitTransactions
 from joiner.run.unit import UnitStopped
 from joiner.spark.application.plans import Outcome, Plan, Turn, share_out, unpack
 
