@@ -31,6 +31,7 @@ from db_connector.letters import SOURCE, DeadLetters
 from db_connector.metrics import WriteTimes, tell
 from db_connector.points import UnrepresentableError, point_line
 from db_connector.progress import Journal, Progress, Seldom
+from db_connector.target import origin_of, target_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -384,7 +385,7 @@ class Service:
                 committed.partition,
                 committed.offset,
                 self._own.group,
-                _origin(committed.metadata),
+                origin_of(committed.metadata),
             )
         return OFFSET_BEGINNING
 
@@ -424,21 +425,6 @@ class Service:
         closing = threading.Thread(target=self._consumer.close, name="consumer-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
-
-
-def target_of(settings: DbConnectorSettings) -> str:
-    """What is written to, as the metadata of each committed offset says it.
-
-    Without the address: the same database may be reached under several.
-    """
-    return f"{SOURCE}: {settings.db_connector.measurement} in {settings.influxdb.org}/{settings.influxdb.bucket}"
-
-
-def _origin(metadata: str | None) -> str:
-    """Who has set an offset, for people."""
-    if metadata and metadata.startswith(f"{SOURCE}: "):
-        return f"was committed by {metadata} (where that still writes, give one of the two another group)"
-    return "was set by hand, by another tool or by a release before this one"
 
 
 def _consumer_config(settings: DbConnectorSettings) -> dict[str, Any]:

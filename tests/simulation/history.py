@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final
@@ -19,6 +19,7 @@ from joiner.run.progress import decode_manifest, manifest_key
 from joiner.run.settings import JoinerSettings
 from tests.simulation.feed import APPLICATION, Step, make_feed, make_settings
 from tests.simulation.memory_log import COMMITTED, Transaction
+from tests.simulation.outcome import Outcome
 from tests.simulation.stage import on_stage
 from tests.simulation.strangers import Strangers
 from tests.simulation.verdict import all_progress, judge, runs_in_order, stable_ends
@@ -49,32 +50,12 @@ _TRIED_AGAIN: Final = (
 _STATE: Final = f"{APPLICATION}.state"
 
 
-@dataclass
-class Outcome:
-    """What came of a seed. ``difference``: empty where all is right."""
-
-    seed: int
-    difference: str = ""
-    counts: Counter[str] = field(default_factory=Counter)
-    timeline: list[tuple[Any, ...]] = field(default_factory=list)
-
-    def text(self, lines: int = 400) -> str:
-        """The difference, and the end of the timeline before it."""
-        told = [_line(entry) for entry in self.timeline[-lines:]]
-        return "\n".join([f"seed {self.seed}", *told, f"seed {self.seed}: {self.difference}"])
-
-
 def play(seed: int) -> Outcome:
     """Play a seed."""
     history = _History(seed)
     with on_stage(history.world):
         history.world.play()
     return Outcome(seed, history.difference, history.world.counts, history.world.timeline)
-
-
-def _line(entry: tuple[Any, ...]) -> str:
-    step, clock_s, who, text, *arguments = entry
-    return f"{step:6} {clock_s:9.3f} s  {who:8} {text % tuple(arguments) if arguments else text}"
 
 
 @dataclass

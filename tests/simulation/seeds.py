@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
-from tests.simulation.history import Outcome, play
+from tests.simulation.history import play
+from tests.simulation.outcome import Outcome
 
 _CHUNK = 50
 

@@ -15,8 +15,9 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, TopicP
 from broker.metrics import Teller
 from broker.settings import MetricsSettings
 from broker.wire import encode
-from db_connector.service import KafkaFailureError, Results, Service, target_of
+from db_connector.service import KafkaFailureError, Results, Service
 from db_connector.settings import DbConnectorSettings
+from db_connector.target import target_of
 from db_connector.writer import Outcome
 from tests.unit.test_db_connector_contract import joined
 

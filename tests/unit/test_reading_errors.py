@@ -189,7 +189,7 @@ def test_a_silent_replay_looks_at_gaps_too(monkeypatch: pytest.MonkeyPatch) -> N
     asked: list[Any] = []
     monkeypatch.setattr(recovery, "read_range", read)
     monkeypatch.setattr(SecondReader, "check", lambda *given: asked.append(given))
-    readers: Any = SimpleNamespace(log=None)
+    readers: Any = SimpleNamespace(log=None, check=lambda: None)
     settings = make_settings()
     recovery._replay(settings, Unit(settings, 0, {DATA: 0}), {DATA: 8}, kept=readers)
     assert len(asked) == 1
@@ -201,7 +201,7 @@ def test_a_replay_of_what_was_just_removed_is_tried_again(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(recovery, "read_range", lambda *_given: iter([({}, {DATA: 8})]))
     monkeypatch.setattr(SecondReader, "check", removed)
-    readers: Any = SimpleNamespace(log=None)
+    readers: Any = SimpleNamespace(log=None, check=lambda: None)
     settings = make_settings()
     with pytest.raises(KafkaException, match="input was removed while it was replayed"):
         recovery._replay(settings, Unit(settings, 0, {DATA: 0}), {DATA: 8}, kept=readers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,8 +32,9 @@ def test_a_replay_that_settles_is_not_refused_for_room_that_pausing_had_made(mon
     with pytest.raises(UnitStopped, match="holds 20 records"):
         Unit(settings, 0, {"one": 0, "two": 0}).apply({"one": lefts}, {"one": 20, "two": 0})
     monkeypatch.setattr(recovery, "read_range", read_range)
-    unit, effects, readers = Unit(settings, 0, {"one": 0, "two": 0}), Effects(), type("Readers", (), {"log": None})
-    recovery._replay(settings, unit, ends, effects, readers)  # type: ignore[arg-type] # noqa: SLF001 - nothing is read
+    unit, effects = Unit(settings, 0, {"one": 0, "two": 0}), Effects()
+    readers: Any = SimpleNamespace(log=None, check=lambda: None)
+    recovery._replay(settings, unit, ends, effects, readers)  # noqa: SLF001 - what settling calls
     assert unit.offsets == ends
     assert len(effects.joined) == 20, "each with its equal"
 

@@ -1,0 +1,25 @@
+"""What db_connector writes to, as the metadata of the offsets that it commits says it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from db_connector.letters import SOURCE
+
+if TYPE_CHECKING:
+    from db_connector.settings import DbConnectorSettings
+
+
+def target_of(settings: DbConnectorSettings) -> str:
+    """What is written to, as the metadata of each committed offset says it.
+
+    Without the address: the same database may be reached under several.
+    """
+    return f"{SOURCE}: {settings.db_connector.measurement} in {settings.influxdb.org}/{settings.influxdb.bucket}"
+
+
+def origin_of(metadata: str | None) -> str:
+    """Who has set an offset, for people."""
+    if metadata and metadata.startswith(f"{SOURCE}: "):
+        return f"was committed by {metadata} (where that still writes, give one of the two another group)"
+    return "was set by hand, by another tool or by a release before this one"
