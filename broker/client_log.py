@@ -18,9 +18,7 @@ _QUIET_S: Final = 10.0
 _TOLD_S: Final = 60.0
 """So seldom an outage is told of: one of several brokers may come and go all the time."""
 
-_TRANSIENT: Final = frozenset(
-    {"FAIL", "ERROR", "REQTMOUT", "METADATA", "METADATAUPDATE", "ADDRS"}
-)
+_TRANSIENT: Final = frozenset({"FAIL", "ERROR", "REQTMOUT", "METADATA", "METADATAUPDATE", "ADDRS"})
 """What is tried again without end: the library's names for faults of a connection, of a request, of a look at the
 cluster."""
 
