@@ -19,6 +19,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -151,7 +152,8 @@ class Service:
         return Consumer(config, logger=_KAFKA_LOG)
 
     def _subscribe(self) -> None:
-        self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
+        lost = partial(self._lost, how="were lost to the group, which did not hear from here")
+        self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=lost)
 
     def _join_again(self, error: KafkaError) -> None:
         """After the group has fenced this member: by another of its name, or by itself.
@@ -389,7 +391,7 @@ class Service:
             )
         return OFFSET_BEGINNING
 
-    def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _lost(self, _: Consumer, partitions: list[TopicPartition], how: str = "go to another member") -> None:
         """Drop what is not acknowledged of these partitions: their next owner reads it again."""
         numbers = {partition.partition for partition in partitions}
         for number in numbers:
@@ -397,7 +399,7 @@ class Service:
                 state.pop(number, None)
         self._early = [message for message in self._early if message.partition() not in numbers]
         if numbers and not self._stop.is_set():
-            log.info("%s: partitions %s go to another member", self._topic, ", ".join(map(str, sorted(numbers))))
+            log.info("%s: partitions %s %s", self._topic, ", ".join(map(str, sorted(numbers))), how)
 
     def _lags(self) -> dict[int, int]:
         """Records that the database has not acknowledged, by partition, as far as the client knows the logs' ends."""

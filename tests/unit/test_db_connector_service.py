@@ -58,7 +58,8 @@ class _Consumer:
         self.once_back: dict[int, list[list[_Message]]] = {}
         """What comes once it was told to go back to an offset; what was on its way is thrown away."""
 
-    def subscribe(self, topics: list[str], on_assign: Callable[..., None], **_callbacks: object) -> None:
+    def subscribe(self, topics: list[str], on_assign: Callable[..., None], **callbacks: Callable[..., None]) -> None:
+        self.callbacks = callbacks
         on_assign(self, [TopicPartition(topics[0], 0)])
 
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
@@ -175,6 +176,19 @@ def test_what_was_read_and_what_the_database_has_is_counted(monkeypatch: pytest.
     assert found == [4, 2, 0, 2, 0], "the letter was not delivered, the writer says that its database is away"
     assert teller.registry.get_sample_value("lsb_db_connector_write_duration_seconds_count") == 1
     assert teller.unready() == "the database takes no points"
+
+
+def test_partitions_that_go_to_another_member_are_told_apart_from_those_that_the_group_took(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "db_connector")
+    service, consumer, _ = service_of(monkeypatch, threading.Event(), [])
+    service._subscribe()  # noqa: SLF001 - as it begins
+    for callback in ("on_revoke", "on_lost"):
+        consumer.callbacks[callback](consumer, [TopicPartition("machine.out", 0)])
+    given, lost = (record.getMessage() for record in caplog.records[-2:])
+    assert given.endswith("partitions 0 go to another member")
+    assert "partitions 0 were lost to the group" in lost
 
 
 BAD = KafkaError(KafkaError._BAD_MSG, "MessageSet at offset 2 failed CRC32C check")  # noqa: SLF001 - its public name
