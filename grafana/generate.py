@@ -120,14 +120,14 @@ def machine_data() -> dashboard.Dashboard:
         _drawn_points("Mechanical power (joined)", power, "watt", _drawn(POWER, "result", "power")),
     ):
         begun = begun.with_panel(panel)
-    rows = _points(INPUTS, ["left", "right", "id"]) + (
-        '  |> pivot(rowKey: ["_time"], columnKey: ["_field"], valueColumn: "_value")\n'
+    rows = _points(INPUTS, ["left", "right"]) + (
+        '  |> pivot(rowKey: ["_time", "join"], columnKey: ["_field"], valueColumn: "_value")\n'
         "  |> group()\n"
         '  |> sort(columns: ["_time"], desc: true)\n'
         "  |> limit(n: 200)\n"
-        '  |> keep(columns: ["_time", "id", "left", "right"])'
+        '  |> keep(columns: ["_time", "join", "left", "right"])'
     )
-    pairs = table.Panel().title("The pairs").description("The newest ones: join, unit and the two offsets.")
+    pairs = table.Panel().title("The pairs").description("The newest ones, and the join that found them.")
     return begun.with_panel(pairs.datasource(_INFLUXDB).span(_WHOLE).height(_TALL).with_target(_Flux(rows)))
 
 
