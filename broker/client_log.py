@@ -18,11 +18,12 @@ _QUIET_S: Final = 10.0
 _TOLD_S: Final = 60.0
 """So seldom an outage is told of: one of several brokers may come and go all the time."""
 
-_TRANSIENT: Final = frozenset(
-    {"FAIL", "ERROR", "REQTMOUT", "METADATA", "METADATAUPDATE", "GETPID", "COORDQUERY", "ADDRS"}
-)
+_TRANSIENT: Final = frozenset({"FAIL", "ERROR", "REQTMOUT", "METADATA", "METADATAUPDATE", "ADDRS"})
 """What is tried again without end: the library's names for faults of a connection, of a request, of a look at the
 cluster."""
+
+_PATIENCE: Final = frozenset({"GETPID", "COORDQUERY"})
+"""Asked again without end, also of a Kafka that answers that it has only just begun: an outage has other lines, too."""
 
 _CONSEQUENCES: Final = frozenset({"SESSTMOUT"})
 """What an outage brings about; without one it says something else: that this process hung."""
@@ -64,6 +65,8 @@ class _Sparing(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         arguments = record.args if isinstance(record.args, tuple) else ()
         kind = arguments[0] if arguments else record.msg
+        if kind in _PATIENCE:
+            return self._hush(record)
         if kind in _TRANSIENT or (kind in _CONSEQUENCES and self._away_since_s is not None):
             return self._pass_outage(record, str(arguments[-1]) if arguments else str(record.msg))
         now_s = time.monotonic()
@@ -79,9 +82,12 @@ class _Sparing(logging.Filter):
         if begins:
             self._away_since_s, self._is_told = now_s, now_s - self._told_s >= _TOLD_S
         if not begins or not self._is_told:
-            record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
-            return self._log.isEnabledFor(logging.DEBUG)
+            return self._hush(record)
         self._told_s = now_s
         record.levelno, record.levelname = logging.WARNING, logging.getLevelName(logging.WARNING)
         record.msg, record.args = "Kafka cannot be reached, trying again: %s", (_THREAD.sub("", text),)
         return True
+
+    def _hush(self, record: logging.LogRecord) -> bool:
+        record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
+        return self._log.isEnabledFor(logging.DEBUG)

@@ -298,6 +298,11 @@ def pair_id(join: str, unit: int, left_seq: int, right_seq: int) -> str:
     return f"{join}:{unit}:{left_seq}:{right_seq}"
 
 
+def join_of(identity: str) -> str:
+    """The join in a pair's id; joins that share a result topic differ in it, also those of different applications."""
+    return identity.partition(":")[0]
+
+
 def reject(
     value: bytes | None,
     reason: str,

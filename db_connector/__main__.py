@@ -20,7 +20,7 @@ from broker.metrics import Teller
 from broker.producer import DeliveryError
 from broker.settings import SettingsError, load_settings
 from broker.topics import TopicError, data_topic_specs, wait_for_topics
-from db_connector.database import InfluxDatabase, MisconfiguredError, WriteError
+from db_connector.database import InfluxDatabase
 from db_connector.letters import DeadLetters
 from db_connector.progress import Journal
 from db_connector.service import KafkaFailureError, Service
@@ -43,9 +43,6 @@ Ctrl-C or SIGTERM ends it within 5 s; what the database has not acknowledged is 
 Start it several times to share the partitions. Settings: docs/db_connector.md.
 exit status: 0 ended by a signal, 1 cannot go on, 2 wrong usage or settings
 """
-
-_NOTHING: Final = b"# nothing\n"
-"""A comment in line protocol."""
 
 log = logging.getLogger("db_connector")
 
@@ -100,11 +97,7 @@ def _serve(settings: DbConnectorSettings, stop: threading.Event, journal: Journa
         return stop.is_set()
 
     try:
-        needed = {settings.topics.out, settings.topics.rejected}
-        specs = [spec for spec in data_topic_specs(settings.topics) if spec.name in needed]
-        client_log = client_logger("db_connector.librdkafka")
-        if wait_for_topics(settings.kafka, specs, is_over, log, client_log) is None:
-            return 0
+        # Before Kafka is waited for: it asks at once whether the database takes points.
         writer: WriterThread[Results] = WriterThread(
             Writer(
                 database,
@@ -113,7 +106,11 @@ def _serve(settings: DbConnectorSettings, stop: threading.Event, journal: Journa
                 wait=stop.wait,
             )
         )
-        threading.Thread(target=_try_login, args=(settings,), name="login", daemon=True).start()
+        needed = {settings.topics.out, settings.topics.rejected}
+        specs = [spec for spec in data_topic_specs(settings.topics) if spec.name in needed]
+        client_log = client_logger("db_connector.librdkafka")
+        if wait_for_topics(settings.kafka, specs, is_over, log, client_log) is None:
+            return 0
         letters = DeadLetters(settings.kafka, settings.topics.rejected)
         service = Service(settings, writer, letters, stop, journal, teller)
         log.info(
@@ -131,22 +128,6 @@ def _serve(settings: DbConnectorSettings, stop: threading.Event, journal: Journa
         log.error("Kafka: %s", error.args[0].str())  # noqa: TRY400 - as above
         return 1
     return 0
-
-
-def _try_login(settings: DbConnectorSettings) -> None:
-    """Tell of a wrong token or bucket at once, and not when the first results come.
-
-    Aside, over a connection of its own: a database that hangs must keep nobody waiting.
-    """
-    database = InfluxDatabase(settings.influxdb, settings.db_connector)
-    try:
-        database.write(_NOTHING)
-    except MisconfiguredError as error:
-        log.error("InfluxDB will take no points: %s", error)  # noqa: TRY400 - the message says it all
-    except WriteError as error:
-        log.debug("InfluxDB was asked to write nothing: %s", error)
-    finally:
-        database.close()
 
 
 if __name__ == "__main__":

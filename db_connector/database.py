@@ -117,7 +117,10 @@ class InfluxDatabase:
         except ApiException as error:
             raise _meaning(error, self._bucket, self._url) from error
         except (HTTPError, OSError, UnicodeDecodeError) as error:
-            raise UnavailableError(f"{type(error).__name__}: {error}"[:_REASON_LENGTH_MAX]) from error
+            reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH_MAX]
+            raise UnavailableError(
+                f"no answer from {self._url} ({reason}); is InfluxDB running there, and is influxdb.url right?"
+            ) from error
         status = self._client.api_client.last_response.status
         if status != _WRITTEN:
             # Some other server may say 200 to anything; taking that for an acknowledgement would lose points.

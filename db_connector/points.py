@@ -17,9 +17,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, point_time
+from broker.wire import join_of
 
 if TYPE_CHECKING:
     import msgspec
+
+FORM: Final = 2
+"""Which tags and fields a point has; changed with them, so that all points are written anew (`db_connector.target`)."""
 
 LINE_BYTES_MAX: Final = 256 * 1024
 """Longest line that is sent. InfluxDB takes keys of 64 kB, bodies of 25 MB; an honest line has 150 bytes."""
@@ -28,7 +32,6 @@ _TIME_LENGTH_MAX: Final = 32
 """Characters in the longest text of a mean time in range: 20 digits, a point and 10 decimals."""
 
 _TAG_ESCAPES: Final = str.maketrans({",": "\\,", "=": "\\=", " ": "\\ "})
-_FIELD_ESCAPES: Final = str.maketrans({'"': '\\"', "\\": "\\\\"})
 
 # An odd number of backslashes before a space: the server's line scanner takes the space for the end of the
 # tags, from then on counts quotes, and may join the line with the next one.
@@ -62,18 +65,19 @@ class Pair(Protocol):
 def point_line(pair: Pair, measurement: str, unit: str) -> bytes:
     """The line of ``pair``, without a newline at its end.
 
-    ``measurement[,half=1],quantity=…,thing=…[,tie=…] result=…,id="…" time``, or ``left=…,right=…`` in the
-    place of ``result``. Tags are in the order of their names, in which the database stores them. ``unit``
-    is that of the pair's ``phenomenonTime``; the line's time is in whole nanoseconds, rounded down. Raises
-    `UnrepresentableError`.
+    ``measurement[,half=1],join=…,quantity=…,thing=…[,tie=…] result=… time``, or ``left=…,right=…`` in the place of
+    ``result``. Only numbers are fields: a text among them would break every query that aggregates. Tags are in the
+    order of their names, in which the database stores them. ``unit`` is that of the pair's ``phenomenonTime``; the
+    line's time is in whole nanoseconds, rounded down. Raises `UnrepresentableError`.
     """
     time = pair.phenomenonTime
     # bytes() of an int would be as many zeros.
     time_ns, half = _time(b"%d" % time if isinstance(time, int) else bytes(time), unit)
     line = (
-        f"{measurement}{',half=1' if half else ''},quantity={tag_text(pair.quantity, 'quantity')}"
+        f"{measurement}{',half=1' if half else ''},join={tag_text(join_of(pair.id), 'join')}"
+        f",quantity={tag_text(pair.quantity, 'quantity')}"
         f",thing={tag_text(pair.thing, 'thing')}{',tie=' + tag_text(pair.tie, 'tie') if pair.tie else ''}"
-        f' {_values(pair.result)},id="{_field_text(pair.id)}" {time_ns}'
+        f" {_values(pair.result)} {time_ns}"
     )
     encoded = line.encode()
     if len(encoded) > LINE_BYTES_MAX:
@@ -105,11 +109,6 @@ def _unsayable(value: str) -> str:
     if (value + _KEY_END).find(_KEY_END) < len(value):
         return f"has {_KEY_END} or ends in its beginning"
     return ""
-
-
-def _field_text(value: str) -> str:
-    # translate() costs half a microsecond, and an honest pair id has nothing to escape.
-    return value.translate(_FIELD_ESCAPES) if '"' in value or "\\" in value else value
 
 
 def _time(text: bytes, unit: str) -> tuple[int, bool]:

@@ -19,6 +19,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -27,6 +28,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from broker.client_log import answered, client_logger
 from broker.metrics import Teller
 from broker.wire import decode_joined
+from db_connector.lag import Lag
 from db_connector.letters import SOURCE, DeadLetters
 from db_connector.metrics import WriteTimes, tell
 from db_connector.points import UnrepresentableError, point_line
@@ -128,7 +130,7 @@ class Service:
         self.progress = Progress()
         self._teller = teller or Teller(settings.metrics)
         self._write_times = WriteTimes(self._teller)
-        self._lags_seen: dict[int, int] = {}
+        self._lag, self._lags_seen = Lag(self._topic), dict[int, int]()
         tell(self._teller, self.progress, writer, lambda: self._lags_seen)
 
     def run(self) -> None:
@@ -151,7 +153,8 @@ class Service:
         return Consumer(config, logger=_KAFKA_LOG)
 
     def _subscribe(self) -> None:
-        self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=self._lost)
+        lost = partial(self._lost, how="were lost to the group, which did not hear from here")
+        self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._lost, on_lost=lost)
 
     def _join_again(self, error: KafkaError) -> None:
         """After the group has fenced this member: by another of its name, or by itself.
@@ -169,6 +172,7 @@ class Service:
         log.warning("the group knows another member as instance %r; joining anew", self._own.instance)
         self._close()
         # What is on its way to the database is written, and not acknowledged: it is read again.
+        self._lag.drop(tuple(self._epochs))
         for state in (self._epochs, self._acknowledged, self._sent, self._next, self._again, self._early):
             state.clear()
         self._commits_open, self._paused = 0, False
@@ -365,6 +369,7 @@ class Service:
         begins = [TopicPartition(self._topic, p.partition, self._begin(p)) for p in known]
         consumer.incremental_assign(begins)
         self._next.update({begin.partition: begin.offset for begin in begins})
+        self._lag.begin(begins)
         if self._paused:
             consumer.pause(begins)
         starts = ", ".join(f"{p.partition} from {p.offset if p.offset >= 0 else 'the beginning'}" for p in begins)
@@ -389,23 +394,19 @@ class Service:
             )
         return OFFSET_BEGINNING
 
-    def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _lost(self, _: Consumer, partitions: list[TopicPartition], how: str = "go to another member") -> None:
         """Drop what is not acknowledged of these partitions: their next owner reads it again."""
         numbers = {partition.partition for partition in partitions}
+        self._lag.drop(numbers)
         for number in numbers:
             for state in (self._epochs, self._acknowledged, self._sent, self._next, self._again):
                 state.pop(number, None)
         self._early = [message for message in self._early if message.partition() not in numbers]
         if numbers and not self._stop.is_set():
-            log.info("%s: partitions %s go to another member", self._topic, ", ".join(map(str, sorted(numbers))))
+            log.info("%s: partitions %s %s", self._topic, ", ".join(map(str, sorted(numbers))), how)
 
     def _lags(self) -> dict[int, int]:
-        """Records that the database has not acknowledged, by partition, as far as the client knows the logs' ends."""
-        lags: dict[int, int] = {}
-        for partition, offset in self._acknowledged.items():
-            _low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
-            lags[partition] = max(0, high - offset)
-        return lags
+        return self._lag.of(self._consumer, self._acknowledged, paused=self._paused)
 
     def _why_unready(self) -> str:
         return "the database takes no points" if self._writer.writer.is_away else ""

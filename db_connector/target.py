@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from db_connector.letters import SOURCE
+from db_connector.points import FORM
 
 if TYPE_CHECKING:
     from db_connector.settings import DbConnectorSettings
@@ -13,9 +14,11 @@ if TYPE_CHECKING:
 def target_of(settings: DbConnectorSettings) -> str:
     """What is written to, as the metadata of each committed offset says it.
 
-    Without the address: the same database may be reached under several.
+    Without the address: the same database may be reached under several. With the form of the points: those that a
+    release of another form has written are not the ones of this release.
     """
-    return f"{SOURCE}: {settings.db_connector.measurement} in {settings.influxdb.org}/{settings.influxdb.bucket}"
+    own, influxdb = settings.db_connector, settings.influxdb
+    return f"{SOURCE}: {own.measurement} in {influxdb.org}/{influxdb.bucket}, points of form {FORM}"
 
 
 def origin_of(metadata: str | None) -> str:

@@ -18,12 +18,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from db_connector.database import MisconfiguredError, RefusedError, TooLargeError, UnavailableError
+from db_connector.database import MisconfiguredError, RefusedError, TooLargeError, UnavailableError, WriteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from db_connector.database import Database
+
+NO_POINTS: Final = b"# nothing\n"
+"""A comment of line protocol: InfluxDB checks who asks and whether there is the bucket, and writes nothing."""
 
 REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of one request before compression. InfluxDB 1.8 takes 25 MB; beyond, it resets the connection."""
@@ -74,6 +77,9 @@ class Writer:
         """Requests that the database has not answered, or not as a database does."""
         self.is_away = False
         """Whether the last one was such."""
+        self._backoff_s = backoff_min_s
+        self._away_since: float | None = None
+        self._said: float | None = None
 
     def write(self, lines: Sequence[bytes]) -> list[Refusal]:
         """Write ``lines``; returns the refused ones by index once all others are acknowledged.
@@ -87,7 +93,7 @@ class Writer:
             try:
                 self._until_answered(b"\n".join(lines[low:high]), high - low)
             except (RefusedError, TooLargeError) as error:
-                self.is_away = False
+                self._answered()
                 if high - low == 1 or _refuses_all(error, high - low):
                     reason = str(error)
                     if high - low > 1:
@@ -98,39 +104,59 @@ class Writer:
                     pending += [(middle, high), (low, middle)]
         return refusals
 
+    def ask(self) -> float | None:
+        """Ask whether the database takes points, by a write of none; what is wrong is told as it is of a write.
+
+        Returns None once it has answered, else the seconds after which to ask again.
+        """
+        try:
+            self._database.write(NO_POINTS)
+        except (UnavailableError, MisconfiguredError) as error:
+            return self._failed(error)
+        except WriteError:
+            pass  # an answer, which blames the points: it read them
+        self._answered()
+        return None
+
     def _until_answered(self, body: bytes, points: int) -> None:
-        backoff_s = self._backoff_min_s
-        away_since = said = None
         while True:
             try:
                 self._database.write(body)
             except (UnavailableError, MisconfiguredError, TooLargeError) as error:
                 if isinstance(error, TooLargeError) and (error.is_own or points > 1):
                     raise
-                self.failures, self.is_away = self.failures + 1, True
-                now = self._clock()
-                away_since = now if away_since is None else away_since
-                wait_s = backoff_s
-                if isinstance(error, UnavailableError) and error.retry_after_s is not None:
-                    wait_s = min(max(backoff_s, error.retry_after_s), _RETRY_AFTER_MAX_S)
-                if said is None or now - said >= _SAY_AGAIN_S:
-                    level = logging.WARNING if isinstance(error, UnavailableError) else logging.ERROR
-                    log.log(
-                        level,
-                        "InfluxDB takes no points for %.0f s, nothing is lost, next attempt in %.1f s: %s",
-                        now - away_since,
-                        wait_s,
-                        error,
-                    )
-                    said = now
-                if self._wait(wait_s):
+                if self._wait(self._failed(error)):
                     raise StoppedError from error
-                backoff_s = min(backoff_s * 2, self._backoff_max_s)
             else:
-                self.is_away = False
-                if away_since is not None:
-                    log.info("InfluxDB takes points again, after %.1f s", self._clock() - away_since)
+                self._answered()
                 return
+
+    def _failed(self, error: WriteError) -> float:
+        """Note and tell that the database takes nothing; returns the seconds to wait."""
+        now = self._clock()
+        if self._away_since is None:
+            self._away_since, self._said = now, None
+        self.failures, self.is_away = self.failures + 1, True
+        wait_s = self._backoff_s
+        if isinstance(error, UnavailableError) and error.retry_after_s is not None:
+            wait_s = min(max(wait_s, error.retry_after_s), _RETRY_AFTER_MAX_S)
+        if self._said is None or now - self._said >= _SAY_AGAIN_S:
+            level = logging.WARNING if isinstance(error, UnavailableError) else logging.ERROR
+            log.log(
+                level,
+                "InfluxDB takes no points for %.0f s, nothing is lost, next attempt in %.1f s: %s",
+                now - self._away_since,
+                wait_s,
+                error,
+            )
+            self._said = now
+        self._backoff_s = min(self._backoff_s * 2, self._backoff_max_s)
+        return wait_s
+
+    def _answered(self) -> None:
+        if self._away_since is not None:
+            log.info("InfluxDB takes points again, after %.1f s", self._clock() - self._away_since)
+        self.is_away, self._away_since, self._backoff_s = False, None, self._backoff_min_s
 
 
 def _requests(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
@@ -178,8 +204,9 @@ class Outcome(Generic[Batch]):
 class WriterThread(Generic[Batch]):
     """A `Writer` in a thread of its own, so that Kafka is served while the database is slow or away.
 
-    Outcomes come in the order of the batches. The thread is a daemon: a request that hangs does not keep the
-    process from ending.
+    Outcomes come in the order of the batches. Until the first point, it asks whether the database takes any, so
+    that a wrong address or token is told also where there is nothing to write; a point does not wait for that. The
+    thread is a daemon: a request that hangs does not keep the process from ending.
     """
 
     def __init__(self, writer: Writer) -> None:
@@ -208,8 +235,19 @@ class WriterThread(Generic[Batch]):
         return outcome
 
     def _run(self) -> None:
+        ask_in_s: float | None = 0.0
         while True:
-            batch = self._batches.get()
+            try:
+                batch = self._batches.get(timeout=ask_in_s)
+            except queue.Empty:
+                try:
+                    ask_in_s = self.writer.ask()
+                except BaseException as error:  # noqa: BLE001 - as below
+                    self._outcomes.put(error)
+                    ask_in_s = None
+                continue
+            if batch.lines:
+                ask_in_s = None  # from here on, the writes themselves show it
             began_s = time.monotonic()
             try:
                 refusals = self.writer.write(batch.lines)

@@ -25,7 +25,8 @@ class Services:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
-        self._environment = {**os.environ, **environment}
+        # A person looks at these logs, and is shown their end where something fails.
+        self._environment = {"LSB_LOG": "text", **os.environ, **environment}
         self._children: dict[str, Child] = {}
         folder.mkdir(parents=True, exist_ok=True)
 

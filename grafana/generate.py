@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -16,14 +15,12 @@ from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.variants import Dataquery
 from grafana_foundation_sdk.models import common
-from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefresh
+from grafana_foundation_sdk.models.dashboard import DataSourceRef, DynamicConfigValue, VariableOption, VariableRefresh
 
 FOLDER: Final = Path(__file__).parent / "dashboards"
 BUCKET: Final = "lsb"
 MEASUREMENT: Final = "joined"
-INPUTS: Final = "speedAndTorque"
-"""The output of the join that keeps both values; `POWER` that of the other one: `broker/compose/lsb.toml`."""
-POWER: Final = "mechPower_C11"
+TABLE_ROWS: Final = 200
 
 _PROMETHEUS: Final = DataSourceRef(type_val="prometheus", uid="prometheus")
 _INFLUXDB: Final = DataSourceRef(type_val="influxdb", uid="influxdb")
@@ -48,23 +45,44 @@ class _Flux(Dataquery, Builder[Dataquery]):
         return {"refId": "A", "datasource": _INFLUXDB.to_json(), "query": self._query}
 
 
-def _points(quantity: str, fields: Sequence[str]) -> str:
-    wanted = " or ".join(f'r._field == "{field}"' for field in fields)
+def _points(quantities: str) -> str:
+    """Points of the machine that one chooses; those of a release before the tag ``join`` are left out."""
     return (
         f'from(bucket: "{BUCKET}")\n'
         "  |> range(start: v.timeRangeStart, stop: v.timeRangeStop)\n"
-        f'  |> filter(fn: (r) => r._measurement == "{MEASUREMENT}" and r.quantity == "{quantity}")\n'
-        f'  |> filter(fn: (r) => r.thing == "${{thing}}" and ({wanted}))\n'
+        f'  |> filter(fn: (r) => r._measurement == "{MEASUREMENT}" and r.thing == "${{thing}}" and exists r.join)\n'
+        f"  |> filter(fn: (r) => r.quantity {quantities})\n"
     )
 
 
-def _drawn(quantity: str, field: str, name: str) -> str:
-    """One line; its table has no tags, so that pairs with a tie or half a nanosecond are on the same line."""
+def _thinned() -> str:
+    """A line each for mean, lowest and highest of an interval of the picture, by join and field.
+
+    Their tables have no further tags, so that pairs with a tie or half a nanosecond are on the same line.
+    """
+    kinds = (("mean", "mean"), ("lowest", "min"), ("highest", "max"))
+    thinned = ",\n".join(
+        f"  points |> aggregateWindow(every: v.windowPeriod, fn: {function}, createEmpty: false)"
+        f' |> map(fn: (r) => ({{_time: r._time, _value: r._value, _field: r.join + " " + r._field + " {name}"}}))'
+        for name, function in kinds
+    )
     return (
-        _points(quantity, [field])
-        + '  |> group()\n  |> sort(columns: ["_time"])\n'
-        + f'  |> map(fn: (r) => ({{_time: r._time, _value: r._value, _field: "{name}"}}))\n'
-        + '  |> group(columns: ["_field"])'
+        "points = " + _points('== "${quantity}"') + '  |> group(columns: ["join", "_field"])\n'
+        f"union(tables: [\n{thinned},\n])\n"
+        '  |> group(columns: ["_field"])\n'
+        '  |> sort(columns: ["_time"])'
+    )
+
+
+def _newest() -> str:
+    """A row for each of the newest pairs: a result, or both values."""
+    return _points("=~ /^${quantity:regex}$/") + (
+        f"  |> tail(n: {TABLE_ROWS})\n"
+        '  |> pivot(rowKey: ["_time"], columnKey: ["_field"], valueColumn: "_value")\n'
+        "  |> group()\n"
+        '  |> sort(columns: ["_time"], desc: true)\n'
+        f"  |> limit(n: {TABLE_ROWS})\n"
+        '  |> drop(columns: ["_start", "_stop", "_measurement", "thing"])'
     )
 
 
@@ -88,11 +106,23 @@ def _number(title: str, what: str, unit: str, expression: str) -> stat.Panel:
     return panel.span(_SIXTH).height(_LOW).with_target(_asked(expression, title))
 
 
-def _drawn_points(title: str, what: str, unit: str, query: str, width: int = _WHOLE) -> timeseries.Panel:
-    panel = timeseries.Panel().title(title).description(what).datasource(_INFLUXDB).unit(unit)
-    panel = panel.span(width).height(_TALL).line_width(1).point_size(5).fill_opacity(0)
-    # Each point is one pair.
-    return panel.show_points(common.VisibilityMode.ALWAYS).with_target(_Flux(query))
+def _drawn_points(title: str, what: str, query: str) -> timeseries.Panel:
+    panel = timeseries.Panel().title(title).description(what).datasource(_INFLUXDB)
+    panel = panel.span(_WHOLE).height(_TALL).line_width(1).fill_opacity(0).show_points(common.VisibilityMode.AUTO)
+    dotted = DynamicConfigValue("custom.lineStyle", {"fill": "dot", "dash": [1, 4]})
+    return panel.override_by_regexp("/ (lowest|highest)$/", [dotted]).with_target(_Flux(query))
+
+
+def _chosen(name: str, label: str, tag: str, where: str = "") -> dashboard.QueryVariable:
+    """A variable with the values that a tag has in the picture's time, read as InfluxDB's own `tagValues` does."""
+    query = (
+        f'from(bucket: "{BUCKET}")\n'
+        "  |> range(start: v.timeRangeStart, stop: v.timeRangeStop)\n"
+        f'  |> filter(fn: (r) => r._measurement == "{MEASUREMENT}"{where})\n'
+        f'  |> keep(columns: ["{tag}"])\n  |> group()\n  |> distinct(column: "{tag}")'
+    )
+    variable = dashboard.QueryVariable(name).label(label).datasource(_INFLUXDB)
+    return variable.query({"query": query, "refId": name}).refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
 
 
 def _begun(title: str, uid: str, what: str) -> dashboard.Dashboard:
@@ -101,34 +131,19 @@ def _begun(title: str, uid: str, what: str) -> dashboard.Dashboard:
 
 
 def machine_data() -> dashboard.Dashboard:
-    """Both inputs and what was joined of them, for a machine that one chooses."""
-    begun = _begun("Machine data", "lsb-machine", "Torque, speed, and the power joined of them: a point a pair.")
-    machines = f'import "influxdata/influxdb/v1"\nv1.tagValues(bucket: "{BUCKET}", tag: "thing", start: -30d)'
-    begun = begun.with_variable(
-        dashboard.QueryVariable("thing")
-        .label("Machine")
-        .datasource(_INFLUXDB)
-        .query({"query": machines, "refId": "thing"})
-        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+    """What was joined of a machine, whatever the settings call it: a picture for each quantity."""
+    begun = _begun("Machine data", "lsb-machine", "What was joined: a picture for each quantity of a machine.")
+    begun = begun.with_variable(_chosen("thing", "Machine", "thing"))
+    quantities = _chosen("quantity", "Quantity", "quantity", ' and r.thing == "${thing}"').multi(True).include_all(True)  # noqa: FBT003 - the library's
+    begun = begun.with_variable(quantities.current(VariableOption(text=["All"], value=["$__all"])))
+    drawn = _drawn_points(
+        "$quantity",
+        "Mean, lowest and highest of each interval of the picture; nearer, each point is a pair.",
+        _thinned(),
     )
-    speed = "Speed of each pair, at the mean of the two times."
-    torque = "Torque of each pair, at the mean of the two times."
-    power = "What the joining function made of each pair, at the mean of the two times."
-    for panel in (
-        _drawn_points("Speed (left)", speed, "rotrpm", _drawn(INPUTS, "left", "speed"), _HALF),
-        _drawn_points("Torque (right)", torque, "none", _drawn(INPUTS, "right", "torque"), _HALF),
-        _drawn_points("Mechanical power (joined)", power, "watt", _drawn(POWER, "result", "power")),
-    ):
-        begun = begun.with_panel(panel)
-    rows = _points(INPUTS, ["left", "right", "id"]) + (
-        '  |> pivot(rowKey: ["_time"], columnKey: ["_field"], valueColumn: "_value")\n'
-        "  |> group()\n"
-        '  |> sort(columns: ["_time"], desc: true)\n'
-        "  |> limit(n: 200)\n"
-        '  |> keep(columns: ["_time", "id", "left", "right"])'
-    )
-    pairs = table.Panel().title("The pairs").description("The newest ones: join, unit and the two offsets.")
-    return begun.with_panel(pairs.datasource(_INFLUXDB).span(_WHOLE).height(_TALL).with_target(_Flux(rows)))
+    pairs = table.Panel().title("The pairs").description(f"The newest {TABLE_ROWS}, and the join that found them.")
+    pairs = pairs.datasource(_INFLUXDB).span(_WHOLE).height(_TALL).with_target(_Flux(_newest()))
+    return begun.with_panel(drawn.repeat("quantity").repeat_direction("v")).with_panel(pairs)
 
 
 def join_operation() -> dashboard.Dashboard:

@@ -185,7 +185,8 @@ def _verify(options: argparse.Namespace) -> int:
         if options.influx:
             outputs = [join.output for join in settings.join]
             measurement = settings.db_connector.measurement
-            further.append(PointsCheck(read_points(settings.influxdb, measurement, outputs, options.timeout)))
+            points = read_points(settings.influxdb, measurement, outputs, options.timeout)
+            further.append(PointsCheck(points, [join.name for join in settings.join]))
         findings = verify(settings, evidence, further=further, examples_max=options.examples)
     print(render_findings(findings))
     if options.json is not None:

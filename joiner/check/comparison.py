@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from broker.wire import Rejected, decode_rejected, pair_id
+from broker.wire import Rejected, decode_rejected, join_of, pair_id
 from joiner.check.pairs import FoundJoined, FoundRecord, altered_fields, altered_record
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def compare_results(
     seen: dict[str, dict[int, str]] = {name: {} for name in wanted}
     for message in messages:
         identity, found, fault = _decode_result(message)
-        name = identity.partition(":")[0]
+        name = join_of(identity)
         if not identity:
             findings.differ("unexpected", RESULTS, "", f"{message.place}: {fault}")
             continue
@@ -272,7 +272,7 @@ def compare_rest(outputs: Outputs, findings: Findings) -> None:
     for what, told in outputs.told.items():
         for identity, messages in told.items():
             text = f"{identity} at {messages[0].place}: no such record was to be told"
-            findings.differ("unexpected", what, identity.partition(":")[0], text, len(messages))
+            findings.differ("unexpected", what, join_of(identity), text, len(messages))
     for identity, letters in outputs.rejected.items():
         message, letter = letters[0]
         text = f"{identity} at {message.place}: nothing was to be rejected there (its reason: {letter.reason})"

@@ -46,6 +46,8 @@ class TopicWatch:
             self._asked = self._admin.describe_topics(TopicCollection(list(self._known)), request_timeout=_ANSWER_S)
 
     def _judge(self, answers: Mapping[str, Any]) -> None:
+        # What the library says of a connection waits in its client until that is asked; at the end it would be news.
+        self._admin.poll(0)
         absent = {topic for topic, answer in answers.items() if _is_unknown(answer)}
         # Told twice in a row: a broker that has just started may not know every topic yet.
         changes: list[str | None] = [_gone(topic) for topic in sorted(absent & self._absent)]

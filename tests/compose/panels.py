@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 DASHBOARDS: Final = Path(__file__).parents[2] / "grafana/dashboards"
 _THING: Final = "R0815"
+_QUANTITY: Final = "mechPower_C11"
 
 
 class Panel(NamedTuple):
@@ -50,12 +52,32 @@ def ask_prometheus(url: str, expression: str) -> list[dict[str, Any]]:
     return [one for one in found if one["value"][1] != "NaN"]
 
 
-def ask_influxdb(url: str, query: str, thing: str = _THING) -> list[dict[str, str]]:
-    """The rows that a query in Flux gives; Grafana's variables are a machine and the last day."""
-    for name, value in (("${thing}", thing), ("v.timeRangeStart", "-1d"), ("v.timeRangeStop", "1d")):
+def ask_influxdb(
+    url: str,
+    query: str,
+    thing: str = _THING,
+    quantity: str = _QUANTITY,
+    *,
+    bucket: str = "lsb",
+    span: tuple[str, str] = ("-1d", "1d"),
+    period: str = "1s",
+) -> list[dict[str, str]]:
+    """The rows that a query in Flux gives; Grafana's variables are given: machine, quantity, time."""
+    for name, value in (
+        ("${thing}", thing),
+        ("${quantity}", quantity),
+        ("${quantity:regex}", re.sub(r"[\\^$*+?.()|[\]{}/]", r"\\\g<0>", quantity)),
+        ("v.timeRangeStart", span[0]),
+        ("v.timeRangeStop", span[1]),
+        ("v.windowPeriod", period),
+        ('bucket: "lsb"', f'bucket: "{bucket}"'),
+    ):
         query = query.replace(name, value)
+    assert "${" not in query
     headers = {"Content-Type": "application/vnd.flux", "Accept": "application/csv"}
     request = urllib.request.Request(f"{url}/api/v2/query?org=lsb", query.encode(), headers)
     with urllib.request.urlopen(request, timeout=20) as answer:
         text = answer.read().decode()
-    return list(csv.DictReader(io.StringIO(text)))
+    # Tables of other columns follow an empty line; 1.8 puts annotations before each.
+    tables = re.sub(r"(?m)^#.*\r\n", "", text).split("\r\n\r\n")
+    return [row for table in tables for row in csv.DictReader(io.StringIO(table))]

@@ -15,7 +15,14 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.damaged_log import DamagedLog
-from tests.integration.db_connector_pipeline import Pipeline, ask_influx, db_connector_pipeline, pairs_of, values_of
+from tests.integration.db_connector_pipeline import (
+    PARTITIONS,
+    Pipeline,
+    ask_influx,
+    db_connector_pipeline,
+    pairs_of,
+    values_of,
+)
 from tests.integration.services import kill, wait_until
 from tests.unit.test_db_connector_contract import joined
 
@@ -58,6 +65,25 @@ def test_nothing_is_missing_after_the_database_was_away(pipeline: Pipeline) -> N
     pipeline.door.shut()
     pipeline.produce(values_of(pairs[2_000:]))
     pipeline.wait_until_told("takes no points")
+    pipeline.door.open()
+    pipeline.wait_until_drained()
+    pipeline.stop(process)
+    assert "takes points again" in pipeline.log()
+    assert pipeline.points() == pipeline.points_for(pairs)
+
+
+def test_a_database_that_is_not_there_is_told_at_the_start_and_what_waits_for_it_is_lag(pipeline: Pipeline) -> None:
+    pipeline.door.shut()
+    process = pipeline.start()
+    address = f"http://127.0.0.1:{pipeline.door.port}"
+    pipeline.wait_until_told(
+        f"InfluxDB takes no points for 0 s, nothing is lost, next attempt in 0.2 s: no answer from {address}"
+    )
+    assert "is influxdb.url right?" in pipeline.log()
+    pairs = pairs_of(4_000, seed=24)
+    pipeline.produce(values_of(pairs))
+    # 5 partitions, with a marker each; at most 2 batches of 500 were read.
+    pipeline.wait_until_told(f"0 points, 0/s, 0 dead letters, lag {4_000 + PARTITIONS} records")
     pipeline.door.open()
     pipeline.wait_until_drained()
     pipeline.stop(process)

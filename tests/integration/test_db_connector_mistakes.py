@@ -5,6 +5,7 @@ Each ends with every point in the database, or with a message and the dead lette
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from db_connector.points import point_line
 from tests.integration.db_connector_pipeline import (
     PARTITIONS,
     Pipeline,
@@ -33,15 +35,18 @@ if TYPE_CHECKING:
     from tests.integration.conftest import InfluxdbAccess
 
 
+DOCS = Path(__file__).parents[2] / "docs"
+
+
 @pytest.fixture
 def pipeline(kafka: str, influxdb: InfluxdbAccess, tmp_path: Path) -> Iterator[Pipeline]:
     yield from db_connector_pipeline(kafka, influxdb, tmp_path)
 
 
-def set_offsets(pipeline: Pipeline, offset: int) -> None:
+def set_offsets(pipeline: Pipeline, offset: int, metadata: str = "") -> None:
     """As ``kafka-consumer-groups --reset-offsets`` does."""
     admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
-    wanted = [TopicPartition(pipeline.out, number, offset) for number in range(PARTITIONS)]
+    wanted = [TopicPartition(pipeline.out, number, offset, metadata) for number in range(PARTITIONS)]
 
     def is_set() -> bool:
         request = ConsumerGroupTopicPartitions(pipeline.name, wanted)
@@ -94,6 +99,24 @@ def test_another_measurement_or_bucket_gets_every_point_under_the_same_group(
     pipeline.database = database_of(new_database())
     write(pipeline, 500)
     assert pipeline.points() == first == pipeline.points_for(pairs)
+
+
+def test_points_of_the_release_before_are_written_anew_and_dropped_as_the_page_says(pipeline: Pipeline) -> None:
+    pairs = pairs_of(300, seed=23)
+    pipeline.produce(values_of(pairs))
+    # As release 0.1.0 wrote and committed them.
+    new = [point_line(pair, pipeline.name, "ms").replace(b"join=power,", b"").rpartition(b" ") for pair, _at in pairs]
+    old = b"\n".join(
+        head + b',id="' + pair.id.encode() + b'" ' + at for (head, _, at), (pair, _) in zip(new, pairs, strict=True)
+    )
+    database_at(pipeline.influx_url, f"{pipeline.database}/autogen").write(old)
+    set_offsets(pipeline, 60, f"db_connector: {pipeline.name} in -/{pipeline.database}/autogen")
+    said = write(pipeline, 300)
+    assert f"was committed by db_connector: {pipeline.name} in -/{pipeline.database}/autogen (" in said
+    assert len(pipeline.points()) == 2 * len(pairs)
+    (statement,) = re.findall(r"`(DROP SERIES FROM .*?)`", (DOCS / "db_connector.md").read_text())
+    ask_influx(pipeline.influx_url, statement.replace('"joined"', f'"{pipeline.name}"'), pipeline.database)
+    assert pipeline.points() == pipeline.points_for(pairs)
 
 
 def test_a_database_that_was_deleted_is_filled_again_from_the_log(pipeline: Pipeline) -> None:

@@ -255,9 +255,9 @@ def test_other_settings_than_those_it_ran_with_are_status_2(world: World, verify
 def write_points(pipeline: Pipeline, access: Any) -> None:
     with InfluxDBClient(url=access.url, token=access.token, org=access.org) as client:
         points = []
-        for (thing, quantity, half, tie, time_ns), fields in pipeline.points.items():
+        for (join, thing, quantity, half, tie, time_ns), fields in pipeline.points.items():
             made: Any = Point("joined")  # type: ignore[no-untyped-call] # the library types it not
-            point = made.tag("thing", thing).tag("quantity", quantity).time(time_ns)
+            point = made.tag("join", join).tag("thing", thing).tag("quantity", quantity).time(time_ns)
             for name, value in (("half", half), ("tie", tie)):
                 if value:
                     point.tag(name, value)
@@ -280,12 +280,12 @@ def test_the_points_are_compared_one_by_one(
     status, shown, _ = verify(config, "--influx")
     assert status == 1
     assert shown.rstrip().endswith("WRONG: 1 missing.")
-    assert f"pair {removed['id']}" in shown
+    assert f": thing={keys[3][1]}, quantity={keys[3][2]}, join={keys[3][0]}" in shown
     pipeline.points[keys[3]] = removed
     write_points(pipeline, influxdb)
     assert verify(config, "--influx")[0] == 0
     pipeline.points[keys[3]] = {**removed, "id": "gap:0:9:9"}
-    pipeline.points[("R77", *keys[3][1:])] = removed
+    pipeline.points[(keys[3][0], "R77", *keys[3][2:])] = removed
     write_points(pipeline, influxdb)
     status, shown, _ = verify(config, "--influx")
     assert status == 1

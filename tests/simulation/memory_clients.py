@@ -107,6 +107,9 @@ class MemoryAdmin:
     def __init__(self, link: Link) -> None:
         self._link = link
 
+    def poll(self, _timeout: float) -> None:
+        """There are no lines of a library here."""
+
     def describe_topics(self, topics: Any, **_options: Any) -> dict[str, Future[Any]]:
         """Ids and partitions of topics."""
         try:

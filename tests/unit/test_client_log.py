@@ -75,6 +75,15 @@ def test_a_session_that_runs_out_is_told_where_kafka_is_not_away(
     assert ["session timed out" in text for _, text in lines(caplog)] == [False, False, True]
 
 
+@pytest.mark.parametrize("kind", ["GETPID", "COORDQUERY"])
+def test_a_kafka_that_answers_that_it_has_only_just_begun_is_not_away(
+    kind: str, log: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
+    say(log, kind, "Failed to acquire idempotence PID from broker a:9092/1: Coordinator load in progress: retrying")
+    answered(log)
+    assert lines(caplog) == []
+
+
 def test_a_kafka_that_answers_is_not_said_to_be_back(log: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
     answered(log)
     assert lines(caplog) == []

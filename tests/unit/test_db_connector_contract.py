@@ -66,11 +66,11 @@ def joined(
 
 def expected(pair: Joined, measurement: str, twice_ns: int) -> tuple[Point, Fields]:
     """The point that ``pair`` must become."""
-    tags = {("thing", pair.thing), ("quantity", pair.quantity)}
+    tags = {("thing", pair.thing), ("quantity", pair.quantity), ("join", pair.id.partition(":")[0])}
     tags |= {("half", "1")} if twice_ns % 2 else set()
     tags |= {("tie", pair.tie)} if pair.tie else set()
     values = pair.result if isinstance(pair.result, dict) else {"result": pair.result}
-    return Point(measurement, frozenset(tags), twice_ns // 2), {**values, "id": pair.id}
+    return Point(measurement, frozenset(tags), twice_ns // 2), dict(values)
 
 
 class DatabaseContract:
@@ -97,7 +97,7 @@ class DatabaseContract:
                     thing=thing,
                     quantity=NASTY_NAMES[at - 3],
                     twice_ns=2_000_000 * at,
-                    identity=f'"{thing}\n\\',
+                    identity=f"{NASTY_NAMES[at - 5]}:0:1:2",
                 ),
                 at,
             )

@@ -7,12 +7,12 @@ import pytest
 
 from broker.wire import decode_joined, encode
 from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, point_line
-from tests.unit.test_db_connector_contract import joined
+from tests.unit.test_db_connector_contract import joined, parse_line
 
 
 def test_a_pair_becomes_one_line_with_its_tags_in_order() -> None:
     line = point_line(joined(tie="0-1", twice_ns=3_000_001), "joined", "ms")
-    assert line == b'joined,half=1,quantity=power,thing=R0815,tie=0-1 result=1.5,id="power:0:1:2" 1500000'
+    assert line == b"joined,half=1,join=power,quantity=power,thing=R0815,tie=0-1 result=1.5 1500000"
 
 
 def test_a_decoded_pair_has_the_same_line() -> None:
@@ -22,11 +22,25 @@ def test_a_decoded_pair_has_the_same_line() -> None:
 
 def test_both_values_become_two_fields() -> None:
     line = point_line(joined(result={"left": 1.0, "right": 2.5}), "joined", "ms")
-    assert line == b'joined,quantity=power,thing=R0815 left=1.0,right=2.5,id="power:0:1:2" 1000000'
+    assert line == b"joined,join=power,quantity=power,thing=R0815 left=1.0,right=2.5 1000000"
+
+
+def test_pairs_of_different_joins_are_different_points_also_with_one_output() -> None:
+    ours, theirs = (
+        parse_line(point_line(joined(identity=f"{join}:0:1:2"), "joined", "ms").decode())[0]
+        for join in ("power", "power of another application")
+    )
+    assert ours != theirs
+
+
+def test_a_point_has_no_text_among_its_fields_so_that_all_of_them_can_be_aggregated() -> None:
+    for result in (1.5, {"left": 1.0, "right": 2.5}):
+        _point, fields = parse_line(point_line(joined(result=result), "joined", "ms").decode())
+        assert {type(value) for value in fields.values()} == {float}
 
 
 def test_a_whole_number_is_written_as_a_float() -> None:
-    assert b" result=5.0," in point_line(joined(result=5), "joined", "ms")
+    assert b" result=5.0 " in point_line(joined(result=5), "joined", "ms")
 
 
 @pytest.mark.parametrize(
@@ -71,6 +85,8 @@ def test_a_name_that_no_tag_can_hold_is_refused_with_its_reason(name: str, reaso
         point_line(joined(thing=name), "joined", "ms")
     with pytest.raises(UnrepresentableError, match=f"quantity.*{reason}"):
         point_line(joined(quantity=name), "joined", "ms")
+    with pytest.raises(UnrepresentableError, match=f"join.*{reason}"):
+        point_line(joined(identity=f"{name}:0:1:2"), "joined", "ms")
 
 
 @pytest.mark.parametrize(
@@ -106,4 +122,4 @@ def test_a_result_with_other_members_is_refused(result: dict[str, float]) -> Non
 
 def test_a_line_beyond_the_limit_is_refused() -> None:
     with pytest.raises(UnrepresentableError, match="bytes of line protocol"):
-        point_line(joined(identity="x" * LINE_BYTES_MAX), "joined", "ms")
+        point_line(joined(identity="x" * LINE_BYTES_MAX + ":0:1:2"), "joined", "ms")

@@ -21,6 +21,8 @@ from db_connector.target import target_of
 from db_connector.writer import Outcome
 from tests.unit.test_db_connector_contract import joined
 
+OWN = target_of(DbConnectorSettings())
+
 
 class _Message:
     """A record, or an error of the client."""
@@ -52,13 +54,16 @@ class _Consumer:
         self._script = deque(script)
         self.known = (0, target_of(DbConnectorSettings()))
         """What the group knows: an offset, and its metadata."""
+        self.ends = (0, 0)
+        """The beginning and the end of the log."""
         self.begun: list[int] = []
         self.commits: list[int] = []
         self.targets: set[str | None] = set()
         self.once_back: dict[int, list[list[_Message]]] = {}
         """What comes once it was told to go back to an offset; what was on its way is thrown away."""
 
-    def subscribe(self, topics: list[str], on_assign: Callable[..., None], **_callbacks: object) -> None:
+    def subscribe(self, topics: list[str], on_assign: Callable[..., None], **callbacks: Callable[..., None]) -> None:
+        self.callbacks = callbacks
         on_assign(self, [TopicPartition(topics[0], 0)])
 
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
@@ -90,9 +95,10 @@ class _Consumer:
 
     def resume(self, _partitions: object) -> None: ...
 
-    def get_watermark_offsets(self, _partition: object, *, cached: bool) -> tuple[int, int]:
-        assert cached
-        return 0, 0
+    def get_watermark_offsets(self, _partition: object, timeout: float = 0, *, cached: bool = False) -> tuple[int, int]:
+        assert cached != (timeout > 0)
+        # The client knows no beginning, and no end before it has fetched.
+        return (OFFSET_INVALID, OFFSET_INVALID) if cached else self.ends
 
     def close(self) -> None: ...
 
@@ -177,6 +183,27 @@ def test_what_was_read_and_what_the_database_has_is_counted(monkeypatch: pytest.
     assert teller.unready() == "the database takes no points"
 
 
+@pytest.mark.parametrize(("known", "lag"), [((40, OWN), 60), ((OFFSET_INVALID, ""), 90)])
+def test_what_was_never_acknowledged_is_lag(monkeypatch: pytest.MonkeyPatch, known: tuple[int, str], lag: int) -> None:
+    service, consumer, _ = service_of(monkeypatch, threading.Event(), [])
+    consumer.known, consumer.ends = known, (10, 100)
+    service._subscribe()  # noqa: SLF001 - as it begins
+    assert service._lags() == {0: lag}  # noqa: SLF001 - what the log and the metrics say
+
+
+def test_partitions_that_go_to_another_member_are_told_apart_from_those_that_the_group_took(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "db_connector")
+    service, consumer, _ = service_of(monkeypatch, threading.Event(), [])
+    service._subscribe()  # noqa: SLF001 - as it begins
+    for callback in ("on_revoke", "on_lost"):
+        consumer.callbacks[callback](consumer, [TopicPartition("machine.out", 0)])
+    given, lost = (record.getMessage() for record in caplog.records[-2:])
+    assert given.endswith("partitions 0 go to another member")
+    assert "partitions 0 were lost to the group" in lost
+
+
 BAD = KafkaError(KafkaError._BAD_MSG, "MessageSet at offset 2 failed CRC32C check")  # noqa: SLF001 - its public name
 
 
@@ -241,9 +268,6 @@ def test_brokers_that_are_away_for_a_while_change_nothing(monkeypatch: pytest.Mo
 def test_the_client_checks_the_sums_of_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     _, consumer, _ = service_of(monkeypatch, threading.Event(), [])
     assert consumer.config["check.crcs"] is True
-
-
-OWN = target_of(DbConnectorSettings())
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 
 import pytest
 
@@ -16,7 +17,7 @@ from db_connector.database import (
     WriteError,
 )
 from db_connector.points import point_line
-from db_connector.writer import REQUEST_BYTES_MAX, Outcome, StoppedError, Writer, WriterThread
+from db_connector.writer import NO_POINTS, REQUEST_BYTES_MAX, Outcome, StoppedError, Writer, WriterThread
 from tests.unit.test_db_connector_contract import FakeInflux, Point, joined
 
 
@@ -269,6 +270,57 @@ def test_the_thread_gives_outcomes_in_the_order_of_the_batches() -> None:
     assert [len(outcome.refusals) for outcome in outcomes] == [0, 1, 1]
     assert thread.in_flight == 0
     assert thread.outcome(0) is None
+
+
+class Asked(FakeInflux):
+    """Notes each time that it is asked to write no points; away for the first ``away`` times of any."""
+
+    def __init__(self, away: int) -> None:
+        super().__init__()
+        self.troubles = [UnavailableError("no answer from http://nowhere")] * away
+        self.asked: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def write(self, body: bytes) -> None:
+        if body == NO_POINTS:
+            self.asked.put(body)
+        super().write(body)
+
+
+def test_a_database_that_takes_no_points_is_told_before_there_is_a_point(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    database, time = Asked(away=2), Time()
+    writer = Writer(database, backoff_min_s=0.001, backoff_max_s=0.001, wait=time.wait, clock=time.clock)
+    thread: WriterThread[Batch] = WriterThread(writer)
+    # As at the end of an empty partition; it has nothing to write, so it shows nothing of the database.
+    thread.submit(Batch([]))
+    for _ in range(3):
+        database.asked.get(timeout=30)
+    thread.submit(Batch(lines(1)))
+    assert [taken(thread).written for _ in range(2)] == [True, True]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert told[0].startswith("InfluxDB takes no points")
+    assert told[0].endswith("no answer from http://nowhere")
+    assert told[1].startswith("InfluxDB takes points again")
+    assert (writer.failures, writer.is_away) == (2, False)
+
+
+def test_a_point_does_not_wait_for_the_next_time_that_the_database_is_asked() -> None:
+    database, time = Asked(away=1), Time()
+    writer = Writer(database, backoff_min_s=3600, backoff_max_s=3600, wait=time.wait, clock=time.clock)
+    thread: WriterThread[Batch] = WriterThread(writer)
+    database.asked.get(timeout=30)
+    thread.submit(Batch(lines(1)))
+    assert taken(thread).written
+    assert (len(database.stored), database.asked.empty()) == (1, True)
+
+
+def test_a_database_that_refuses_to_write_nothing_has_answered() -> None:
+    database = FakeInflux()
+    database.troubles = [RefusedError("writing requires points")]
+    writer = writer_to(database, Time())
+    assert writer.ask() is None
+    assert not writer.is_away
 
 
 def test_the_thread_marks_what_was_given_up() -> None:

@@ -7,8 +7,11 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from demo.services import ServiceFailed, Services
 
 _PROGRAM = """
 import logging
@@ -52,3 +55,13 @@ def test_on_a_terminal_logs_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = os.read(ours, 65_536).decode()
     os.close(ours)
     assert shown.splitlines()[0].endswith("INFO joiner.run.process: unit 3: taken")
+
+
+def test_what_a_demo_shows_of_a_service_that_ended_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LSB_LOG")
+    (tmp_path / "brief.py").write_text(_PROGRAM)
+    services = Services(tmp_path / "demo", {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"})
+    services.start("brief", "brief")
+    with pytest.raises(ServiceFailed, match="was not ready") as failed:
+        services.wait_for("brief", "words that it never says")
+    assert "INFO joiner.run.process: unit 3: taken" in str(failed.value)

@@ -13,7 +13,7 @@ import pytest
 
 from broker.compose import environment
 from broker.settings import load_settings
-from grafana.generate import DASHBOARDS, FOLDER, INPUTS, POWER, rendered
+from grafana.generate import DASHBOARDS, FOLDER, rendered
 from joiner.run.settings import JoinerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -67,13 +67,19 @@ def test_every_alert_fires_by_its_cause_and_clears_again() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_dashboard_shows_the_outputs_of_the_joins_of_the_containers() -> None:
-    joins = load_settings_without_secrets()
-    assert {join.output for join in joins.join} == {INPUTS, POWER}
+@pytest.mark.parametrize("path", ["lsb.toml", "broker/compose/lsb.toml"])
+def test_the_dashboard_of_machine_data_serves_any_joins(path: str) -> None:
+    shown = rendered("machine_data")
+    for join in load_settings(JoinerSettings, ROOT / path).join:
+        for name in (join.output, join.left, join.right):
+            assert str(name) not in shown, "what a join is called is chosen in a variable"
+    assert {one["name"] for one in json.loads(shown)["templating"]["list"]} == {"thing", "quantity"}
 
 
-def load_settings_without_secrets() -> JoinerSettings:
-    return load_settings(JoinerSettings, ROOT / "broker/compose/lsb.toml")
+def test_no_panel_of_machine_data_asks_for_all_points_of_its_range() -> None:
+    for panel in json.loads(rendered("machine_data"))["panels"]:
+        for target in panel["targets"]:
+            assert "aggregateWindow(every: v.windowPeriod" in target["query"] or "tail(n: 200)" in target["query"]
 
 
 def test_every_port_is_published_on_the_loopback_only() -> None:

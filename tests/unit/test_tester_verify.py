@@ -348,7 +348,7 @@ def test_a_file_that_cannot_be_read_is_an_error(pipeline: Pipeline, tmp_path: Pa
 
 def check_points(pipeline: Pipeline) -> Findings:
     points = {PointKey(*key): dict(fields) for key, fields in pipeline.points.items()}
-    return check(pipeline, further=[PointsCheck(points)])
+    return check(pipeline, further=[PointsCheck(points, [join.name for join in pipeline.settings.join])])
 
 
 def test_the_points_of_a_right_run_are_right(pipeline: Pipeline) -> None:
@@ -361,10 +361,10 @@ def test_the_points_of_a_right_run_are_right(pipeline: Pipeline) -> None:
 
 def test_a_removed_point_is_missing(pipeline: Pipeline) -> None:
     key = next(iter(pipeline.points))
-    fields = pipeline.points.pop(key)
+    del pipeline.points[key]
     findings = check_points(pipeline)
     assert render_findings(findings).endswith("WRONG: 1 missing.")
-    assert f"pair {fields['id']}: thing={key[0]}, quantity={key[1]}" in str(findings.examples)
+    assert f": thing={key[1]}, quantity={key[2]}, join={key[0]}" in str(findings.examples)
 
 
 def test_an_altered_point_is_altered(pipeline: Pipeline) -> None:
@@ -375,18 +375,37 @@ def test_an_altered_point_is_altered(pipeline: Pipeline) -> None:
     assert render_findings(check_points(pipeline)).endswith("WRONG: 1 altered.")
     pipeline.run()
     next(iter(pipeline.points.values()))["id"] = "power:0:0:0"
-    assert "id: 'power:0:0:0', expected" in check_points(pipeline).examples["altered points in InfluxDB"][0]
+    assert "id: 'power:0:0:0', expected None" in check_points(pipeline).examples["altered points in InfluxDB"][0]
 
 
 def test_an_unexpected_point_is_unexpected(pipeline: Pipeline) -> None:
     key = next(iter(pipeline.points))
-    pipeline.points[(*key[:3], "5-5", key[4])] = {"id": "power:0:0:1", "result": 1.0}
+    pipeline.points[(*key[:4], "5-5", key[5])] = {"result": 1.0}
     assert render_findings(check_points(pipeline)).endswith("WRONG: 1 unexpected.")
 
 
+def test_a_point_of_another_join_with_our_output_is_left_alone_and_counted(pipeline: Pipeline) -> None:
+    key = next(iter(pipeline.points))
+    pipeline.points[("theirs", *key[1:])] = {"result": 1.0}
+    findings = check_points(pipeline)
+    assert findings.is_right
+    assert findings.counts["points of other applications"] == 1
+
+
+def test_a_point_without_a_join_is_unexpected_and_said_to_be_of_an_older_release(pipeline: Pipeline) -> None:
+    key, fields = next(iter(pipeline.points.items()))
+    pipeline.points[("", *key[1:])] = {**fields, "id": "power:0:0:1"}
+    findings = check_points(pipeline)
+    assert render_findings(findings).endswith("WRONG: 1 unexpected.")
+    assert "older release" in str(findings.examples)
+
+
 def test_a_point_that_was_refused_is_not_missing(pipeline: Pipeline) -> None:
-    fields = pipeline.points.pop(next(iter(pipeline.points)))
-    letter = wire.reject(b"", "no", source="db_connector", topic="machine.out", identity=str(fields["id"]))
+    del pipeline.points[next(iter(pipeline.points))]
+    # A point is made with each result, so the first belongs to the first.
+    result = pipeline.outputs[outputs_of(pipeline, "machine.out")[0]]
+    identity = json.loads(result.value or b"")["id"]
+    letter = wire.reject(b"", "no", source="db_connector", topic="machine.out", identity=identity)
     pipeline.put_out("machine.rejected", 0, "", letter)
     findings = check_points(pipeline)
     assert findings.is_right

@@ -23,6 +23,11 @@ class _Admin:
     def __init__(self, *answers: Any) -> None:
         self._answers = list(answers)
         self.asked = 0
+        self.listened = 0
+
+    def poll(self, timeout: float) -> None:
+        assert timeout == 0
+        self.listened += 1
 
     def describe_topics(self, _topics: TopicCollection, *, request_timeout: float) -> dict[str, Future[Any]]:
         assert request_timeout > 0
@@ -48,6 +53,12 @@ def check(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> _Admin:
 
 def test_topics_that_stay_as_they_are_are_asked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check(monkeypatch, SAME, SAME, SAME).asked == 3
+
+
+def test_what_the_library_says_of_its_connection_is_heard_while_the_process_runs_and_not_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert check(monkeypatch, SAME, AWAY, SAME).listened == 3
 
 
 def test_an_answer_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ class Pipeline:
     inputs: list[Message] = field(default_factory=list)
     outputs: list[Message] = field(default_factory=list)
     rows: list[bytes] = field(default_factory=list)
-    points: dict[tuple[str, str, str, str, int], dict[str, float | str]] = field(default_factory=dict)
+    points: dict[tuple[str, str, str, str, str, int], dict[str, float | str]] = field(default_factory=dict)
     ends: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def write(self, topic: str, partition: int, key: str | None, value: bytes, time_ms: int = BASE_MS) -> Message:
@@ -254,10 +254,8 @@ def _put_pair(
     )
     pipeline.put_out(settings.topics.out, unit, left.thing, message)
     half = "1" if (first + second) % 2 else ""
-    key = (left.thing, join.output, half, message.tie, (first + second) // 2)
-    fields: dict[str, float | str] = {"id": identity}
-    fields.update(result if isinstance(result, dict) else {"result": result})
-    pipeline.points[key] = fields
+    key = (join.name, left.thing, join.output, half, message.tie, (first + second) // 2)
+    pipeline.points[key] = dict(result) if isinstance(result, dict) else {"result": result}
 
 
 def make_pipeline(seed: int, rows: int = 120, settings: JoinerSettings | None = None) -> Pipeline:

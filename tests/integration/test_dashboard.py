@@ -1,0 +1,80 @@
+"""The dashboard of machine data on a real InfluxDB: every query has data, and few rows of a long range."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from db_connector.points import point_line
+from tests.compose.panels import Panel, ask_influxdb, panels
+from tests.integration.db_connector_pipeline import database_at
+from tests.unit.test_db_connector_contract import joined
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import InfluxdbAccess
+
+PANELS = {panel.title: panel for panel in panels() if panel.source == "influxdb"}
+BEGIN_S = 1_554_096_460
+COUNT = 20_000
+STEP_NS = 10_000_000
+QUANTITIES = ["any / name (of x)", "both values"]
+
+
+@pytest.fixture(scope="module")
+def asked(new_database: Any) -> Any:
+    """Asks what a panel asks, of ten minutes that begin with 200 s of points, one each 10 ms."""
+    influxdb: InfluxdbAccess = new_database()
+    lines = []
+    for number in range(COUNT):
+        at_ns = BEGIN_S * 10**9 + number * STEP_NS
+        value = float(number % 1_000)
+        pair = joined("R1", QUANTITIES[0], 2 * at_ns + number % 2, value, "one:0:1:2", "0-1" if number % 3 else "")
+        lines.append(point_line(pair, "joined", "ms"))
+        if number % 100 == 0:
+            both = joined("R1", QUANTITIES[1], 2 * at_ns, {"left": value, "right": -value}, "two:0:1:2")
+            lines.append(point_line(both, "joined", "ms"))
+    lines.append(point_line(joined("R2", "of another machine", 2 * BEGIN_S * 10**9), "joined", "ms"))
+    # A point of the release before the tag `join`.
+    lines.append(f'joined,quantity=both\\ values,thing=R1 left=7,id="two:0:0:0" {BEGIN_S * 10**9 - 1}'.encode())
+    database_at(influxdb.url, influxdb.bucket).write(b"\n".join(lines))
+
+    def ask(panel: Panel, quantity: str = "") -> list[dict[str, str]]:
+        (query,) = panel.queries
+        span = ("2019-04-01T05:20:00Z", "2019-04-01T05:40:00Z")
+        return ask_influxdb(influxdb.url, query, "R1", quantity, bucket=influxdb.bucket, span=span, period="10s")
+
+    return ask
+
+
+def test_the_variables_offer_the_machines_and_their_quantities(asked: Any) -> None:
+    assert {row["_value"] for row in asked(PANELS["variable thing"])} == {"R1", "R2"}
+    assert {row["_value"] for row in asked(PANELS["variable quantity"])} == set(QUANTITIES)
+
+
+def test_a_long_range_is_thinned_out_and_hides_no_extreme(asked: Any) -> None:
+    rows = asked(PANELS["$quantity"], QUANTITIES[0])
+    names = [f"one result {kind}" for kind in ("mean", "lowest", "highest")]
+    found = {name: [float(row["_value"]) for row in rows if row["_field"] == name] for name in names}
+    # 20,000 points in 200 s, an interval each 10 s; ties and halves of a nanosecond are on the same lines.
+    assert {name: len(values) for name, values in found.items()} == dict.fromkeys(names, 20)
+    assert len(rows) == 60
+    assert found[names[0]] == pytest.approx([499.5] * 20)
+    assert (set(found[names[1]]), set(found[names[2]])) == ({0.0}, {999.0})
+
+
+def test_both_values_of_a_pair_are_lines_and_those_of_an_older_release_are_not(asked: Any) -> None:
+    rows = asked(PANELS["$quantity"], QUANTITIES[1])
+    assert {row["_field"] for row in rows} == {
+        f"two {side} {kind}" for side in ("left", "right") for kind in ("mean", "lowest", "highest")
+    }
+    assert "7" not in {row["_value"] for row in rows}
+
+
+def test_the_table_has_the_newest_pairs_in_order(asked: Any) -> None:
+    rows = asked(PANELS["The pairs"], QUANTITIES[1])
+    assert len(rows) == 200
+    assert [float(row["left"]) for row in rows[:3]] == [900.0, 800.0, 700.0]
+    assert [row["right"] for row in rows[:3]] == ["-900", "-800", "-700"]
+    assert {row["join"] for row in rows} == {"two"}
+    assert len(asked(PANELS["The pairs"], QUANTITIES[0])) == 200
