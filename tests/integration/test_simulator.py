@@ -204,7 +204,7 @@ def test_a_lost_connection_at_qos_2_is_resumed_and_doubles_nothing(
             wait_until(lambda count=count: len(subscriber.payloads) >= count, "messages")  # type: ignore[misc]
             door.shut()
             door.open()
-        said = finish(process)
+        said = finish(process, NO_EVENTS)
     finally:
         door.shut()
     expected = in_time_order(events)
