@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 comma := ,
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help setup demo up down status env dashboards quick test test-compose compose-needs test-chaos soak simulation mutations bench bench-engine bench-kafka bench-spark check format lock clean
+.PHONY: help setup demo up down status env dashboards quick test test-compose compose-needs test-chaos soak simulation mutations fuzz bench bench-engine bench-kafka bench-spark check format lock clean
 
 help: ## this list
 	@printf 'LocalStreamBuffer: what to type\n\n'
@@ -98,6 +98,9 @@ soak: setup ## an hour with a kill every minute: make soak SOAK_MINUTES=65 SOAK_
 
 simulation: setup ## ten thousand histories of the joiner over a broker in memory
 	@$(PY) -m tests.simulation --seeds 1-10000 --jobs 2
+
+fuzz: setup ## a million cases of hostile input for all that reads bytes from outside, about 15 minutes
+	@$(PY) -m tests.fuzz --cases 1000000 --seed 1 --jobs 2
 
 mutations: setup ## break each rule of the join once, and see that a test notices; its laws with 1,000 examples, about 15 minutes
 	@LSB_PROPERTY_EXAMPLES=1000 $(PY) -m pytest $(SIDE_BY_SIDE) tests/property

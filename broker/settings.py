@@ -392,7 +392,7 @@ class _Environment(EnvSettingsSource):
 def _unknown_sections(path: Path) -> list[str]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:  # of TOML, of UTF-8, of a number of thousands of digits
         message = f"{path}: cannot be read as TOML: {error}"
         raise SettingsError(message) from error
     return [f"{path}: {no_section(name, SECTIONS)}" for name in content if name not in SECTIONS]

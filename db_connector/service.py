@@ -232,7 +232,7 @@ class Service:
             pair = decode_joined(value)
             identity = pair.id
             line = point_line(pair, self._own.measurement, self._settings.events.time_unit)
-        except (msgspec.DecodeError, UnicodeDecodeError, UnrepresentableError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UnrepresentableError) as error:
             results.unsayable.append((message, str(error), identity))
         else:
             results.lines.append(line)

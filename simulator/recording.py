@@ -245,7 +245,10 @@ def rewrite(line: bytes, *, shift_ns: int, round_number: int, unit: str = "ms") 
     event_id = "" if head.id is None else head.id if isinstance(head.id, str) else _encode(head.id).decode()
     if not shift_ns and not round_number:
         return Message(line, event_id, odd=False)
-    fields = _decode_fields(line)
+    try:
+        fields = _decode_fields(line)
+    except (ValueError, RecursionError):  # in a part that the head does not look at
+        return Message(line, "", odd=True)
     if shift_ns:
         fields["Timestamp"] = msgspec.Raw(_time(head.time_ns + shift_ns, unit, is_text=head.is_text))
     if round_number and head.id is not None:

@@ -73,7 +73,7 @@ def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Finding
         for message in messages:
             try:
                 found = _ids.decode(message.value or b"")
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 findings.differ("unexpected", what, "", f"{message.place}: no such record: {error}")
                 continue
             if found.application == application:
@@ -83,7 +83,7 @@ def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Finding
     for message in evidence.rejected():
         try:
             letter = decode_rejected(message.value or b"")
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             findings.differ("unexpected", REJECTED, "", f"{message.place}: no dead letter: {error}")
             continue
         if letter.source == application:
@@ -139,11 +139,11 @@ def _decode_result(message: Message) -> tuple[str, FoundJoined | None, str]:
     try:
         found = _joined.decode(message.value or b"")
         return found.id, found, ""
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         fault = f"it cannot be read as a result: {error}"
     try:
         return _ids.decode(message.value or b"").id, None, fault
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "", None, fault
 
 
@@ -215,7 +215,7 @@ def _compare_told(
 def _altered_told(message: Message, side: SideJudgement, judgement: UnitJudgement, offset: int) -> list[str]:
     try:
         found = _told.decode(message.value or b"")
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return [f"it cannot be read as such a record: {error}"]
     want = {
         "join": side.join.name,

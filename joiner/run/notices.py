@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from confluent_kafka import TopicPartition
@@ -34,6 +34,10 @@ _FIRST_S: Final = 2.0
 _log = logging.getLogger(__name__)
 
 
+_Span = Annotated[int, msgspec.Meta(ge=0, le=100 * 365 * 24 * 3600 * 1000)]
+"""Milliseconds, at most a hundred years: a moment so long ago can still be told."""
+
+
 class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
     """A unit that a runner cannot serve. ``why`` empty: it does again, or the unit is others' by now.
 
@@ -45,8 +49,8 @@ class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     instance: str
     placement: str
     why: str
-    lasts_ms: int = 0
-    retry_ms: int | None = None
+    lasts_ms: _Span = 0
+    retry_ms: _Span | None = None
 
 
 class Notices:

@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-import msgspec
 import numpy as np
 
 from broker.wire import Late, Rejected, Unmatched, cut_lines, encode_lines
 from joiner.core.engine import LocalStreamBuffer, Step
-from joiner.core.errors import NewerSnapshotError, SnapshotError
+from joiner.core.errors import NewerSnapshotError
 from joiner.run.arrivals import Arrivals
 from joiner.run.failures import Failures, add_up
 from joiner.run.intake import LEFT, RIGHT, Keys, Messages, SideInput, TopicReader
@@ -224,15 +223,21 @@ class Unit:
     def restore(cls, settings: JoinerSettings, unit: int, data: bytes) -> Unit:
         """The unit of a snapshot. Raises `UnitStopped` where it cannot be read."""
         try:
-            saved = decode(data)
-            buffers = {name: LocalStreamBuffer.restore(buffer) for name, buffer in saved.buffers.items()}
-            rows = {name: restore_rows(one, settings.events.time_unit) for name, one in saved.rows.items()}
+            return cls._restored(settings, unit, decode(data))
         except NewerSnapshotError as error:
             message = f"the snapshot of unit {unit} was written by a newer release ({error}); run that one"
             raise UnitStopped(message) from error
-        except (msgspec.DecodeError, UnicodeDecodeError, SnapshotError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:
+            # Its checksum was right, so what is wrong was written so, by another program perhaps: in whatever way.
             message = f"the snapshot of unit {unit} cannot be read: {error}; `joiner reset` starts the application anew"
             raise UnitStopped(message) from error
+
+    @classmethod
+    def _restored(cls, settings: JoinerSettings, unit: int, saved: Saved) -> Unit:
+        buffers = {name: LocalStreamBuffer.restore(buffer) for name, buffer in saved.buffers.items()}
+        rows = {name: restore_rows(one, settings.events.time_unit) for name, one in saved.rows.items()}
         restored = cls(settings, unit, saved.offsets)
         restored.counts = Counter(saved.counts)
         restored._keys = Keys(unit, settings.topics.partitions, saved.things)

@@ -161,6 +161,14 @@ def service_of(
     return service, made[0], letters
 
 
+def test_a_result_that_nobody_can_decode_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One so deep that the decoder gives up ended the service, which met it again at each start."""
+    stop, nested = threading.Event(), b'{"thing":' + b"[" * 100_000
+    service, _, letters = service_of(monkeypatch, stop, [[record(0)], [_Message(1, nested)]])
+    service.run()
+    assert letters.sent == [1]
+
+
 def test_nothing_behind_an_undelivered_letter_is_committed_at_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     script = [[record(0)], [_Message(1, b"no pair")], [record(2), record(3)], [record(4)]]

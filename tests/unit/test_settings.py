@@ -80,6 +80,8 @@ def test_the_environment_goes_before_the_file_and_the_file_before_the_default(
     ("content", "reason"),
     [
         ("[kafka", "cannot be read as TOML"),
+        ("[mqtt]\nport = " + "9" * 5000, "cannot be read as TOML"),
+        ("[mqtt]\nport = " + "[" * 5000, "cannot be read as TOML"),
         ("[joins]\n", r"\[joins\] is no section; there are application"),
         ("[kafka]\nbootstrap = 1\n", "kafka.bootstrap"),
         ("[mqtt]\nport = 70000\n", "mqtt.port"),

@@ -125,6 +125,7 @@ def test_skipping_more_than_there_is_leaves_nothing(events: Path) -> None:
         f'{{"Timestamp": {TIME_MAX_NS // MS + 1}}}'.encode(),
         f'{{"Timestamp": {TIME_MIN_NS // MS - 1}}}'.encode(),
         b'{"Timestamp": 99999999999999999999999}',
+        b'{"Timestamp": 1, "\xff": 1}',
     ],
 )
 def test_what_has_no_readable_time_is_sent_as_it_is(odd: bytes) -> None:

@@ -216,6 +216,7 @@ def newer(buffer: bytes, version: int) -> bytes:
             "newer release",
         ),
         (lambda data: with_buffers(data, lambda buffer: newer(buffer, 1) + b"more"), "cannot be read"),
+        (lambda data: msgspec.msgpack.encode(msgspec.msgpack.decode(data) | {"rows": {}}), "cannot be read"),
     ],
 )
 def test_a_snapshot_that_cannot_be_used_is_refused_with_the_way_out(damage: Any, reason: str) -> None:

@@ -347,6 +347,11 @@ def test_a_slow_kafka_is_not_asked_to_take_a_second_notice_before_the_first(cloc
     assert len(pool.waiting) == 1
 
 
+def test_a_notice_of_an_impossible_time_is_passed_over() -> None:
+    told = NotServed(unit=0, instance="a", placement="process", why="no memory", lasts_ms=10**30)
+    assert tell([(encode(told), 1_554_096_460_000)]) == []
+
+
 def test_status_tells_the_newest_notice_of_each_unit_and_runner() -> None:
     def notice(unit: int, why: str, retry_ms: int | None = 5000, instance: str = "a") -> bytes:
         told = NotServed(unit=unit, instance=instance, placement="process", why=why, lasts_ms=60_000, retry_ms=retry_ms)

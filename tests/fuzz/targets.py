@@ -1,0 +1,441 @@
+"""What reads bytes from outside, each with good input to begin from, and with what may come of bad input.
+
+A target's ``run`` returns in a word what came of a case. Anything that it raises is a finding: it catches what callers
+of the product are told to expect, and nothing else.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from broker.settings import ServiceSettings, SettingsError, load_settings
+from broker.wire import decode_joined, encode
+from connector.events import Parser, dead_letter
+from connector.settings import ConnectorSettings
+from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, point_line
+from db_connector.settings import DbConnectorSettings
+from db_connector.target import origin_of, target_of
+from joiner.check.events import Quantity, parse_row
+from joiner.run import control, intake, notices, recovery
+from joiner.run.claiming import Claims
+from joiner.run.intake import Keys, Messages, TopicReader
+from joiner.run.moving import Source
+from joiner.run.moving import Target as MoveTarget
+from joiner.run.order import Order
+from joiner.run.progress import Progress, progress_key, unsettled_key
+from joiner.run.progress import encode as encode_progress
+from joiner.run.settings import JoinerSettings
+from joiner.run.snapshot_log import SnapshotPlace, snapshot_records
+from joiner.run.state_log import StateLog
+from joiner.run.unit import Unit, UnitStopped
+from simulator.recording import OddLineError, read_head, rewrite
+from simulator.settings import SettingsError as SimulatorSettingsError
+from simulator.settings import read_settings
+from tests.fuzz.mutation import ODD, Mutator
+from tests.unit.joiner_inputs import BASE_MS, DATA, make_settings
+
+EVENT_BYTES_MAX: Final = 256 * 1024
+GROWTH_MAX: Final = 100
+ALLOWANCE_BYTES: Final = 2048
+"""The bound of docs/connector.md: bytes to Kafka for each byte from MQTT, and for an empty message."""
+
+UNITS: Final = ("s", "ms", "us", "ns")
+_PARSERS: Final = {unit: Parser(unit, EVENT_BYTES_MAX) for unit in UNITS}
+
+
+@dataclass(frozen=True)
+class Target:
+    """Makes a case, and gives it to the product."""
+
+    name: str
+    make: Callable[[Mutator], Any]
+    run: Callable[[Any], str]
+
+
+def assert_clear(error: Exception) -> None:
+    """It says something."""
+    assert str(error)
+
+
+# Events, as MQTT and the simulator's file have them
+
+EVENT: Final = {"Thing": "R0815", "Timestamp": BASE_MS, "id": "e1", "speed": 288.2, "torque": -1, "a b": 0}
+
+
+def _event(mutator: Mutator) -> tuple[bytes, str]:
+    value: dict[str, Any] = dict(EVENT)
+    value["Timestamp"] = mutator.one_of(BASE_MS, BASE_MS, 1554096460.25, "2019-04-01T05:26:20.5Z", -1)
+    if mutator.is_large():
+        name = mutator.one_of("n", "n" * 200, "\x01" * 200)
+        value["Thing"] = mutator.one_of("R", name)
+        value |= {f"{name}{number}": mutator.one_of(1, None) for number in range(mutator.one_of(100, 3_000, 12_000))}
+    return mutator.json(value)[: EVENT_BYTES_MAX + 1], mutator.one_of(*UNITS)
+
+
+def _parse_event(case: tuple[bytes, str]) -> str:
+    """Nothing of a payload vanishes, the tester's own reader says the same, and what it becomes is linear in it."""
+    payload, unit = case
+    parsed = _PARSERS[unit].parse(payload)
+    row = parse_row(payload, unit, EVENT_BYTES_MAX)
+    records = [Quantity(one.thing, one.quantity, one.id, parsed.time_ns, one.result) for one in parsed.records]
+    assert sorted(row.quantities) == sorted(records)
+    assert len(row.refused) == len(parsed.refusals)
+    assert parsed.records or parsed.refusals
+    size = sum(len(encode(one)) + len(one.thing.encode()) for one in parsed.records)
+    size += sum(len(encode(dead_letter(refusal, "machine/states"))) for refusal in parsed.refusals)
+    assert size <= GROWTH_MAX * (len(payload) + len("machine/states")) + ALLOWANCE_BYTES
+    return "dead letters" if not records else "records and dead letters" if parsed.refusals else "records"
+
+
+def _replay_line(case: tuple[bytes, str]) -> str:
+    line, unit = case
+    message = rewrite(line, shift_ns=10**9, round_number=2, unit=unit)
+    try:
+        read_head(line, unit)
+    except OddLineError as error:
+        assert_clear(error)
+        assert message.odd, "what has no head is no event"
+    if message.odd:
+        assert message.payload == line
+        return "no event"
+    assert len(message.payload) <= 2 * len(line) + ALLOWANCE_BYTES
+    return "event"
+
+
+# Records of the data topic
+
+RECORD: Final = {"thing": "a", "quantity": "speed", "phenomenonTime": BASE_MS, "result": 288.2, "id": "e1"}
+MARK: Final = {"thing": "a", "quantity": "speed", "markTime": BASE_MS}
+_SETTINGS: Final = make_settings()
+_SIDES: Final = ("speed", "torque")
+
+
+def _records(mutator: Mutator) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    for number in range(mutator.one_of(1, 2, 8, 8, 2_000 if mutator.is_large() else 3)):
+        good = dict(mutator.one_of(RECORD, RECORD, RECORD, MARK), quantity=mutator.one_of(*_SIDES))
+        for name in good.keys() & {"phenomenonTime", "markTime"}:
+            good[name] = BASE_MS + number
+        is_bad = mutator.draw.random() < 0.4
+        values.append(mutator.json(good) if is_bad else msgspec.json.encode(good))
+    return [None if mutator.draw.random() < 0.01 else value for value in values]
+
+
+def _read_records(values: list[bytes | None]) -> str:
+    """Each is a record, a mark or a dead letter; read together and one by one is the same; results can be read."""
+    messages = Messages(list(range(len(values))), [BASE_MS + 1] * len(values), values)
+    together, singly = _read(messages), _read_singly(messages)
+    assert together == singly
+    unit = Unit(_SETTINGS, 0, {DATA: 0})
+    effects = unit.apply({DATA: messages}, {DATA: len(values)})
+    written = effects.messages(_SETTINGS.topics)
+    for value in written.get(_SETTINGS.topics.out, ([], []))[1]:
+        _make_point(value or b"")
+    restored = Unit.restore(_SETTINGS, 0, unit.snapshot())
+    assert restored.held() == unit.held()
+    return "dead letters" if together[0] else "records"
+
+
+def _read(messages: Messages) -> tuple[Any, ...]:
+    found = TopicReader(_SETTINGS, DATA, 0, Keys(0, 1)).read(messages)
+    sides = {
+        target: [
+            [column.tolist() for column in columns] if columns is not None else None
+            for columns in (side.columns(), side.marks())
+        ]
+        for target, side in sorted(found.sides.items())
+    }
+    return len(found.rejected), found.selected, found.not_selected, found.rejected, sides
+
+
+def _read_singly(messages: Messages) -> tuple[Any, ...]:
+    with _replaced(intake, "_read_together", lambda *_given: None):
+        return _read(messages)
+
+
+# Results, as the database's connector reads them
+
+JOINED: Final = {
+    "thing": "a",
+    "quantity": "power",
+    "phenomenonTime": BASE_MS,
+    "result": 2.5,
+    "id": "power:0:1:2",
+    "tie": "1.2",
+    "left": {"quantity": "speed", "phenomenonTime": BASE_MS, "result": 1.0, "id": "e1"},
+    "right": {"quantity": "torque", "phenomenonTime": BASE_MS, "result": 2.5, "id": "e2"},
+}
+
+
+def _joined(mutator: Mutator) -> bytes:
+    result = mutator.one_of(2.5, 1, {"left": 1.0, "right": 2})
+    return mutator.json({**JOINED, "result": result, "phenomenonTime": mutator.one_of(BASE_MS, 0.5, "2019-04-01")})
+
+
+def _make_point(value: bytes) -> str:
+    """As `db_connector.service` does: a line of one point, or a reason."""
+    try:
+        line = point_line(decode_joined(value), "joined", "ms")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UnrepresentableError) as error:
+        assert_clear(error)
+        return "dead letter"
+    assert b"\n" not in line
+    assert len(line) <= LINE_BYTES_MAX
+    return "point"
+
+
+def _metadata(mutator: Mutator) -> str | None:
+    if mutator.draw.random() < 0.05:
+        return None
+    return mutator.data(target_of(DbConnectorSettings()).encode()).decode("utf-8", "replace")
+
+
+def _read_metadata(metadata: str | None) -> str:
+    assert origin_of(metadata)
+    return "said"
+
+
+# Control and state records
+
+_MOVE: Final = {"format": 1, "move": "m1", "unit": 0, "to": "green", "instance": "host"}
+CONTROL: Final = (
+    {"kind": "request", "format": 1, "move": "m1", "units": [0, 3], "to": "green"},
+    {"kind": "cancelled", "format": 1, "move": "m1", "units": [0]},
+    {"kind": "ready", **_MOVE},
+    {"kind": "released", **_MOVE},
+    {"kind": "taken", **_MOVE, "late_ms": 3},
+    {"kind": "refused", **_MOVE, "why": "no"},
+    {"kind": "back", **_MOVE},
+    {"kind": "claiming", "format": 1, "move": "", "units": [0], "to": "green", "run": "b-1"},
+    {
+        "kind": "notserved",
+        "format": 1,
+        "unit": 0,
+        "instance": "a",
+        "placement": "p",
+        "why": "x",
+        "lasts_ms": 9,
+        "retry_ms": 5,
+    },
+)
+
+
+def _control(mutator: Mutator) -> list[bytes]:
+    return [mutator.json(mutator.one_of(*CONTROL)) for _ in range(mutator.one_of(1, 2, 5))]
+
+
+def _hear(values: list[bytes]) -> str:
+    """Each side of a move takes whatever can be read, and `joiner status` tells it."""
+    source, target = Source("process", "a"), MoveTarget("green", "b")
+    order, claims = Order("m1", "green", [0, 3], 60.0), Claims("process", "a-1")
+    heard = 0
+    for at, value in enumerate(values):
+        record = control.decode(value)
+        if record is None:
+            continue
+        heard += 1
+        now_s = at / 10
+        source.hear(record, now_s, {0, 3})
+        target.hear(record, now_s, {0, 3})
+        order.hear(record, BASE_MS + at)
+        if isinstance(record, control.Claiming):
+            claims.hear(record, now_s)
+    for line in notices.tell((value, BASE_MS) for value in values):
+        assert line
+    for later_s in (1.0, 100.0):
+        source.tick(later_s)
+        target.tick(later_s)
+        order.due(later_s)
+    return "heard" if heard else "passed over"
+
+
+@cache
+def _state() -> tuple[dict[str, bytes], bytes]:
+    """A unit's part of the state topic, with one snapshot; and the snapshot."""
+    unit = Unit(_SETTINGS, 0, {DATA: 0})
+    values = [
+        msgspec.json.encode({**RECORD, "quantity": quantity, "phenomenonTime": BASE_MS + at, "id": f"e{at}"})
+        for at, quantity in enumerate(_SIDES * 5)
+    ]
+    unit.apply({DATA: Messages(list(range(10)), [BASE_MS] * 10, values)}, {DATA: 10})  # type: ignore[arg-type] # plain lists
+    data = unit.snapshot()
+    fingerprint = _SETTINGS.fingerprint()
+    progress = Progress(
+        1, "app", 0, "run", "one", "process", {DATA: 10}, {DATA: 0}, {DATA: "id"}, 1, fingerprint, {}, {}, {}
+    )
+    records, _ = snapshot_records(data, SnapshotPlace(-1, [0, 0]), progress, {})
+    kept = {key: value for key, value in records if value is not None}
+    return {**kept, progress_key(0): encode_progress(progress), unsettled_key(0): encode_progress(progress)}, data
+
+
+def _state_values(mutator: Mutator) -> dict[str, bytes]:
+    values, data = _state()
+    values = dict(values)
+    if mutator.draw.random() < 0.5:
+        # What another program of the format might write: the checksum is right.
+        progress = msgspec.json.decode(values[progress_key(0)], type=Progress)
+        records, _ = snapshot_records(mutator.data(data), SnapshotPlace(-1, [0, 0]), progress, {})
+        values |= {key: value for key, value in records if value is not None}
+    else:
+        key = mutator.one_of(*sorted(values))
+        is_json = not key.rpartition("/")[2].isdigit()
+        content = msgspec.json.decode(values[key]) if is_json else None
+        values[key] = mutator.json(content) if is_json else mutator.data(values[key])
+    if mutator.draw.random() < 0.1:
+        del values[mutator.one_of(*sorted(values))]
+    return values
+
+
+def _restore(values: dict[str, bytes]) -> str:
+    """What a claim and a recovery read."""
+    log = StateLog(0, values)
+    try:
+        progress = log.progress()
+        log.unsettled()
+        log.manifests()
+        log.without_newest_snapshot().chunks_in(1)
+        SnapshotPlace.after(log)
+        if progress is None:
+            return "never begun"
+        recovery._from_snapshot(_SETTINGS, 0, log, progress)  # noqa: SLF001 - without Kafka around it
+    except UnitStopped as stopped:
+        assert_clear(stopped)
+        return "the unit stops"
+    return "restored"
+
+
+# Settings
+
+_TOML: Final = (
+    Path(__file__).parents[2].joinpath("lsb.toml").read_bytes()
+    + b"""
+[connector]
+source = "connector"
+
+[db_connector]
+measurement = "joined"
+
+[metrics]
+listen = ""
+
+[spark]
+master = "local[2]"
+"""
+)
+_MODELS: Final = (JoinerSettings, ConnectorSettings, DbConnectorSettings)
+_VALUES: Final = (
+    *(one.decode("utf-8", "replace").replace("\0", "") for one in ODD),
+    "/dev/zero",
+    "/",
+    "1s",
+    "-1s",
+    "9" * 30 + "d",
+)
+
+
+def _settings_file(mutator: Mutator) -> tuple[bytes, type[ServiceSettings], dict[str, str]]:
+    lines = _TOML.splitlines()
+    for _ in range(mutator.one_of(1, 1, 2, 3)):
+        at = mutator.draw.randrange(len(lines))
+        name, is_member, _ = lines[at].partition(b"=")
+        match mutator.draw.randrange(5):
+            case 0 if is_member:
+                lines[at] = name + b"= " + mutator.one_of(*ODD)
+            case 1 if is_member:
+                lines[at] = name + b"= '" + mutator.one_of(*_VALUES).encode("utf-8", "replace")[:300] + b"'"
+            case 2:
+                lines.insert(mutator.draw.randrange(len(lines)), lines[at])
+            case 3:
+                del lines[at]
+            case _:
+                lines[at] = mutator.data(lines[at])
+    variables = {}
+    if mutator.draw.random() < 0.2:
+        name = mutator.one_of(
+            "KAFKA__BOOTSTRAP_SERVERS", "TOPICS__PARTITIONS", "JOIN", "KAFKA", "APPLICATION__NAME", "NOBODY__X"
+        )
+        variables[f"LSB_{name}"] = mutator.one_of(*_VALUES)
+    return b"\n".join(lines), mutator.one_of(*_MODELS), variables
+
+
+def _load(case: tuple[bytes, type[ServiceSettings], dict[str, str]]) -> str:
+    text, model, variables = case
+    with tempfile.TemporaryDirectory() as folder, _environment(variables):
+        file = Path(folder) / "lsb.toml"
+        file.write_bytes(text)
+        try:
+            load_settings(model, file)
+        except SettingsError as error:
+            assert_clear(error)
+            return "a clear error"
+    return "settings"
+
+
+_FLAGS: Final = ("--rate", "--qos", "--topic", "--host", "--port", "--loop", "--rebase", "--skip-first", "--limit")
+
+
+def _flags(mutator: Mutator) -> list[str]:
+    return [f"{mutator.one_of(*_FLAGS)}={mutator.one_of(*_VALUES)}" for _ in range(mutator.one_of(1, 2))]
+
+
+def _read_flags(flags: list[str]) -> str:
+    try:
+        with redirect_stderr(io.StringIO()):
+            read_settings(flags, {})
+    except SimulatorSettingsError as error:
+        assert_clear(error)
+        return "a clear error"
+    except SystemExit:
+        # Of argparse: it tells the usage.
+        return "usage"
+    return "settings"
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+
+
+_EVENTS: Final = Target("events from MQTT", _event, _parse_event)
+_DATA: Final = Target("records of the data topic", _records, _read_records)
+_STATE: Final = Target("state records", _state_values, _restore)
+_CONTROL: Final = Target("control records", _control, _hear)
+_RESULTS: Final = Target("results", _joined, _make_point)
+
+TARGETS: Final = (
+    # By how much they take: settings a hundred times what an event does.
+    *[_EVENTS] * 8,
+    *[_DATA] * 2,
+    *[_STATE] * 3,
+    *[_CONTROL] * 5,
+    *[_RESULTS] * 4,
+    Target("lines of the simulator", _event, _replay_line),
+    Target("offset metadata", _metadata, _read_metadata),
+    Target("settings files", _settings_file, _load),
+    Target("flags of the simulator", _flags, _read_flags),
+)

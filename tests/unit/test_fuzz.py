@@ -1,0 +1,77 @@
+"""A few thousand cases of hostile input, and that the fuzzer would find what it is made to find.
+
+`make fuzz` plays a million.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from connector.events import Parsed, Parser
+from tests.fuzz import play as playing
+from tests.fuzz.mutation import Mutator
+from tests.fuzz.play import play, play_all
+from tests.fuzz.targets import TARGETS, Target
+
+CASES = 2_600
+
+
+def test_hostile_input_is_a_value_or_a_clear_error() -> None:
+    tally = play(1, range(CASES))
+    assert tally.findings == []
+    assert tally.cases == CASES
+    names = {target.name for target in TARGETS}
+    assert {outcome.partition(": ")[0] for outcome in tally.outcomes} == names
+
+
+def test_good_input_comes_through_as_well() -> None:
+    """Else it would only be seen that everything is refused."""
+    outcomes = set(play(2, range(CASES)).outcomes)
+    good = {
+        *("events from MQTT: records", "records of the data topic: records", "state records: restored"),
+        *("control records: heard", "results: point", "lines of the simulator: event", "settings files: settings"),
+    }
+    assert good <= outcomes
+
+
+def test_a_case_is_the_same_each_time() -> None:
+    def made() -> list[Any]:
+        return [TARGETS[number % 8].make(Mutator(random.Random(f"5 {number}"))) for number in range(50)]
+
+    assert made() == made()
+
+
+def test_blocks_in_processes_add_up() -> None:
+    assert sum(tally.cases for tally in play_all(3, range(4_100), jobs=2)) == 4_100
+
+
+def test_a_quantity_that_vanishes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse = Parser.parse
+
+    def wrong(self: Parser, payload: bytes) -> Parsed:
+        parsed = parse(self, payload)
+        return parsed._replace(records=parsed.records[:1])
+
+    monkeypatch.setattr(Parser, "parse", wrong)
+    (first, *_) = play(1, range(260)).findings
+    assert first.startswith("--seed 1 --case ")
+
+
+def for_ever(_case: object) -> str:
+    while True:
+        pass
+
+
+def too_much(_case: object) -> str:
+    raise MemoryError
+
+
+@pytest.mark.parametrize(("run", "told"), [(for_ever, "TooLong"), (too_much, "MemoryError")])
+def test_what_takes_too_much_is_found(monkeypatch: pytest.MonkeyPatch, run: Any, told: str) -> None:
+    monkeypatch.setattr(playing, "CPU_S", 0.05)
+    target = Target("planted", lambda mutator: mutator.data(b"x"), run)
+    (finding,) = play(1, range(1), [target]).findings
+    assert told in finding
