@@ -163,7 +163,7 @@ def service_of(
 
 def test_a_result_that_nobody_can_decode_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     """One so deep that the decoder gives up ended the service, which met it again at each start."""
-    stop, nested = threading.Event(), b'{"thing":' + b"[" * 100_000
+    stop, nested = threading.Event(), b'{"left":{"quantity":' + b"[" * 100_000
     service, _, letters = service_of(monkeypatch, stop, [[record(0)], [_Message(1, nested)]])
     service.run()
     assert letters.sent == [1]
