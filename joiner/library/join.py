@@ -17,7 +17,8 @@ import numpy as np
 from joiner.core.arguments import DURATION_MAX_NS, TIME_MAX_NS, TIME_MIN_NS
 from joiner.core.engine import LocalStreamBuffer
 from joiner.core.errors import ArgumentError
-from joiner.library.tables import NOBODY, Kind, kind_of
+from joiner.library.durations import duration_ns
+from joiner.library.tables import ANYTHING, NOBODY, Kind, kind_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +56,7 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         on: the column of event times, of one name or (left, right): integers of any unit, or datetimes.
         by: the columns of the key, in both tables; none: all rows have one key.
         tolerance: pairs whose times are farther apart are left out: an integer where times are integers, else a
-            duration (`datetime.timedelta`, `numpy.timedelta64`, `pandas.Timedelta`).
+            duration (``"10 seconds"``, `datetime.timedelta`, `numpy.timedelta64`, `pandas.Timedelta`).
         direction: see `LocalStreamBuffer`; ``driver`` too. ``direction="backward", driver="left"`` is the as-of join.
         driver: whose rows look for neighbours.
         emit_unmatched: ``"left"``, ``"right"`` or ``"both"``: rows of these that are in no pair come too, behind the
@@ -216,11 +217,17 @@ def _tolerance(value: Any, times: _Times) -> int | None:
     if value is None or not times.is_datetime:
         # An integer, or refused with the name of the option by the buffer.
         return value  # type: ignore[no-any-return] # see above
+    if isinstance(value, str):
+        try:
+            return duration_ns(value)
+        except ValueError as error:
+            raise ArgumentError(f"tolerance = {value!r}: {error}") from error
     if hasattr(value, "to_timedelta64"):
         value = value.to_timedelta64()
     if not isinstance(value, timedelta | np.timedelta64):
         raise ArgumentError(
-            f"tolerance = {value!r}: a duration is needed where times are datetimes (datetime.timedelta)"
+            f"tolerance = {value!r}: a duration is needed where times are datetimes, such as '10 seconds' or "
+            "datetime.timedelta(seconds=10)"
         )
     return int(np.timedelta64(value).astype("timedelta64[ns]").astype(np.int64))
 
@@ -230,10 +237,8 @@ def _keys(kind: Kind, sides: list[_Side], counts: list[int]) -> tuple[Ints, Ints
     names = sides[0].by
     for name in names:
         types = [kind.key_type(side.table, name) for side in sides]
-        if types[0] != types[1]:
-            raise ArgumentError(
-                f"by: left[{name!r}] holds {types[0]}, right[{name!r}] {types[1]}; they are never equal"
-            )
+        if types[0] != types[1] and ANYTHING not in types:
+            raise ArgumentError(f"by: left[{name!r}] holds {types[0]}, right[{name!r}] {types[1]}; cast one of them")
     left, right = (side.table for side in sides)
     codes = kind.codes(left, right, names) if names else np.zeros(sum(counts), dtype=np.int64)
     return codes[: counts[0]], codes[counts[0] :]

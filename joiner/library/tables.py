@@ -125,6 +125,12 @@ class _Arrays:
         return {name: column for part, names in parts for name, column in zip(names, part.values(), strict=True)}
 
 
+ANYTHING: Final = "objects"
+"""The type of a column that may hold values of any type."""
+
+_INFERRED: Final = {"string": "texts", "integer": "integers"}
+"""What pandas finds in a column, of which there are columns of several types."""
+
 _WIDEST: Final = 8
 """Bytes of the widest integers."""
 
@@ -184,7 +190,14 @@ class _Pandas:
         return found
 
     def key_type(self, table: Any, name: str) -> str:
-        return "integers" if table[name].dtype.kind in "iu" else str(table[name].dtype)
+        values = table[name]
+        if isinstance(values.dtype, self._pandas.CategoricalDtype):
+            values = values.cat.categories
+        if values.dtype.kind in "iu":
+            return "integers"
+        # Of objects, and of the types for texts, the values tell.
+        kind = self._pandas.api.types.infer_dtype(values, skipna=True)
+        return _INFERRED.get(kind, ANYTHING if values.dtype == object else str(values.dtype))
 
     def codes(self, left: Any, right: Any, names: list[str]) -> Ints:
         both = self.stacked(left, right, names)
@@ -236,7 +249,9 @@ class _Polars:
 
     def key_type(self, table: Any, name: str) -> str:
         dtype = table[name].dtype
-        return "integers" if dtype.is_integer() else str(dtype)
+        if dtype.is_integer():
+            return "integers"
+        return "texts" if self._is_text(dtype) else str(dtype)
 
     def codes(self, left: Any, right: Any, names: list[str]) -> Ints:
         both = self.stacked(left, right, names)
@@ -259,8 +274,17 @@ class _Polars:
 
     def stacked(self, left: Any, right: Any, names: list[str]) -> Any:
         wide = {name: self._polars.Int128 for name in names if self._is_mixed(left[name].dtype, right[name].dtype)}
+        wide |= {
+            name: self._polars.String for name in names if self._is_other_text(left[name].dtype, right[name].dtype)
+        }
         parts = [table.select(names).cast(wide) for table in (left, right)]
         return self._polars.concat(parts, how="vertical_relaxed")
+
+    def _is_text(self, dtype: Any) -> bool:
+        return isinstance(dtype, self._polars.String | self._polars.Categorical | self._polars.Enum)
+
+    def _is_other_text(self, one: Any, other: Any) -> bool:
+        return one != other and self._is_text(one) and self._is_text(other)
 
     def _is_mixed(self, one: Any, other: Any) -> bool:
         """Whether no type of 64 bits holds all of both."""

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from joiner import ArgumentError, join
+from joiner.library.durations import duration_ns
 
 SPEED = pd.DataFrame({"machine": ["a", "a", "b"], "at": pd.to_datetime([10, 30, 5], unit="s"), "value": [1, 2, 3]})
 TORQUE = pd.DataFrame({"machine": ["a", "c"], "at": pd.to_datetime([20, 1], unit="s"), "value": [1.5, 2.5]})
@@ -157,8 +158,10 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
         pd.DataFrame({"at": [1], "key": [1]}),
         pd.DataFrame({"at": [1], "key": ["1"]}),
         {"on": "at", "by": "key"},
-        r"left\['key'\] holds integers, right\['key'\] object",
+        r"left\['key'\] holds integers, right\['key'\] texts; cast one",
     ),
+    (DATES, DATES, {"on": "at", "tolerance": "5"}, "tolerance = '5': write it like '10 seconds'"),
+    (DATES, DATES, {"on": "at", "tolerance": "2 fortnights"}, "the unit 'fortnights' is not known"),
 ]
 
 
@@ -168,3 +171,51 @@ def test_what_cannot_be_joined_is_refused_with_table_column_and_row(
 ) -> None:
     with pytest.raises(ArgumentError, match=message):
         join(left, right, **options)
+
+
+PANDAS_TEXTS = ("object", "string", "category")
+POLARS_TEXTS = (pl.String(), pl.Categorical(), pl.Enum(["a", "b"]))
+
+
+@pytest.mark.parametrize("unmatched", ["none", "both"])
+@pytest.mark.parametrize("right", PANDAS_TEXTS)
+@pytest.mark.parametrize("left", PANDAS_TEXTS)
+def test_texts_are_equal_however_pandas_keeps_them(left: str, right: str, unmatched: str) -> None:
+    def table(dtype: str, at: int) -> pd.DataFrame:
+        return pd.DataFrame({"key": pd.Series(["a", "b"], dtype=dtype), "at": [at, at + 1]})
+
+    joined = join(table(left, 10), table(right, 20), on="at", by="key", emit_unmatched=unmatched)
+    assert joined["key"].tolist() == ["a", "b"]
+    assert (joined["at_right"] - joined["at_left"]).tolist() == [10, 10]
+
+
+@pytest.mark.parametrize("unmatched", ["none", "both"])
+@pytest.mark.parametrize("right", POLARS_TEXTS)
+@pytest.mark.parametrize("left", POLARS_TEXTS)
+def test_texts_are_equal_however_polars_keeps_them(left: Any, right: Any, unmatched: str) -> None:
+    def table(dtype: Any, at: int) -> pl.DataFrame:
+        return pl.DataFrame({"key": pl.Series(["a", "b"], dtype=dtype), "at": [at, at + 1]})
+
+    joined = join(table(left, 10), table(right, 20), on="at", by="key", emit_unmatched=unmatched)
+    assert joined["key"].to_list() == ["a", "b"]
+
+
+@pytest.mark.parametrize("key", [[1, 2], ["1", 2]])
+def test_objects_are_compared_by_their_values(key: list[object]) -> None:
+    left = pd.DataFrame({"key": pd.Series(key, dtype="object"), "at": [1, 2]})
+    joined = join(left, pd.DataFrame({"key": [1, 2], "at": [3, 4]}), on="at", by="key")
+    assert joined["at_left"].tolist() == [1, 2][key[0] == "1" :]
+
+
+@pytest.mark.parametrize(
+    "text", ["1s", "1 second", "1000ms", "0.5s 500 ms", " 1 S ", "1000000 us", "999.9999999 ms 100 ns"]
+)
+def test_a_tolerance_may_be_text(text: str) -> None:
+    frame = pd.DataFrame({"at": pd.to_datetime([0, 10**9, 2 * 10**9 + 1])})
+    joined = join(frame, frame, on="at", tolerance=text)
+    assert len(joined) == len(join(frame, frame, on="at", tolerance=timedelta(seconds=1)))
+
+
+@pytest.mark.parametrize("text", ["1s", "10 seconds", "1.5 min", "2h", "1 day 2h", "250ms", "3 µs", "7ns", "1hr"])
+def test_durations_are_those_of_pandas(text: str) -> None:
+    assert duration_ns(text) == pd.Timedelta(text).value
