@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import ssl
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -335,6 +335,14 @@ class ServiceSettings(BaseSettings):
         env_prefix="LSB_", env_nested_delimiter="__", extra="ignore", frozen=True, env_ignore_empty=True
     )
 
+    @classmethod
+    def further_mistakes(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:  # noqa: ARG003 - of one service
+        """What else is wrong with settings that were refused: looked at so that all is told in one round.
+
+        ``given`` is what the sources gave, of any type; ``parts_are_right``: what they come to together was looked at.
+        """
+        return []
+
 
 Service = TypeVar("Service", bound=ServiceSettings)
 
@@ -348,6 +356,7 @@ def load_settings(model: type[Service], file: Path | None = None) -> Service:
         message = f"the settings file {file} does not exist; give another with --config"
         raise SettingsError(message)
     path = file or DEFAULT_FILE
+    merged: dict[str, Any] = {}
     mistakes = (_unknown_sections(path) if path.is_file() else []) + unknown_variables(SECTIONS)
 
     class FromFile(model):  # type: ignore[misc, valid-type] # the model is only known here
@@ -365,6 +374,7 @@ def load_settings(model: type[Service], file: Path | None = None) -> Service:
         @classmethod
         def _ask_for_files(cls, given: dict[str, Any]) -> dict[str, Any]:
             # Here all sources are merged, and nothing has been refused yet.
+            merged.update(given)
             mistakes.extend(_unusable_files(model, given, path))
             return given
 
@@ -373,6 +383,8 @@ def load_settings(model: type[Service], file: Path | None = None) -> Service:
         settings = FromFile()
     except ValidationError as error:
         mistakes += [mistake_of(found, path) for found in error.errors()]
+        parts_are_right = any(not found["loc"] for found in error.errors())
+        mistakes += [f"{path}: {one}" for one in model.further_mistakes(merged, parts_are_right=parts_are_right)]
     if mistakes or settings is None:
         raise SettingsError("\n".join(mistakes))
     return model.model_construct(**{name: getattr(settings, name) for name in model.model_fields})

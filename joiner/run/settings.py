@@ -10,10 +10,19 @@ import hashlib
 import json
 import re
 import socket
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
 
 from broker.settings import (
     Duration,
@@ -22,6 +31,7 @@ from broker.settings import (
     MetricsSettings,
     Section,
     ServiceSettings,
+    SettingsError,
     TopicName,
     TopicSettings,
     duration_between,
@@ -29,6 +39,7 @@ from broker.settings import (
     plain_values,
 )
 from broker.times import parse_duration
+from joiner.functions import load_functions
 
 SEMANTICS_VERSION: Final = 1
 """Of the definition of the join in docs/semantics.md: changed whenever the same input may give another output."""
@@ -68,8 +79,14 @@ class Stream(Section):
         return self
 
 
-def _as_pair(given: object) -> object:
-    return given if isinstance(given, (list, tuple)) else (given, given)
+def _as_pair(given: object, validate: ValidatorFunctionWrapHandler) -> object:
+    """One duration is that of both sides; a mistake in it is told once."""
+    if isinstance(given, (list, tuple)):
+        return validate(given)
+    try:
+        return validate((given, given))
+    except ValidationError as error:
+        raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 
 
 class JoinSettings(Section):
@@ -81,7 +98,7 @@ class JoinSettings(Section):
     function: str = Field(default="both", pattern=r"^([a-z_]+|[A-Za-z0-9_.]+:[A-Za-z0-9_]+)$")
     output: str = Field(min_length=1, max_length=256)
     tolerance: Duration | None = None
-    lateness: Annotated[tuple[Duration, Duration], BeforeValidator(_as_pair)] = (0, 0)
+    lateness: Annotated[tuple[Duration, Duration], WrapValidator(_as_pair)] = (0, 0)
     direction: Literal["both", "backward", "forward", "nearest"] = "both"
     driver: Literal["both", "left", "right"] = "both"
     progress: Literal["key", "partition"] = "key"
@@ -133,6 +150,36 @@ class SparkSettings(Section):
     config: Annotated[dict[str, str | int | float | bool], BeforeValidator(plain_values)] = Field(default_factory=dict)
 
 
+_Told = tuple[object, object, dict[str, str | None] | None, dict[str, str | None] | None]
+"""Of a join: its name, its output, and what its sides select, as far as that can be told."""
+
+
+def _clashes(joins: Sequence[_Told]) -> list[str]:
+    """Names and outputs that two joins have, and joins whose sides have records in common."""
+    mistakes = []
+    for number, what in enumerate(("name", "output")):
+        values = [str(join[number]) for join in joins if join[number] is not None]
+        mistakes += [f"two joins have the {what} {value!r}" for value in sorted(set(values)) if values.count(value) > 1]
+    for name, _, left, right in joins:
+        if left is None or right is None or left["topic"] != right["topic"]:
+            continue
+        if None in {left["quantity"], right["quantity"]} or left["quantity"] == right["quantity"]:
+            mistakes.append(f"join {name!r}: a record may be on both sides; give them other topics or quantities")
+    return mistakes
+
+
+def _told_of(given: Mapping[str, Any]) -> _Told:
+    """Of a join that was not validated. The data topic goes without its name."""
+    sides: list[dict[str, str | None] | None] = []
+    for side in ("left", "right"):
+        try:
+            stream = Stream.model_validate(given.get(side))
+            sides.append({"topic": stream.topic, "quantity": stream.quantity})
+        except ValidationError:
+            sides.append(None)
+    return given.get("name"), given.get("output"), sides[0], sides[1]
+
+
 class JoinerSettings(ServiceSettings):
     """All that the joiner reads from ``lsb.toml``."""
 
@@ -146,19 +193,8 @@ class JoinerSettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _joins_fit_together(self) -> Self:
-        mistakes = []
-        for what in ("name", "output"):
-            values = [getattr(join, what) for join in self.join]
-            mistakes += [
-                f"two joins have the {what} {value!r}" for value in sorted(set(values)) if values.count(value) > 1
-            ]
-        for join in self.join:
-            left, right = self.stream(join.left), self.stream(join.right)
-            overlap = left["quantity"] is None or right["quantity"] is None or left["quantity"] == right["quantity"]
-            if left["topic"] == right["topic"] and overlap:
-                mistakes.append(
-                    f"join {join.name!r}: a record may be on both sides; give them other topics or quantities"
-                )
+        joins = [(join.name, join.output, self.stream(join.left), self.stream(join.right)) for join in self.join]
+        mistakes = _clashes(joins)
         written = [*self.output_topics.values(), self.state_topic, self.control_topic]
         mistakes += [
             f"two kinds of output would be written to the topic {topic!r}; give each its own"
@@ -178,6 +214,23 @@ class JoinerSettings(ServiceSettings):
         if mistakes:
             raise ValueError("; ".join(mistakes))
         return self
+
+    @classmethod
+    def further_mistakes(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:
+        """See `ServiceSettings`: joins that clash, and joining functions that cannot be loaded."""
+        tables = given.get("join")
+        joins = [one for one in tables if isinstance(one, dict)] if isinstance(tables, list) else []
+        mistakes = [] if parts_are_right else _clashes([_told_of(one) for one in joins])
+        functions: dict[str, str] = {}
+        for number, one in enumerate(joins):
+            if isinstance(one.get("function"), str):
+                name = str(one.get("name"))
+                functions[name if name not in functions else f"{name} (join.{number})"] = one["function"]
+        try:
+            load_functions(functions)
+        except SettingsError as error:
+            mistakes += str(error).splitlines()
+        return mistakes
 
     def stream(self, side: Stream) -> dict[str, str | None]:
         """A side's filter in full: ``topic`` and ``quantity`` (None: any)."""

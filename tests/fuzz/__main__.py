@@ -19,7 +19,7 @@ from typing import Any, Final
 from tests.fuzz.play import CPU_S, MEMORY_BYTES, Tally, play, play_all
 
 _SHOWN_EVERY: Final = 50_000
-_FINDINGS_SHOWN: Final = 5
+_FINDINGS_SHOWN: Final = 20
 
 
 def main() -> int:
@@ -36,8 +36,6 @@ def main() -> int:
         print("\n".join(tally.findings) or ", ".join(tally.outcomes))
         return 1 if tally.findings else 0
     total = _play(options.seed, options.cases, options.jobs)
-    for text in total.findings[:_FINDINGS_SHOWN]:
-        print(text)
     if options.report is not None:
         _write_report(options.report, _facts(total, options))
     print(f"{total.cases} cases, {len(total.findings)} findings, {total.took_s:.0f} s")
@@ -47,6 +45,8 @@ def main() -> int:
 def _play(seed: int, cases: int, jobs: int) -> Tally:
     total, began_s = Tally(), time.monotonic()
     for tally in play_all(seed, range(cases), jobs):
+        for text in tally.findings[: max(0, _FINDINGS_SHOWN - len(total.findings))]:
+            print(text, flush=True)
         total.add(tally)
         total.took_s = time.monotonic() - began_s
         if total.cases % _SHOWN_EVERY == 0:

@@ -204,3 +204,38 @@ def test_each_placement_has_a_group_of_its_own_and_no_other_application_has_it()
     assert other != "mill"
     with pytest.raises(ValidationError, match="name"):
         make_settings(application={"name": other})
+
+
+BAD_JOIN = """
+[[join]]
+name = "a"
+left = "x"
+right = "x"
+function = "nobody:knows"
+output = "o"
+lateness = "1x"
+
+[[join]]
+name = "a"
+left = "x"
+right = "y"
+function = "products"
+output = "p"
+"""
+
+
+@pytest.mark.parametrize("lateness", ["1x", "1s"])
+def test_all_mistakes_are_told_in_one_round_and_each_once(tmp_path: Path, lateness: str) -> None:
+    file = tmp_path / "lsb.toml"
+    file.write_text(BAD_JOIN.replace("1x", lateness))
+    with pytest.raises(SettingsError) as refused:
+        load_settings(JoinerSettings, file)
+    told = str(refused.value)
+    for mistake in (
+        "two joins have the name 'a'",
+        "join 'a': a record may be on both sides",
+        "the joining function 'nobody:knows' cannot be loaded",
+        "there is no joining function 'products'",
+    ):
+        assert told.count(mistake) == 1
+    assert told.count("join.0.lateness") == (lateness == "1x")
