@@ -7,11 +7,15 @@ may die. To play with another kind of runner, give another `Runner`.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from tests.chaos.dying import SOURCE_POINTS, TARGET_POINTS
 from tests.integration.joiner_application import PARTITIONS, SPARK_STARTS_S, Application, Joiner, flowing
+from tests.integration.services import DEADLINE_S, wait_until
+
+_UP: Final = "waiting until it is moved here|: taken"
 
 _ATTEMPTS: Final = 4
 """Of a move behind a crash: what was on its way may still be being taken back."""
@@ -36,7 +40,7 @@ def process(placement: str) -> Runner:
         module = "tests.integration.dying_joiner" if environment else "joiner"
         given = "--standby", "--placement", placement
         joiner = app.start(*given, instance=placement, module=module, **environment)
-        joiner.wait_for("waiting until it is moved here|: taken")
+        _wait_until_up(joiner, environment)
         return joiner
 
     return Runner(placement, start, tuple(SOURCE_POINTS), tuple(TARGET_POINTS))
@@ -48,10 +52,18 @@ def spark() -> Runner:
     def start(app: Application, environment: dict[str, str]) -> Joiner:
         module = "tests.integration.dying_joiner" if environment else "joiner"
         joiner = app.start("--standby", instance="in-spark", command="spark", module=module, **environment)
-        joiner.wait_for("waiting until it is moved here|: taken", SPARK_STARTS_S)
+        _wait_until_up(joiner, environment, SPARK_STARTS_S)
         return joiner
 
     return Runner("spark", start, tuple(SOURCE_POINTS), tuple(TARGET_POINTS))
+
+
+def _wait_until_up(joiner: Joiner, environment: dict[str, str], deadline_s: float = DEADLINE_S) -> None:
+    """Until it serves or waits; one that is to die may do so before, where a unit is already on its way to it."""
+    if environment:
+        wait_until(lambda: joiner.process.poll() is not None or bool(re.search(_UP, joiner.text())), _UP, deadline_s)
+    else:
+        joiner.wait_for(_UP, deadline_s)
 
 
 class Play:
