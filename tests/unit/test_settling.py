@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 
-from joiner.run import recovery
+from joiner.run import hanging, recovery
 from joiner.run.readers import Readers
 from joiner.run.state_log import StateLog
 from joiner.run.unit import Effects, Unit, UnitStopped
@@ -53,3 +54,21 @@ def test_a_state_that_was_prepared_before_a_reset_is_not_continued(
     progress = make_progress(start={DATA: start}, offsets={DATA: 12})
     recovery.recover(settings, 0, None, progress, warm, readers)  # type: ignore[arg-type] # nothing is committed
     assert (built[0] is warm, built[0].offsets) == (start == 3, {DATA: begins_at})
+
+
+def test_what_nobody_ends_is_told_with_the_command_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ``transactional.id`` may be forgotten by now, and then no claim ends it."""
+    settings, clock = make_settings(), iter(range(0, 10_000, 10))
+    names = [settings.state_topic, *settings.output_topics.values()]
+    line = dict.fromkeys(names, 20)
+    monkeypatch.setattr(hanging, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _s: None))
+    monkeypatch.setattr(hanging, "log_range", lambda _consumer, topic, _unit: (0, 17 if topic == "machine.out" else 21))
+    transactions: Any = SimpleNamespace(roll_back=lambda *_given: line)
+    readers: Any = SimpleNamespace(stable=None)
+    with pytest.raises(KafkaException) as told:
+        hanging.draw_line(settings, 3, transactions, make_progress(), readers)
+    text = told.value.args[0].str()
+    assert "open for 30 s in machine.out [3] from offset 17" in text
+    command = "kafka-transactions.sh --bootstrap-server 127.0.0.1:9092"
+    assert f"{command} find-hanging --topic machine.out --partition 3" in text
+    assert f"{command} abort --topic machine.out --partition 3 --start-offset 17" in text
