@@ -400,6 +400,12 @@ def a_snapshot_does_not_wait() -> AbstractContextManager[None]:
     return _changed(UnitTransactions, "_may_replace_snapshot", lambda _self: True)
 
 
+def a_manifest_outlives_its_chunks() -> AbstractContextManager[None]:
+    """Chunks are replaced, in transactions of their own, while the manifest still counts them."""
+    cut = transaction.cut
+    return _changed(transaction, "cut", lambda records, bytes_max: cut(records[1:], bytes_max))
+
+
 def who_was_fenced_does_not_wait() -> AbstractContextManager[None]:
     """Whoever was fenced claims again at once, for as long as others do."""
     return _changed(Troubles, "wait_s", lambda _self, _number, _cause, _why: 0.0)
@@ -438,6 +444,7 @@ BUGS: Final[dict[str, Bug]] = {
         records_of_other_applications_are_taken_for_ours,
         nobody_looks_behind_a_commit,
         a_snapshot_does_not_wait,
+        a_manifest_outlives_its_chunks,
         who_was_fenced_does_not_wait,
     )
 }
