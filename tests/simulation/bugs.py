@@ -402,7 +402,7 @@ def a_snapshot_does_not_wait() -> AbstractContextManager[None]:
 
 def a_manifest_outlives_its_chunks() -> AbstractContextManager[None]:
     """Chunks are replaced, in transactions of their own, while the manifest still counts them."""
-    cut = transaction.cut
+    cut = snapshot_log.cut
     return _changed(transaction, "cut", lambda records, bytes_max: cut(records[1:], bytes_max))
 
 
