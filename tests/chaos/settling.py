@@ -47,7 +47,11 @@ class Settling:
             (self._is_joined, "all input is joined"),
             (self._is_written, "all results are in the database"),
         ):
-            wait_until(lambda is_through=is_through: look() and is_through(), what, DEADLINE_S)  # type: ignore[misc]
+            try:
+                wait_until(lambda is_through=is_through: look() and is_through(), what, DEADLINE_S)  # type: ignore[misc]
+            except AssertionError as error:
+                lacking = f"{len(expected)} quantities are not in Kafka: {sorted(expected)[:5]}" if expected else ""
+                raise AssertionError(f"{error}; {lacking}") from error
 
     def close(self) -> None:
         """Close the client."""

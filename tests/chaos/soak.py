@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -105,8 +106,10 @@ def kills(minutes: int, seed: int) -> list[Act]:
 def main() -> int:
     """Run, write the report; 0 if nothing was lost, doubled or ended by itself."""
     options = _options()
-    with tempfile.TemporaryDirectory(prefix="lsb-soak-") as name, chaos_stack() as servers:
-        folder = Path(name)
+    # Kept with its logs where the run fails.
+    folder = Path(tempfile.mkdtemp(prefix="lsb-soak-"))
+    sys.stdout.write(f"in {folder}\n")
+    with chaos_stack() as servers:
         events = folder / "events.json"
         count = options.minutes * 60 * options.rate
         plan = Plan(events=count, seed=options.seed, machines=7, disorder=0.02, repeats=0.005, equal=0.005)
@@ -129,6 +132,8 @@ def main() -> int:
     options.report.with_suffix(".json").write_text(json.dumps(found) + "\n")
     options.report.with_suffix(".md").write_text(_markdown(versions, row, sampler, options.rate))
     sys.stdout.write("\n".join([str(row), *played.failures, "PASSED" if is_good else "FAILED", ""]))
+    if is_good:
+        shutil.rmtree(folder)
     return 0 if is_good else 1
 
 
