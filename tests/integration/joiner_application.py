@@ -140,13 +140,16 @@ class Joiner:
 
     process: subprocess.Popen[bytes]
     log: Path
+    patience_s: float = DEADLINE_S
+    """How long a line is waited for: Spark takes long to start where other tests do the same."""
 
     def text(self) -> str:
         """What it has logged so far."""
         return self.log.read_text(errors="replace")
 
-    def wait_for(self, pattern: str, deadline_s: float = DEADLINE_S) -> re.Match[str]:
+    def wait_for(self, pattern: str, deadline_s: float | None = None) -> re.Match[str]:
         """Wait until a line of the log matches."""
+        deadline_s = deadline_s or self.patience_s
         found: re.Match[str] | None = None
 
         def logged() -> bool:
@@ -249,7 +252,7 @@ class Application:
         log = self.folder / f"joiner-{len(self.started)}.log"
         given = ["--config", str(self.config), "--instance", instance, *arguments]
         process = start_service(module, command or self.runner, *given, environment=environment, log=log)
-        joiner = Joiner(process, log)
+        joiner = Joiner(process, log, SPARK_STARTS_S if (command or self.runner) == "spark" else DEADLINE_S)
         self.started.append(joiner)
         return joiner
 

@@ -154,6 +154,8 @@ def test_status_tells_a_killed_owner_from_one_that_runs(app: Application) -> Non
     wait_until(lambda: states() == {"gone"}, "the group has noticed that the process is gone")
     again = app.start(instance="south")
     wait_until(lambda: states() == {"running"}, "another one has its units")
+    # From its claim on it is the owner; what it has not come to serve it cannot stop.
+    again.wait_for_units()
     assert again.stop() == 0
     assert states() == {"stopped"}
     app.verify()

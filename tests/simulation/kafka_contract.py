@@ -26,6 +26,7 @@ from joiner.run.clients import (
 
 _OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the public name of the constant
 _FATAL = KafkaError._FATAL  # noqa: SLF001 - as above
+_ATTEMPTS_MAX = 50
 _LOOKS_MAX = 400
 _LOOK_S = 0.1
 _SESSION_MS = 6000
@@ -230,15 +231,23 @@ class KafkaContract:
     def test_a_commit_whose_answer_was_lost_may_be_asked_for_again(self, cluster: Cluster) -> None:
         topic = cluster.make_topic()
         producer = producer_of(cluster, topic)
-        open_transaction(producer, topic, b"once")
-        with pytest.raises(KafkaException) as lost:
-            cluster.commit_without_answer(producer)
-        assert lost.value.args[0].retriable()
+        written: list[bytes | None] = []
+        lost: KafkaException | None = None
+        while lost is None and len(written) < _ATTEMPTS_MAX:
+            # On a busy machine the answer may be there before it is given up.
+            open_transaction(producer, topic, b"once")
+            written.append(b"once")
+            try:
+                cluster.commit_without_answer(producer)
+            except KafkaException as error:
+                lost = error
+        assert lost is not None
+        assert lost.args[0].retriable()
         producer.commit_transaction(30)
-        assert read_until(cluster, topic, 2) == [b"once"]
+        assert read_until(cluster, topic, 2 * len(written)) == written
         open_transaction(producer, topic, b"next")
         producer.commit_transaction(30)
-        assert read_until(cluster, topic, 4) == [b"once", b"next"]
+        assert read_until(cluster, topic, 2 * len(written) + 2) == [*written, b"next"]
 
     def test_a_reader_is_told_that_its_offset_was_removed(self, cluster: Cluster) -> None:
         topic = cluster.make_topic()
