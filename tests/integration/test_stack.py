@@ -24,6 +24,9 @@ from broker.stack import LocalStack, StackError, ephemeral_stack
 
 DEADLINE_S = 60.0
 
+_PUBLISHERS = 120
+_MESSAGES_EACH = 4
+
 
 def wait_for(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
     end = time.monotonic() + deadline_s
@@ -128,12 +131,28 @@ def publish(port: int, first: int, count: int, qos: int) -> None:
     client.loop_stop()
 
 
+def publish_slowly(port: int, first: int) -> None:
+    """A few messages at QoS 2, 10 ms apart, from a client of its own."""
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"slow-{first}", protocol=paho.MQTTv5)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    sent = []
+    for i in range(first, first + _MESSAGES_EACH):
+        sent.append(client.publish("stack/events", str(i), qos=2))
+        time.sleep(0.01)
+    for message in sent:
+        message.wait_for_publish(DEADLINE_S)
+    client.disconnect()
+    client.loop_stop()
+
+
 class Subscriber:
     """A client with a persistent session that acknowledges only where it is told to."""
 
-    def __init__(self, port: int, *, acknowledge: bool) -> None:
+    def __init__(self, port: int, *, acknowledge: bool, after_s: float = 0.0) -> None:
         self.got: list[int] = []
         self.session_present = False
+        self._after_s = after_s
         self._subscribed = threading.Event()
         self._acknowledge = acknowledge
         self._client = paho.Client(
@@ -162,6 +181,7 @@ class Subscriber:
     def _on_message(self, client: paho.Client, _data: object, message: paho.MQTTMessage) -> None:
         self.got.append(int(message.payload))
         if self._acknowledge:
+            time.sleep(self._after_s)
             client.ack(message.mid, message.qos)
 
 
@@ -210,6 +230,18 @@ def test_an_mqtt_message_without_acknowledgement_comes_again(mqtt: tuple[str, in
     wait_for(lambda: len(set(second.got)) >= 500)
     second.close()
     assert sorted(set(second.got)) == list(range(500))
+
+
+def test_a_slow_stream_from_many_mqtt_publishers_never_stalls(own_mqtt: LocalStack) -> None:
+    mqtt = own_mqtt.mqtt
+    # Acknowledged about as late as by a connector that waits for Kafka: while the next message arrives.
+    subscriber = Subscriber(mqtt.port, acknowledge=True, after_s=0.006)
+    for number in range(_PUBLISHERS):
+        publish_slowly(mqtt.port, _MESSAGES_EACH * number)
+        wait_for(lambda sent=number + 1: len(subscriber.got) >= _MESSAGES_EACH * sent, 10)  # type: ignore[misc]
+    subscriber.close()
+    assert subscriber.got == list(range(_PUBLISHERS * _MESSAGES_EACH))
+    assert "No message id available" not in mqtt.log.read_text()
 
 
 def test_a_second_stack_in_the_same_folder_finds_the_running_servers(stack: LocalStack, kafka: str) -> None:

@@ -13,6 +13,7 @@ from broker.stack import LocalStack, MissingPartsError, StackError, local, parts
 from broker.stack.__main__ import main
 from broker.stack.parts import Parts
 from broker.stack.ports import choose_port, is_free
+from connector.settings import ConnectorSettings
 
 TEMPLATES = Path(local.__file__).with_name("templates")
 
@@ -92,6 +93,16 @@ def test_an_altered_jar_is_refused(tmp_path: Path) -> None:
     (jars / "bad.jar").write_bytes(b"")
     (jars / "absent.jar").write_bytes(b"")
     parts.check_hashes(jars, sums)
+
+
+def test_the_mqtt_broker_can_look_for_messages_several_times_at_once() -> None:
+    text = (TEMPLATES / "MqttBroker.java").read_text()
+    found = re.search(r"MAX_INFLIGHT_WINDOW_SIZE_MESSAGES = (\d+);", text)
+    assert found is not None
+    window, packet_ids = int(found[1]), 65_535
+    # Each look takes as many packet identifiers as the window has; it is to hold what a connector has in flight.
+    assert packet_ids // window >= 4
+    assert window >= ConnectorSettings.model_fields["in_flight_max"].default
 
 
 @pytest.mark.parametrize("template", ["kafka.properties", "hivemq.xml", "influxdb.conf"])

@@ -30,8 +30,10 @@ import java.util.Properties;
  */
 public class MqttBroker {
     public static void main(String[] arguments) throws Exception {
-        // 50 by default: the connector has thousands of messages in flight. As many as packet identifiers allow.
-        InternalConfigurations.MAX_INFLIGHT_WINDOW_SIZE_MESSAGES = 65535;
+        // 50 by default: the connector has thousands of messages in flight. Whenever the broker looks for new messages
+        // it takes as many packet identifiers until it has looked. With all 65,535 of them a second look found none,
+        // nobody looked a third time, and the subscriber got nothing more: so there is room for several.
+        InternalConfigurations.MAX_INFLIGHT_WINDOW_SIZE_MESSAGES = 8192;
         // 50 by default: the broker sends the next ones when all of these are acknowledged.
         InternalConfigurations.PUBLISH_POLL_BATCH_SIZE = 1000;
         // 64 files of each kind by default, which are for fleets and slow to open.
