@@ -34,8 +34,6 @@ public class MqttBroker {
         // it takes as many packet identifiers until it has looked. With all 65,535 of them a second look found none,
         // nobody looked a third time, and the subscriber got nothing more: so there is room for several.
         InternalConfigurations.MAX_INFLIGHT_WINDOW_SIZE_MESSAGES = 8192;
-        // 50 by default: the broker sends the next ones when all of these are acknowledged.
-        InternalConfigurations.PUBLISH_POLL_BATCH_SIZE = 1000;
         // 64 files of each kind by default, which are for fleets and slow to open.
         InternalConfigurations.PERSISTENCE_BUCKET_COUNT.set(4);
         InternalConfigurations.PAYLOAD_PERSISTENCE_BUCKET_COUNT.set(4);
