@@ -211,10 +211,10 @@ class Handover(Generic[_Serving]):
             self._mover.warmed(number)
 
     def _after_release(self, number: int, release: Future[None]) -> None:
+        # From now on it waits for units to come back; also where it cannot know whether it has released this one.
+        self.is_standby = True
         error = release.exception()
         if error is None:
-            # From now on it waits for units to come back.
-            self.is_standby = True
             self._elsewhere[number] = time.monotonic() + LOOK_S
             self._mover.released(number)
             return

@@ -35,6 +35,10 @@ apart by their ids, which hold the names of their joins; what is told of input r
 
 An owner looks after its own commits: see `transaction`.
 
+Results that retention has removed are not written again: what was rolled back is still in the log, and what was removed
+is not. Where a transaction was under way as well whose results may never have reached the log, the two cannot be told
+apart, and what is not there is written: readers who have been through the removed part may then meet it twice.
+
 What this does not cover: retention that removes input behind the earlier of the two snapshots before they are settled.
 """
 
@@ -43,7 +47,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -51,7 +54,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from broker.wire import Rejected, Told, cut_lines, encode
 from joiner.run import progress as forms
-from joiner.run.clients import TIMEOUT_S, log_range, make_producer, make_reader, read_to_end, timed_out
+from joiner.run.clients import TIMEOUT_S, log_range, make_producer, read_to_end, timed_out
 from joiner.run.outlet import Results
 from joiner.run.progress import RESET_RUN, FirstRecord, Progress, unsettled_key
 from joiner.run.readers import Readers, reading
@@ -120,7 +123,12 @@ def find_ended_wrongly(
         ]
         wanted = [*named.items(), *beyond]
         there = {topic: _there(made.log, topic, log.unit, wanted, line) for topic in {topic for topic, _ in wanted}}
-    gone = [topic for topic, first in named.items() if first.identity not in there[topic]]
+        gone = [
+            topic
+            for topic, first in named.items()
+            if first.identity not in there[topic]
+            and not _removed(made, topic, log.unit, {first.identity}, first.start, line[topic])
+        ]
     unasked = [topic for topic, first in beyond if first.identity in there[topic]]
     if not gone and not unasked:
         return None
@@ -188,12 +196,16 @@ def settle(
     line = draw_line(settings, unit, transactions, progress)
     effects, begin = again()
     topics = settings.topics
-    with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
+    with reading(settings, None) as readers:
 
         def missing_in(topic: str, values: list[bytes]) -> list[int]:
-            """Which of these values are not visible, by number."""
+            """Which of these values are not visible, and have not been removed either, by number."""
             identities = [identity_of(value) for value in values]
-            absent = _not_there(consumer, topic, unit, set(identities), begin.get(topic, 0), line.get(topic, -1))
+            start, end = begin.get(topic, 0), line.get(topic, -1)
+            absent = _not_there(readers.log, topic, unit, set(identities), start, end)
+            if reached.offsets == progress.offsets:
+                # All of them were committed, so all of them were in the log.
+                absent -= _removed(readers, topic, unit, absent, start, end)
             return [number for number, identity in enumerate(identities) if identity in absent]
 
         lines = cut_lines(effects.joined.lines)
@@ -283,6 +295,15 @@ def _not_there(consumer: Consumer, topic: str, unit: int, wanted: set[str], star
         if not missing:
             break
     return missing
+
+
+def _removed(readers: Readers, topic: str, unit: int, absent: set[str], start: int, end: int) -> set[str]:
+    """Which of these, which were written behind ``start`` and are not visible, retention has taken out of the log.
+
+    What was rolled back is still in it, for who reads everything.
+    """
+    low, _ = log_range(readers.everything, topic, unit) if absent else (start, end)
+    return _not_there(readers.everything, topic, unit, absent, low, end) if low > start else set()
 
 
 def _encoded(told: Iterable[Told | Rejected]) -> list[bytes]:

@@ -1,6 +1,7 @@
 """The transactions of one unit: everything a batch brought forth becomes visible at once, or not at all.
 
-Steps of a commit, in this order (a snapshot that is too large for it has transactions of its own behind it):
+Steps of a commit, in this order (a snapshot that is too large for it has transactions of its own behind it, and where
+the unit is released, the progress record that says so comes behind those):
 
  1. begin
  2. the input offsets, for the consumer group (for tools to see; the progress record is what counts)
@@ -119,6 +120,8 @@ class UnitTransactions:
         self._firsts: dict[str, int] = {}
         self._was_asked_again = False
         self._is_claimed = False
+        # What the last progress record says of its owner.
+        self._run = self._placement = ""
         self._producer = make_producer(
             settings.kafka,
             transactional_id=f"{settings.application.name}-{unit}",
@@ -168,18 +171,24 @@ class UnitTransactions:
             if snapshot is not None and not self._may_replace_snapshot():
                 snapshot = None
             is_apart = snapshot is not None and len(snapshot[0]) > SNAPSHOT_BYTES_MAX
+            # Who a unit is released to may claim it as soon as that is visible. So the snapshot comes before.
+            ours = self._still_ours(progress) if is_apart else progress
             self._produce_all(messages)
             if snapshot is not None and not is_apart:
                 place = self._produce_snapshot(*snapshot, progress)
-            self._finish(progress, self._undecided.records(identities))
+            self._finish(ours, self._undecided.records(identities))
             self._note_written(identities, is_base=place is not None or not self._is_claimed)
             if snapshot is not None and is_apart:
-                place = self._write_apart(*snapshot, progress)
+                place = self._write_apart(*snapshot, ours)
+            if ours != progress:
+                self._begin(progress)
+                self._finish(progress, self._undecided.records({}))
+                self._note_written({}, is_base=False)
             if place is not None or not self._is_claimed or self._was_disturbed(began_s):
                 self.check_ended()
         except KafkaException as error:
             raise _failure(error) from error
-        self._is_claimed = True
+        self._is_claimed, self._run, self._placement = True, progress.run, progress.placement
         return place
 
     def begin_anew(self, state: StateLog, progress: Progress) -> None:
@@ -244,6 +253,12 @@ class UnitTransactions:
         self._check_told()
         self._undecided.begin_behind(self._firsts)
         return dict(self._firsts)
+
+    def _still_ours(self, progress: Progress) -> Progress:
+        """As this one, but for what it says of a release."""
+        if progress.on_the_way is None:
+            return progress
+        return msgspec.structs.replace(progress, run=self._run, placement=self._placement)
 
     def _was_disturbed(self, began_s: float) -> bool:
         """Whether Kafka may have been started anew meanwhile: it took long, or was asked for again."""

@@ -136,10 +136,10 @@ def publish_slowly(port: int, first: int) -> None:
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"slow-{first}", protocol=paho.MQTTv5)
     client.connect("127.0.0.1", port)
     client.loop_start()
-    sent = []
+    sent, pause = [], threading.Event()
     for i in range(first, first + _MESSAGES_EACH):
         sent.append(client.publish("stack/events", str(i), qos=2))
-        time.sleep(0.01)
+        pause.wait(0.01)
     for message in sent:
         message.wait_for_publish(DEADLINE_S)
     client.disconnect()
@@ -152,7 +152,7 @@ class Subscriber:
     def __init__(self, port: int, *, acknowledge: bool, after_s: float = 0.0) -> None:
         self.got: list[int] = []
         self.session_present = False
-        self._after_s = after_s
+        self._after_s, self._pause = after_s, threading.Event()
         self._subscribed = threading.Event()
         self._acknowledge = acknowledge
         self._client = paho.Client(
@@ -181,7 +181,7 @@ class Subscriber:
     def _on_message(self, client: paho.Client, _data: object, message: paho.MQTTMessage) -> None:
         self.got.append(int(message.payload))
         if self._acknowledge:
-            time.sleep(self._after_s)
+            self._pause.wait(self._after_s)
             client.ack(message.mid, message.qos)
 
 

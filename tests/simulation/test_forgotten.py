@@ -1,4 +1,6 @@
-"""What Kafka forgot to end is taken along by the rollback of the next transaction, before anybody has looked."""
+"""What Kafka forgot to end is taken along by the rollback of the next transaction, before anybody has looked. What
+retention has removed was not forgotten.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,12 @@ from typing import Final
 
 import pytest
 
+from joiner.run.progress import unsettled_key
 from joiner.run.settings import JoinerSettings
 from tests.simulation.bugs import what_was_ended_wrongly_is_not_looked_for
 from tests.simulation.feed import APPLICATION, BASE_MS
-from tests.simulation.memory_log import OPEN, Log
+from tests.simulation.memory_kafka import MemoryKafka
+from tests.simulation.memory_log import COMMITTED, OPEN, Log, Transaction
 from tests.simulation.stage import on_stage
 from tests.simulation.verdict import committed_progress, judge, stable_ends
 from tests.simulation.world import SimulatedProcess, World
@@ -18,6 +22,8 @@ from tests.simulation.world import SimulatedProcess, World
 STEPS_MAX: Final = 4000
 FORGOTTEN: Final = 2
 """The number of the batch whose markers are forgotten in the topic of the results."""
+
+BATCHES: Final = 4
 
 JOIN: Final = {"name": "power", "left": "speed", "right": "torque", "function": "product", "output": "p"}
 SETTINGS: Final = JoinerSettings.model_validate(
@@ -29,6 +35,20 @@ SETTINGS: Final = JoinerSettings.model_validate(
 )
 
 
+def create_topics(kafka: MemoryKafka) -> None:
+    """All of the application, with one partition."""
+    outputs = (SETTINGS.topics.out, SETTINGS.topics.late, SETTINGS.topics.rejected, SETTINGS.topics.unmatched)
+    for name in (*SETTINGS.input_topics, *outputs, SETTINGS.state_topic, SETTINGS.control_topic):
+        kafka.create_topic(name, 1)
+
+
+def feed(kafka: MemoryKafka, batch: int) -> None:
+    """A record for each side, by which pairs of the batch before come out."""
+    for quantity in ("speed", "torque"):
+        content = {"thing": "0", "quantity": quantity, "phenomenonTime": BASE_MS + 10 * batch, "result": 2.0}
+        kafka.append("machine.data", 0, b"0", json.dumps(content | {"id": f"{quantity}{batch}"}).encode())
+
+
 class Forgetful:
     """Feeds one batch after the other; one is forgotten in a topic, and its owner dies within the one behind it."""
 
@@ -36,10 +56,7 @@ class Forgetful:
         self.world = World(1)
         self.world.director = self
         self.kafka, self._forgets = self.world.kafka, forgets
-        outputs = (SETTINGS.topics.out, SETTINGS.topics.late, SETTINGS.topics.rejected, SETTINGS.topics.unmatched)
-        for name in (*SETTINGS.input_topics, *outputs, SETTINGS.state_topic):
-            self.kafka.create_topic(name, 1)
-        self.kafka.create_topic(SETTINGS.control_topic, 1)
+        create_topics(self.kafka)
         self._log: Log = self.kafka.log(forgets, 0)
         self.process: SimulatedProcess | None = None
         self.batches = 0
@@ -59,7 +76,8 @@ class Forgetful:
             if within is not None and self._log in within.logs:
                 self.has_died = self.process.is_dead = True
         elif self.batches <= FORGOTTEN and (is_through or self.has_forgotten):
-            self._feed()
+            self.batches += 1
+            feed(self.kafka, self.batches)
         elif is_through and self.has_died and not self.process.is_dead:
             self.difference = judge(self.kafka, SETTINGS)[0]
             self.world.end()
@@ -82,13 +100,6 @@ class Forgetful:
         self.has_forgotten = self.has_forgotten or is_it
         return is_it
 
-    def _feed(self) -> None:
-        self.batches += 1
-        for quantity in ("speed", "torque"):
-            content = {"thing": "0", "quantity": quantity, "phenomenonTime": BASE_MS + 10 * self.batches, "result": 2.0}
-            value = json.dumps(content | {"id": f"{quantity}{self.batches}"}).encode()
-            self.kafka.append("machine.data", 0, b"0", value)
-
 
 def difference(topic: str) -> str:
     """What differs in the end where something was forgotten in this topic."""
@@ -110,3 +121,71 @@ def test_what_the_rollback_of_the_next_transaction_has_taken_along_is_written_ag
 def test_it_is_missing_or_doubled_where_a_claimant_does_not_compare(topic: str) -> None:
     with what_was_ended_wrongly_is_not_looked_for():
         assert "total" in difference(topic)
+
+
+class Removed:
+    """Kills the joiner behind some batches, and removes the results of all but the last before it starts again.
+
+    ``foreign``: another program has a transaction open in the result topic then, until that is noted as unsettled.
+    """
+
+    def __init__(self, *, keeps: int, foreign: bool) -> None:
+        self.world = World(1)
+        self.world.director = self
+        self.kafka, self._keeps, self._foreign = self.world.kafka, keeps, foreign
+        create_topics(self.kafka)
+        self._transaction: Transaction | None = None
+        self._process: SimulatedProcess | None = None
+        self._batches = 0
+        self._has_died = False
+        self.removed = 0
+        self.difference = "not through"
+
+    def step(self) -> None:
+        """See `Director`."""
+        if self._process is None:
+            self._process = self.world.start(SETTINGS)
+        progress = committed_progress(self.kafka, SETTINGS, 0)
+        is_through = progress is not None and progress.offsets == stable_ends(self.kafka, SETTINGS, 0)
+        if self._transaction is not None and self._is_settling():
+            self.kafka.end_source(self._transaction, COMMITTED)
+            self._transaction = None
+        elif is_through and self._batches < BATCHES:
+            self._batches += 1
+            feed(self.kafka, self._batches)
+        elif is_through and not self._has_died:
+            self._has_died = self._process.is_dead = True
+        elif is_through and not self._process.is_dead and 0 in self._process.joiner._owned:  # noqa: SLF001 - it works
+            self.difference = judge(self.kafka, SETTINGS)[0]
+            self.world.end()
+        if self.world.steps > STEPS_MAX:
+            self.world.end()
+
+    def ended(self, _process: SimulatedProcess, _status: int | BaseException) -> None:
+        """See `Director`."""
+        self._process = None
+        log = self.kafka.log(SETTINGS.topics.out, 0)
+        results = [entry.offset for entry in log.entries if entry.is_committed and entry.value]
+        log.remove_before(results[-self._keeps] if self._keeps else log.end)
+        self.removed = len(results) - self._keeps
+        if self._foreign:
+            self._transaction = self.kafka.begin_source()
+            self.kafka.append(SETTINGS.topics.out, 0, b"0", b'{"id":"another:0:0"}', self._transaction)
+
+    def complain(self, text: str) -> None:
+        """See `Director`."""
+        raise AssertionError(text)
+
+    def _is_settling(self) -> bool:
+        """Whether the claimant has noted that something is open."""
+        return any(entry.key == unsettled_key(0).encode() for entry in self.kafka.log(SETTINGS.state_topic, 0).entries)
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize("keeps", [0, 1])
+def test_results_that_retention_has_removed_are_not_written_again(keeps: int, *, foreign: bool) -> None:
+    play = Removed(keeps=keeps, foreign=foreign)
+    with on_stage(play.world):
+        play.world.play()
+    assert play.removed > 1
+    assert play.difference == ""

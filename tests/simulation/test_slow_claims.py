@@ -7,7 +7,9 @@ import pytest
 from joiner.run.continuity import Claimant
 from joiner.run.control import Request, encode
 from joiner.run.moving import REPEAT_S
+from joiner.run.settings import JoinerSettings
 from tests.simulation.stage import on_stage
+from tests.simulation.test_forgotten import SETTINGS, feed
 from tests.simulation.test_ownership import two_units
 from tests.simulation.verdict import committed_progress
 from tests.simulation.world import SimulatedProcess, World
@@ -20,15 +22,18 @@ Without a word of slow claims there were up to twelve.
 
 
 class Move:
-    """Moves unit 0 from one placement to another, where every claim takes so long."""
+    """Moves unit 0 from one placement to another, where every claim takes so long.
 
-    def __init__(self, seed: int, claim_s: float) -> None:
-        self.settings = two_units()
+    ``stays_s``: so long it is looked on when somebody serves the unit again.
+    """
+
+    def __init__(self, seed: int, claim_s: float, settings: JoinerSettings, stays_s: float = 0.0) -> None:
+        self.settings = settings
         self.world = World(seed)
         self.world.director = self
-        self._claim_s = claim_s
-        for name in (*self.settings.input_topics, "machine.out", "machine.late", "machine.rejected", "sim.state"):
-            self.world.kafka.create_topic(name, 2)
+        self._claim_s, self._stays_s, self._served_s = claim_s, stays_s, 0.0
+        for name in (*settings.input_topics, "machine.out", "machine.late", "machine.rejected", "sim.state"):
+            self.world.kafka.create_topic(name, settings.topics.partitions)
         self.world.kafka.create_topic(self.settings.control_topic, 1)
         self._source: SimulatedProcess | None = None
         self._target: SimulatedProcess | None = None
@@ -44,7 +49,8 @@ class Move:
         """See `Director`."""
         if self._source is None:
             self._source = self._start("blue")
-        if self._target is None and self._served_by("blue", 0) and self._served_by("blue", 1):
+        units = range(self.settings.topics.partitions)
+        if self._target is None and all(self._served_by("blue", unit) for unit in units):
             self._target = self._start("green")
             self.world.slow_claims_s = (self._claim_s, self._claim_s)
         if self._target is not None:
@@ -54,7 +60,9 @@ class Move:
             self._released_s = self.world.clock_s
         if self._released_s is not None:
             self.served_by = next((name for name in ("blue", "green") if self._served_by(name, 0)), "")
-        if self.served_by or self.world.steps > STEPS_MAX:
+        if not self.served_by:
+            self._served_s = self.world.clock_s
+        if (self.world.clock_s >= self._served_s + self._stays_s and self.served_by) or self.world.steps > STEPS_MAX:
             self.world.end()
 
     def _count(self, transactional_id: str, _epoch: int) -> None:
@@ -90,9 +98,22 @@ class Move:
 @pytest.mark.parametrize("claim_s", [0.1, 6.0, 15.0])
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_two_sides_of_a_move_do_not_duel_however_long_a_claim_takes(seed: int, claim_s: float) -> None:
-    play = Move(seed, claim_s)
+    play = Move(seed, claim_s, two_units())
     with on_stage(play.world):
         play.world.play()
     assert play.complaints == []
     assert play.served_by, "nobody serves the unit"
     assert play.claims <= CLAIMS_MAX
+
+
+@pytest.mark.parametrize("seed", range(1, 17))
+def test_a_unit_with_a_snapshot_in_transactions_of_its_own_is_released_behind_it(seed: int) -> None:
+    play = Move(seed, 0.0, SETTINGS, stays_s=30.0)
+    play.world.snapshot_bytes_max = 1
+    for batch in range(40):
+        feed(play.world.kafka, batch)
+    with on_stage(play.world):
+        play.world.play()
+    # Whoever claims it while it is being released, fences the source, which then has nothing to serve and ends.
+    assert play.complaints == []
+    assert play.served_by
