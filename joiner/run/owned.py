@@ -20,6 +20,7 @@ from joiner.run.recovery import Recovered
 from joiner.run.settings import ApplicationSettings
 from joiner.run.snapshot_log import SnapshotPlace
 from joiner.run.transaction import UnitTransactions
+from joiner.run.unit import Effects
 
 
 class Commit(NamedTuple):
@@ -30,6 +31,13 @@ class Commit(NamedTuple):
 
     progress: Progress
     written: Future[SnapshotPlace | None]
+    is_large: bool = False
+    """Whether a snapshot in transactions of its own is written with it."""
+
+    @property
+    def may_last(self) -> bool:
+        """Whether it may be so long before it is written that nobody is to wait for it."""
+        return self.is_large and not self.written.done()
 
 
 @dataclass
@@ -46,6 +54,8 @@ class Owned:
     has_uncommitted: bool = False
     """Whether the state holds a batch that was not handed in for a commit: then nothing but the commit of its results
     may be written, or they would be lost."""
+    waiting: tuple[Effects, int] | None = None
+    """What the state's last batch has brought forth, of so many records, while it waits for a commit that may last."""
     quiet_since_s: dict[str, float] = field(default_factory=dict)
     """The topics whose log had nothing more when it was last read, and since when."""
     paused: set[str] = field(default_factory=set)
@@ -67,9 +77,16 @@ class Owned:
 
     def to_pause(self) -> set[str]:
         """The topics that should not be read for now."""
+        if self.waiting is not None:
+            return set(self.recovered.unit.offsets)
         latest_s = time.monotonic() - SILENT_S
         silent = {topic for topic, since_s in self.quiet_since_s.items() if since_s < latest_s}
         return topics_to_pause(self.recovered.unit.leads(), self.paused, silent)
+
+    @property
+    def why_paused(self) -> str:
+        """Why topics are not read for now."""
+        return "its records fill the buffer" if self.waiting is None else "a large snapshot is being written"
 
     def is_changed(self) -> bool:
         """Whether the last snapshot is not of this state."""
@@ -108,9 +125,14 @@ class Owned:
         age_s = 0.0 if is_saved else time.monotonic() - self.snapshot_at_s
         return Told(recovered.progress, recovered.unit.held_bytes(), self.paused, lag, age_s)
 
-    def hand_in(self, progress: Progress, written: Future[SnapshotPlace | None]) -> None:
+    @property
+    def is_writing_long(self) -> bool:
+        """Whether the commit that is on its way is not to be waited for."""
+        return self.commit is not None and self.commit.may_last
+
+    def hand_in(self, commit: Commit) -> None:
         """The commit of this state has begun."""
-        self.commit, self.has_uncommitted = Commit(progress, written), False
+        self.commit, self.has_uncommitted = commit, False
 
     def finish_commit(self) -> None:
         """Wait for the commit that is on its way, if any is. Raises what it raises."""

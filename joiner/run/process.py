@@ -34,7 +34,7 @@ from joiner.run.meters import Meters, Told
 from joiner.run.metrics import Metrics
 from joiner.run.moving import Release
 from joiner.run.notices import Notices
-from joiner.run.owned import Owned
+from joiner.run.owned import Commit, Owned
 from joiner.run.progress import Progress
 from joiner.run.readers import Readers
 from joiner.run.recovery import application_topics, recover
@@ -43,7 +43,7 @@ from joiner.run.snapshot_log import SnapshotPlace
 from joiner.run.takeover import Takeovers
 from joiner.run.taking import Taker
 from joiner.run.topic_watch import TopicWatch
-from joiner.run.transaction import UnitTransactions, unsubscribed_consumer
+from joiner.run.transaction import UnitTransactions, goes_apart, unsubscribed_consumer
 from joiner.run.unit import Effects
 from joiner.run.wanted import Wanted
 from joiner.run.warming import Warm
@@ -253,18 +253,29 @@ class JoinerProcess:
         ends = owned.ends(batches, self._ends.pop(number, {}))
         if owned.commit is not None and owned.commit.written.done() and not self._finish_commit(number, owned):
             return
+        # What was read before the topics were paused, has to wait here.
+        if owned.waiting is not None and (ends or owned.commit is None) and not self._hand_in_waiting(number, owned):
+            return
         if not ends and (owned.commit is not None or not owned.snapshot_due(application)):
             return
         owned.has_uncommitted = True
         try:
-            effects, count = self._apply(number, owned, batches, ends)
+            owned.waiting = self._apply(number, owned, batches, ends)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
-            if self._finish_commit(number, owned):
+            if owned.is_writing_long or self._finish_commit(number, owned):
                 self._give_up(number, error)
             return
-        if self._finish_commit(number, owned):
-            self._hand_in(number, owned, effects, with_snapshot=owned.snapshot_due(application))
-            self._metrics.count(count, len(effects.joined), effects.failed_pairs)
+        if not owned.is_writing_long:
+            self._hand_in_waiting(number, owned)
+
+    def _hand_in_waiting(self, number: int, owned: Owned) -> bool:
+        """Hand in what the last batch has brought forth, the commit before being finished; whether the unit goes on."""
+        (effects, count), owned.waiting = owned.waiting or (Effects(), 0), None
+        if not self._finish_commit(number, owned):
+            return False
+        self._hand_in(number, owned, effects, with_snapshot=owned.snapshot_due(self._settings.application))
+        self._metrics.count(count, len(effects.joined), effects.failed_pairs)
+        return self._owned.get(number) is owned
 
     def _pause_what_runs_ahead(self, number: int, owned: Owned) -> None:
         ahead = owned.to_pause()
@@ -272,7 +283,7 @@ class JoinerProcess:
             return
         if pausing := ahead - owned.paused:
             self._data.pause(_places(number, pausing))
-            _log.info("unit %s: %s waits: its records fill the buffer", number, ", ".join(sorted(pausing)))
+            _log.info("unit %s: %s waits: %s", number, ", ".join(sorted(pausing)), owned.why_paused)
         if resuming := owned.paused - ahead:
             self._data.resume(_places(number, resuming))
             _log.info("unit %s: %s goes on", number, ", ".join(sorted(resuming)))
@@ -308,7 +319,8 @@ class JoinerProcess:
             self._give_up(number, error)
             return
         self._failures.note(number, effects.failed_pairs)
-        owned.hand_in(progress, self._pool.submit(self._commit, owned.transactions, effects, progress, snapshot))
+        written = self._pool.submit(self._commit, owned.transactions, effects, progress, snapshot)
+        owned.hand_in(Commit(progress, written, goes_apart(snapshot)))
 
     def _finish_commit(self, number: int, owned: Owned) -> bool:
         """Wait for what is on its way, if anything is; returns whether the unit goes on."""
@@ -338,7 +350,7 @@ class JoinerProcess:
             _log.warning("unit %s: %s cannot be read where the join stands: %s", number, topic, error.str())
             self._drop(number)
             self._wanted.look_who_has(number, 0.0)
-        elif self._finish_commit(number, owned):
+        elif owned.is_writing_long or self._finish_commit(number, owned):
             # What the client gives next may lie behind records that it has left out (a damaged batch, for one).
             self._give_up(number, KafkaException(KafkaError(error.code(), f"reading {topic}: {error.str()}")))
 
@@ -360,7 +372,7 @@ class JoinerProcess:
         """Finish what is on its way, and begin the last transaction, for a move."""
         number = action.unit
         owned = self._owned[number]
-        if not self._finish_commit(number, owned) or owned.has_uncommitted:
+        if owned.is_writing_long or not self._finish_commit(number, owned) or owned.has_uncommitted:
             return None
         try:
             progress = msgspec.structs.replace(owned.progress(), run=action.way.run(), placement=action.to)

@@ -66,7 +66,7 @@ one."""
 
 SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of a snapshot that is committed with a batch. A larger one has transactions of its own, each of which holds so much:
-so it may take as long as it needs, and does not hold up the batch."""
+so it may take as long as it needs. The batch is visible before it; the unit's next one waits for it."""
 
 _OFFSETS_S: Final = 10.0
 """For sending the offsets, which are a few bytes."""
@@ -170,7 +170,7 @@ class UnitTransactions:
             self._begin(progress)
             if snapshot is not None and not self._may_replace_snapshot():
                 snapshot = None
-            is_apart = snapshot is not None and len(snapshot[0]) > SNAPSHOT_BYTES_MAX
+            is_apart = goes_apart(snapshot)
             # Who a unit is released to may claim it as soon as that is visible. So the snapshot comes before.
             ours = self._still_ours(progress) if is_apart else progress
             self._produce_all(messages)
@@ -395,6 +395,11 @@ class UnitTransactions:
                 self._was_asked_again = True
             else:
                 return
+
+
+def goes_apart(snapshot: tuple[bytes, SnapshotPlace] | None) -> bool:
+    """Whether it has transactions of its own, which may take long."""
+    return snapshot is not None and len(snapshot[0]) > SNAPSHOT_BYTES_MAX
 
 
 def _identities(messages: Outgoing, state_topic: str) -> dict[str, str]:

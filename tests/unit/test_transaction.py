@@ -9,11 +9,21 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from joiner.run import snapshot_log, transaction
-from joiner.run.progress import FORMAT_VERSION, Manifest, Progress, decode_manifest, encode, manifest_key
+from joiner.run.progress import (
+    FORMAT_VERSION,
+    Manifest,
+    OnTheWay,
+    Progress,
+    decode_manifest,
+    decode_progress,
+    encode,
+    manifest_key,
+)
 from joiner.run.snapshot_log import SnapshotPlace
 from joiner.run.state_log import StateLog
 from joiner.run.transaction import Aborted, UnitTransactions, offsets_as_text, within
@@ -180,3 +190,16 @@ def test_a_large_snapshot_does_not_go_with_the_batch_and_each_transaction_of_it_
     assert all(sum(map(len, part)) <= 1000 for part in chunks)
     assert rest[-1][-2][0] == manifest_key(3, 1), "the new manifest comes last"
     assert decode_manifest(rest[-1][-2][1] or b"").chunks == 7
+
+
+def test_a_unit_is_released_behind_a_large_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever it is released to may claim it as soon as that is visible."""
+    monkeypatch.setattr(transaction, "SNAPSHOT_BYTES_MAX", 1000)
+    producer = Recorder()
+    owned = transactions(monkeypatch, producer)
+    owned.commit({}, PROGRESS)
+    released = msgspec.structs.replace(PROGRESS, run=OnTheWay("m", "green").run(), placement="blue")
+    owned.commit({}, released, (b"x" * 2500, SnapshotPlace(4, [9, 9])))
+    told = [decode_progress(part[-1][1] or b"") for part in producer.committed]
+    assert [one.owner for one in told] == [PROGRESS.owner] * (len(told) - 1) + [released.owner]
+    assert producer.committed[-2][-2][0] == manifest_key(3, 1)

@@ -30,7 +30,7 @@ from joiner.run.progress import Progress
 from joiner.run.recovery import unless_fenced
 from joiner.run.settings import ApplicationSettings, JoinerSettings
 from joiner.run.snapshot_log import SnapshotPlace
-from joiner.run.transaction import Aborted, Fenced, UnitTransactions
+from joiner.run.transaction import Aborted, Fenced, UnitTransactions, goes_apart
 from joiner.run.unit import UnitStopped
 from joiner.spark.application.plans import Outcome, Plan, Turn, share_out, unpack
 
@@ -211,7 +211,9 @@ class Units:
         ready = {
             number: served
             for number, served in sorted(self.served.items())
-            if now_s >= served.not_before_s and not self._is_short(number, served, ends.get(number, {}))
+            if now_s >= served.not_before_s
+            and not (served.commit is not None and served.commit.may_last)
+            and not self._is_short(number, served, ends.get(number, {}))
         }
         waiting = {}
         for number, served in ready.items():
@@ -325,7 +327,7 @@ class Units:
             served.snapshot_at_s, served.records = time.monotonic(), 0
         served.leads = outcome.leads
         written = self._pool.submit(self._commit, served.transactions, outcome, progress, snapshot)
-        served.commit = Commit(progress, written)
+        served.commit = Commit(progress, written, goes_apart(snapshot))
         if leaving is not None and leaving.plan == plan:
             del self.served[plan.unit]
             written.add_done_callback(lambda last: _tell(leaving, last))

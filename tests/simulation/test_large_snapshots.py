@@ -1,0 +1,88 @@
+"""Snapshots in transactions of their own, over a Kafka that takes long for them: nobody waits for one but its unit."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from joiner.run.membership import Membership
+from joiner.run.snapshot_log import SnapshotPlace
+from joiner.run.transaction import UnitTransactions
+from tests.simulation import stage
+from tests.simulation.stage import on_stage
+from tests.simulation.test_forgotten import SETTINGS, create_topics, feed
+from tests.simulation.verdict import committed_progress, judge, stable_ends
+from tests.simulation.world import SimulatedProcess, World
+
+WAITS = 1000
+WAIT_S = 0.1
+"""What a snapshot takes: longer, in all, than a member of a group may be away from it."""
+AWAY_S = 60.0
+"""So long a member may be away from its group. A turn of a loop may take seconds here."""
+BATCHES = 300
+
+
+class Slow:
+    """Feeds a process for minutes, which writes snapshot after snapshot."""
+
+    def __init__(self) -> None:
+        application = SETTINGS.application.model_copy(update={"snapshot_interval": 20 * 10**9})
+        self.settings = SETTINGS.model_copy(update={"application": application})
+        self.world = World(1)
+        self.world.director = self
+        self.world.snapshot_bytes_max = 1
+        create_topics(self.world.kafka)
+        self._process: SimulatedProcess | None = None
+        self._batches = 0
+        self.difference = "not through"
+
+    def step(self) -> None:
+        """See `Director`."""
+        if self._process is None:
+            self._process = self.world.start(self.settings)
+        kafka = self.world.kafka
+        if self._batches < BATCHES and self.world.clock_s >= 1000 + self._batches:
+            self._batches += 1
+            feed(kafka, self._batches)
+        progress = committed_progress(kafka, self.settings, 0)
+        is_through = progress is not None and progress.offsets == stable_ends(kafka, self.settings, 0)
+        if self._batches == BATCHES and is_through:
+            self.difference = judge(kafka, self.settings)[0]
+            self.world.end()
+
+    def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
+        """See `Director`."""
+        raise AssertionError(f"{process.run} ended with {status!r}")
+
+    def complain(self, text: str) -> None:
+        """See `Director`."""
+        raise AssertionError(text)
+
+
+def test_who_writes_a_large_snapshot_for_long_does_not_stay_away_from_its_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    play, polled_s, written = Slow(), [], []
+    poll, write = Membership.poll, UnitTransactions._write_apart  # noqa: SLF001 - what is to be slow
+
+    def noting(membership: Membership) -> Any:
+        polled_s.append(play.world.clock_s)
+        return poll(membership)
+
+    def slowly(transactions: UnitTransactions, *arguments: Any) -> SnapshotPlace:
+        for _ in range(WAITS):
+            play.world.link.pass_time(WAIT_S)
+        written.append(write(transactions, *arguments))
+        return written[-1]
+
+    # What is handed to a pool is done in threads of their own.
+    monkeypatch.setattr(stage, "_BESIDE", 1.0)
+    monkeypatch.setattr(Membership, "poll", noting)
+    monkeypatch.setattr(UnitTransactions, "_write_apart", slowly)
+    with on_stage(play.world):
+        play.world.play()
+    assert len(written) > 1
+    assert max(later - earlier for earlier, later in pairwise(polled_s)) < AWAY_S
+    assert play.difference == ""
