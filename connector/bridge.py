@@ -201,7 +201,8 @@ class Bridge:
         deadline_s = time.monotonic() + STOP_WITHIN_S
         try:
             while len(self._ledger) and time.monotonic() < deadline_s:
-                self._producer.poll(_IDLE_WAIT_S)
+                # Without waiting for records to share a batch.
+                self._producer.flush(_IDLE_WAIT_S)
                 packet_ids = self._release()
                 if self._session.is_connected:
                     self._session.acknowledge(packet_ids)

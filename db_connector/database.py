@@ -38,6 +38,7 @@ _SERVER_ERRORS: Final = 500
 _OWN: Final = ("X-Influxdb-Version", "X-Platform-Error-Code")
 """Headers by which InfluxDB's answers are known: 1.8 and 2.x send the first, all of 2.x the second with an error."""
 
+_DIGITS_MAX: Final = 18
 _REASON_LENGTH_MAX: Final = 2_000
 """Characters of the database's message that are kept: it repeats each line that it could not read."""
 
@@ -153,7 +154,7 @@ def _message(error: ApiException) -> str:
     body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
     try:
         answer = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if isinstance(answer, dict):
         for name in ("message", "error"):
@@ -164,11 +165,16 @@ def _message(error: ApiException) -> str:
 
 def _dropped(message: str) -> int | None:
     _before, found, count = message.rpartition("dropped=")
-    return int(count) if found and count.isdigit() else None
+    return _whole(count) if found else None
 
 
 def _retry_after_s(error: ApiException) -> float | None:
     # Seconds are what InfluxDB sends; a date, which HTTP allows too, falls back on the own back-off.
     headers: Any = error.headers  # None where there was no answer, which the library does not say
     given = str(headers.get("Retry-After", "")) if headers is not None else ""
-    return float(given) if given.isdigit() else None
+    return _whole(given)
+
+
+def _whole(text: str) -> int | None:
+    """Digits as a number; `str.isdigit` alone takes some that `int` does not, and `int` not so many."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else None

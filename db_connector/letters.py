@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 SOURCE: Final = "db_connector"
 
+_KEY_BYTES_MAX: Final = 64 * 1024
+_IDENTITY_LENGTH_MAX: Final = 1024
+"""A longer key is left out of a letter, and a longer id replaced by the record's place, which says what it was: a
+letter has to be smaller than what Kafka takes, whatever its record is."""
+
 
 class DeadLetters:
     """Producer of the dead-letter topic."""
@@ -31,6 +36,7 @@ class DeadLetters:
 
     def send(self, message: Message, reason: str, identity: str | None) -> None:
         """Queue the letter of a record. ``identity`` is its pair's id, None where it could not be read."""
+        key = message.key()
         letter = reject(
             message.value(),
             reason,
@@ -38,9 +44,10 @@ class DeadLetters:
             topic=message.topic() or "",
             partition=_known(message.partition()),
             offset=_known(message.offset()),
-            identity=identity,
+            identity=identity if identity is None or len(identity) <= _IDENTITY_LENGTH_MAX else None,
         )
-        self._producer.send(self._topic, [Outgoing(message.key(), encode(letter), None)])
+        key = key if key is None or len(key) <= _KEY_BYTES_MAX else None
+        self._producer.send(self._topic, [Outgoing(key, encode(letter), None)])
 
     def delivered(self, timeout_s: float) -> bool:
         """Whether Kafka has all letters, after at most ``timeout_s``. Raises `broker.producer.DeliveryError`."""

@@ -28,6 +28,9 @@ FORM: Final = 2
 LINE_BYTES_MAX: Final = 256 * 1024
 """Longest line that is sent. InfluxDB takes keys of 64 kB, bodies of 25 MB; an honest line has 150 bytes."""
 
+_KEPT_LENGTH_MAX: Final = 256
+"""Characters of a name that is kept with its escapes: as many as the connector lets a name have."""
+
 _TIME_LENGTH_MAX: Final = 32
 """Characters in the longest text of a mean time in range: 20 digits, a point and 10 decimals."""
 
@@ -76,7 +79,7 @@ def point_line(pair: Pair, measurement: str, unit: str) -> bytes:
     line = (
         f"{measurement}{',half=1' if half else ''},join={tag_text(join_of(pair.id), 'join')}"
         f",quantity={tag_text(pair.quantity, 'quantity')}"
-        f",thing={tag_text(pair.thing, 'thing')}{',tie=' + tag_text(pair.tie, 'tie') if pair.tie else ''}"
+        f",thing={tag_text(pair.thing, 'thing')}{',tie=' + _tag_text(pair.tie, 'tie') if pair.tie else ''}"
         f" {_values(pair.result)} {time_ns}"
     )
     encoded = line.encode()
@@ -86,14 +89,21 @@ def point_line(pair: Pair, measurement: str, unit: str) -> bytes:
     return encoded
 
 
-@lru_cache(maxsize=65_536)
 def tag_text(value: str, name: str) -> str:
     """``value`` escaped as the value of the tag ``name``. Raises `UnrepresentableError`."""
+    return _kept_tag_text(value, name) if len(value) <= _KEPT_LENGTH_MAX else _tag_text(value, name)
+
+
+def _tag_text(value: str, name: str) -> str:
     reason = _unsayable(value)
     if reason:
         message = f"{name} {reason}, which a tag of InfluxDB cannot hold: {value[:80]!r}"
         raise UnrepresentableError(message)
     return value.translate(_TAG_ESCAPES)
+
+
+_kept_tag_text = lru_cache(maxsize=65_536)(_tag_text)
+"""Names come again and again."""
 
 
 def _unsayable(value: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Final, Self
@@ -77,14 +78,23 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Appends to ``path``. Raises OSError."""
         self._file = path.open("a", encoding="ascii")
+        self._is_broken = False
 
     def write(self, acknowledged_ns: int, spans: list[tuple[int, int, int]]) -> None:
         """Note an acknowledged write: partition, first and last offset of each span."""
-        self._file.write("".join(f"{acknowledged_ns}\t{p}\t{first}\t{last}\n" for p, first, last in spans))
-        self._file.flush()
+        if self._is_broken:
+            return
+        try:
+            self._file.write("".join(f"{acknowledged_ns}\t{p}\t{first}\t{last}\n" for p, first, last in spans))
+            self._file.flush()
+        except OSError as error:
+            self._is_broken = True
+            log.warning("the journal %s ends here: %s", self._file.name, error.strerror)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._file.close()
+        # What could not be written is tried again here.
+        with contextlib.suppress(OSError):
+            self._file.close()

@@ -60,7 +60,8 @@ _REBALANCE_MS: Final = 60_000
 _FENCED_AGAIN_SESSIONS: Final = 3
 """Fenced twice within so many session timeouts: then there is another process of the name."""
 _PATIENCE_S: Final = 0.5
-_ASK_KAFKA_S: Final = 10.0
+_ASK_KAFKA_S: Final = 2.0
+"""For an answer of Kafka's, before it is asked again: no signal ends such a wait, and a stop has five seconds."""
 
 log = logging.getLogger(__name__)
 

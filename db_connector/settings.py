@@ -45,7 +45,7 @@ class ConnectorSettings(Section):
     """Most records in one write. The database asks for about 5,000 points; larger ones gain little and make
     the search for a refused point and a replay longer."""
 
-    linger: Annotated[Duration, duration_between("1ms", "10s")] = parse_duration("50ms")
+    linger: Annotated[Duration, duration_between("1ms", "1s")] = parse_duration("50ms")
     """How long a record may wait for others to share its write, 1 ms to 10 s. A larger one spares the
     database requests at low rates, at high rates a batch is full before; it adds to the latency as it is."""
 

@@ -13,6 +13,7 @@ Not here: what is sent when (`pacing`), and how (`publishing`).
 
 from __future__ import annotations
 
+import json
 from array import array
 from dataclasses import dataclass
 from itertools import count, islice
@@ -247,6 +248,9 @@ def rewrite(line: bytes, *, shift_ns: int, round_number: int, unit: str = "ms") 
         return Message(line, event_id, odd=False)
     try:
         fields = _decode_fields(line)
+        # Of equal names the decoder keeps the last in silence; the connector refuses them.
+        if len(json.loads(line, object_pairs_hook=list, parse_int=len, parse_float=len)) != len(fields):
+            return Message(line, "", odd=True)
     except (ValueError, RecursionError):  # in a part that the head does not look at
         return Message(line, "", odd=True)
     if shift_ns:

@@ -42,6 +42,7 @@ STOP_DEADLINE_S: Final = 30.0
 
 _PROBE_TIMEOUT_S: Final = 2.0
 _LOG_LINES_SHOWN: Final = 15
+_PORTS: Final = "ports.json"
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 
 _quiet = logging.getLogger(__name__ + ".probe")
@@ -165,10 +166,12 @@ class Server(ABC):
 
     def _ports(self) -> dict[str, int]:
         try:
-            ports = json.loads((self.folder / "ports.json").read_text())
+            ports = json.loads((self.folder / _PORTS).read_text())
+            return {str(name): int(port) for name, port in ports.items()}
         except FileNotFoundError:
             raise StackError(f"{self.name} was never started in {self.folder}; start it first") from None
-        return {str(name): int(port) for name, port in ports.items()}
+        except (ValueError, TypeError, AttributeError):
+            raise StackError(f"{self.folder / _PORTS} was cut off; start {self.name} anew, which writes it") from None
 
     def _choose_ports(self) -> dict[str, int]:
         """The ports of the last start where they are still free, else new ones, written down."""
@@ -177,7 +180,10 @@ class Server(ABC):
             if all(is_free(port) for port in ports.values()):
                 return ports
         ports = {name: choose_port(usual if self._usual else None) for name, usual in self.usual_ports.items()}
-        (self.folder / "ports.json").write_text(json.dumps(ports))
+        # At once, or a kill would leave half of it.
+        place = self.folder / f"{_PORTS}.new"
+        place.write_text(json.dumps(ports))
+        place.replace(self.folder / _PORTS)
         return ports
 
     def _write(self, template: str, values: Mapping[str, object]) -> Path:

@@ -73,3 +73,20 @@ def test_small_messages_are_bounded_by_their_number() -> None:
         found._take([Message("machine/states", event(2), number)])
     assert not found._ledger.is_full
     assert 1000 * 2 * 1024 < found._ledger.size_bytes < 1000 * 2 * 2048
+
+
+def test_at_a_stop_what_was_taken_goes_out_without_waiting_for_more() -> None:
+    found, producer = bridge()
+    found._take([Message("machine/states", event(2), 1)])
+    flushed: list[float] = []
+
+    def flush(timeout_s: float) -> bool:
+        flushed.append(timeout_s)
+        for record in producer.sent:
+            found._ledger.confirm(record.ticket)
+        return True
+
+    producer.flush = flush  # type: ignore[attr-defined] # asked for at a stop alone
+    found._finish()
+    assert len(flushed) == 1
+    assert not len(found._ledger)

@@ -109,6 +109,10 @@ def test_gzip_is_sent_where_it_is_set(server: Server) -> None:
         (500, b'{"error":"timeout"}', UnavailableError, "timeout"),
         (503, b"", UnavailableError, "503"),
         (502, b"\xff\xfe", UnavailableError, ""),
+        (502, b"[" * 200_000, UnavailableError, "[["),
+        (400, b"[" * 200_000, RefusedError, "[["),
+        (400, '{"error":"dropped=\u00b2"}'.encode(), RefusedError, "dropped="),
+        (400, b'{"error":"dropped=' + b"9" * 5_000 + b'"}', RefusedError, "dropped="),
     ],
 )
 def test_an_answer_means_what_the_writer_must_do(
@@ -161,7 +165,10 @@ def test_the_number_of_dropped_points_is_read(server: Server) -> None:
     assert error.dropped == 17
 
 
-@pytest.mark.parametrize(("given", "seconds"), [("7", 7.0), ("soon", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None)])
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [("7", 7.0), ("\u00b2", None), ("9" * 400, None), ("soon", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None)],
+)
 def test_retry_after_is_read_in_seconds(server: Server, given: str, seconds: float | None) -> None:
     error = answer(server, 429, b"{}", Retry_After=given)
     assert isinstance(error, UnavailableError)

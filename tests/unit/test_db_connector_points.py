@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from broker.wire import decode_joined, encode
-from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, point_line
+from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, _kept_tag_text, point_line
 from tests.unit.test_db_connector_contract import joined, parse_line
 
 
@@ -123,3 +123,12 @@ def test_a_result_with_other_members_is_refused(result: dict[str, float]) -> Non
 def test_a_line_beyond_the_limit_is_refused() -> None:
     with pytest.raises(UnrepresentableError, match="bytes of line protocol"):
         point_line(joined(identity="x" * LINE_BYTES_MAX + ":0:1:2"), "joined", "ms")
+
+
+def test_names_that_are_too_long_for_a_point_are_not_kept() -> None:
+    """There is one cache for all names; of what a stranger writes to the topic, nothing may stay in it."""
+    before = _kept_tag_text.cache_info().currsize
+    for number in range(10):
+        with pytest.raises(UnrepresentableError, match="bytes of line protocol"):
+            point_line(joined(thing=f"{number}" * LINE_BYTES_MAX), "pairs", "ms")
+    assert _kept_tag_text.cache_info().currsize <= before + 2

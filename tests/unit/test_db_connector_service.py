@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, TopicP
 from broker.metrics import Teller
 from broker.settings import MetricsSettings
 from broker.wire import encode
+from db_connector.progress import Journal
 from db_connector.service import KafkaFailureError, Results, Service
 from db_connector.settings import DbConnectorSettings
 from db_connector.target import target_of
@@ -334,3 +336,12 @@ def fatal(text: str) -> KafkaError:
     error = KafkaError(KafkaError._FATAL, text)  # noqa: SLF001 - its public name
     assert not error.fatal()
     return error
+
+
+def test_a_journal_on_a_full_disk_ends_alone_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    with Journal(Path("/dev/full")) as journal:
+        for _ in range(3):
+            journal.write(1, [(0, 1, 2)])
+    assert [record.getMessage() for record in caplog.records] == [
+        "the journal /dev/full ends here: No space left on device"
+    ]

@@ -290,3 +290,16 @@ def test_whole_numbers_stay_whole_in_every_round(events: Path, unit: str, unit_n
         json.loads(each)["Timestamp"] for each in sent(recording, rounds=2, round_ns=found.round_ns(unit), unit=unit)
     ]
     assert times == [10, 21, 30, 40, 51, 60]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b'{"Thing":"a","Timestamp":1,"id":"x","q":1,"q":2}',
+        b'{"Thing":"a","Timestamp":1,"id":"x","id":"y","q":1}',
+        b'{"Thing":"a","Timestamp":1,"Timestamp":2,"id":"x","q":1}',
+    ],
+)
+def test_a_line_with_a_repeated_name_stays_as_it_is_where_times_are_moved(odd: bytes) -> None:
+    message = rewrite(odd, shift_ns=MS, round_number=1)
+    assert (message.payload, message.odd) == (odd, True)

@@ -143,3 +143,14 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert ended.value.code == 0
     assert "examples:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("left", ["", '{"port": 1', "[]", '{"port": "x"}'])
+def test_ports_that_were_cut_off_by_a_kill_are_chosen_anew(tmp_path: Path, left: str) -> None:
+    mqtt = LocalStack(tmp_path).mqtt
+    mqtt.folder.mkdir(parents=True)
+    (mqtt.folder / "ports.json").write_text(left)
+    with pytest.raises(StackError, match="cut off"):
+        _ = mqtt.port
+    chosen = mqtt._choose_ports()  # noqa: SLF001 - the first step of a start
+    assert mqtt.port == chosen["port"]

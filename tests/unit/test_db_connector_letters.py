@@ -1,0 +1,67 @@
+"""How large the dead letter of a record may become: Kafka has to take it, whatever the record is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from broker.producer import Outgoing
+from broker.settings import KafkaSettings
+from broker.wire import Rejected
+from db_connector import letters
+from db_connector.letters import DeadLetters
+
+MESSAGE_BYTES_MAX = 1_000_000
+"""librdkafka's `message.max.bytes`."""
+
+
+class Keeping:
+    """Keeps what it is given."""
+
+    def __init__(self, *_given: Any, **_settings: Any) -> None:
+        self.sent: list[Outgoing[None]] = []
+
+    def __class_getitem__(cls, _item: object) -> type[Keeping]:
+        return cls
+
+    def send(self, _topic: str, records: list[Outgoing[None]]) -> None:
+        """Keep them."""
+        self.sent += records
+
+
+def letter_of(monkeypatch: pytest.MonkeyPatch, key: bytes | None, value: bytes, identity: str | None) -> Outgoing[None]:
+    monkeypatch.setattr(letters, "LastingProducer", Keeping)
+    dead = DeadLetters(KafkaSettings(), "machine.rejected")
+    record: Any = SimpleNamespace(
+        key=lambda: key, value=lambda: value, topic=lambda: "machine.out", partition=lambda: 2, offset=lambda: 7
+    )
+    dead.send(record, "thing has a newline, which a tag of InfluxDB cannot hold", identity)
+    producer: Any = dead._producer  # noqa: SLF001 - what was written
+    (sent,) = producer.sent
+    return Outgoing(sent.key, sent.value, None)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "identity"),
+    [
+        (b"thing", b"x" * 980_000, "i" * 980_000),
+        (b"k" * 900_000, b"\x01" * 40_000, None),
+        (b"k" * 64 * 1024, b"\x01" * 64 * 1024, "\x01" * 1024),
+    ],
+)
+def test_a_letter_is_smaller_than_what_kafka_takes(
+    monkeypatch: pytest.MonkeyPatch, key: bytes, value: bytes, identity: str | None
+) -> None:
+    letter = letter_of(monkeypatch, key, value, identity)
+    assert len(letter.key or b"") + len(letter.value) < MESSAGE_BYTES_MAX
+    told = msgspec.json.decode(letter.value, type=Rejected)
+    assert (told.topic, told.partition, told.offset) == ("machine.out", 2, 7)
+
+
+def test_an_honest_key_and_id_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    letter = letter_of(monkeypatch, b"lathe", b"{}", "power:0:1:2")
+    assert letter.key == b"lathe"
+    assert msgspec.json.decode(letter.value, type=Rejected).id == "power:0:1:2"
