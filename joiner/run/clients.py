@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -132,3 +134,28 @@ def told(error: BaseException) -> str:
     if isinstance(error, KafkaException):
         return str(error.args[0].str())
     return str(error) or type(error).__name__
+
+
+def within(seconds: float, call: Callable[..., object], *arguments: object) -> None:
+    """Make a call that should return by itself, and give it up where it does not. Raises what it raises.
+
+    Sending offsets stays in librdkafka 2.16 for ever where Kafka is killed at the wrong moment, whatever timeout it is
+    given. The thread that waits for it is left behind with its producer, which the unit's next claim fences.
+    """
+    outcome: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            call(*arguments)
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            outcome.put(error)
+        else:
+            outcome.put(None)
+
+    threading.Thread(target=run, name="within", daemon=True).start()
+    try:
+        error = outcome.get(timeout=seconds)
+    except Empty:
+        raise timed_out(f"Kafka's client did not return within {seconds:g} s") from None
+    if error is not None:
+        raise error

@@ -30,10 +30,8 @@ the commit of everyone else fails.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import msgspec
@@ -47,6 +45,7 @@ from joiner.run.clients import (
     make_producer,
     names_fencing,
     timed_out,
+    within,
 )
 from joiner.run.progress import (
     FirstRecord,
@@ -298,11 +297,7 @@ class UnitTransactions:
         if topic in self._firsts:
             return None
         self._firsts[topic] = -1
-        return self._note_first
-
-    def _note_first(self, _error: KafkaError | None, message: Message) -> None:
-        offset = message.offset()
-        self._firsts[str(message.topic())] = -1 if offset is None else int(offset)
+        return _noting_in(self._firsts)
 
     def _produce_all(self, messages: Outgoing) -> None:
         for topic, (keys, values) in messages.items():
@@ -397,6 +392,18 @@ class UnitTransactions:
                 return
 
 
+def _noting_in(firsts: dict[str, int]) -> _OnDelivery:
+    """Notes where a record lies. It knows of nothing else: the client keeps it for as long as the record is on its way,
+    and a client that it knew of would never go.
+    """
+
+    def note(_error: KafkaError | None, message: Message) -> None:
+        offset = message.offset()
+        firsts[str(message.topic())] = -1 if offset is None else int(offset)
+
+    return note
+
+
 def goes_apart(snapshot: tuple[bytes, SnapshotPlace] | None) -> bool:
     """Whether it has transactions of its own, which may take long."""
     return snapshot is not None and len(snapshot[0]) > SNAPSHOT_BYTES_MAX
@@ -405,31 +412,6 @@ def goes_apart(snapshot: tuple[bytes, SnapshotPlace] | None) -> bool:
 def _identities(messages: Outgoing, state_topic: str) -> dict[str, str]:
     """What the first record in each result topic is."""
     return {topic: identity_of(values[0]) for topic, (_, values) in messages.items() if values and topic != state_topic}
-
-
-def within(seconds: float, call: Callable[..., object], *arguments: object) -> None:
-    """Make a call that should return by itself, and give it up where it does not. Raises what it raises.
-
-    Sending offsets stays in librdkafka 2.16 for ever where Kafka is killed at the wrong moment, whatever timeout it is
-    given. The thread that waits for it is left behind with its producer, which the unit's next claim fences.
-    """
-    outcome: SimpleQueue[BaseException | None] = SimpleQueue()
-
-    def run() -> None:
-        try:
-            call(*arguments)
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
-            outcome.put(error)
-        else:
-            outcome.put(None)
-
-    threading.Thread(target=run, name="within", daemon=True).start()
-    try:
-        error = outcome.get(timeout=seconds)
-    except Empty:
-        raise timed_out(f"Kafka's client did not return within {seconds:g} s") from None
-    if error is not None:
-        raise error
 
 
 def _failure(error: KafkaException) -> Fenced | Aborted:

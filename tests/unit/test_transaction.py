@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from joiner.run import snapshot_log, transaction
+from joiner.run.clients import within
 from joiner.run.progress import (
     FORMAT_VERSION,
     Manifest,
@@ -26,7 +29,7 @@ from joiner.run.progress import (
 )
 from joiner.run.snapshot_log import SnapshotPlace
 from joiner.run.state_log import StateLog
-from joiner.run.transaction import Aborted, UnitTransactions, offsets_as_text, within
+from joiner.run.transaction import Aborted, UnitTransactions, offsets_as_text
 from joiner.run.unit import Outgoing
 from tests.unit.joiner_inputs import DATA, make_settings
 
@@ -203,3 +206,23 @@ def test_a_unit_is_released_behind_a_large_snapshot(monkeypatch: pytest.MonkeyPa
     told = [decode_progress(part[-1][1] or b"") for part in producer.committed]
     assert [one.owner for one in told] == [PROGRESS.owner] * (len(told) - 1) + [released.owner]
     assert producer.committed[-2][-2][0] == manifest_key(3, 1)
+
+
+def test_records_that_were_never_delivered_do_not_hold_their_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client keeps the callbacks of what is on its way. One that led back to it has kept it alive, with its threads
+    and connections: one client more each time that Kafka was killed within a transaction.
+    """
+    producer = Recorder()
+    monkeypatch.setattr(producer, "commit_transaction", refuse)
+    owned = transactions(monkeypatch, producer)
+    with pytest.raises(Aborted):
+        owned.commit({"machine.out": ([None], [b"{}"])}, PROGRESS)
+    assert producer._told, "nothing is on its way"  # noqa: SLF001 - as the client's queue
+    gone = weakref.ref(owned)
+    del owned
+    gc.collect()
+    assert gone() is None
+
+
+def refuse(_timeout_s: float) -> None:
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - its public name
