@@ -190,7 +190,10 @@ class Bridge:
 
     def _write_marks(self, marks: _MarkWriter, listened_ns: int) -> None:
         due = marks.look(listened_ns, is_settled=not len(self._ledger))
-        records = [Outgoing(key, value, self._ledger.take(NO_PACKET, len(value), 1)) for key, value in due]
+        records = [
+            Outgoing(key, value, self._ledger.take(NO_PACKET, len(key) + len(value) + RECORD_OVERHEAD_BYTES, 1))
+            for key, value in due
+        ]
         if records:
             self._progress.marks += len(records)
             self._publish_times.began(len(records))

@@ -91,7 +91,7 @@ class Parts:
     def problem_influxdb(self) -> str | None:
         """What keeps InfluxDB from starting here, with the way out."""
         named = os.environ.get("LSB_INFLUXD")
-        if named and not os.access(named, os.X_OK):
+        if named and not (Path(named).is_file() and os.access(named, os.X_OK)):
             return f"LSB_INFLUXD={named} is no program; name an influxd {INFLUXDB_VERSION}, or leave it unset"
         if named or _find_influxd() is not None:
             return None

@@ -43,6 +43,8 @@ STOP_DEADLINE_S: Final = 30.0
 _PROBE_TIMEOUT_S: Final = 2.0
 _LOG_LINES_SHOWN: Final = 15
 _PORTS: Final = "ports.json"
+_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Past any proxy that the environment names: the server is on this machine."""
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 
 _quiet = logging.getLogger(__name__ + ".probe")
@@ -349,7 +351,7 @@ class Influxdb(Server):
     def create_database(self, name: str) -> None:
         """Make a database, where it is not there yet; its bucket is ``<name>/autogen``."""
         query = urllib.parse.urlencode({"q": f'CREATE DATABASE "{name}"'}).encode()
-        with urllib.request.urlopen(f"{self.url}/query", query, timeout=_PROBE_TIMEOUT_S) as answer:
+        with _DIRECT.open(f"{self.url}/query", query, timeout=_PROBE_TIMEOUT_S) as answer:
             answer.read()
 
     def _prepare(self, ports: Mapping[str, int]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,33 @@ def test_parts_in_the_cache_need_no_go(tmp_path: Path) -> None:
 def test_a_named_influxd_that_is_no_program_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LSB_INFLUXD", str(tmp_path / "nothing"))
     assert "LSB_INFLUXD" in (Parts(tmp_path, print).problem_influxdb() or "")
+
+
+def test_a_folder_is_no_influxd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSB_INFLUXD", str(tmp_path))
+    assert "is no program" in (Parts(tmp_path, print).problem_influxdb() or "")
+
+
+def test_the_database_on_this_machine_is_not_asked_by_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Answering(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_words: object) -> None:
+            pass
+
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{choose_port()}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    influxdb = LocalStack(tmp_path).influxdb
+    influxdb.folder.mkdir(parents=True)
+    with HTTPServer(("127.0.0.1", 0), Answering) as server:
+        (influxdb.folder / "ports.json").write_text(f'{{"port": {server.server_port}, "rpc": 1}}')
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        influxdb.create_database("lsb")
+        thread.join()
 
 
 def test_a_failed_fetch_leaves_no_part_and_shows_what_the_tool_said(tmp_path: Path) -> None:
