@@ -355,7 +355,7 @@ def _others() -> Iterable[Figure]:
     (killed,) = [run for run in evidence("chaos")["runs"] if run["seed"] == "MQTT broker killed"]
     yield Figure(
         "docs/guarantees.md",
-        "measured: {:.0f} quantities in {:.0f} kills",
+        "HiveMQ lost {:.0f} quantities in {:.0f} kills",
         (killed["lost before Kafka"], killed["kills"]),
     )
 
