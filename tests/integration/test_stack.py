@@ -24,7 +24,7 @@ from broker.stack import LocalStack, StackError, ephemeral_stack
 
 DEADLINE_S = 60.0
 
-_PUBLISHERS = 60
+_PUBLISHERS = 30
 _MESSAGES_EACH = 4
 
 

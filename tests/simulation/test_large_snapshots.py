@@ -21,7 +21,7 @@ WAIT_S = 0.1
 """What a snapshot takes: longer, in all, than a member of a group may be away from it."""
 AWAY_S = 60.0
 """So long a member may be away from its group. A turn of a loop may take seconds here."""
-BATCHES = 300
+BATCHES = 60
 
 
 class Slow:
