@@ -158,4 +158,9 @@ def within(seconds: float, call: Callable[..., object], *arguments: object) -> N
     except Empty:
         raise timed_out(f"Kafka's client did not return within {seconds:g} s") from None
     if error is not None:
-        raise error
+        try:
+            raise error
+        finally:
+            # The error knows this frame. If the frame knew it too, whatever is called here would stay, a producer with
+            # its threads and connections, until the collector comes, which is seldom (see `collector`).
+            del error

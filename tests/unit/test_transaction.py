@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -71,6 +72,28 @@ def test_a_call_that_does_not_return_is_given_up_and_its_error_is_passed_on() ->
 
 def _refuse(words: str) -> None:
     raise ValueError(words)
+
+
+def test_an_error_that_is_passed_on_does_not_hold_whose_call_it_was() -> None:
+    """Each outage of Kafka left a producer behind that had failed to send offsets, with its threads and connections."""
+
+    class Failing:
+        def call(self) -> None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - its public name
+
+    failing = Failing()
+    gone = weakref.ref(failing)
+    gc.disable()
+    try:
+        with pytest.raises(KafkaException):
+            within(5.0, failing.call)
+        del failing
+        deadline_s = time.monotonic() + 5.0
+        while gone() is not None and time.monotonic() < deadline_s:
+            time.sleep(0.01)  # the thread that made the call is about to end
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_offsets_are_told_in_the_order_of_their_topics() -> None:
