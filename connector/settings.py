@@ -41,7 +41,7 @@ class ConnectorSettings(Section):
     1 MiB to 4 GiB, default 64 MiB. Beyond it nothing more is read from the connection."""
 
     linger: Annotated[Duration, duration_between("0s", "1s")] = parse_duration("10ms")
-    """How long a record waits for others to share a batch to Kafka with: 0 to 10 s, default 10 ms. Longer
+    """How long a record waits for others to share a batch to Kafka with: 0 to 1 s, default 10 ms. Longer
     means larger batches and a higher latency."""
 
     compression: Literal["none", "lz4", "zstd", "snappy", "gzip"] = "lz4"

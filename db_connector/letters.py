@@ -36,7 +36,6 @@ class DeadLetters:
 
     def send(self, message: Message, reason: str, identity: str | None) -> None:
         """Queue the letter of a record. ``identity`` is its pair's id, None where it could not be read."""
-        key = message.key()
         letter = reject(
             message.value(),
             reason,
@@ -46,7 +45,9 @@ class DeadLetters:
             offset=_known(message.offset()),
             identity=identity if identity is None or len(identity) <= _IDENTITY_LENGTH_MAX else None,
         )
-        key = key if key is None or len(key) <= _KEY_BYTES_MAX else None
+        key = message.key()
+        if key is not None and len(key) > _KEY_BYTES_MAX:
+            key = None
         self._producer.send(self._topic, [Outgoing(key, encode(letter), None)])
 
     def delivered(self, timeout_s: float) -> bool:
