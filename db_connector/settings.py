@@ -46,7 +46,7 @@ class ConnectorSettings(Section):
     the search for a refused point and a replay longer."""
 
     linger: Annotated[Duration, duration_between("1ms", "1s")] = parse_duration("50ms")
-    """How long a record may wait for others to share its write, 1 ms to 10 s. A larger one spares the
+    """How long a record may wait for others to share its write, 1 ms to 1 s. A larger one spares the
     database requests at low rates, at high rates a batch is full before; it adds to the latency as it is."""
 
     gzip: bool = False
