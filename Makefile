@@ -49,7 +49,7 @@ setup: .venv/.ready ## the Python environment, in .venv (quick when nothing chan
 	$(call say,The project itself into .venv)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index \
 	  --config-settings editable_mode=compat --editable .
-	@$(PY) -c 'import broker.bulk, joiner' # compiles their loops, for every process that follows
+	@$(PY) -c 'import broker.wire.bulk, joiner' # compiles their loops, for every process that follows
 	@touch $@
 
 demo: setup ## the whole pipeline: start, replay, join, verify, verdict (EVENTS=path, RUNNER=spark, MOVE=1)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
-from bench.plot import plot_panels
-from bench.report import machine, seconds_of, spread, table, write
+from bench.harness.plot import plot_panels
+from bench.harness.report import machine, seconds_of, spread, table, write
 from joiner import LocalStreamBuffer
 
 if TYPE_CHECKING:

@@ -26,11 +26,21 @@ from typing import Final
 
 from confluent_kafka import Producer, TopicPartition
 
-from bench.pipeline import FIRST_MS, PARTITIONS, Application, about, ends, make_sender, make_topic, own_kafka, send
-from bench.report import spread, table, write
+from bench.harness.pipeline import (
+    FIRST_MS,
+    PARTITIONS,
+    Application,
+    about,
+    ends,
+    make_sender,
+    make_topic,
+    own_kafka,
+    send,
+)
+from bench.harness.report import spread, table, write
 from broker.partitioner import partition_of
 from broker.settings import KafkaSettings
-from joiner.run.clients import log_range, make_consumer, make_producer, make_reader, read_to_end
+from joiner.runtime.kafka.clients import log_range, make_consumer, make_producer, make_reader, read_to_end
 
 THINGS: Final = 32
 _WAIT_S: Final = 600.0

@@ -21,13 +21,13 @@ from typing import Any, Final
 import numpy as np
 from confluent_kafka import Producer, TopicPartition
 
+from bench.harness.pipeline import FIRST_MS, PARTITIONS, Application, about, make_topic, own_kafka
+from bench.harness.report import spread, table, write
 from bench.kafka import BATCH, THINGS, start_pass_through
-from bench.pipeline import FIRST_MS, PARTITIONS, Application, about, make_topic, own_kafka
-from bench.report import spread, table, write
+from broker.kafka.topics import topic_facts
 from broker.partitioner import partition_of
 from broker.settings import KafkaSettings
-from broker.topics import topic_facts
-from joiner.run.clients import make_admin, make_consumer
+from joiner.runtime.kafka.clients import make_admin, make_consumer
 
 _WARM_UP_S: Final = 5.0
 _WARM_UP_TURNS: Final = 2

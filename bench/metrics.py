@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from bench.harness.pipeline import PARTITIONS, Application, about, make_topic, own_kafka
+from bench.harness.report import spread, table, write
 from bench.kafka import produce, seconds_between
-from bench.pipeline import PARTITIONS, Application, about, make_topic, own_kafka
-from bench.report import spread, table, write
 from broker.settings import KafkaSettings
 from broker.stack.ports import choose_port
 

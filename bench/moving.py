@@ -22,13 +22,13 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaException
 
-from bench.pipeline import PARTITIONS, Application, about, make_topic, own_kafka
-from bench.report import spread, table, write
+from bench.harness.pipeline import PARTITIONS, Application, about, make_topic, own_kafka
+from bench.harness.report import spread, table, write
 from broker.settings import KafkaSettings
-from joiner.run.clients import log_range, make_reader, read_to_end
-from joiner.run.move import carry_out
-from joiner.run.order import Step
-from joiner.run.state_log import read_progress
+from joiner.cli.move import carry_out
+from joiner.runtime.kafka.checkpoint_log import read_progress
+from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
+from joiner.runtime.migration.request import Step
 
 _WARM_UP_S: Final = 8.0
 _BETWEEN_S: Final = 2.0

@@ -20,10 +20,10 @@ from typing import Final
 
 from confluent_kafka import TopicPartition
 
-from bench.pipeline import FIRST_MS, Application, about, ends, make_sender, make_topic, own_kafka, send
-from bench.report import spread, table, write
+from bench.harness.pipeline import FIRST_MS, Application, about, ends, make_sender, make_topic, own_kafka, send
+from bench.harness.report import spread, table, write
 from broker.settings import KafkaSettings
-from joiner.run.clients import make_consumer
+from joiner.runtime.kafka.clients import make_consumer
 
 THINGS: Final = 32
 _DEADLINE_S: Final = 120.0

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from confluent_kafka import KafkaException
 
-from bench.pipeline import (
+from bench.harness.pipeline import (
     FIRST_MS,
     PARTITIONS,
     THINGS,
@@ -31,11 +31,11 @@ from bench.pipeline import (
     send,
     things_over_all_units,
 )
-from bench.report import spread, table, write
+from bench.harness.report import spread, table, write
 from broker.settings import KafkaSettings
-from joiner.run.clients import log_range, make_reader, read_to_end
-from joiner.run.progress import decode_progress, progress_key
-from joiner.run.state_log import read_state
+from joiner.runtime.kafka.checkpoint_log import read_state
+from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
+from joiner.runtime.model import decode_progress, progress_key
 
 HOUR: Final = 3_600_000
 """Records of an hour, a millisecond apart."""

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from bench.report import machine, seconds_of, spread, table, write
+from bench.harness.report import machine, seconds_of, spread, table, write
 from joiner import join
 
 SIZES: Final = (10_000, 100_000, 1_000_000)

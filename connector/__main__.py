@@ -12,10 +12,10 @@ from types import FrameType
 
 from confluent_kafka import KafkaException
 
+from broker.kafka.producer import DeliveryError
+from broker.kafka.topics import TopicError
 from broker.logs import set_up_logs
-from broker.producer import DeliveryError
 from broker.settings import SettingsError, load_settings
-from broker.topics import TopicError
 from connector.bridge import Bridge
 from connector.session import SessionRefusedError
 from connector.settings import Settings

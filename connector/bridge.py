@@ -20,16 +20,17 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from broker.client_log import client_logger
+from broker.kafka.client_log import client_logger
+from broker.kafka.producer import LastingProducer, Outgoing
+from broker.kafka.topics import data_topic_specs, wait_for_topics
 from broker.metrics import Teller
-from broker.producer import LastingProducer, Outgoing
 from broker.times import UNIT_NS
-from broker.topics import data_topic_specs, wait_for_topics
-from broker.wire import Mark, encode
+from broker.wire.records import Mark, encode
 from connector.acknowledgement import NO_PACKET, Ledger, Ticket
 from connector.events import Parser, dead_letter
 from connector.marks import SilenceWatch
 from connector.metrics import PublishTimes, tell
+from connector.progress import Progress
 from connector.session import Message, MqttSession, SessionLostError
 from connector.settings import Settings
 
@@ -39,7 +40,6 @@ _KAFKA_LOG = client_logger("connector.librdkafka")
 STOP_WITHIN_S: Final = 3.5
 """For what was taken to reach Kafka at a stop; the service promises five seconds in all."""
 
-_PROGRESS_S: Final = 10.0
 _IDLE_WAIT_S: Final = 0.1
 _OWED_WAIT_S: Final = 0.002
 """The wait for MQTT while Kafka owes confirmations, which nothing but a look can find: adds this to the
@@ -83,7 +83,7 @@ class Bridge:
     def run(self) -> None:
         """Serve until told to stop.
 
-        Raises `broker.topics.TopicError`, `broker.producer.DeliveryError`,
+        Raises `broker.kafka.topics.TopicError`, `broker.kafka.producer.DeliveryError`,
         `connector.session.SessionRefusedError`, SettingsError where metrics cannot be told, and KafkaException where
         Kafka refuses for good.
         """
@@ -256,33 +256,3 @@ class _MarkWriter:
             (mark.thing.encode(), encode(Mark(mark.time_ns // self._unit_ns, mark.quantity, mark.thing)))
             for mark in due
         ]
-
-
-class Progress:
-    """Counts, and a log line of them now and then."""
-
-    def __init__(self) -> None:
-        self.messages = self.records = self.rejected = self.marks = self.losses = 0
-        self._reported_s = time.monotonic()
-        self._reported_messages = 0
-
-    def count(self, messages: int, records: int, rejected: int) -> None:
-        """Add what was taken."""
-        self.messages += messages
-        self.records += records
-        self.rejected += rejected
-
-    def report_when_due(self, unacknowledged: int) -> None:
-        """Report every ten seconds."""
-        if time.monotonic() - self._reported_s >= _PROGRESS_S:
-            self.report(unacknowledged, "progress")
-
-    def report(self, unacknowledged: int, what: str) -> None:
-        """Write the line."""
-        now_s = time.monotonic()
-        rate = (self.messages - self._reported_messages) / max(now_s - self._reported_s, 1e-3)
-        logger.info(
-            "%s: %d messages, %d records, %d rejected, %d marks, %.0f messages/s, %d unacknowledged",
-            what, self.messages, self.records, self.rejected, self.marks, rate, unacknowledged,
-        )  # fmt: skip
-        self._reported_s, self._reported_messages = now_s, self.messages

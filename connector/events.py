@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, parse_time
-from broker.wire import (
+from broker.wire.records import (
     BRACKETS_MAX,
     COPIES_MAX,
     NAME_LENGTH_MAX,

@@ -14,7 +14,7 @@ from broker.metrics import DURATIONS_S, Distribution, Teller
 
 if TYPE_CHECKING:
     from connector.acknowledgement import Ledger
-    from connector.bridge import Progress
+    from connector.progress import Progress
     from connector.session import MqttSession
 
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaException
 
-from broker.client_log import client_logger
+from broker.kafka.client_log import client_logger
+from broker.kafka.producer import DeliveryError
+from broker.kafka.topics import TopicError, data_topic_specs, wait_for_topics
 from broker.logs import set_up_logs
 from broker.metrics import Teller
-from broker.producer import DeliveryError
 from broker.settings import SettingsError, load_settings
-from broker.topics import TopicError, data_topic_specs, wait_for_topics
 from db_connector.database import InfluxDatabase
 from db_connector.letters import DeadLetters
 from db_connector.progress import Journal

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.client_log import client_logger
-from broker.producer import LastingProducer, Outgoing
-from broker.wire import encode, reject
+from broker.kafka.client_log import client_logger
+from broker.kafka.producer import LastingProducer, Outgoing
+from broker.wire.records import encode, reject
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -51,7 +51,7 @@ class DeadLetters:
         self._producer.send(self._topic, [Outgoing(key, encode(letter), None)])
 
     def delivered(self, timeout_s: float) -> bool:
-        """Whether Kafka has all letters, after at most ``timeout_s``. Raises `broker.producer.DeliveryError`."""
+        """Whether Kafka has all letters, after at most ``timeout_s``. Raises `broker.kafka.producer.DeliveryError`."""
         return self._producer.flush(timeout_s)
 
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, point_time
-from broker.wire import join_of
+from broker.wire.records import join_of
 
 if TYPE_CHECKING:
     import msgspec
@@ -49,10 +49,10 @@ class UnrepresentableError(ValueError):
 
 
 class Pair(Protocol):
-    """What a line needs of a pair: the members of `broker.wire.Joined` that become a point."""
+    """What a line needs of a pair: the members of `broker.wire.records.Joined` that become a point."""
 
     @property
-    def thing(self) -> str: ...  # noqa: D102 - the members stand in broker.wire
+    def thing(self) -> str: ...  # noqa: D102 - the members stand in broker.wire.records
     @property
     def quantity(self) -> str: ...  # noqa: D102 - as above
     @property

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from broker.client_log import answered, client_logger
+from broker.kafka.client_log import answered, client_logger
 from broker.metrics import Teller
-from broker.wire import decode_joined
+from broker.wire.records import decode_joined
 from db_connector.lag import Lag
 from db_connector.letters import SOURCE, DeadLetters
 from db_connector.metrics import WriteTimes, tell

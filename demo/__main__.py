@@ -11,9 +11,9 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
+from broker.kafka.topics import TopicError
 from broker.settings import SettingsError
 from broker.stack.errors import StackError
-from broker.topics import TopicError
 from demo.flow import Stalled
 from demo.run import Demo
 from demo.services import ServiceFailed

@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from broker.settings import EventSettings
 from demo.services import Services
 from demo.task import Pipeline
-from joiner.check.events import parse_row
-from joiner.run.clients import log_range, make_consumer
-from joiner.run.state_log import read_progress
+from joiner.check.verify.events import parse_row
+from joiner.runtime.kafka.checkpoint_log import read_progress
+from joiner.runtime.kafka.clients import log_range, make_consumer
 
 STALL_S: Final = 60.0
 """No progress at any station for so long means that something is stuck."""

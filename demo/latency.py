@@ -16,9 +16,9 @@ from typing import NamedTuple
 import msgspec
 from confluent_kafka import TopicPartition
 
-from broker.wire import decode_joined
-from joiner.run.clients import EOF_CODE, log_range, make_consumer, raise_for
-from joiner.run.settings import JoinerSettings
+from broker.wire.records import decode_joined
+from joiner.runtime.kafka.clients import EOF_CODE, log_range, make_consumer, raise_for
+from joiner.runtime.settings import JoinerSettings
 
 
 class Latency(NamedTuple):

@@ -16,15 +16,15 @@ from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient
 
-from broker.client_log import client_logger
+from broker.kafka.client_log import client_logger
+from broker.kafka.topics import data_topic_specs, ensure_topics, state_topic_spec
 from broker.stack import LocalStack
 from broker.stack.parts import parts_folder
-from broker.topics import data_topic_specs, ensure_topics, state_topic_spec
 from demo import latency
 from demo.flow import Flow, parts_in
 from demo.services import ServiceFailed, Services
 from demo.task import Pipeline, Task, load_pipeline
-from joiner.run.settings import PROCESS, SPARK, JoinerSettings
+from joiner.runtime.settings import PROCESS, SPARK, JoinerSettings
 from simulator.generate import write
 from simulator.settings import NO_EVENTS
 

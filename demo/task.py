@@ -15,7 +15,7 @@ from broker.settings import Service, SettingsError, load_settings
 from connector.settings import Settings as ConnectorSettings
 from db_connector.settings import DbConnectorSettings
 from joiner.functions import load_functions
-from joiner.run.settings import PROCESS, SPARK, JoinerSettings
+from joiner.runtime.settings import PROCESS, SPARK, JoinerSettings
 from simulator import settings as simulator_settings
 from simulator.generate import Plan
 

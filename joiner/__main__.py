@@ -1,6 +1,6 @@
 """``python -m joiner``."""
 
-from joiner.run.cli import main
+from joiner.cli.main import main
 
 if __name__ == "__main__":
     main()

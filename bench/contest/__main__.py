@@ -24,8 +24,8 @@ from bench.contest.latency import climb
 from bench.contest.plan import FULL, KINDS, QUICK, Kept, Measurement, Sizes, plan, trials
 from bench.contest.report import write_report
 from bench.contest.running import Arena, FailedError, recovery, throughput
-from bench.pipeline import about, own_stack
-from bench.report import machine
+from bench.harness.pipeline import about, own_stack
+from bench.harness.report import machine
 from broker.stack import StackError
 
 _PATH: Final = re.compile(r"(?:/[\w.+-]+)+/([\w.+-]+)")

@@ -15,15 +15,15 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from bench.contest.expected import NO_WINDOW, Window
-from bench.contest.workloads import Workload
+from bench.contest.workload.expected import NO_WINDOW, Window
+from bench.contest.workload.inputs import Workload
+from bench.harness.pipeline import PARTITIONS, Application
 from bench.kafka import BATCH
 from bench.peers import environments
-from bench.pipeline import PARTITIONS, Application
 from broker.settings import KafkaSettings
 from broker.stack.errors import StackError
 from broker.stack.parts import Parts, parts_folder
-from joiner.run.state_log import read_state
+from joiner.runtime.kafka.checkpoint_log import read_state
 
 ROOT: Final = Path(__file__).parents[2]
 PEERS: Final = ROOT / "bench" / "peers"

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.contest.expected import Expected, compare
+from bench.contest.workload.expected import Expected, compare
+from bench.harness.pipeline import PARTITIONS
 from bench.kafka import BATCH
-from bench.pipeline import PARTITIONS
 from joiner import LocalStreamBuffer
 
 NAME: Final = "engine in memory"

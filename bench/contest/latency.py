@@ -22,10 +22,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.contest.contenders import Contender
 from bench.contest.running import Arena, FailedError, at_work, last_words, pairs_of, settings_of, tidy
-from bench.contest.workloads import message, things_by_turns
-from bench.pipeline import FIRST_MS, PARTITIONS
+from bench.contest.workload.inputs import message, things_by_turns
+from bench.harness.pipeline import FIRST_MS, PARTITIONS
 from broker.settings import KafkaSettings
-from joiner.run.clients import make_consumer
+from joiner.runtime.kafka.clients import make_consumer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,7 +21,7 @@ from bench.contest.contenders import (
     Contender,
 )
 from bench.contest.running import Limits
-from bench.contest.workloads import SEED, WORKLOADS
+from bench.contest.workload.inputs import SEED, WORKLOADS
 
 KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "trials")
 """The last one tells which settings of a peer are its best, and is made when a peer changes: ``--only trials``."""

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from bench.contest import engine
 from bench.contest.contenders import CONTENDERS, CORE, OURS, SPARK_BEST, SPARK_DEFAULT, SPARK_TUNED
-from bench.contest.expected import has_all
 from bench.contest.latency import QUANTILES
 from bench.contest.plan import KEYS, KINDS, read
-from bench.pipeline import BUFFER_BYTES_MAX, BUFFER_RECORDS_MAX
-from bench.plot import Line, Panel, plot_dots, plot_lines
-from bench.report import table
-from joiner.run.settings import ApplicationSettings
+from bench.contest.workload.expected import has_all
+from bench.harness.pipeline import BUFFER_BYTES_MAX, BUFFER_RECORDS_MAX
+from bench.harness.plot import Line, Panel, plot_dots, plot_lines
+from bench.harness.report import table
+from joiner.runtime.settings import ApplicationSettings
 
 BEGIN: Final = "<!-- figures: written by python -m bench.contest, which writes them anew -->"
 END: Final = "<!-- end of the figures -->"

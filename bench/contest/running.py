@@ -27,13 +27,13 @@ import numpy as np
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from bench.contest.contenders import ROOT, Contender, Job
-from bench.contest.expected import NO_WINDOW, Expected, Window, compare, expect
 from bench.contest.watching import Sample, Tree, folder_bytes, processes
-from bench.contest.workloads import make, produce, produce_sides
-from bench.pipeline import PARTITIONS, make_topic
+from bench.contest.workload.expected import NO_WINDOW, Expected, Window, compare, expect
+from bench.contest.workload.inputs import make, produce, produce_sides
+from bench.harness.pipeline import PARTITIONS, make_topic
 from broker.settings import KafkaSettings
 from broker.stack import LocalStack
-from joiner.run.clients import EOF_CODE, make_admin, make_consumer, make_reader, raise_for
+from joiner.runtime.kafka.clients import EOF_CODE, make_admin, make_consumer, make_reader, raise_for
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -22,12 +22,21 @@ from typing import Any, Final
 
 from confluent_kafka.admin import NewTopic
 
+from bench.harness.pipeline import (
+    FIRST_MS,
+    PARTITIONS,
+    THINGS,
+    ends,
+    make_sender,
+    make_topic,
+    own_kafka,
+    things_over_all_units,
+)
+from bench.harness.report import machine
 from bench.peers.environments import ENVIRONMENTS, command
-from bench.pipeline import FIRST_MS, PARTITIONS, THINGS, ends, make_sender, make_topic, own_kafka, things_over_all_units
-from bench.report import machine
 from broker.settings import KafkaSettings
 from broker.stack.parts import KAFKA_VERSION
-from joiner.run.clients import log_range, make_admin, make_reader, read_to_end
+from joiner.runtime.kafka.clients import log_range, make_admin, make_reader, read_to_end
 
 _PACKAGES: Final = {"flink": "apache-flink", "quix": "quixstreams", "bytewax": "bytewax", "pathway": "pathway"}
 _TWO_TOPICS: Final = ("quix_asof",)

@@ -16,16 +16,16 @@ from confluent_kafka import KafkaException
 from pydantic import BaseModel, Field
 
 from broker.settings import InfluxdbSettings, SettingsError, load_settings
-from joiner.check.cases import built_in_cases, large_case, random_case
-from joiner.check.drive import Outcome, load_buffer, run_case
-from joiner.check.events import EventsCheck
-from joiner.check.evidence import EvidenceError
-from joiner.check.kafka_log import KafkaEvidence
-from joiner.check.points import PointsCheck, read_points
+from joiner.check.found.evidence import EvidenceError
+from joiner.check.found.kafka_log import KafkaEvidence
+from joiner.check.model.cases import built_in_cases, large_case, random_case
+from joiner.check.model.drive import Outcome, load_buffer, run_case
 from joiner.check.report import render_findings, render_outcomes
-from joiner.check.verify import FurtherCheck, WrongApplicationError, verify
+from joiner.check.verify.events import EventsCheck
+from joiner.check.verify.outputs import FurtherCheck, WrongApplicationError, verify
+from joiner.check.verify.points import PointsCheck, read_points
 from joiner.functions import load_functions
-from joiner.run.settings import JoinerSettings
+from joiner.runtime.settings import JoinerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ _DAY_S: Final = 86_400
 _DESCRIPTION: Final = """Checks that the join is right.
 
 Without a command: runs built-in and seeded random cases in memory, the engine against a nested-loop oracle
-(joiner/check/oracle.py), in several cuts into batches and with a snapshot and restore at every step.
+(joiner/check/model/oracle.py), in several cuts into batches and with a snapshot and restore at every step.
 
 verify: reads what a running pipeline has committed, computes from its inputs what it must have put out, and
 compares: neither less nor more, each once, with the right content."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from joiner.check.events import FATES
-from joiner.check.findings import DIFFERENCES
+from joiner.check.found.findings import DIFFERENCES
+from joiner.check.verify.events import FATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joiner.check.drive import Outcome
-    from joiner.check.findings import Findings
+    from joiner.check.found.findings import Findings
+    from joiner.check.model.drive import Outcome
 
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

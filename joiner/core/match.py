@@ -245,3 +245,15 @@ def _known(at: Ints, known: Flags, i: int, partner: int) -> int:
     of_prev = known[PREV, i] if at[PREV, i] == partner else 0
     of_next = known[NEXT, i] if at[NEXT, i] == partner else 0
     return of_prev | of_next
+
+
+@compiled()
+def is_open(known: int) -> bool:
+    """Whether a relation is pending."""
+    return known & OPEN != 0
+
+
+@compiled()
+def is_tentative(known: int) -> bool:
+    """Whether a relation is pending, and has a neighbour for now."""
+    return known & (OPEN | HERE) == OPEN | HERE

@@ -12,7 +12,7 @@ import numpy as np
 
 from joiner.core.compiled import compiled, is_within
 from joiner.core.held import DONE, NOTES, SEQ, TS, Side
-from joiner.core.match import HERE, NEXT, NOW, OPEN, PREV, Relations, Wants
+from joiner.core.match import NEXT, NOW, PREV, Relations, Wants, is_open, is_tentative
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,18 +96,6 @@ def _find_last(ts: Ints, begin: int, end: int, until: int, tolerance: np.uint64)
         if ts[at] <= until:
             return at if is_within(tolerance, until, ts[at]) else end
     return end
-
-
-@compiled()
-def is_open(known: int) -> bool:
-    """Whether a relation is pending."""
-    return known & OPEN != 0
-
-
-@compiled()
-def is_tentative(known: int) -> bool:
-    """Whether a relation is pending, and has a neighbour for now."""
-    return known & (OPEN | HERE) == OPEN | HERE
 
 
 @compiled()

@@ -19,8 +19,7 @@ import numpy as np
 from joiner.core.compiled import compiled, gap, is_apart_at_most, is_within
 from joiner.core.frontier import FOREVER, NEVER
 from joiner.core.held import NOTES, SEQ, TOLD, TS, Side
-from joiner.core.match import NEXT, PREV, Relations, Wants
-from joiner.core.release import is_open, is_tentative
+from joiner.core.match import NEXT, PREV, Relations, Wants, is_open, is_tentative
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,11 +19,12 @@ from connector.acknowledgement import Ledger
 from connector.bridge import Bridge
 from connector.session import MqttSession
 from db_connector.service import Service
-from joiner.run.control import ControlLog, Ready, Released, Taken
-from joiner.run.handover import Handover
-from joiner.run.taking import Taker
-from joiner.run.transaction import UnitTransactions
-from joiner.run.unit import Unit
+from joiner.runtime.control import Ready, Released, Taken
+from joiner.runtime.kafka.control_log import ControlLog
+from joiner.runtime.kafka.transaction import UnitTransactions
+from joiner.runtime.migration.handover import Handover
+from joiner.runtime.ownership.claim import Taker
+from joiner.runtime.task.unit import Unit
 from simulator.publishing import Publisher
 
 _FLUSH_S: Final = 2.0
@@ -121,7 +122,7 @@ SOURCE_POINTS: Final[dict[str, Point]] = {
 """Where a joiner may die from which a unit moves."""
 
 _MAINS: Final = {
-    "joiner": ("joiner.run.cli", "main"),
+    "joiner": ("joiner.cli.main", "main"),
     "connector": ("connector.__main__", "main"),
     "db_connector": ("db_connector.__main__", "main"),
     "simulator": ("simulator.replay", "main"),

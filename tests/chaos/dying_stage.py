@@ -12,12 +12,12 @@ import signal
 import threading
 from typing import Any, Final
 
-from joiner.run.cli import main
-from joiner.run.transaction import UnitTransactions
-from joiner.run.unit import Unit
-from joiner.spark.application import stage
-from joiner.spark.application.units import Units
-from joiner.spark.application.worker import StateCopy, UnitProcessor
+from joiner.cli.main import main
+from joiner.runtime.kafka.transaction import UnitTransactions
+from joiner.runtime.runners.spark import stage
+from joiner.runtime.runners.spark.units import Units
+from joiner.runtime.runners.spark.worker import StateCopy, UnitProcessor
+from joiner.runtime.task.unit import Unit
 from tests.chaos.dying import POINTS, Point, arm
 from tests.integration.services import signal_all, with_children
 

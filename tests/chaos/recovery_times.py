@@ -20,9 +20,9 @@ from typing import Any, Final
 from confluent_kafka import TopicPartition
 
 from broker.settings import load_settings
-from joiner.run.clients import make_reader
-from joiner.run.progress import Progress, decode_progress
-from joiner.run.settings import JoinerSettings
+from joiner.runtime.kafka.clients import make_reader
+from joiner.runtime.model import Progress, decode_progress
+from joiner.runtime.settings import JoinerSettings
 from simulator.generate import Plan, write
 from tests.chaos.pipeline import PARTITIONS, ChaosPipeline, chaos_stack
 from tests.chaos.report import versions_of

@@ -9,19 +9,19 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from broker.kafka.topics import data_topic_specs, ensure_topics, state_topic_spec
 from broker.settings import load_settings
-from broker.topics import data_topic_specs, ensure_topics, state_topic_spec
-from broker.wire import Record, decode_data
+from broker.wire.records import Record, decode_data
 from connector.settings import Settings as ConnectorSettings
-from joiner.check.events import parse_row
-from joiner.run.clients import log_range
-from joiner.run.settings import JoinerSettings
-from joiner.run.state_log import read_progress
+from joiner.check.verify.events import parse_row
+from joiner.runtime.kafka.checkpoint_log import read_progress
+from joiner.runtime.kafka.clients import log_range
+from joiner.runtime.settings import JoinerSettings
 from tests.chaos.pipeline import PARTITIONS, ChaosPipeline
 from tests.integration.services import read_topic, topic_reader, wait_until
 
 DEADLINE_S: Final = 180.0
-"""For each step: Kafka's client may be stuck for half a minute (see `broker.producer`), and two cores are busy."""
+"""For each step: Kafka's client may be stuck for half a minute (see `broker.kafka`), and two cores are busy."""
 
 
 class Settling:

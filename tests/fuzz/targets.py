@@ -19,25 +19,26 @@ from typing import Any, Final
 import msgspec
 
 from broker.settings import ServiceSettings, SettingsError, load_settings
-from broker.wire import decode_joined, encode
+from broker.wire.records import decode_joined, encode
 from connector.events import Parser, dead_letter
 from connector.settings import ConnectorSettings
 from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, point_line
 from db_connector.settings import DbConnectorSettings
 from db_connector.target import origin_of, target_of
-from joiner.check.events import Quantity, parse_row
-from joiner.run import control, intake, notices, recovery
-from joiner.run.claiming import Claims
-from joiner.run.intake import Keys, Messages, TopicReader
-from joiner.run.moving import Source
-from joiner.run.moving import Target as MoveTarget
-from joiner.run.order import Order
-from joiner.run.progress import Progress, progress_key, unsettled_key
-from joiner.run.progress import encode as encode_progress
-from joiner.run.settings import JoinerSettings
-from joiner.run.snapshot_log import SnapshotPlace, snapshot_records
-from joiner.run.state_log import StateLog
-from joiner.run.unit import Unit, UnitStopped
+from joiner.check.verify.events import Quantity, parse_row
+from joiner.runtime import control
+from joiner.runtime.kafka.snapshot_log import SnapshotPlace, snapshot_records
+from joiner.runtime.migration.claim_signals import Claims
+from joiner.runtime.migration.protocol import Source
+from joiner.runtime.migration.protocol import Target as MoveTarget
+from joiner.runtime.migration.request import Order
+from joiner.runtime.model import Progress, StateLog, UnitStopped, progress_key, unsettled_key
+from joiner.runtime.model import encode as encode_progress
+from joiner.runtime.ownership import restore, unit_reports
+from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task import decode
+from joiner.runtime.task.decode import Keys, Messages, TopicReader
+from joiner.runtime.task.unit import Unit
 from simulator.recording import OddLineError, read_head, rewrite
 from simulator.settings import SettingsError as SimulatorSettingsError
 from simulator.settings import read_settings
@@ -159,7 +160,7 @@ def _read(messages: Messages) -> tuple[Any, ...]:
 
 
 def _read_singly(messages: Messages) -> tuple[Any, ...]:
-    with _replaced(intake, "_read_together", lambda *_given: None):
+    with _replaced(decode, "_read_together", lambda *_given: None):
         return _read(messages)
 
 
@@ -250,7 +251,7 @@ def _hear(values: list[bytes]) -> str:
         order.hear(record, BASE_MS + at)
         if isinstance(record, control.Claiming):
             claims.hear(record, now_s)
-    for line in notices.tell((value, BASE_MS) for value in values):
+    for line in unit_reports.tell((value, BASE_MS) for value in values):
         assert line
     for later_s in (1.0, 100.0):
         source.tick(later_s)
@@ -307,7 +308,7 @@ def _restore(values: dict[str, bytes]) -> str:
         SnapshotPlace.after(log)
         if progress is None:
             return "never begun"
-        recovery._from_snapshot(_SETTINGS, 0, log, progress)  # noqa: SLF001 - without Kafka around it
+        restore._from_snapshot(_SETTINGS, 0, log, progress)  # noqa: SLF001 - without Kafka around it
     except UnitStopped as stopped:
         assert_clear(stopped)
         return "the unit stops"

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
-from broker.wire import Record, Rejected, decode_data, decode_rejected
+from broker.wire.records import Record, Rejected, decode_data, decode_rejected
 from tests.integration.services import (
     DEADLINE_S,
     Stored,

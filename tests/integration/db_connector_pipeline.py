@@ -22,7 +22,7 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.settings import InfluxdbSettings
-from broker.wire import Joined, Rejected, decode_rejected, encode
+from broker.wire.records import Joined, Rejected, decode_rejected, encode
 from db_connector.database import InfluxDatabase
 from db_connector.settings import ConnectorSettings
 from tests.integration.services import ends_of, kill, read_topic, start_service, stop, topic_reader, wait_until

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from broker.settings import KafkaSettings
-from joiner.run.clients import make_consumer
+from joiner.runtime.kafka.clients import make_consumer
 
 _SESSION_MS = 60_000
 

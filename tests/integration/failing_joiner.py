@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from joiner.run import recovery
-from joiner.run.cli import main
-from joiner.run.unit import Effects, Unit
+from joiner.cli.main import main
+from joiner.runtime.ownership import restore
+from joiner.runtime.task.effects import Effects
+from joiner.runtime.task.unit import Unit
 
 STEPS: Final[dict[str, tuple[type, str]]] = {
     "joined": (Unit, "_check_room"),  # the state has taken the batch, nothing is written
@@ -46,7 +47,7 @@ def arm(step: str, count: int, error: type[Exception]) -> None:
 
 def hold(number: int) -> None:
     """Let the replay of a unit last."""
-    replay = recovery._replay  # noqa: SLF001 - the step that may take minutes
+    replay = restore._replay  # noqa: SLF001 - the step that may take minutes
 
     def wrapped(settings: Any, unit: Unit, until: Any, effects: Any, readers: Any) -> int:
         while unit.number == number:
@@ -54,7 +55,7 @@ def hold(number: int) -> None:
             time.sleep(0.05)
         return replay(settings, unit, until, effects, readers)
 
-    recovery._replay = wrapped  # type: ignore[assignment] # noqa: SLF001 - as above
+    restore._replay = wrapped  # type: ignore[assignment] # noqa: SLF001 - as above
 
 
 if __name__ == "__main__":

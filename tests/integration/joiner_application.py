@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from broker.kafka.topics import data_topic_specs, ensure_topics
 from broker.partitioner import partition_of
 from broker.settings import load_settings
-from broker.topics import data_topic_specs, ensure_topics
-from broker.wire import Rejected, decode_rejected
+from broker.wire.records import Rejected, decode_rejected
 from joiner.check.command import main as tester
-from joiner.run.progress import Progress
-from joiner.run.settings import JoinerSettings
-from joiner.run.state_log import read_progress
+from joiner.runtime.kafka.checkpoint_log import read_progress
+from joiner.runtime.model import Progress
+from joiner.runtime.settings import JoinerSettings
 from tests.integration.services import (
     DEADLINE_S,
     ROOT,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.partitioner import partition_of
-from broker.wire import REJECTED_BYTES_MAX, Mark, decode_data
+from broker.wire.records import REJECTED_BYTES_MAX, Mark, decode_data
 from tests.integration.connector_pipeline import PARTITIONS, Pipeline, connector_pipeline, event, events, expected
 from tests.integration.services import DEADLINE_S, stop, wait_until
 

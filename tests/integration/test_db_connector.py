@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from broker.wire import encode
+from broker.wire.records import encode
 from tests.integration.db_connector_pipeline import (
     Pipeline,
     database_at,

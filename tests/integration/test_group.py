@@ -1,4 +1,4 @@
-"""A group that leaves a unit to nobody is made to spread its units once more. See `joiner.run.membership`."""
+"""A group that leaves a unit to nobody spreads its units once more. See `joiner.runtime.ownership.membership`."""
 
 from __future__ import annotations
 

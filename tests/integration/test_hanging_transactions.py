@@ -2,7 +2,7 @@
 
 Kafka forgets to end what it should: it is killed with an open transaction whose time runs out while it starts; it then
 ends the transaction without markers (seen with 4.3.1). And a request of an older owner comes when there is a new one.
-See `joiner.run.hanging`.
+See `joiner.runtime.ownership.dangling`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from broker.client_log import client_logger
+from broker.kafka.client_log import client_logger
 from broker.stack import LocalStack, ephemeral_stack
-from joiner.run.progress import encode, progress_key
+from joiner.runtime.model import encode, progress_key
 from tests.integration.belated_owner import BelatedOwner
 from tests.integration.joiner_application import (
     PARTITIONS,

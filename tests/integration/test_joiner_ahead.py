@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.topics import ensure_topics
-from joiner.run.recovery import application_topics
+from broker.kafka.topics import ensure_topics
+from joiner.runtime.kafka.topics import application_topics
 from tests.integration.joiner_application import BASE_MS, Application, Entry, application, record
 
 COUNT = 6_000

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from broker.stack import LocalStack
-from broker.wire import REJECTED_BYTES_MAX
+from broker.wire.records import REJECTED_BYTES_MAX
 from tests.integration.damaged_log import DamagedLog
 from tests.integration.joiner_application import (
     BASE_MS,
@@ -198,7 +198,7 @@ def test_a_restart_of_kafka_costs_nothing(app: Application, stack: LocalStack, k
         stack.down([stack.kafka])
     stack.up([stack.kafka])
     app.produce(seeded_entries(45, 600))
-    # Kafka's client may be stuck for half a minute, until the joiner gives it up (see broker.producer).
+    # Kafka's client may be stuck for half a minute, until the joiner gives it up (see broker.kafka.producer).
     app.wait_until_through(2 * DEADLINE_S)
     joiner.wait_for("Kafka answers again")
     lines = [line for line in joiner.text().splitlines() if "joiner.kafka" in line]

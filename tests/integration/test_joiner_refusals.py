@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from joiner.run.progress import Progress, encode, progress_key
+from joiner.runtime.model import Progress, encode, progress_key
 from tests.integration.joiner_application import (
     PARTITIONS,
     Application,

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from broker.kafka.topics import topic_facts
 from broker.settings import KafkaSettings
-from broker.topics import topic_facts
 from tests.integration.services import DEADLINE_S, wait_until
 from tests.simulation.kafka_contract import KafkaContract
 

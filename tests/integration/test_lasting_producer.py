@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.client_log import client_logger
+from broker.kafka.client_log import client_logger
+from broker.kafka.producer import DeliveryError, LastingProducer, Outgoing
 from broker.partitioner import partition_of
-from broker.producer import DeliveryError, LastingProducer, Outgoing
 from broker.settings import KafkaSettings
 from broker.stack import LocalStack
 from tests.integration.services import read_topic, wait_until

@@ -18,9 +18,9 @@ from confluent_kafka import Producer
 
 from broker.partitioner import partition_of
 from joiner.core import snapshot
-from joiner.run import saved
-from joiner.run.progress import FORMAT_VERSION, Manifest, chunk_key, encode, manifest_key
-from joiner.run.state_log import read_state
+from joiner.runtime.kafka.checkpoint_log import read_state
+from joiner.runtime.model import FORMAT_VERSION, Manifest, chunk_key, encode, manifest_key
+from joiner.runtime.task import unit_snapshot
 from tests.integration.joiner_application import (
     PARTITIONS,
     Application,
@@ -136,7 +136,7 @@ def test_records_of_another_partitioner_are_rejected_with_their_right_partition(
 
 def newer_unit(data: bytes) -> bytes:
     """A snapshot as a later release might write it: another version, another structure."""
-    return msgspec.msgpack.encode({"version": saved.VERSION + 1, "units": [data[:9]], "offsets": "elsewhere"})
+    return msgspec.msgpack.encode({"version": unit_snapshot.VERSION + 1, "units": [data[:9]], "offsets": "elsewhere"})
 
 
 def newer_buffers(data: bytes) -> bytes:
@@ -168,7 +168,7 @@ def test_state_of_a_newer_release_is_refused_as_such_whatever_its_structure(app:
         producer.produce(topic, manifest, manifest_key(unit, slot).encode(), unit)
         producer.commit_transaction(DEADLINE_S)
     said = refusal(app)
-    newer, buffer = saved.VERSION + 1, snapshot.VERSION + 1
+    newer, buffer = unit_snapshot.VERSION + 1, snapshot.VERSION + 1
     assert f"the snapshot of unit 0 was written by a newer release (format {newer}, this one reads up to" in said
     assert f"the snapshot of unit 1 was written by a newer release (the snapshot has format version {buffer}" in said
     assert "unit 2: the state topic was written by a newer release (format 2); run that one" in said

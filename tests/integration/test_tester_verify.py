@@ -20,11 +20,11 @@ from influxdb_client.client.influxdb_client import InfluxDBClient
 from influxdb_client.client.write.point import Point
 from influxdb_client.client.write_api import SYNCHRONOUS
 
-from broker.topics import data_topic_specs, ensure_topics, state_topic_spec
+from broker.kafka.topics import data_topic_specs, ensure_topics, state_topic_spec
 from joiner.check.command import main
-from joiner.check.evidence import Message
-from joiner.run import progress
-from joiner.run.settings import JoinerSettings
+from joiner.check.found.evidence import Message
+from joiner.runtime import model
+from joiner.runtime.settings import JoinerSettings
 from tests.unit.tester_fake import APPLICATION, JOINS, PARTITIONS, Pipeline, make_pipeline, make_progress, make_settings
 
 TIMEOUT_S = 60.0
@@ -108,9 +108,9 @@ class World:
             for stop in (0, 5, None):
                 made = make_progress(self.pipeline, unit, stop)
                 fields = {name: getattr(made, name) for name in made.__struct_fields__}
-                whole = progress.Progress(**(fields | changed))
-                key = progress.progress_key(unit).encode()
-                records.append(Message(f"{APPLICATION}.state", unit, 0, 0, key, progress.encode(whole)))
+                whole = model.Progress(**(fields | changed))
+                key = model.progress_key(unit).encode()
+                records.append(Message(f"{APPLICATION}.state", unit, 0, 0, key, model.encode(whole)))
         self.produce(records)
 
     def scenario(self, name: str, change: Callable[[list[Message]], list[Message]]) -> Path:

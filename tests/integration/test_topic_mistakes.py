@@ -21,10 +21,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from broker.topics import ensure_topics, state_topic_spec
-from broker.wire import cut_lines
-from joiner.run.intake import Messages
-from joiner.run.unit import Unit
+from broker.kafka.topics import ensure_topics, state_topic_spec
+from broker.wire.records import cut_lines
+from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.unit import Unit
 from tests.integration.joiner_application import (
     PARTITIONS,
     Application,

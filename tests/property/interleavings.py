@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from joiner import LocalStreamBuffer, Step
-from joiner.check.oracle import ALL_KEYS, Mark, Rec
+from joiner.check.model.oracle import ALL_KEYS, Mark, Rec
 from joiner.core.engine import PROGRESS
 from joiner.core.match import DIRECTIONS, DRIVERS
 

@@ -1,6 +1,6 @@
 """What must have come out of the join of rows without an arrival order: nested loops over the rows that are settled.
 
-Put together from `joiner.check.oracle` alone. A row is settled once the frontier of its own side and key lies above its
+Put together from the oracle alone. A row is settled once the frontier of its own side and key lies above its
 time; settled rows are in the order of time and content, and behind them stands what is promised.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from joiner.check import oracle
-from joiner.check.oracle import ALL_KEYS, Mark, Rec
+from joiner.check.model import oracle
+from joiner.check.model.oracle import ALL_KEYS, Mark, Rec
 
 NOT_YET: Final = -(2**63)
 KEYS: Final = 3

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import connector.events
-from broker.wire import encode
+from broker.wire.records import encode
 from connector.events import Parser, dead_letter
 
 EVENT_BYTES_MAX: Final = 256 * 1024

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from broker.bulk import JoinedColumns, encode_joined, encode_sides, find_fields, read_plain
-from broker.texts import Texts, decimals
-from broker.wire import (
+from broker.wire.bulk import JoinedColumns, encode_joined, encode_sides, find_fields, read_plain
+from broker.wire.columns import Texts, decimals
+from broker.wire.records import (
     NAME_LENGTH_MAX,
     Joined,
     Record,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joiner import LocalStreamBuffer
-from joiner.check import oracle
+from joiner.check.model import oracle
 from tests.property.interleavings import Feed, Options, feeds, options, pairs, push, seeded
 
 EXAMPLES = int(os.environ.get("LSB_PROPERTY_EXAMPLES", "250"))

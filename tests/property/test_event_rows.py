@@ -1,6 +1,6 @@
 """The connector and the checker, who parse events independently, say the same of every row, however odd.
 
-The tester counts a file's rows by `joiner.check.events.parse_row` and looks for what `connector.events.Parser`
+The tester counts a file's rows by `joiner.check.verify.events.parse_row` and looks for what `connector.events.Parser`
 has made of them: a row on which they differ would be reported as a loss that never was.
 """
 
@@ -14,9 +14,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.wire import BRACKETS_MAX, NAME_LENGTH_MAX, decode_data, encode
+from broker.wire.records import BRACKETS_MAX, NAME_LENGTH_MAX, decode_data, encode
 from connector.events import Parser, Refusal
-from joiner.check.events import Quantity, parse_row
+from joiner.check.verify.events import Quantity, parse_row
 
 BYTES_MAX: Final = 20_000
 PARSERS: Final = {unit: Parser(unit, BYTES_MAX) for unit in ("s", "ms", "us", "ns")}

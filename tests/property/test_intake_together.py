@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS
-from joiner.run import intake
-from joiner.run.intake import Intake, Keys, Messages, TopicReader
-from joiner.run.outlet import mean_time, mean_times
-from joiner.run.payloads import Rows
+from joiner.runtime.task import decode
+from joiner.runtime.task.decode import Intake, Keys, Messages, TopicReader
+from joiner.runtime.task.emit import mean_time, mean_times
+from joiner.runtime.task.payloads import Rows
 from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, make_settings
 
 _DAY_MS = 86_400_000
@@ -120,7 +120,7 @@ def test_a_message_becomes_the_same_together_with_others_and_alone(
     values: list[bytes | None], joins: list[dict[str, Any]], partitions: int, singly: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intake, "_SINGLY", singly)
+        patch.setattr(decode, "_SINGLY", singly)
         found = _read(values, joins, partitions)
         patch.setattr(TopicReader, "_take_together", lambda *_: False)
         assert found == _read(values, joins, partitions)

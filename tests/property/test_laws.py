@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joiner import LocalStreamBuffer, Step
-from joiner.check.oracle import ALL_KEYS, Mark, Rec
+from joiner.check.model.oracle import ALL_KEYS, Mark, Rec
 from tests.property.interleavings import Feed, Options, feeds, options, pairs, push
 
 Entries = list[Rec | Mark]

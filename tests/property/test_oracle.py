@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joiner.check import expected, oracle
-from joiner.check.expected import Judge, certain_pairs
-from joiner.check.oracle import ALL_KEYS, Mark, Rec
+from joiner.check.model import expected, oracle
+from joiner.check.model.expected import Judge, certain_pairs
+from joiner.check.model.oracle import ALL_KEYS, Mark, Rec
 
 INT64_MIN, INT64_MAX = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 TIMES = st.one_of(st.integers(0, 12), st.integers(0, 12), st.integers(-(9 * 10**18), 9 * 10**18))

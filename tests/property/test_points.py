@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS
-from broker.wire import Joined
+from broker.wire.records import Joined
 from db_connector.points import UnrepresentableError, point_line, tag_text
 from tests.unit.test_db_connector_contract import Point, expected, joined, parse_line, split_lines
 

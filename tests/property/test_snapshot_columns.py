@@ -9,12 +9,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.texts import Texts
 from broker.times import parse_time
-from broker.wire import Side, encode_lines
+from broker.wire.columns import Texts
+from broker.wire.records import Side, encode_lines
 from joiner.core.snapshot import pack, unpack
-from joiner.run.payloads import Rows
-from joiner.run.saved import restore_rows, save_rows
+from joiner.runtime.task.payloads import Rows
+from joiner.runtime.task.unit_snapshot import restore_rows, save_rows
 
 _INT64 = st.integers(-(2**63), 2**63 - 1)
 _COLUMN = st.one_of(

@@ -15,18 +15,20 @@ import msgspec
 from confluent_kafka import KafkaException, TopicPartition
 
 from broker.settings import KafkaSettings
-from joiner.run import clients, hanging, recovery, snapshot_log, state_log, taking, transaction, undecided
-from joiner.run.causes import Troubles
-from joiner.run.clients import log_range, make_consumer
-from joiner.run.gaps import SecondReader
-from joiner.run.intake import Keys
-from joiner.run.owned import Owned
-from joiner.run.process import JoinerProcess
-from joiner.run.progress import encode, progress_key
-from joiner.run.state_log import StateLog
-from joiner.run.transaction import Aborted, Fenced, UnitTransactions
-from joiner.run.unit import Effects, Unit
-from joiner.run.wanted import Wanted
+from joiner.runtime.kafka import checkpoint_log, clients, pending_markers, snapshot_log, transaction
+from joiner.runtime.kafka.clients import log_range, make_consumer
+from joiner.runtime.kafka.gaps import SecondReader
+from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions
+from joiner.runtime.model import StateLog, encode, progress_key
+from joiner.runtime.ownership import claim as claims
+from joiner.runtime.ownership import dangling, restore
+from joiner.runtime.ownership.assignment import Wanted
+from joiner.runtime.ownership.retry_policy import Troubles
+from joiner.runtime.runners.active_task import Owned
+from joiner.runtime.runners.process import JoinerProcess
+from joiner.runtime.task.decode import Keys
+from joiner.runtime.task.effects import Effects
+from joiner.runtime.task.unit import Unit
 
 Bug = Callable[[], AbstractContextManager[None]]
 
@@ -85,7 +87,7 @@ def progress_of_the_batch_before() -> AbstractContextManager[None]:
 
 def claim_before_init() -> AbstractContextManager[None]:
     """The progress record is read before the transactional id is initialised."""
-    read, claim = state_log.read_newest, recovery.claim
+    read, claim = checkpoint_log.read_newest, claims.claim
 
     def early(settings: Any, unit: int, *rest: Any) -> Any:
         name = settings.application.name
@@ -98,10 +100,8 @@ def claim_before_init() -> AbstractContextManager[None]:
     @contextmanager
     def planted() -> Iterator[None]:
         with (
-            _changed(taking, "claim", early),
-            _changed(
-                recovery, "read_newest", lambda *given: _mine.early[0] if hasattr(_mine, "early") else read(*given)
-            ),
+            _changed(claims, "claim", early),
+            _changed(claims, "read_newest", lambda *given: _mine.early[0] if hasattr(_mine, "early") else read(*given)),
         ):
             yield
 
@@ -110,7 +110,7 @@ def claim_before_init() -> AbstractContextManager[None]:
 
 def progress_is_cached() -> AbstractContextManager[None]:
     """A process that takes a unit again goes on from the progress it saw when it took the unit first."""
-    read = state_log.read_newest
+    read = checkpoint_log.read_newest
 
     def wrong(kafka: Any, group: str, topic: str, unit: int, *_kept: Any) -> Any:
         seen = threading.current_thread().__dict__["process"].__dict__.setdefault("seen", {})
@@ -118,7 +118,7 @@ def progress_is_cached() -> AbstractContextManager[None]:
             seen[unit] = read(kafka, group, topic, unit)
         return seen[unit]
 
-    return _changed(recovery, "read_newest", wrong)
+    return _changed(claims, "read_newest", wrong)
 
 
 def manifest_before_chunks() -> AbstractContextManager[None]:
@@ -263,19 +263,19 @@ def replay_writes() -> AbstractContextManager[None]:
 
 def replay_goes_beyond_c() -> AbstractContextManager[None]:
     """The replay ends where the log ends now, not at C."""
-    replay = recovery._replay  # noqa: SLF001 - this is what is broken
+    replay = restore._replay  # noqa: SLF001 - this is what is broken
 
     def wrong(settings: Any, unit: Any, until: dict[str, int], *effects: Any) -> int:
         consumer = make_consumer(settings.kafka, settings.application.name)
         ends = {topic: log_range(consumer, topic, unit.number)[1] for topic in until}
         return replay(settings, unit, ends, *effects)
 
-    return _changed(recovery, "_replay", wrong)
+    return _changed(restore, "_replay", wrong)
 
 
 def group_offsets_are_believed() -> AbstractContextManager[None]:
     """A unit goes on from the offsets that the group has, not from those of the progress record."""
-    read = state_log.read_newest
+    read = checkpoint_log.read_newest
 
     def wrong(kafka: Any, group: str, topic: str, unit: int, *_kept: Any) -> Any:
         log = read(kafka, group, topic, unit)
@@ -288,7 +288,7 @@ def group_offsets_are_believed() -> AbstractContextManager[None]:
         wrongly = msgspec.structs.replace(found, offsets=found.offsets | believed)
         return StateLog(unit, log.values | {progress_key(unit): encode(wrongly)})
 
-    return _changed(recovery, "read_newest", wrong)
+    return _changed(claims, "read_newest", wrong)
 
 
 def snapshot_is_one_ahead() -> AbstractContextManager[None]:
@@ -318,27 +318,27 @@ def keys_are_not_in_the_snapshot() -> AbstractContextManager[None]:
 
 def hanging_is_not_looked_for() -> AbstractContextManager[None]:
     """A claimant trusts that Kafka has ended everything."""
-    return _changed(recovery, "find_unsettled", lambda *_: None)
+    return _changed(claims, "find_unsettled", lambda *_: None)
 
 
 def no_line_is_drawn() -> AbstractContextManager[None]:
     """A claimant that finds nothing open trusts that nothing older comes any more."""
-    return _changed(recovery, "draw_line", lambda *_: None)
+    return _changed(claims, "draw_line", lambda *_: None)
 
 
 def what_hangs_is_rolled_back_without_a_note() -> AbstractContextManager[None]:
     """A claimant that dies while it settles leaves nothing to the next one."""
-    return _changed(hanging, "_note", lambda *_: None)
+    return _changed(dangling, "_note", lambda *_: None)
 
 
 def what_hangs_is_taken_for_rolled_back() -> AbstractContextManager[None]:
     """What hangs is rolled back, and the unit goes on from its last visible progress as if nothing else were there."""
-    settle = hanging.settle
+    settle = dangling.settle
 
     def wrong(settings: Any, unsettled: Any, transactions: Any, progress: Any, _again: Any) -> Effects:
-        return settle(settings, unsettled, transactions, progress, lambda: hanging.Again(Effects(), {}))
+        return settle(settings, unsettled, transactions, progress, lambda: dangling.Again(Effects(), {}))
 
-    return _changed(recovery, "settle", wrong)
+    return _changed(claims, "settle", wrong)
 
 
 def errors_inside_a_batch_are_only_logged() -> AbstractContextManager[None]:
@@ -357,34 +357,34 @@ def errors_inside_a_batch_are_only_logged() -> AbstractContextManager[None]:
 
 def what_was_ended_wrongly_is_not_looked_for() -> AbstractContextManager[None]:
     """A claimant that finds nothing open trusts that everything was ended as its owner had said."""
-    return _changed(recovery, "find_ended_wrongly", lambda *_: None)
+    return _changed(claims, "find_ended_wrongly", lambda *_: None)
 
 
 def progress_that_was_rolled_back_is_not_read() -> AbstractContextManager[None]:
     """A claimant that finds nothing open trusts that behind the newest visible progress nothing was committed."""
-    return _changed(hanging, "_tried", lambda *_: [])
+    return _changed(dangling, "_tried", lambda *_: [])
 
 
 def only_the_end_of_a_topic_is_searched() -> AbstractContextManager[None]:
     """What is there already is looked for among the last few offsets, whoever has written them."""
-    search = hanging._not_there  # noqa: SLF001 - this is what is broken
+    search = dangling._not_there  # noqa: SLF001 - this is what is broken
 
     def wrong(consumer: Any, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
         return search(consumer, topic, unit, wanted, max(start, end - 8), end)
 
-    return _changed(hanging, "_not_there", wrong)
+    return _changed(dangling, "_not_there", wrong)
 
 
 def records_of_other_applications_are_taken_for_ours() -> AbstractContextManager[None]:
     """What is told of an input record is known by its id alone, which every application gives it."""
-    named = undecided.identity_of
+    named = pending_markers.identity_of
 
     def wrong(value: bytes | None) -> str:
         return named(value).rpartition(" ")[2]
 
     @contextmanager
     def planted() -> Iterator[None]:
-        with _changed(hanging, "identity_of", wrong), _changed(transaction, "identity_of", wrong):
+        with _changed(dangling, "identity_of", wrong), _changed(transaction, "identity_of", wrong):
             yield
 
     return planted()

@@ -10,7 +10,7 @@ import random
 from typing import Any, Final, NamedTuple
 
 from broker.partitioner import partition_of
-from joiner.run.settings import JoinerSettings
+from joiner.runtime.settings import JoinerSettings
 
 BASE_MS: Final = 1_554_096_460_000
 """The wall clock when a history begins, and the event times around it."""

@@ -15,8 +15,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
-from joiner.run.progress import decode_manifest, manifest_key
-from joiner.run.settings import JoinerSettings
+from joiner.runtime.model import decode_manifest, manifest_key
+from joiner.runtime.settings import JoinerSettings
 from tests.simulation.feed import APPLICATION, Step, make_feed, make_settings
 from tests.simulation.memory_log import COMMITTED, Transaction
 from tests.simulation.outcome import Outcome

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from broker.kafka.topics import topic_facts
 from broker.settings import KafkaSettings
-from broker.topics import topic_facts
-from joiner.run.clients import (
+from joiner.runtime.kafka.clients import (
     EOF_CODE,
     is_fenced,
     log_range,
@@ -122,7 +122,7 @@ class Member:
             self.errors.append(message.error())
 
     def close(self) -> None:
-        """End, having given back everything before: see `joiner.run.membership`."""
+        """End, having given back everything before: see `joiner.runtime.ownership.membership`."""
         self.consumer.unsubscribe()
         poll_until(lambda: not self.units, self)
         self.consumer.close()

@@ -48,7 +48,7 @@ class MemoryKafka:
         self.aborted = 0
         self.forgets: Callable[[Log], bool] | None = None
         """Of the next transaction that ends: asked for each of its partitions whether that is never told (see
-        `joiner.run.hanging`)."""
+        `joiner.runtime.ownership.dangling`)."""
         self.times_forgotten = 0
         self.unknown_until_s = 0.0
         """Until then whoever asks for topics is told that there are none, as by a broker that has just started."""

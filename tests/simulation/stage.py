@@ -14,16 +14,18 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from broker.topics import TopicFacts
-from joiner.run import clients, process, snapshot_log, state_log, takeover, transaction
+from broker.kafka.topics import TopicFacts
+from joiner.runtime.kafka import checkpoint_log, clients, snapshot_log, transaction
+from joiner.runtime.ownership import concurrent_claims
+from joiner.runtime.runners import process
 from tests.simulation.memory_clients import Link, MemoryAdmin, MemoryProducer
 from tests.simulation.memory_consumer import MemoryConsumer
 from tests.simulation.memory_kafka import MemoryKafka
 
 Result = TypeVar("Result")
 
-_RUNNER = "joiner.run."
-_CHATTER = "joiner.run.metrics"
+_RUNNER = "joiner.runtime."
+_CHATTER = "joiner.runtime.telemetry.throughput"
 
 CHUNK_BYTES = 600
 """Snapshots here are small, and shall have several chunks nevertheless."""
@@ -243,7 +245,7 @@ def on_stage(world: World) -> Iterator[None]:
         (clients, "AdminClient", lambda _config, **_: MemoryAdmin(world.link)),
         (process, "ThreadPoolExecutor", partial(_Pool, world)),
         (process, "wait", partial(_wait, world)),
-        (takeover, "wait", partial(_wait, world)),
+        (concurrent_claims, "wait", partial(_wait, world)),
         (process, "threading", _Threading(world)),
         # One interpreter plays thousands of processes.
         (process, "spare_the_collector", lambda: None),
@@ -252,7 +254,7 @@ def on_stage(world: World) -> Iterator[None]:
         (transaction, "SNAPSHOT_BYTES_MAX", world.snapshot_bytes_max),
         # In the process's own thread, which is the one that may move.
         (transaction, "within", lambda _seconds, call, *arguments: call(*arguments)),
-        (state_log, "_TAIL", TAIL),
+        (checkpoint_log, "_TAIL", TAIL),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     logger, lines = logging.getLogger("joiner"), _Lines(world)

@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from joiner.run.progress import unsettled_key
-from joiner.run.settings import JoinerSettings
+from joiner.runtime.model import unsettled_key
+from joiner.runtime.settings import JoinerSettings
 from tests.simulation.bugs import what_was_ended_wrongly_is_not_looked_for
 from tests.simulation.feed import APPLICATION, BASE_MS
 from tests.simulation.memory_kafka import MemoryKafka

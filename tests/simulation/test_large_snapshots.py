@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from joiner.run.membership import Membership
-from joiner.run.snapshot_log import SnapshotPlace
-from joiner.run.transaction import UnitTransactions
+from joiner.runtime.kafka.snapshot_log import SnapshotPlace
+from joiner.runtime.kafka.transaction import UnitTransactions
+from joiner.runtime.ownership.membership import Membership
 from tests.simulation import stage
 from tests.simulation.stage import on_stage
 from tests.simulation.test_forgotten import SETTINGS, create_topics, feed

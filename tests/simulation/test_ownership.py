@@ -6,8 +6,8 @@ import random
 
 import msgspec
 
-from joiner.run.progress import encode, progress_key
-from joiner.run.settings import JoinerSettings
+from joiner.runtime.model import encode, progress_key
+from joiner.runtime.settings import JoinerSettings
 from tests.simulation.feed import APPLICATION, make_settings
 from tests.simulation.memory_log import COMMITTED
 from tests.simulation.stage import on_stage

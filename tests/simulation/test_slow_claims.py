@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from joiner.run.continuity import Claimant
-from joiner.run.control import Request, encode
-from joiner.run.moving import REPEAT_S
-from joiner.run.settings import JoinerSettings
+from joiner.runtime.control import Request, encode
+from joiner.runtime.migration.protocol import REPEAT_S
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.settings import JoinerSettings
 from tests.simulation.stage import on_stage
 from tests.simulation.test_forgotten import SETTINGS, feed
 from tests.simulation.test_ownership import two_units

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joiner.check.evidence import Message, RecordedEvidence
+from joiner.check.found.evidence import Message, RecordedEvidence
 from joiner.check.report import render_findings
-from joiner.check.verify import verify
-from joiner.run.progress import Progress, decode_progress, progress_key
+from joiner.check.verify.outputs import verify
+from joiner.runtime.model import Progress, decode_progress, progress_key
 from tests.simulation.memory_kafka import MemoryKafka
 
 if TYPE_CHECKING:
-    from joiner.check.findings import Findings
-    from joiner.run.settings import JoinerSettings
+    from joiner.check.found.findings import Findings
+    from joiner.runtime.settings import JoinerSettings
 
 
 def committed_progress(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> Progress | None:

@@ -18,11 +18,11 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from joiner.run.clients import timed_out
-from joiner.run.continuity import Claimant
-from joiner.run.membership import InstanceTaken
-from joiner.run.process import JoinerProcess
-from joiner.run.settings import JoinerSettings
+from joiner.runtime.kafka.clients import timed_out
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.ownership.membership import InstanceTaken
+from joiner.runtime.runners.process import JoinerProcess
+from joiner.runtime.settings import JoinerSettings
 from tests.simulation.actors import Actor, Dead
 from tests.simulation.feed import BASE_MS
 from tests.simulation.memory_clients import MemoryProducer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from joiner.spark.application.session import MARKER, ForeignFolder, StageFolder
+from joiner.runtime.runners.spark.session import MARKER, ForeignFolder, StageFolder
 
 
 def names(folder: Path) -> set[str]:

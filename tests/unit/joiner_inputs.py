@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from broker.partitioner import partition_of
-from joiner.run.intake import Messages
-from joiner.run.settings import JoinerSettings
+from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task.decode import Messages
 
 BASE_MS = 1_554_096_460_000
 DATA = "machine.data"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from joiner.run.claiming import LASTS_S, REPEAT_S, Claims
-from joiner.run.control import Claiming, decode, encode
+from joiner.runtime.control import Claiming, decode, encode
+from joiner.runtime.migration.claim_signals import LASTS_S, REPEAT_S, Claims
 
 
 def test_a_claim_is_told_once_it_lasts_and_again_for_as_long_as_it_does() -> None:

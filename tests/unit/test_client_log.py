@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.client_log import answered, client_logger
+from broker.kafka.client_log import answered, client_logger
 
 REFUSED = "[thrd:a:9092/bootstrap]: a:9092/bootstrap: Connect to ipv4#10.0.0.1:9092 failed: Connection refused"
 
@@ -25,7 +25,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("broker.client_log.time.monotonic", made)
+    monkeypatch.setattr("broker.kafka.client_log.time.monotonic", made)
     return made
 
 

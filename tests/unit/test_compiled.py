@@ -46,7 +46,7 @@ def test_uncompiled_they_do_the_same() -> None:
 
 _PART = """
 from numba import types
-from broker.compiled import compiled
+from broker.wire.compiled import compiled
 
 NUMBER = {number}
 
@@ -57,7 +57,7 @@ def number():
 
 _WHOLE = """
 from numba import types
-from broker.compiled import compiled
+from broker.wire.compiled import compiled
 from broker.part import number
 
 @compiled(types.int64, types.int64)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from broker.producer import Outgoing
+from broker.kafka.producer import Outgoing
 from connector.bridge import Bridge
 from connector.session import Message
 from connector.settings import ConnectorSettings, Settings

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.wire import (
+from broker.wire.records import (
     QUANTITIES_MAX,
     RECORD_BYTES_MAX,
     REFUSED_MAX,

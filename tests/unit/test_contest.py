@@ -11,14 +11,14 @@ import pytest
 
 from bench.contest import engine, running
 from bench.contest.contenders import CONTENDERS
-from bench.contest.expected import Expected, Window, compare, expect, has_all
 from bench.contest.latency import drain_s
 from bench.contest.plan import read
 from bench.contest.running import Limits, Results, Watch, _without_withdrawn, judge, pairs_of, steady
 from bench.contest.watching import Sample
-from bench.contest.workloads import WORKLOADS, Workload, make
+from bench.contest.workload.expected import Expected, Window, compare, expect, has_all
+from bench.contest.workload.inputs import WORKLOADS, Workload, make
 from joiner import join
-from joiner.check import oracle
+from joiner.check.model import oracle
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from joiner.run.control import (
+from joiner.runtime.control import (
     FORMAT_VERSION,
     Back,
     Cancelled,

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from broker.times import mean_text
-from broker.wire import Joined, Side
+from broker.wire.records import Joined, Side
 from db_connector.database import Database, MisconfiguredError, RefusedError, WriteError
 from db_connector.points import point_line
 

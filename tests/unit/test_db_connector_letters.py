@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.producer import Outgoing
+from broker.kafka.producer import Outgoing
 from broker.settings import KafkaSettings
-from broker.wire import Rejected
+from broker.wire.records import Rejected
 from db_connector import letters
 from db_connector.letters import DeadLetters
 

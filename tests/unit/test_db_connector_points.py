@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from broker.wire import decode_joined, encode
+from broker.wire.records import decode_joined, encode
 from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, _kept_tag_text, point_line
 from tests.unit.test_db_connector_contract import joined, parse_line
 

@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, TopicP
 
 from broker.metrics import Teller
 from broker.settings import MetricsSettings
-from broker.wire import encode
+from broker.wire.records import encode
 from db_connector.progress import Journal
 from db_connector.service import KafkaFailureError, Results, Service
 from db_connector.settings import DbConnectorSettings

@@ -20,16 +20,17 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from broker import settings as shared
-from broker import wire
+from broker.kafka.topics import control_topic_spec, data_topic_specs, state_topic_spec
 from broker.partitioner import partition_of
 from broker.times import mean_text, parse_duration
-from broker.topics import control_topic_spec, data_topic_specs, state_topic_spec
+from broker.wire import records
 from connector.events import Parser
 from connector.settings import ConnectorSettings
 from db_connector.settings import ConnectorSettings as DbConnectorSettings
 from joiner.functions import BUILT_IN
-from joiner.run import control, notices, progress
-from joiner.run.settings import ApplicationSettings, JoinerSettings, JoinSettings, SparkSettings, Stream
+from joiner.runtime import control, model
+from joiner.runtime.ownership import unit_reports
+from joiner.runtime.settings import ApplicationSettings, JoinerSettings, JoinSettings, SparkSettings, Stream
 from simulator.settings import read_settings
 from tests.unit.documents import (
     DOCS,
@@ -234,8 +235,8 @@ def test_every_topic_is_in_the_formats() -> None:
 
 def test_every_key_of_the_state_topic_is_in_the_formats() -> None:
     unit, slot, index = 71, 82, 93
-    of_unit = [progress.progress_key(unit), progress.unsettled_key(unit)]
-    keys = [*of_unit, progress.manifest_key(unit, slot), progress.chunk_key(unit, slot, index)]
+    of_unit = [model.progress_key(unit), model.unsettled_key(unit)]
+    keys = [*of_unit, model.manifest_key(unit, slot), model.chunk_key(unit, slot, index)]
     names = {str(unit): "<unit>", str(slot): "<slot>", str(index): "<i>"}
     forms = {re.sub(r"\d+", lambda digits: names[digits[0]], key) for key in keys}
     told = {row.cells[0].strip("`") for row in rows(FORMATS) if row.section == "State topic" and row.title == "key"}
@@ -243,22 +244,27 @@ def test_every_key_of_the_state_topic_is_in_the_formats() -> None:
 
 
 def test_every_limit_of_the_wire_is_in_the_formats() -> None:
-    limits_of_wire = (wire.NAME_LENGTH_MAX, wire.RECORD_BYTES_MAX, wire.BRACKETS_MAX, wire.REJECTED_BYTES_MAX)
+    limits_of_wire = (
+        records.NAME_LENGTH_MAX,
+        records.RECORD_BYTES_MAX,
+        records.BRACKETS_MAX,
+        records.REJECTED_BYTES_MAX,
+    )
     numbers = set(re.findall(r"\d+", prose(FORMATS)))
-    assert {str(limit) for limit in (*limits_of_wire, progress.CHUNK_BYTES_MAX)} <= numbers
+    assert {str(limit) for limit in (*limits_of_wire, model.CHUNK_BYTES_MAX)} <= numbers
 
 
 FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[str]]]] = {
     # How each example is read, what it must show all members of, and those that are told in words.
-    "record": (lambda text: wire.decode_data(text, "ms")[0], wire.Record, set()),
-    "mark": (lambda text: wire.decode_data(text, "ms")[0], wire.Mark, set()),
-    "joined": (wire.decode_joined, wire.Joined, {"tie"}),
-    "late": (msgspec.json.Decoder(wire.Late).decode, wire.Late, set()),
-    "unmatched": (msgspec.json.Decoder(wire.Unmatched).decode, wire.Unmatched, set()),
-    "rejected": (wire.decode_rejected, wire.Rejected, set()),
-    "progress": (progress.decode_progress, progress.Progress, {"stopped"}),
-    "manifest": (progress.decode_manifest, progress.Manifest, set()),
-    "control notserved": (notices.decode, notices.NotServed, set()),
+    "record": (lambda text: records.decode_data(text, "ms")[0], records.Record, set()),
+    "mark": (lambda text: records.decode_data(text, "ms")[0], records.Mark, set()),
+    "joined": (records.decode_joined, records.Joined, {"tie"}),
+    "late": (msgspec.json.Decoder(records.Late).decode, records.Late, set()),
+    "unmatched": (msgspec.json.Decoder(records.Unmatched).decode, records.Unmatched, set()),
+    "rejected": (records.decode_rejected, records.Rejected, set()),
+    "progress": (model.decode_progress, model.Progress, {"stopped"}),
+    "manifest": (model.decode_manifest, model.Manifest, set()),
+    "control notserved": (unit_reports.decode, unit_reports.NotServed, set()),
     **{f"control {kind.__name__.lower()}": (control.decode, kind, set()) for kind in get_args(control.Record)},
 }
 
@@ -294,22 +300,22 @@ def test_the_example_result_follows_from_its_two_records() -> None:
     power = importlib.import_module("joiner.functions").spindle_power
     columns = [type("Side", (), {"result": joined[side]["result"]}) for side in ("left", "right")]
     assert power(*columns) == joined["result"]
-    assert joined["id"] == wire.pair_id("power", 4, 0, 1)
+    assert joined["id"] == records.pair_id("power", 4, 0, 1)
 
 
 def test_the_example_dead_letter_is_what_its_value_gives() -> None:
-    letter = wire.decode_rejected(example("rejected"))
+    letter = records.decode_rejected(example("rejected"))
     value, where = letter.value.encode(), (letter.partition, letter.offset)
-    again = wire.reject(
+    again = records.reject(
         value, letter.reason, source=letter.source, topic=letter.topic, partition=where[0], offset=where[1]
     )
     assert again == letter
-    with pytest.raises(wire.Unreadable, match=re.escape(letter.reason)):
-        wire.decode_data(letter.value.encode(), "ms")
+    with pytest.raises(records.Unreadable, match=re.escape(letter.reason)):
+        records.decode_data(letter.value.encode(), "ms")
 
 
 def test_the_example_fingerprint_is_that_of_its_semantics() -> None:
-    found = progress.decode_progress(example("progress"))
+    found = model.decode_progress(example("progress"))
     text = json.dumps(found.semantics, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     assert hashlib.sha256(text.encode()).hexdigest() == found.fingerprint
     settings = shared.load_settings(JoinerSettings, ROOT / "lsb.toml")

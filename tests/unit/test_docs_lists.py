@@ -6,8 +6,8 @@ import re
 import tomllib
 
 from broker.settings import SECTIONS
-from joiner.run import transaction
-from joiner.run.causes import CAUSES, JITTER
+from joiner.runtime.kafka import transaction
+from joiner.runtime.ownership.retry_policy import CAUSES, JITTER
 from tests.unit.documents import DOCS, ROOT, read, rows
 
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from joiner.run.continuity import Claimant
-from joiner.run.failures import FailureLog, Failures
-from joiner.run.owned import Owned
-from joiner.run.process import JoinerProcess
-from joiner.run.progress import Progress
-from joiner.run.recovery import Recovered
-from joiner.run.snapshot_log import SnapshotPlace
-from joiner.run.unit import Unit
-from joiner.spark.application.plans import Outcome, Plan, decode_outcome, encode_outcome, pack
+from joiner.runtime.kafka.snapshot_log import SnapshotPlace
+from joiner.runtime.model import Progress
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.ownership.restore import Recovered
+from joiner.runtime.runners.active_task import Owned
+from joiner.runtime.runners.process import JoinerProcess
+from joiner.runtime.runners.spark.plans import Outcome, Plan, decode_outcome, encode_outcome, pack
+from joiner.runtime.task.function_failures import FailureLog, Failures
+from joiner.runtime.task.unit import Unit
 from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, batch, make_settings, record
 from tests.unit.test_metrics_counting import Transactions as QuietTransactions
 from tests.unit.test_spark_units import Stage, begun

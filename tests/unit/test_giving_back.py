@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from joiner.run.continuity import Claimant
-from joiner.run.owned import Commit, Owned
-from joiner.run.process import JoinerProcess
-from joiner.run.transaction import Aborted, Fenced
-from joiner.run.unit import UnitStopped
+from joiner.runtime.kafka.transaction import Aborted, Fenced
+from joiner.runtime.model import UnitStopped
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.runners.active_task import Commit, Owned
+from joiner.runtime.runners.process import JoinerProcess
 from tests.unit.joiner_inputs import make_settings
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from joiner import ALL_KEYS
-from joiner.run.intake import LEFT, RIGHT, Intake, Keys, TopicReader
-from joiner.run.outlet import sides_of
-from joiner.run.settings import JoinerSettings
+from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task.decode import LEFT, RIGHT, Intake, Keys, TopicReader
+from joiner.runtime.task.emit import sides_of
 from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, batch, make_settings, message, record, thing_of
 
 DAY_MS = 86_400_000

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from joiner.run import cli
-from joiner.run.reach import KafkaAway, reach_kafka
+from joiner.cli import main
+from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
 
 JOIN = '[[join]]\nname = "j"\nleft = "a"\nright = "b"\noutput = "c"\n'
 
@@ -26,14 +26,14 @@ def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))  # to which the current folder is added
     (tmp_path / "lsb.toml").write_text(JOIN, encoding="utf-8")
-    monkeypatch.setattr(cli, "leave", _leave)  # which would end the tests' process
-    monkeypatch.setattr(cli, "_REACH_S", 1.0)
+    monkeypatch.setattr(main, "leave", _leave)  # which would end the tests' process
+    monkeypatch.setattr(main, "_REACH_S", 1.0)
     monkeypatch.setenv("LSB_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
 
 
 def status_of(arguments: list[str]) -> object:
     with pytest.raises(SystemExit) as ended:
-        cli.main(arguments)
+        main.main(arguments)
     return ended.value.code
 
 
@@ -76,7 +76,7 @@ def test_a_setting_that_the_kafka_library_refuses_is_status_2(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LSB_KAFKA__CLIENT", '{"no.such":1}')
-    monkeypatch.setattr(cli, "end_on_signals", lambda _stop: None)
+    monkeypatch.setattr(main, "end_on_signals", lambda _stop: None)
     assert status_of([command]) == 2
     assert 'No such configuration property: "no.such"; correct kafka.client' in capsys.readouterr().err
 
@@ -97,7 +97,7 @@ def test_a_stop_while_kafka_is_waited_for_is_no_stack_trace(
     def interrupt(*_arguments: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "reach_kafka", interrupt)
+    monkeypatch.setattr(main, "reach_kafka", interrupt)
     assert status_of(["status"]) == 1
     assert capsys.readouterr().err == "joiner: stopped\n"
 
@@ -120,17 +120,17 @@ class _Admin(AdminClient):
 def test_waiting_is_told_once_and_only_where_it_lasts(
     answers: int, lines: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caplog.set_level(logging.WARNING, "joiner.run.reach")
+    caplog.set_level(logging.WARNING, "joiner.runtime.kafka.reachability")
     admin = _Admin(answers)
-    monkeypatch.setattr("joiner.run.reach.time.monotonic", lambda: admin.now_s)
+    monkeypatch.setattr("joiner.runtime.kafka.reachability.time.monotonic", lambda: admin.now_s)
     reach_kafka(admin, "a:1", 10.0)
     assert len(admin.waits_s) == answers
-    assert len([record for record in caplog.records if record.name == "joiner.run.reach"]) == lines
+    assert len([record for record in caplog.records if record.name == "joiner.runtime.kafka.reachability"]) == lines
 
 
 def test_kafka_is_waited_for_as_long_as_was_said_in_short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     admin = _Admin(answers=1000)
-    monkeypatch.setattr("joiner.run.reach.time.monotonic", lambda: admin.now_s)
+    monkeypatch.setattr("joiner.runtime.kafka.reachability.time.monotonic", lambda: admin.now_s)
     with pytest.raises(KafkaAway, match="a:1 does not answer within 10 s"):
         reach_kafka(admin, "a:1", 10.0)
     assert sum(admin.waits_s) == 10.0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from broker.settings import SettingsError, load_settings
-from joiner.run.settings import JoinerSettings
+from joiner.runtime.settings import JoinerSettings
 from tests.unit.joiner_inputs import make_settings
 
 BASE: dict[str, Any] = {

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from broker import producer as module
-from broker.client_log import client_logger
-from broker.producer import LastingProducer, Outgoing
+from broker.kafka import producer as module
+from broker.kafka.client_log import client_logger
+from broker.kafka.producer import LastingProducer, Outgoing
 from broker.settings import KafkaSettings
 
 PATIENCE_S = 30.0

@@ -17,7 +17,7 @@ _PROGRAM = """
 import logging
 from broker.logs import set_up_logs
 set_up_logs("info")
-log = logging.getLogger("joiner.run.process")
+log = logging.getLogger("joiner.runtime.runners.process")
 log.debug("not told")
 log.info("unit %s: taken\\nby two", 3)
 try:
@@ -37,14 +37,18 @@ def told(how: str | None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("how", [None, "json"])
 def test_where_nobody_looks_each_event_is_one_json_object(how: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = map(json.loads, told(how, monkeypatch))
-    assert (first["event"], first["level"], first["logger"]) == ("unit 3: taken\nby two", "info", "joiner.run.process")
+    assert (first["event"], first["level"], first["logger"]) == (
+        "unit 3: taken\nby two",
+        "info",
+        "joiner.runtime.runners.process",
+    )
     assert first["timestamp"].endswith("Z")
     assert (second["event"], second["level"]) == ("a fault", "error")
     assert "ZeroDivisionError" in second["exception"]
 
 
 def test_a_person_gets_lines_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told("text", monkeypatch)[0].endswith("INFO joiner.run.process: unit 3: taken")
+    assert told("text", monkeypatch)[0].endswith("INFO joiner.runtime.runners.process: unit 3: taken")
 
 
 def test_on_a_terminal_logs_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +58,7 @@ def test_on_a_terminal_logs_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(its)
     shown = os.read(ours, 65_536).decode()
     os.close(ours)
-    assert shown.splitlines()[0].endswith("INFO joiner.run.process: unit 3: taken")
+    assert shown.splitlines()[0].endswith("INFO joiner.runtime.runners.process: unit 3: taken")
 
 
 def test_what_a_demo_shows_of_a_service_that_ended_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,4 +68,4 @@ def test_what_a_demo_shows_of_a_service_that_ended_is_text(tmp_path: Path, monke
     services.start("brief", "brief")
     with pytest.raises(ServiceFailed, match="was not ready") as failed:
         services.wait_for("brief", "words that it never says")
-    assert "INFO joiner.run.process: unit 3: taken" in str(failed.value)
+    assert "INFO joiner.runtime.runners.process: unit 3: taken" in str(failed.value)

@@ -15,23 +15,24 @@ from prometheus_client import CollectorRegistry
 from broker.metrics import Teller
 from broker.settings import MetricsSettings, MqttSettings
 from connector.acknowledgement import Ledger
-from connector.bridge import Progress as ConnectorProgress
 from connector.metrics import PublishTimes
 from connector.metrics import tell as tell_of_connector
+from connector.progress import Progress as ConnectorProgress
 from connector.session import MqttSession
 from connector.settings import ConnectorSettings
 from db_connector.metrics import WriteTimes
 from db_connector.metrics import tell as tell_of_db_connector
 from db_connector.progress import Progress as DbProgress
-from joiner.run.arrivals import STEPS_MAX, Arrivals
-from joiner.run.continuity import Claimant
-from joiner.run.intake import Messages
-from joiner.run.meters import Meters, Told
-from joiner.run.process import JoinerProcess
-from joiner.run.progress import JoinProgress, Progress
-from joiner.run.snapshot_log import SnapshotPlace
-from joiner.run.transaction import Aborted
-from joiner.run.unit import Effects, Unit
+from joiner.runtime.kafka.snapshot_log import SnapshotPlace
+from joiner.runtime.kafka.transaction import Aborted
+from joiner.runtime.model import JoinProgress, Progress
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.runners.process import JoinerProcess
+from joiner.runtime.task.append_times import STEPS_MAX, Arrivals
+from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.effects import Effects
+from joiner.runtime.task.unit import Unit
+from joiner.runtime.telemetry.metrics import Meters, Told
 from tests.unit.documents import DOCS, rows
 from tests.unit.joiner_inputs import BASE_MS, DATA, POWER, batch, make_settings, message, record
 
@@ -127,7 +128,7 @@ def test_the_latency_begins_when_the_later_record_of_a_pair_is_appended(monkeypa
     # (0, 2) and (2, 3): the one that both wait for came at +200, and the last at +300.
     assert effects.appended_ms == Counter({BASE_MS + 200: 1, BASE_MS + 300: 1})
     now = SimpleNamespace(time=lambda: BASE_MS / 1000 + 0.7, monotonic=lambda: 1.0)
-    monkeypatch.setattr("joiner.run.meters.time", now)
+    monkeypatch.setattr("joiner.runtime.telemetry.metrics.time", now)
     runner.commit(effects, dict(unit.counts))
     assert runner.value("output_latency_seconds_count") == 2
     assert runner.value("output_latency_seconds_sum") == pytest.approx(0.5 + 0.4)

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from joiner.run.control import Back, Cancelled, Claiming, Ready, Record, Refused, Released, Request, Taken
-from joiner.run.moving import (
+from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Refused, Released, Request, Taken
+from joiner.runtime.migration.protocol import (
     LEASE_S,
     REPEAT_S,
     TAKE_BACK_S,
@@ -30,8 +30,8 @@ from joiner.run.moving import (
     WarmUp,
     Write,
 )
-from joiner.run.order import Order, Step
-from joiner.run.progress import OnTheWay
+from joiner.runtime.migration.request import Order, Step
+from joiner.runtime.model import OnTheWay
 
 MOVE = "m1"
 UNIT = 3

@@ -14,7 +14,7 @@ import pytest
 from broker.compose import environment
 from broker.settings import load_settings
 from grafana.generate import DASHBOARDS, FOLDER, rendered
-from joiner.run.settings import JoinerSettings
+from joiner.runtime.settings import JoinerSettings
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from broker.times import UNIT_NS
-from broker.wire import Record, cut_lines, encode
+from broker.wire.records import Record, cut_lines, encode
 from joiner.functions import BUILT_IN, load_function
-from joiner.run.intake import records_of
-from joiner.run.outlet import Outlet, Pairs, Things, mean_time
-from joiner.run.payloads import Rows
+from joiner.runtime.task.decode import records_of
+from joiner.runtime.task.emit import Outlet, Pairs, Things, mean_time
+from joiner.runtime.task.payloads import Rows
 from tests.unit.joiner_inputs import POWER, make_settings
 
 

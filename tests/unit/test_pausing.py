@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from joiner.run.pausing import Lead, topics_to_pause
+from joiner.runtime.task.flow_control import Lead, topics_to_pause
 
 
 def lead(topic: str, behind: str, fill: float = 0.8, share: float = 0.8) -> Lead:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from broker.settings import SettingsError
+from joiner.cli import main
+from joiner.cli.function_probe import MADE_UP, probe_functions
 from joiner.functions import Columns
-from joiner.run import cli
-from joiner.run.probe import MADE_UP, probe_functions
 from tests.unit.test_joiner_cli import JOIN, status_of
 
 LIMITS = {"R0815": 3.0}
@@ -123,8 +123,8 @@ def test_a_function_that_cannot_work_is_status_2_for_what_joins_and_not_tried_by
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(cli, "leave", sys.exit)
-    monkeypatch.setattr(cli, "_REACH_S", 0.2)
+    monkeypatch.setattr(main, "leave", sys.exit)
+    monkeypatch.setattr(main, "_REACH_S", 0.2)
     monkeypatch.setenv("LSB_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
     (tmp_path / "hopeless_join.py").write_text("def f(left, right):\n    return left.value\n", encoding="utf-8")
     (tmp_path / "lsb.toml").write_text(JOIN + 'function = "hopeless_join:f"\n', encoding="utf-8")

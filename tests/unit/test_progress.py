@@ -8,14 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.topics import TopicFacts
-from joiner.run.continuity import Claimant, check_continues
-from joiner.run.progress import (
+from broker.kafka.topics import TopicFacts
+from joiner.runtime.model import (
     FORMAT_VERSION,
     JoinProgress,
     Manifest,
     OnTheWay,
     Progress,
+    StateLog,
+    UnitStopped,
     chunk_key,
     decode_manifest,
     decode_progress,
@@ -23,8 +24,7 @@ from joiner.run.progress import (
     manifest_key,
     progress_key,
 )
-from joiner.run.state_log import StateLog
-from joiner.run.unit import UnitStopped
+from joiner.runtime.ownership.eligibility import Claimant, check_continues
 from tests.unit.joiner_inputs import DATA, POWER, make_settings
 
 

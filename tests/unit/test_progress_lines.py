@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from joiner.run.failures import Failures
-from joiner.run.metrics import Metrics
+from joiner.runtime.task.function_failures import Failures
+from joiner.runtime.telemetry.throughput import Metrics
 from tests.unit.test_function_failures import Process
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joiner.run import ranges
-from joiner.run.clients import EOF_CODE
+from joiner.runtime.kafka import ranges
+from joiner.runtime.kafka.clients import EOF_CODE
 from tests.simulation.memory_clients import MemoryMessage
 
 UNIT = 3

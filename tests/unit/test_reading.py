@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from joiner.run.clients import EOF_CODE, read_to_end
+from joiner.runtime.kafka.clients import EOF_CODE, read_to_end
 from tests.simulation.memory_clients import MemoryMessage
 
 

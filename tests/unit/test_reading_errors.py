@@ -15,14 +15,17 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joiner.run import gaps, recovery
-from joiner.run.continuity import Claimant
-from joiner.run.gaps import SecondReader
-from joiner.run.intake import Messages, sort_messages
-from joiner.run.owned import Owned
-from joiner.run.process import JoinerProcess
-from joiner.run.transaction import Fenced
-from joiner.run.unit import Unit, UnitStopped
+from joiner.runtime.kafka import gaps
+from joiner.runtime.kafka.batches import sort_messages
+from joiner.runtime.kafka.gaps import SecondReader
+from joiner.runtime.kafka.transaction import Fenced
+from joiner.runtime.model import UnitStopped
+from joiner.runtime.ownership import restore
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.runners.active_task import Owned
+from joiner.runtime.runners.process import JoinerProcess
+from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.unit import Unit
 from tests.simulation.memory_clients import MemoryMessage
 from tests.unit.joiner_inputs import BASE_MS, DATA, make_settings
 
@@ -187,11 +190,11 @@ def test_a_silent_replay_looks_at_gaps_too(monkeypatch: pytest.MonkeyPatch) -> N
         yield sort_messages(read, [DATA])[0][0], {DATA: 8}
 
     asked: list[Any] = []
-    monkeypatch.setattr(recovery, "read_range", read)
+    monkeypatch.setattr(restore, "read_range", read)
     monkeypatch.setattr(SecondReader, "check", lambda *given: asked.append(given))
     readers: Any = SimpleNamespace(log=None, check=lambda: None)
     settings = make_settings()
-    recovery._replay(settings, Unit(settings, 0, {DATA: 0}), {DATA: 8}, kept=readers)
+    restore._replay(settings, Unit(settings, 0, {DATA: 0}), {DATA: 8}, kept=readers)
     assert len(asked) == 1
 
 
@@ -199,12 +202,12 @@ def test_a_replay_of_what_was_just_removed_is_tried_again(monkeypatch: pytest.Mo
     def removed(*_given: Any) -> None:
         raise Fenced
 
-    monkeypatch.setattr(recovery, "read_range", lambda *_given: iter([({}, {DATA: 8})]))
+    monkeypatch.setattr(restore, "read_range", lambda *_given: iter([({}, {DATA: 8})]))
     monkeypatch.setattr(SecondReader, "check", removed)
     readers: Any = SimpleNamespace(log=None, check=lambda: None)
     settings = make_settings()
     with pytest.raises(KafkaException, match="input was removed while it was replayed"):
-        recovery._replay(settings, Unit(settings, 0, {DATA: 0}), {DATA: 8}, kept=readers)
+        restore._replay(settings, Unit(settings, 0, {DATA: 0}), {DATA: 8}, kept=readers)
 
 
 @given(st.integers(0, 5), st.lists(st.integers(1, 3), min_size=1))

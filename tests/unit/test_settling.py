@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException
 
-from joiner.run import hanging, recovery
-from joiner.run.readers import Readers
-from joiner.run.state_log import StateLog
-from joiner.run.unit import Effects, Unit, UnitStopped
+from joiner.runtime.kafka.readers import Readers
+from joiner.runtime.model import StateLog, UnitStopped
+from joiner.runtime.ownership import dangling, restore
+from joiner.runtime.task.effects import Effects
+from joiner.runtime.task.unit import Unit
 from tests.unit.joiner_inputs import BASE_MS, DATA, batch, make_settings, record
 from tests.unit.test_progress import make_progress
 
@@ -32,10 +33,10 @@ def test_a_replay_that_settles_is_not_refused_for_room_that_pausing_had_made(mon
 
     with pytest.raises(UnitStopped, match="holds 20 records"):
         Unit(settings, 0, {"one": 0, "two": 0}).apply({"one": lefts}, {"one": 20, "two": 0})
-    monkeypatch.setattr(recovery, "read_range", read_range)
+    monkeypatch.setattr(restore, "read_range", read_range)
     unit, effects = Unit(settings, 0, {"one": 0, "two": 0}), Effects()
     readers: Any = SimpleNamespace(log=None, check=lambda: None)
-    recovery._replay(settings, unit, ends, effects, readers)  # noqa: SLF001 - what settling calls
+    restore._replay(settings, unit, ends, effects, readers)  # noqa: SLF001 - what settling calls
     assert unit.offsets == ends
     assert len(effects.joined) == 20, "each with its equal"
 
@@ -46,13 +47,13 @@ def test_a_state_that_was_prepared_before_a_reset_is_not_continued(
 ) -> None:
     """Between the new beginning and the newest vector it lies all the same."""
     settings, built = make_settings(), []
-    monkeypatch.setattr(recovery, "check_log_range", lambda *_given: None)
-    monkeypatch.setattr(recovery, "_replay", lambda _settings, unit, *_rest: built.append(unit))
+    monkeypatch.setattr(restore, "check_log_range", lambda *_given: None)
+    monkeypatch.setattr(restore, "_replay", lambda _settings, unit, *_rest: built.append(unit))
     readers = Readers(settings)
     readers.state, readers.begun_at = StateLog(0), {DATA: 3}
     warm = Unit(settings, 0, {DATA: 9})
     progress = make_progress(start={DATA: start}, offsets={DATA: 12})
-    recovery.recover(settings, 0, None, progress, warm, readers)  # type: ignore[arg-type] # nothing is committed
+    restore.recover(settings, 0, None, progress, warm, readers)  # type: ignore[arg-type] # nothing is committed
     assert (built[0] is warm, built[0].offsets) == (start == 3, {DATA: begins_at})
 
 
@@ -61,12 +62,14 @@ def test_what_nobody_ends_is_told_with_the_command_that_does(monkeypatch: pytest
     settings, clock = make_settings(), iter(range(0, 10_000, 10))
     names = [settings.state_topic, *settings.output_topics.values()]
     line = dict.fromkeys(names, 20)
-    monkeypatch.setattr(hanging, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _s: None))
-    monkeypatch.setattr(hanging, "log_range", lambda _consumer, topic, _unit: (0, 17 if topic == "machine.out" else 21))
+    monkeypatch.setattr(dangling, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _s: None))
+    monkeypatch.setattr(
+        dangling, "log_range", lambda _consumer, topic, _unit: (0, 17 if topic == "machine.out" else 21)
+    )
     transactions: Any = SimpleNamespace(roll_back=lambda *_given: line)
     readers: Any = SimpleNamespace(stable=None)
     with pytest.raises(KafkaException) as told:
-        hanging.draw_line(settings, 3, transactions, make_progress(), readers)
+        dangling.draw_line(settings, 3, transactions, make_progress(), readers)
     text = told.value.args[0].str()
     assert "open for 30 s in machine.out [3] from offset 17" in text
     command = "kafka-transactions.sh --bootstrap-server 127.0.0.1:9092"

@@ -10,14 +10,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from broker.metrics import Teller
-from joiner.run.continuity import Claimant
-from joiner.run.meters import Meters, Told
-from joiner.run.pausing import SILENT_S, Lead
-from joiner.run.progress import JoinProgress, Progress
-from joiner.run.snapshot_log import SnapshotPlace
-from joiner.run.transaction import Aborted, Fenced
-from joiner.run.unit import Written
-from joiner.spark.application.plans import (
+from joiner.runtime.kafka.snapshot_log import SnapshotPlace
+from joiner.runtime.kafka.transaction import Aborted, Fenced
+from joiner.runtime.model import JoinProgress, Progress
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.runners.spark.plans import (
     Outcome,
     Plan,
     Turn,
@@ -29,7 +26,10 @@ from joiner.spark.application.plans import (
     share_out,
     unpack,
 )
-from joiner.spark.application.units import Leaving, Served, Units
+from joiner.runtime.runners.spark.units import Leaving, Served, Units
+from joiner.runtime.task.effects import Written
+from joiner.runtime.task.flow_control import SILENT_S, Lead
+from joiner.runtime.telemetry.metrics import Meters, Told
 from tests.unit.joiner_inputs import DATA, make_settings
 
 UNITS = 2

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from joiner.run.continuity import LogShort
-from joiner.run.gaps import gaps_in
-from joiner.run.intake import Messages
-from joiner.run.progress import Progress
-from joiner.run.transaction import Fenced
-from joiner.run.unit import Unit, UnitStopped
-from joiner.spark.application import worker
-from joiner.spark.application.plans import Outcome, Plan, unpack
-from joiner.spark.application.worker import StateCopy, carry_out
+from joiner.runtime.kafka.gaps import gaps_in
+from joiner.runtime.kafka.transaction import Fenced
+from joiner.runtime.model import Progress, UnitStopped
+from joiner.runtime.ownership.eligibility import LogShort
+from joiner.runtime.runners.spark import worker
+from joiner.runtime.runners.spark.plans import Outcome, Plan, unpack
+from joiner.runtime.runners.spark.worker import StateCopy, carry_out
+from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.unit import Unit
 from tests.unit.joiner_inputs import BASE_MS, DATA, batch, make_settings, record
 
 SETTINGS = make_settings()

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from broker.topics import TopicFacts
-from joiner.run import status
-from joiner.run.continuity import Claimant
-from joiner.run.presence import read_members, state_of
-from joiner.run.progress import RESET_RUN, JoinProgress, OnTheWay, Progress, decode_progress, encode
-from joiner.run.recovery import _owned
-from joiner.run.state_log import AppendedProgress
-from joiner.run.status import WIDTH, lines_of, read_status
+from broker.kafka.topics import TopicFacts
+from joiner.cli import status
+from joiner.cli.status import WIDTH, lines_of, read_status
+from joiner.runtime.kafka.checkpoint_log import AppendedProgress
+from joiner.runtime.model import RESET_RUN, JoinProgress, OnTheWay, Progress, decode_progress, encode
+from joiner.runtime.ownership.claim import _owned
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.ownership.presence import read_members, state_of
 from tests.unit.joiner_inputs import DATA, GAP, POWER, make_settings
 from tests.unit.test_function_failures import FAILS, Process
 from tests.unit.test_progress import make_progress
@@ -67,7 +67,7 @@ def shown(
     by_unit = {one.unit: AppendedProgress(one, int((NOW_S - age_s) * 1000)) for one in records}
     monkeypatch.setattr(status, "read_appended", lambda _consumer, _topic, unit: by_unit.get(unit))
     monkeypatch.setattr(status, "log_range", lambda _consumer, _topic, _unit: (0, 20))
-    monkeypatch.setattr("joiner.run.status.time.time", lambda: NOW_S)
+    monkeypatch.setattr("joiner.cli.status.time.time", lambda: NOW_S)
     nothing: Any = None
     return read_status(make_settings(*joins, partitions=len(records)), admin(**members), nothing)
 

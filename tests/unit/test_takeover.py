@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from joiner.run import recovery
-from joiner.run.continuity import Claimant
-from joiner.run.process import JoinerProcess
-from joiner.run.readers import CalledOff, Readers
-from joiner.run.takeover import Takeovers
-from joiner.run.unit import Unit
-from joiner.spark.application.stage import SparkStage
+from joiner.runtime.kafka.readers import CalledOff, Readers
+from joiner.runtime.ownership import restore
+from joiner.runtime.ownership.concurrent_claims import Takeovers
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.runners.process import JoinerProcess
+from joiner.runtime.runners.spark.stage import SparkStage
+from joiner.runtime.task.unit import Unit
 from tests.unit.joiner_inputs import DATA, make_settings
 
 DEADLINE_S = 30.0
@@ -140,9 +140,9 @@ def test_a_replay_ends_when_it_is_called_off(monkeypatch: pytest.MonkeyPatch) ->
     settings = make_settings()
     readers = Readers(settings)
     monkeypatch.setattr(Readers, "log", None)
-    monkeypatch.setattr(recovery, "read_range", lambda *_: iter([({}, {DATA: at}) for at in range(1, 100)]))
+    monkeypatch.setattr(restore, "read_range", lambda *_: iter([({}, {DATA: at}) for at in range(1, 100)]))
     unit = Unit(settings, 0, {DATA: 0})
     readers.is_over = lambda: unit.offsets == {DATA: 3}
     with pytest.raises(CalledOff):
-        recovery._replay(settings, unit, {DATA: 99}, None, readers)
+        restore._replay(settings, unit, {DATA: 99}, None, readers)
     assert unit.offsets == {DATA: 3}

@@ -12,9 +12,9 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
-from joiner.check import oracle
-from joiner.check.cases import Case, built_in_cases, entries, large_case, random_case, records
-from joiner.check.drive import Outcome, run_case
+from joiner.check.model import oracle
+from joiner.check.model.cases import Case, built_in_cases, entries, large_case, random_case, records
+from joiner.check.model.drive import Outcome, run_case
 from joiner.check.report import render_outcomes
 
 

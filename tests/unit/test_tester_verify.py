@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker import wire
-from joiner.check.events import EventsCheck
-from joiner.check.evidence import EvidenceError, Message, RecordedEvidence
-from joiner.check.findings import Findings
-from joiner.check.points import PointKey, PointsCheck
+from broker.wire import records as wire
+from joiner.check.found.evidence import EvidenceError, Message, RecordedEvidence
+from joiner.check.found.findings import Findings
 from joiner.check.report import render_findings
-from joiner.check.verify import WrongApplicationError, verify
+from joiner.check.verify.events import EventsCheck
+from joiner.check.verify.outputs import WrongApplicationError, verify
+from joiner.check.verify.points import PointKey, PointsCheck
 from tests.unit.tester_fake import Pipeline, make_pipeline, make_progress, make_settings
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from broker.texts import Texts, decimals, glue
+from broker.wire.columns import Texts, decimals, glue
 
 
 def _texts(texts: list[str]) -> Texts:

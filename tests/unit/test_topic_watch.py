@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
-from broker.topics import TopicError, TopicFacts
-from joiner.run.topic_watch import TopicWatch
+from broker.kafka.topics import TopicError, TopicFacts
+from joiner.runtime.kafka.topics import TopicWatch
 
 SAME = SimpleNamespace(topic_id="id", partitions=[0, 1])
 GONE = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
@@ -43,7 +43,7 @@ class _Admin:
 
 def check(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> _Admin:
     """Let a watch ask for each answer, and judge it."""
-    monkeypatch.setattr("joiner.run.topic_watch.INTERVAL_S", 0.0)
+    monkeypatch.setattr("joiner.runtime.kafka.topics.INTERVAL_S", 0.0)
     admin = _Admin(*answers)
     watch = TopicWatch(admin, {"data": TopicFacts("id", 2)})  # type: ignore[arg-type] # played by hand
     for _ in range(2 * len(answers)):
@@ -86,7 +86,7 @@ def test_a_topic_that_is_another_now_is_told_with_the_way_out(
 
 
 def test_nothing_is_asked_where_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joiner.run.topic_watch.INTERVAL_S", 0.0)
+    monkeypatch.setattr("joiner.runtime.kafka.topics.INTERVAL_S", 0.0)
     admin = _Admin()
     TopicWatch(admin, {}).check()  # type: ignore[arg-type] # played by hand
     assert admin.asked == 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from broker.kafka.topics import control_topic_spec, data_topic_specs, state_topic_spec
 from broker.settings import TopicSettings
-from broker.topics import control_topic_spec, data_topic_specs, state_topic_spec
 
 
 def test_every_topic_that_carries_records_keeps_all_of_them_under_the_time_of_their_arrival() -> None:

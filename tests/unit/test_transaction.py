@@ -16,22 +16,22 @@ import msgspec
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from joiner.run import snapshot_log, transaction
-from joiner.run.clients import within
-from joiner.run.progress import (
+from joiner.runtime.kafka import snapshot_log, transaction
+from joiner.runtime.kafka.clients import within
+from joiner.runtime.kafka.snapshot_log import SnapshotPlace
+from joiner.runtime.kafka.transaction import Aborted, UnitTransactions, offsets_as_text
+from joiner.runtime.model import (
     FORMAT_VERSION,
     Manifest,
     OnTheWay,
     Progress,
+    StateLog,
     decode_manifest,
     decode_progress,
     encode,
     manifest_key,
 )
-from joiner.run.snapshot_log import SnapshotPlace
-from joiner.run.state_log import StateLog
-from joiner.run.transaction import Aborted, UnitTransactions, offsets_as_text
-from joiner.run.unit import Outgoing
+from joiner.runtime.task.effects import Outgoing
 from tests.unit.joiner_inputs import DATA, make_settings
 
 FULL = KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001 - its public name

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from joiner.run.progress import FirstRecord
-from joiner.run.undecided import FIRSTS_MAX, Undecided, identity_of
+from joiner.runtime.kafka.pending_markers import FIRSTS_MAX, Undecided, identity_of
+from joiner.runtime.model import FirstRecord
 
 OUT, LATE, STATE = "machine.out", "machine.late", "app.state"
 

@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.wire import cut_lines, decode_joined
+from broker.wire.records import cut_lines, decode_joined
 from joiner.core import snapshot
-from joiner.run import saved
-from joiner.run.settings import JoinerSettings
-from joiner.run.unit import Effects, Unit, UnitStopped, cut_apart
+from joiner.runtime.model import UnitStopped
+from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task import unit_snapshot
+from joiner.runtime.task.effects import Effects, cut_apart
+from joiner.runtime.task.unit import Unit
 from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, Message, batch, make_settings, message, record
 
 
@@ -210,7 +212,10 @@ def newer(buffer: bytes, version: int) -> bytes:
         (lambda data: data[: len(data) // 2], "cannot be read"),
         (lambda data: data.replace(b"LSBJOIN", b"LSBJOYN"), "cannot be read"),
         (lambda data: msgspec.msgpack.encode(msgspec.msgpack.decode(data) | {"version": 99}), "newer release"),
-        (lambda _data: msgspec.msgpack.encode({"version": saved.VERSION + 1, "things": {"a": 1}}), "newer release"),
+        (
+            lambda _data: msgspec.msgpack.encode({"version": unit_snapshot.VERSION + 1, "things": {"a": 1}}),
+            "newer release",
+        ),
         (
             lambda data: with_buffers(data, lambda buffer: newer(buffer, snapshot.VERSION + 1) + b"more"),
             "newer release",
@@ -310,7 +315,7 @@ def test_forgetting_idle_things_after_every_batch_changes_nothing(seed: int, mon
         for one in seeded_messages(seed, 150)
     ]
     whole = lines(settings, apply(Unit(settings, 0, {DATA: 0}), sent))
-    monkeypatch.setattr("joiner.run.unit._KEYS_MIN", -1)
+    monkeypatch.setattr("joiner.runtime.task.unit._KEYS_MIN", -1)
     unit = Unit(settings, 0, {DATA: 0})
     parts = []
     for begin in range(0, len(sent), 5):

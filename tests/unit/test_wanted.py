@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from broker.topics import TopicFacts
-from joiner.run import causes, notices, recovery, wanted
-from joiner.run.causes import CAUSES, JITTER, Obstacle, Troubles, cause_of
-from joiner.run.continuity import Claimant, Elsewhere, LogShort, check_log_range
-from joiner.run.control import decode, encode
-from joiner.run.notices import REPEAT_S, Notices, NotServed, tell
-from joiner.run.progress import Progress
-from joiner.run.transaction import Aborted, Fenced
-from joiner.run.unit import UnitStopped
-from joiner.run.wanted import Wanted
+from broker.kafka.topics import TopicFacts
+from joiner.runtime.control import decode, encode
+from joiner.runtime.kafka.transaction import Aborted, Fenced
+from joiner.runtime.model import Progress, UnitStopped
+from joiner.runtime.ownership import assignment, claim, retry_policy, unit_reports
+from joiner.runtime.ownership.assignment import Wanted
+from joiner.runtime.ownership.eligibility import Claimant, Elsewhere, LogShort, check_log_range
+from joiner.runtime.ownership.retry_policy import CAUSES, JITTER, Obstacle, Troubles, cause_of
+from joiner.runtime.ownership.unit_reports import REPEAT_S, Notices, NotServed, tell
 from tests.unit.joiner_inputs import DATA, make_settings
 
 UNIT = 3
@@ -41,7 +40,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     found = Clock()
-    for module in (causes, notices, wanted):
+    for module in (retry_policy, unit_reports, assignment):
         monkeypatch.setattr(module, "time", found)
     return found  # type: ignore[return-value] # pytest takes it as it is
 
@@ -110,7 +109,7 @@ PASSING: list[Exception] = [
 def test_a_unit_whose_batch_fails_for_a_cause_that_passes_is_served_again(
     clock: Clock, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wanted, "read_progress", lambda *_: progress("run"))
+    monkeypatch.setattr(assignment, "read_progress", lambda *_: progress("run"))
     runner = Runner(clock)
     runner.turn()
     runner.fail(error)
@@ -142,7 +141,7 @@ def test_force_is_for_the_units_of_the_start_and_for_one_time() -> None:
 def test_a_unit_that_cannot_be_taken_for_a_cause_that_passes_is_taken_later(
     clock: Clock, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wanted, "read_progress", lambda *_: progress("run"))
+    monkeypatch.setattr(assignment, "read_progress", lambda *_: progress("run"))
     runner = Runner(clock)
     runner.claims.outcomes = [error] * 5
     runner.turn()
@@ -178,7 +177,9 @@ def test_each_error_belongs_to_one_row_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause.passes], ids=lambda cause: cause.what)
-def test_waits_double_up_to_a_bound_and_two_runners_do_not_stay_in_step(clock: Clock, cause: causes.Cause) -> None:
+def test_waits_double_up_to_a_bound_and_two_runners_do_not_stay_in_step(
+    clock: Clock, cause: retry_policy.Cause
+) -> None:
     one, other = (Troubles(Random(run)) for run in ("one", "other"))
     waits = [(one.wait_s(UNIT, cause, ""), other.wait_s(UNIT, cause, "")) for _ in range(200)]
     assert cause.first_s is not None
@@ -224,11 +225,11 @@ def test_a_log_that_is_short_for_a_moment_is_waited_for_and_one_that_stays_short
 def test_a_topic_that_a_broker_does_not_know_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     settings, known = make_settings(partitions=4), False
     facts = {topic: TopicFacts("id", 4) for topic in settings.input_topics}
-    monkeypatch.setattr(recovery, "topic_facts", lambda *_: facts if known else {})
-    monkeypatch.setattr(recovery, "read_progress", lambda *_: pytest.fail("the unit is claimed"))
+    monkeypatch.setattr(claim, "topic_facts", lambda *_: facts if known else {})
+    monkeypatch.setattr(claim, "read_progress", lambda *_: pytest.fail("the unit is claimed"))
     nothing: Any = None
     with pytest.raises(UnitStopped, match="does not exist any more") as raised:
-        recovery.claim(settings, UNIT, nothing, nothing, Claimant("run", "one"))
+        claim.claim(settings, UNIT, nothing, nothing, Claimant("run", "one"))
     runner = Runner(clock)
     runner.claims.outcomes = [raised.value]
     runner.wait(5.0)
@@ -248,7 +249,7 @@ def test_a_log_that_ends_before_what_was_consumed_is_told_from_one_that_begins_b
 def test_a_unit_that_was_lost_is_told_as_such_and_looked_at_again(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wanted, "read_progress", lambda *_: progress("other"))
+    monkeypatch.setattr(assignment, "read_progress", lambda *_: progress("other"))
     runner = Runner(clock)
     runner.turn()
     runner.fail(Fenced())

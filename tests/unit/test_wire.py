@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from broker.wire import (
+from broker.wire.records import (
     BRACKETS_MAX,
     RECORD_BYTES_MAX,
     REJECTED_BYTES_MAX,

@@ -15,13 +15,13 @@ from typing import Any, cast
 
 import msgspec
 
-from broker import wire
 from broker.partitioner import partition_of
 from broker.times import mean_text
-from joiner.check import oracle
-from joiner.check.evidence import Message, RecordedEvidence
-from joiner.run.progress import FORMAT_VERSION, Progress
-from joiner.run.settings import JoinerSettings
+from broker.wire import records as wire
+from joiner.check.found.evidence import Message, RecordedEvidence
+from joiner.check.model import oracle
+from joiner.runtime.model import FORMAT_VERSION, Progress
+from joiner.runtime.settings import JoinerSettings
 
 BASE_MS = 1_554_096_460_000
 PARTITIONS = 3

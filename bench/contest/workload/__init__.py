@@ -1,0 +1,1 @@
+"""What every contender of the comparison gets, and what must come out of it."""

@@ -1,0 +1,257 @@
+"""The data of the contest: seeded, made as columns, and written to Kafka once, so that all read the same bytes.
+
+A workload is a log of rows. A row has a thing, a side (0 speed, the left stream; 1 torque, the right one) and a time.
+Its number is its id on the wire, so that a result tells which rows it is made of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from confluent_kafka import Producer
+
+from bench.harness.pipeline import FIRST_MS, PARTITIONS, make_sender, things_over_all_units
+from broker.partitioner import partition_of
+from simulator.generate import Plan, write
+from simulator.recording import Selection, SortedRecording
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from broker.settings import KafkaSettings
+
+    Ints = NDArray[np.int64]
+
+QUANTITIES: Final = ("speed", "torque")
+SEED: Final = 7
+
+_CHUNK: Final = 50_000
+_SHARED: Final = Path(__file__).parents[2].parent / "shared" / "data" / "events.json"
+_SPEED: Final = "actSpeed_C11"
+_TORQUE: Final = "vaTorque_C11"
+_OUT_OF_ORDER: Final = 0.1
+_AUCTIONS: Final = 3
+_BIDS: Final = 46
+_HOT: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Rows in the order of the log.
+
+    ``lateness_ms``: how far a row may lag behind the times that its stream has shown. ``progress``: whether a row tells
+    how far its stream is for its own thing ("key"), or for all of the "partition", as where things come and go.
+    """
+
+    name: str
+    about: str
+    names: list[str]
+    partition_of_thing: Ints
+    thing: Ints
+    side: Ints
+    time_ms: Ints
+    lateness_ms: int = 0
+    progress: str = "key"
+
+    def __len__(self) -> int:
+        return len(self.thing)
+
+    @property
+    def partition(self) -> Ints:
+        """Of each row."""
+        return self.partition_of_thing[self.thing]
+
+    def messages(self, first: int, last: int) -> Iterator[tuple[int, dict[str, bytes]]]:
+        """Partition and message of the rows from ``first`` up to ``last``."""
+        rows = slice(first, last)
+        columns = (self.thing[rows], self.side[rows], self.time_ms[rows], self.partition[rows])
+        for row, (thing, side, time_ms, place) in enumerate(zip(*(c.tolist() for c in columns), strict=True), first):
+            yield place, {"key": self.names[thing].encode(), "value": message(self.names[thing], side, time_ms, row)}
+
+
+def message(thing: str, side: int, time_ms: int, identity: int) -> bytes:
+    """A record as it is written."""
+    return (
+        f'{{"thing": "{thing}", "quantity": "{QUANTITIES[side]}", "phenomenonTime": {time_ms}, '
+        f'"result": {identity * 7919 % 100_000 / 100}, "id": "{identity}"}}'
+    ).encode()
+
+
+def produce(kafka: KafkaSettings, topic: str, workload: Workload) -> None:
+    """Write all rows."""
+    producer = make_sender(kafka)
+    for first in range(0, len(workload), _CHUNK):
+        by_place: list[list[dict[str, bytes]]] = [[] for _ in range(PARTITIONS)]
+        for place, one in workload.messages(first, min(first + _CHUNK, len(workload))):
+            by_place[place].append(one)
+        for place, messages in enumerate(by_place):
+            _write(producer, topic, place, messages)
+
+
+def produce_sides(kafka: KafkaSettings, topics: tuple[str, str], workload: Workload) -> None:
+    """Write each side into a topic of its own, with the event times as those of Kafka."""
+    producer = make_sender(kafka)
+    for first in range(0, len(workload), _CHUNK):
+        rows = slice(first, first + _CHUNK)
+        times_ms, sides = workload.time_ms[rows].tolist(), workload.side[rows].tolist()
+        messages = workload.messages(first, min(first + _CHUNK, len(workload)))
+        for (place, one), side, time_ms in zip(messages, sides, times_ms, strict=True):
+            producer.produce(topics[side], one["value"], one["key"], place, timestamp=time_ms)
+        producer.flush()
+
+
+def _write(producer: Producer, topic: str, place: int, messages: list[dict[str, bytes]]) -> None:
+    given: list[Any] = messages
+    if producer.produce_batch(topic, given, partition=place) != len(messages) or producer.flush():
+        raise RuntimeError(f"{topic} could not be written")
+
+
+def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: int = 1) -> Workload:
+    """Things by turns, a millisecond apart; each sends one speed, ``ratio`` torques, one speed, …
+
+    Where there are few records, there are fewer things, so that each still sends some of both.
+    """
+    del seed
+    things = min(things, records // 8)
+    at = np.arange(records)
+    side = np.where(at // things % (ratio + 1) == 0, 0, 1)
+    sides = "speed and torque alternate" if ratio == 1 else f"one speed for {ratio:,} torques"
+    about = f"{things:,} things by turns, a record every ms, {sides}"
+    return _made(name, about, at % things, side, at)
+
+
+def bursts(name: str, records: int, seed: int) -> Workload:
+    """5,000 rows a millisecond apart, a pause of a minute, …; one thing in four has no torque for minutes."""
+    del seed
+    at = np.arange(records * 5 // 4)
+    thing, side = at % 8, at // 8 % 2
+    silent = ((at // 15_000 + thing) % 4 == 0) & (side == 1)
+    kept = np.flatnonzero(~silent)[:records]
+    time_ms = at + at // 5_000 * 60_000
+    about = "8 things; 5 s with a record every ms, a minute of silence; two things without torque for over 3 minutes"
+    return _made(name, about, thing[kept], side[kept], time_ms[kept])
+
+
+def gaps(name: str, records: int, seed: int) -> Workload:
+    """Each stream of each thing has a clock of its own, whose gaps vary: median 60 ms, one in a hundred above 0.6 s."""
+    draw = np.random.default_rng(seed)
+    streams = 16
+    steps = np.ceil(draw.lognormal(np.log(60), 1.0, (streams, records // streams + 1)))
+    time_ms = np.cumsum(steps, axis=1).astype(np.int64)
+    stream = np.repeat(np.arange(streams), time_ms.shape[1])
+    order = np.argsort(time_ms.ravel(), kind="stable")[:records]
+    about = "8 things, 16 clocks; gaps log-normal, median 60 ms, mean 99 ms, one in a hundred above 0.6 s"
+    return _made(name, about, stream[order] // 2, stream[order] % 2, time_ms.ravel()[order])
+
+
+def disorder(name: str, records: int, seed: int) -> Workload:
+    """As alternating; one row in ten comes up to 500 places later than its time."""
+    draw = np.random.default_rng(seed)
+    at = np.arange(records)
+    place = at + np.where(draw.random(records) < _OUT_OF_ORDER, draw.integers(1, 500, records), 0)
+    at = at[np.argsort(place, kind="stable")]
+    about = "8 things by turns, a record every ms; one in ten comes up to 0.5 s late"
+    return _made(name, about, at % 8, at // 8 % 2, at, lateness_ms=500)
+
+
+def skew(name: str, records: int, seed: int) -> Workload:
+    """1,000 things of which a few send most: Zipf's law."""
+    draw = np.random.default_rng(seed)
+    share = 1 / np.arange(1, 1_001) ** 1.1
+    thing = draw.choice(1_000, records, p=share / share.sum())
+    about = "1,000 things after Zipf (exponent 1.1), sides by chance, a record every ms"
+    return _made(name, about, thing, draw.integers(0, 2, records), np.arange(records))
+
+
+def recorded(name: str, records: int, seed: int) -> Workload:
+    """A recording of a real machine, several times side by side and one after the other; else of the generator."""
+    named = os.environ.get("LSB_EVENTS")
+    path = Path(named) if named else _SHARED
+    with tempfile.TemporaryDirectory() as folder:
+        what = "a recording of a real machine"
+        if not path.is_file():
+            what, path = "what simulator.generate imitates of a real machine", Path(folder) / "events.json"
+            write(Plan(events=3_000, seed=seed, machines=1), path)
+        rows = [
+            (event["Timestamp"], side)
+            for event in map(json.loads, SortedRecording(path, Selection()))
+            for side, quantity in enumerate((_SPEED, _TORQUE))
+            if quantity in event
+        ]
+    copies = 8
+    time_ms, side = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+    time_ms -= time_ms[0]
+    rounds = -(-records // (copies * len(rows)))
+    every_ms = np.add.outer(np.arange(rounds) * (time_ms[-1] + 1_000), time_ms).ravel()
+    thing = np.tile(np.arange(copies), len(every_ms))
+    about = f"{what}, {len(rows):,} records, {copies} times side by side, {rounds} times one after the other"
+    return _made(
+        name,
+        about,
+        thing[:records],
+        np.repeat(np.tile(side, rounds), copies)[:records],
+        np.repeat(every_ms, copies)[:records],
+    )
+
+
+def nexmark(name: str, records: int, seed: int) -> Workload:
+    """Auctions (as speed) and bids (as torque) of the Nexmark generator's shares, joined on the auction as in its Q20.
+
+    3 auctions for 46 bids; half of the bids go to a hot auction, of which there is one in a hundred, the others to one
+    of the last hundred. As an auction comes once, its bids are all its neighbours: the join is that of Q20 without
+    its filter. An auction says nothing about later ones of its thing, so progress is that of the partition.
+    """
+    draw = np.random.default_rng(seed)
+    at = np.arange(records)
+    is_bid = at % (_AUCTIONS + _BIDS) >= _AUCTIONS
+    newest = np.cumsum(~is_bid) - 1
+    cold = np.maximum(newest - draw.integers(0, 100, records), 0)
+    bid_on = np.where(draw.random(records) < _HOT, newest // 100 * 100, cold)
+    about = "3 auctions for 46 bids, half of them on one auction in a hundred, an event every ms"
+    return _made(name, about, np.where(is_bid, bid_on, newest), is_bid.astype(np.int64), at, progress="partition")
+
+
+WORKLOADS: Final[dict[str, Callable[[str, int, int], Workload]]] = {
+    "alternating": alternating,
+    "rates 1:10": partial(alternating, ratio=10),
+    "rates 1:1000": partial(alternating, ratio=1_000),
+    "bursts and gaps": bursts,
+    "varying gaps": gaps,
+    "disorder": disorder,
+    "1,000 keys": partial(alternating, things=1_000),
+    "100,000 keys": partial(alternating, things=100_000),
+    "skew": skew,
+    "recorded": recorded,
+    "Nexmark": nexmark,
+}
+
+
+def make(name: str, records: int, seed: int = SEED) -> Workload:
+    """The workload of that name, of so many rows."""
+    return WORKLOADS[name](name, records, seed)
+
+
+def _made(name: str, about: str, thing: Ints, side: Ints, time_ms: Ints, **more: Any) -> Workload:
+    """Few things are spread evenly over the partitions, many ones as their hashes have it."""
+    count = int(thing.max()) + 1
+    if count <= 2 * PARTITIONS:
+        names, places = map(list, zip(*things_over_all_units("machine", count), strict=True))
+    else:
+        names = [f"machine-{number}" for number in range(count)]
+        places = [partition_of(one.encode(), PARTITIONS) for one in names]
+    place, of_thing, of_side, at_ms = (np.asarray(column, dtype=np.int64) for column in (places, thing, side, time_ms))
+    return Workload(name, about, names, place, of_thing, of_side, at_ms + FIRST_MS, **more)
+
+
+def things_by_turns() -> Iterator[tuple[str, int]]:
+    """Names and partitions of the alternating workload, without end."""
+    return cycle(things_over_all_units("machine", 8))

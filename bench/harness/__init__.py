@@ -1,0 +1,1 @@
+"""What every benchmark stands on: the pipeline it runs, reports and plots."""

@@ -1,0 +1,189 @@
+"""What the benchmarks on Kafka share: a Kafka of their own, the joiner's settings and process, and records for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import NewTopic
+
+from bench.harness.report import machine
+from broker.partitioner import partition_of
+from broker.settings import KafkaSettings, load_settings
+from broker.stack import LocalStack, ephemeral_stack
+from broker.stack.parts import KAFKA_VERSION
+from joiner.check.command import main as tester
+from joiner.runtime.kafka.checkpoint_log import read_progress
+from joiner.runtime.kafka.clients import log_range, make_admin, make_consumer
+from joiner.runtime.settings import JoinerSettings
+
+PARTITIONS: Final = 4
+THINGS: Final = 8
+
+BUFFER_RECORDS_MAX: Final = 10_000_000
+BUFFER_BYTES_MAX: Final = 10_000_000_000
+"""Of the joiner: more than its defaults, so that what a workload makes it hold is measured and does not stop it."""
+
+FIRST_MS: Final = 1_554_096_460_000
+"""When the first record of every benchmark was measured."""
+
+_LOOK_S: Final = 0.5
+_KAFKAS_OWN: Final = {
+    # The local stack has them small, for quick starts: hundreds of transactions a second fill one every 20 s.
+    "offsets.topic.segment.bytes": "104857600",
+    "transaction.state.log.segment.bytes": "104857600",
+}
+
+_SETTINGS: Final = """\
+[kafka]
+bootstrap_servers = "{bootstrap}"
+
+[topics]
+data = "{data}"
+out = "{name}.out"
+late = "{name}.late"
+rejected = "{name}.rejected"
+partitions = {partitions}
+
+[application]
+name = "{name}"
+buffer_records_max = {buffer_records_max}
+buffer_bytes_max = {buffer_bytes_max}
+
+[[join]]
+name = "power"
+left = "speed"
+right = "torque"
+function = "product"
+output = "power"
+"""
+
+
+@contextmanager
+def own_kafka(java_options: Sequence[str] | None = None) -> Iterator[tuple[KafkaSettings, Path]]:
+    """A Kafka that nobody else uses, and a folder for settings."""
+    with own_stack(java_options) as (stack, folder):
+        yield KafkaSettings(bootstrap_servers=stack.kafka.address), folder
+
+
+@contextmanager
+def own_stack(java_options: Sequence[str] | None = None) -> Iterator[tuple[LocalStack, Path]]:
+    """The same, for those who look at the server itself."""
+    with ephemeral_stack(say=print) as stack, tempfile.TemporaryDirectory() as folder:
+        stack.kafka.more = {"log.message.timestamp.type": "LogAppendTime", **_KAFKAS_OWN}
+        if java_options is not None:
+            stack.kafka.java_options = java_options
+        stack.up([stack.kafka])
+        yield stack, Path(folder)
+
+
+def about() -> dict[str, Any]:
+    """The machine, and what the joiner ran with."""
+    return machine("confluent-kafka", "msgspec", "numpy") | {"Kafka": KAFKA_VERSION}
+
+
+def make_topic(kafka: KafkaSettings, name: str, partitions: int, **settings: str) -> None:
+    """A topic of so many partitions; ``settings`` with ``_`` for each dot."""
+    # Kept: the answers of a client that nobody holds any more never come.
+    admin = make_admin(kafka)
+    config = {setting.replace("_", "."): value for setting, value in settings.items()}
+    (made,) = admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values()
+    made.result()
+
+
+def make_sender(kafka: KafkaSettings) -> Producer:
+    """A producer of input."""
+    return Producer(kafka.producer_config(linger_ms=50, compression_type="lz4"))
+
+
+def send(producer: Producer, topic: str, partition: int, record: dict[str, Any]) -> None:
+    """Queue a record; waits where the queue is full."""
+    while True:
+        try:
+            producer.produce(topic, json.dumps(record).encode(), record["thing"].encode(), partition)
+        except BufferError:
+            producer.poll(0.1)
+        else:
+            return
+
+
+class Application:
+    """A joiner application with topics of its own; ``settings`` are those of its file."""
+
+    def __init__(self, kafka: KafkaSettings, folder: Path, name: str, partitions: int, data: str) -> None:
+        """Write the settings file; ``data`` is the input topic."""
+        self.data = data
+        self._config = folder / f"{name}.toml"
+        text = _SETTINGS.format(
+            bootstrap=kafka.bootstrap_servers,
+            name=name,
+            data=data,
+            partitions=partitions,
+            buffer_records_max=BUFFER_RECORDS_MAX,
+            buffer_bytes_max=BUFFER_BYTES_MAX,
+        )
+        self._config.write_text(text)
+        self.settings = load_settings(JoinerSettings, self._config)
+
+    def add_settings(self, text: str) -> None:
+        """More sections for its file."""
+        self._config.write_text(self._config.read_text() + text)
+        self.settings = load_settings(JoinerSettings, self._config)
+
+    def start(self, *more: str, instance: str = "one", command: str = "run") -> subprocess.Popen[bytes]:
+        """The joiner in a process of its own, or what another ``command`` runs; until it is stopped."""
+        return subprocess.Popen(self.command(*more, instance=instance, command=command))  # noqa: S603 - the joiner
+
+    def command(self, *more: str, instance: str = "one", command: str = "run") -> list[str]:
+        """What `start` runs."""
+        given = ["--config", str(self._config), "--log-level", "warning", "--instance", instance]
+        return [sys.executable, "-m", "joiner", command, *given, *more]
+
+    def wait_until_through(self, running: Sequence[subprocess.Popen[bytes]]) -> None:
+        """Wait until the running joiners have committed everything that is there."""
+        wanted = ends(self.settings.kafka, self.data, self.settings.topics.partitions)
+        while not self._is_through(wanted):
+            if any(process.poll() is not None for process in running):
+                raise RuntimeError("a joiner has ended by itself")
+            time.sleep(_LOOK_S)
+
+    def verify(self) -> dict[str, int]:
+        """What the tester says of all results: how many were expected, found, missing, doubled, …"""
+        report = self._config.with_suffix(".json")
+        tester(["verify", "--config", str(self._config), "--json", str(report)])
+        total: dict[str, int] = json.loads(report.read_text())["total"]
+        return total
+
+    def _is_through(self, wanted: list[int]) -> bool:
+        kafka, topic = self.settings.kafka, self.settings.state_topic
+        try:
+            found = [read_progress(kafka, "bench", topic, unit) for unit in range(len(wanted))]
+        except KafkaException:
+            return False  # the state topic is just being made
+        return [one.offsets[self.data] if one else 0 for one in found] == wanted
+
+
+def ends(kafka: KafkaSettings, topic: str, partitions: int) -> list[int]:
+    """Where the partitions of a topic end."""
+    with closing(make_consumer(kafka, "bench")) as consumer:
+        return [log_range(consumer, topic, number)[1] for number in range(partitions)]
+
+
+def things_over_all_units(kind: str, count: int) -> list[tuple[str, int]]:
+    """Names of so many things, and their partitions, which take turns."""
+    things: list[tuple[str, int]] = []
+    number = 0
+    while len(things) < count:
+        name, wanted = f"{kind}-{number}", len(things) % PARTITIONS
+        if partition_of(name.encode(), PARTITIONS) == wanted:
+            things.append((name, wanted))
+        number += 1
+    return things

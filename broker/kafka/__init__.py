@@ -1,0 +1,1 @@
+"""What every service's Kafka clients share: topics, a lasting producer, the log of the client library."""

@@ -1,0 +1,178 @@
+"""A producer for records that must arrive: each confirmation is told to the caller, and it never gives up waiting.
+
+While Kafka is away, records wait in the library, which tries again by itself. But a producer of librdkafka that was
+told, while a broker restarted, that a partition has no leader may never send to it again (confluentinc/librdkafka#5430;
+seen with Kafka 4.3 and librdkafka 2.16). So a record that waits too long is taken as the sign of
+it: a new producer is made, and everything unconfirmed is sent again, in its order. Some may thereby arrive twice.
+
+How long is too long is measured here, and the library is told to wait for ever: records that it gives up by itself
+leave a gap, which those behind them overtake should Kafka return at that moment.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from broker.kafka.client_log import answered
+from broker.settings import KafkaSettings
+
+T = TypeVar("T")
+
+PATIENCE_S: Final = 30.0
+"""How long the oldest record waits for Kafka before the producer is made anew: longer than a restart takes."""
+
+_QUEUE_MESSAGES_MAX: Final = 2_000_000
+_QUEUE_KIB_MAX: Final = 1024 * 1024
+"""Above what callers keep under way: one event may become thousands of records, each with its own overhead."""
+
+_FULL_WAIT_S: Final = 0.05
+_LAST_LOOK_S: Final = 0.5
+
+
+class DeliveryError(Exception):
+    """Kafka will not take a record, or the producer is at its end; ``str`` says why."""
+
+
+class Outgoing(NamedTuple, Generic[T]):
+    """A record on its way; ``ticket`` is handed back when Kafka has it."""
+
+    key: bytes | None
+    value: bytes
+    ticket: T
+
+
+class LastingProducer(Generic[T]):
+    """Sends records; ``confirm`` is called with the ticket of each one that Kafka has, from within `poll`."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        log: logging.Logger,
+        confirm: Callable[[T], None],
+        *,
+        patience_s: float = PATIENCE_S,
+        **more: str | float | bool,
+    ) -> None:
+        """``log`` is given the library's lines; ``more`` are its settings, with ``_`` for ``.``."""
+        self._log = log
+        self._confirm = confirm
+        self._patience_s = patience_s
+        self._config = kafka.producer_config(
+            message_timeout_ms=0,
+            queue_buffering_max_messages=_QUEUE_MESSAGES_MAX,
+            queue_buffering_max_kbytes=_QUEUE_KIB_MAX,
+            # With idempotence the send queue must not hold back.
+            queue_buffering_backpressure_threshold=1,
+            reconnect_backoff_max_ms=2_000,
+            socket_nagle_disable=True,
+            **more,
+        )
+        self._unconfirmed: dict[int, tuple[str, Outgoing[T]]] = {}
+        self._count = 0
+        self._fault: str | None = None
+        self._oldest: int | None = None
+        self._oldest_since_s = 0.0
+        self._producer = self._make()
+
+    def __len__(self) -> int:
+        """How many records Kafka has not confirmed."""
+        return len(self._unconfirmed)
+
+    def send(self, topic: str, records: Sequence[Outgoing[T]]) -> None:
+        """Queue the records in their order. Blocks only where the queue is full. Raises `DeliveryError`."""
+        first = self._count
+        self._count += len(records)
+        numbered = dict(zip(range(first, self._count), ((topic, record) for record in records), strict=True))
+        self._unconfirmed |= numbered
+        if not self._produce(topic, numbered):
+            self._begin_anew()
+
+    def poll(self, timeout_s: float) -> None:
+        """Hand on the confirmations that have come, waiting for the first. Raises `DeliveryError`."""
+        waiting = len(self._unconfirmed)
+        self._producer.poll(timeout_s)
+        if len(self._unconfirmed) < waiting:
+            answered(self._log)
+        if self._fault is not None:
+            raise DeliveryError(self._fault)
+        if self._is_stuck():
+            self._begin_anew()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Whether Kafka has everything, after at most ``timeout_s``. Raises `DeliveryError`."""
+        self._producer.flush(timeout_s)
+        self.poll(0)
+        return not self._unconfirmed
+
+    def close(self) -> None:
+        """Drop what is unconfirmed: some of it may still arrive."""
+        self._producer.purge()
+
+    def _make(self) -> Producer:
+        return Producer({**self._config, "error_cb": self._note_error, "logger": self._log})
+
+    def _is_stuck(self) -> bool:
+        """Whether the record that is now the oldest has been so for too long."""
+        oldest = next(iter(self._unconfirmed), None)
+        now_s = time.monotonic()
+        if oldest != self._oldest:
+            self._oldest, self._oldest_since_s = oldest, now_s
+        return oldest is not None and now_s - self._oldest_since_s > self._patience_s
+
+    def _begin_anew(self) -> None:
+        is_queued = False
+        while not is_queued:
+            old, self._producer = self._producer, self._make()
+            # What the old one still knows to have arrived need not be sent again.
+            old.purge()
+            old.flush(_LAST_LOOK_S)
+            self._log.warning(
+                "Kafka took no record for %g s; connecting anew, %d records are sent again",
+                self._patience_s,
+                len(self._unconfirmed),
+            )
+            self._oldest_since_s = time.monotonic()
+            unconfirmed = list(self._unconfirmed.items())
+            is_queued = all(self._produce(topic, {number: (topic, record)}) for number, (topic, record) in unconfirmed)
+
+    def _produce(self, topic: str, numbered: Mapping[int, tuple[str, Outgoing[T]]]) -> bool:
+        """Queue records, all to one topic; false where the producer was found to be stuck while its queue was full."""
+        delivered = self._delivered
+        batch: list[dict[str, Any]] = [
+            {"key": record.key, "value": record.value, "callback": partial(delivered, number, record.ticket)}
+            for number, (_, record) in numbered.items()
+        ]
+        while batch and self._producer.produce_batch(topic, batch) < len(batch):
+            batch = [message for message in batch if "_error" in message]
+            for message in batch:
+                error = message.pop("_error")
+                if error.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka's own codes are named so
+                    reason = f"Kafka does not take a record for {topic}: {error.str()}"
+                    raise DeliveryError(reason)
+            self._producer.poll(_FULL_WAIT_S)
+            if self._is_stuck():
+                return False
+        return True
+
+    def _delivered(self, number: int, ticket: T, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            if self._unconfirmed.pop(number, None) is not None:
+                self._confirm(ticket)
+        elif error.code() not in _PURGED and self._fault is None:
+            self._fault = f"Kafka refused a record for {message.topic()}: {error.str()}"
+
+    def _note_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._fault = f"the Kafka producer failed for good: {error.str()}"
+        # Everything else (a broker away) is tried again, and the library logs it.
+
+
+_PURGED: Final = frozenset(
+    {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001 - librdkafka's own codes are named so
+)

@@ -1,0 +1,247 @@
+"""Data records read and results written many at a time, without an object for each: columns and their bytes.
+
+**Read** is what is plain: a record with its five fields and no others, each once, in any order, blanks allowed; texts
+of printable ASCII without escapes, brackets or braces; an event time in digits. That is what the connector writes, and
+most other producers. What is not plain is nothing bad: `records` reads it, and it alone says what is a record.
+Both give the same for what is plain.
+
+**Written** is what `broker.wire.records.encode` gives of the same results, byte for byte.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numba import types
+
+from broker.wire.columns import Texts, decimals, glue
+from broker.wire.compiled import BYTES, COLUMNS_OUT, INTS, compiled
+from broker.wire.records import NAME_LENGTH_MAX, encode, encode_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Ints = NDArray[np.int64]
+
+_FIELDS: Final = (b"thing", b"quantity", b"id", b"phenomenonTime", b"result")
+_TEXTS = 3
+"""So many of the fields are texts: the first ones."""
+
+_NAMES = np.frombuffer(b"".join(_FIELDS), dtype=np.uint8)
+_NAME_END = np.cumsum([len(name) for name in _FIELDS])
+_THING_BIT = 1
+_ALL_BITS = (1 << len(_FIELDS)) - 1
+
+_QUOTE, _COLON, _COMMA, _OPEN, _CLOSE, _BACKSLASH = b'":,{}\\'
+_BLANK, _TAB, _LINE_BREAK, _RETURN = b" \t\n\r"
+_OPEN_BRACKET, _DELETE = b"[\x7f"
+_ZERO, _NINE, _PLUS, _MINUS, _POINT, _EXPONENT, _EXPONENT_TOO = b"09+-.eE"
+_NUMBER_LENGTH_MAX = 32
+_RECORD_LENGTH_MAX = 4096
+_MISSING = -1
+
+_numbers = msgspec.json.Decoder(list[float])
+
+
+class Fields(NamedTuple):
+    """The values of n plain records as they are written, texts without their quotes; sides of results have no thing."""
+
+    thing: Texts
+    quantity: Texts
+    id: Texts
+    time: Texts
+    result: Texts
+
+
+class PlainRecords(NamedTuple):
+    """n records: their texts, times in the unit they are given in (int64), and values (float64)."""
+
+    thing: Texts
+    quantity: Texts
+    id: Texts
+    time: Ints
+    result: NDArray[np.float64]
+
+
+def read_plain(values: Sequence[bytes | None]) -> PlainRecords | None:
+    """The records of many values; None where not all of them are plain."""
+    if not all(values):
+        return None
+    whole: Sequence[bytes] = values  # type: ignore[assignment] # none of them is None
+    fields = find_fields(Texts.of(whole))
+    times = None if fields is None else fields.time.integers()
+    if fields is None or times is None:
+        return None
+    try:
+        results = _numbers.decode(b"[" + glue(b",", fields.result).joined()[1:] + b"]")
+    except msgspec.DecodeError:
+        return None
+    return PlainRecords(fields.thing, fields.quantity, fields.id, times, np.array(results, dtype=np.float64))
+
+
+def find_fields(values: Texts, *, with_thing: bool = True) -> Fields | None:
+    """The fields of plain records, or of sides of results; None where not all are plain.
+
+    Of times and results it is only known that they have nothing in them that numbers do not have.
+    """
+    spans = np.empty((2 * len(_FIELDS), len(values)), dtype=np.int64)
+    wanted = _ALL_BITS if with_thing else _ALL_BITS - _THING_BIT
+    if not _find_fields(values.data, values.start, values.end, wanted, spans):
+        return None
+    return Fields._make(Texts(values.data, start, end) for start, end in zip(spans[::2], spans[1::2], strict=True))
+
+
+def encode_sides(quantity: Texts, time: Texts, result: NDArray[np.float64], identity: Texts) -> Texts:
+    """What results show of n records: `records.Side` of each, as JSON. Quantities and ids without their quotes."""
+    results = Texts.of_lines(encode_lines(result.tolist()))
+    return glue(
+        b'{"quantity":"', quantity, b'","phenomenonTime":', time, b',"result":', results, b',"id":"', identity, b'"}'
+    )
+
+
+class JoinedColumns(NamedTuple):
+    """n results, see `records.Joined`: their parts as JSON; of both sides, the offsets and ordinals (int64)."""
+
+    thing: Texts
+    time: Texts
+    result: Texts
+    left_seq: Ints
+    right_seq: Ints
+    left: Texts
+    right: Texts
+    left_ordinal: Ints
+    right_ordinal: Ints
+
+
+def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -> bytes:
+    """The values of n results of one join in one unit, a line each: there is no line break in JSON."""
+    pieces = (
+        b'{"thing":',
+        columns.thing,
+        b',"quantity":' + encode(quantity) + b',"phenomenonTime":',
+        columns.time,
+        b',"result":',
+        columns.result,
+        b',"id":' + encode(f"{join}:{unit}:")[:-1],
+        decimals(columns.left_seq),
+        b":",
+        decimals(columns.right_seq),
+        b'","left":',
+        columns.left,
+        b',"right":',
+        columns.right,
+        _ties(columns.left_ordinal, columns.right_ordinal),
+        b"}\n",
+    )
+    return glue(*pieces).joined()
+
+
+def _ties(left: Ints, right: Ints) -> Texts | bytes:
+    """The field that names a pair among those of equal times; empty where it is the only one."""
+    tied = (left != 0) | (right != 0)
+    if not tied.any():
+        return b""
+    return glue(b',"tie":"', decimals(left), b"-", decimals(right), b'"').where(tied)
+
+
+@compiled()
+def _after_blanks(data: Bytes, at: int, stop: int) -> int:
+    while at < stop and (data[at] == _BLANK or data[at] == _LINE_BREAK or data[at] == _TAB or data[at] == _RETURN):
+        at += 1
+    return at
+
+
+@compiled()
+def _text_end(data: Bytes, at: int, stop: int) -> int:
+    """Where the closing quote of a plain text is whose opening one should be here."""
+    if at >= stop or data[at] != _QUOTE:
+        return _MISSING
+    for place in range(at + 1, stop):
+        byte = data[place]
+        if byte == _QUOTE:
+            return place
+        if byte < _BLANK or byte >= _DELETE or byte in (_BACKSLASH, _OPEN, _OPEN_BRACKET):
+            return _MISSING
+    return _MISSING
+
+
+@compiled()
+def _number_end(data: Bytes, at: int, stop: int) -> int:
+    """Behind everything that may be part of a number; whether it is one, whoever reads it says."""
+    while at < stop and (_ZERO <= data[at] <= _NINE or data[at] in (_POINT, _MINUS, _PLUS, _EXPONENT, _EXPONENT_TOO)):
+        at += 1
+    return at
+
+
+@compiled()
+def _field(data: Bytes, begin: int, end: int) -> int:
+    """Which of the fields has this name."""
+    first = 0
+    for field in range(len(_NAME_END)):
+        length = _NAME_END[field] - first
+        same = end - begin == length
+        byte = 0
+        while same and byte < length:
+            same = data[begin + byte] == _NAMES[first + byte]
+            byte += 1
+        if same:
+            return field
+        first = _NAME_END[field]
+    return _MISSING
+
+
+@compiled()
+def _read_field(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> tuple[int, int]:
+    """Note where the value of the field here lies; returns which field it is, and where to go on."""
+    name = _after_blanks(data, at, stop)
+    name_end = _text_end(data, name, stop)
+    colon = _after_blanks(data, name_end + 1, stop)
+    if name_end == _MISSING or colon >= stop or data[colon] != _COLON:
+        return _MISSING, stop
+    field = _field(data, name + 1, name_end)
+    at = _after_blanks(data, colon + 1, stop)
+    if field < _TEXTS:
+        begin, end, length_max = at + 1, _text_end(data, at, stop), NAME_LENGTH_MAX
+        behind = end + 1
+    else:
+        begin, end, length_max = at, _number_end(data, at, stop), _NUMBER_LENGTH_MAX
+        behind = end
+    if field == _MISSING or not 1 <= end - begin <= length_max:
+        return _MISSING, stop
+    spans[2 * field, row], spans[2 * field + 1, row] = begin, end
+    return field, behind
+
+
+@compiled()
+def _read_record(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> int:
+    """Note where the values of the fields of a record lie; returns which there are, a bit for each, or nothing."""
+    at = _after_blanks(data, at, stop)
+    if at == stop or stop - at > _RECORD_LENGTH_MAX or data[at] != _OPEN:
+        return 0
+    found = 0
+    while at < stop and (not found or data[at] == _COMMA):
+        field, at = _read_field(data, at + 1, stop, row, spans)
+        if field == _MISSING or found & (1 << field):
+            return 0
+        found |= 1 << field
+        at = _after_blanks(data, at, stop)
+    ends_here = at < stop and data[at] == _CLOSE and _after_blanks(data, at + 1, stop) == stop
+    return found if ends_here else 0
+
+
+@compiled(types.boolean, BYTES, INTS, INTS, types.int64, COLUMNS_OUT)
+def _find_fields(data: Bytes, start: Ints, end: Ints, wanted: int, spans: Ints) -> bool:
+    """Where the value of each field begins and ends, in rows of their own; a text is without its quotes.
+
+    False where a value is not plain, or has not exactly the ``wanted`` fields (a bit for each).
+    """
+    spans[:2] = 0
+    for row in range(len(start)):  # noqa: SIM110 - numba has no all()
+        if _read_record(data, start[row], end[row], row, spans) != wanted:
+            return False
+    return True

@@ -1,0 +1,268 @@
+"""Many short texts in one array, as Arrow keeps them: no object of Python's for each.
+
+What the joiner reads from Kafka and writes to it goes through here, hundreds of thousands of texts a second. The loops
+over their bytes are compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+from numba import types
+
+from broker.wire.compiled import BYTES, BYTES_OUT, INTS, INTS_OUT, compiled
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Ints = NDArray[np.int64]
+
+_TABLE_MIN: Final = 64
+"""Places of the smallest table of hashes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """n texts: the bytes ``data[start[i]:end[i]]`` of each (uint8; int64, shape (n,)). ``data`` may hold more."""
+
+    data: Bytes
+    start: Ints
+    end: Ints
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def lengths(self) -> Ints:
+        """Bytes of each."""
+        return self.end - self.start
+
+    def take(self, which: Ints) -> Texts:
+        """Those of an index; the bytes are not copied."""
+        return Texts(self.data, self.start.take(which), self.end.take(which))
+
+    def where(self, chosen: NDArray[np.bool_]) -> Texts:
+        """The same ones where they are chosen, and empty ones elsewhere."""
+        return Texts(self.data, self.start, np.where(chosen, self.end, self.start))
+
+    def packed(self) -> Texts:
+        """The same ones, one after the other, with nothing between them; itself where they are so already."""
+        is_packed = (
+            len(self) > 0
+            and self.start[0] == 0
+            and self.end[-1] == len(self.data)
+            and bool((self.start[1:] == self.end[:-1]).all())
+        )
+        return self if is_packed else glue(self)
+
+    def joined(self) -> bytes:
+        """All of them, one after the other."""
+        return self.packed().data.tobytes()
+
+    def each(self) -> list[bytes]:
+        """Each by itself."""
+        texts = self.packed()
+        whole = texts.data.tobytes()
+        return [whole[start:end] for start, end in zip(texts.start.tolist(), texts.end.tolist(), strict=True)]
+
+    @classmethod
+    def of(cls, texts: Sequence[bytes]) -> Self:
+        """Those of a list."""
+        return cls.of_lengths(b"".join(texts), np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))
+
+    @classmethod
+    def of_lengths(cls, data: bytes, lengths: Ints) -> Self:
+        """Those that stand one after the other. Raises ValueError where the lengths are not those of the data."""
+        end = lengths.cumsum()
+        if (lengths < 0).any() or (int(end[-1]) if len(end) else 0) != len(data):
+            message = f"{len(data)} bytes are not {len(lengths)} texts of these lengths"
+            raise ValueError(message)
+        return cls(np.frombuffer(data, dtype=np.uint8), end - lengths, end)
+
+    @classmethod
+    def of_lines(cls, lines: bytes) -> Self:
+        """Those of lines each of which ends with a line break."""
+        data = np.frombuffer(lines, dtype=np.uint8)
+        breaks = np.flatnonzero(data == _LINE_BREAK)
+        start = np.empty_like(breaks)
+        start[:1], start[1:] = 0, breaks[:-1] + 1
+        return cls(data, start, breaks)
+
+    @classmethod
+    def together(cls, parts: Sequence[Texts]) -> Self:
+        """Those of one after those of the other."""
+        packed = [part.packed() for part in parts]
+        sizes = np.array([0, *(len(part.data) for part in packed)]).cumsum()
+        return cls(
+            np.concatenate([part.data for part in packed]),
+            np.concatenate([part.start + at for part, at in zip(packed, sizes, strict=False)]),
+            np.concatenate([part.end + at for part, at in zip(packed, sizes, strict=False)]),
+        )
+
+    @classmethod
+    def repeated(cls, text: bytes, count: int) -> Self:
+        """One text many times."""
+        ends = np.full(count, len(text))
+        return cls(np.frombuffer(text, dtype=np.uint8), np.zeros_like(ends), ends)
+
+    def hashes(self) -> Ints:
+        """A 64-bit hash of each, the same in every process."""
+        found = np.empty(len(self), dtype=np.int64)
+        _hash_all(self.data, self.start, self.end, found)
+        return found
+
+    def distinct(self) -> tuple[Ints, Ints]:
+        """The number of each among those that differ, from 0 on as they first come, and where each first comes."""
+        number = np.empty(len(self), dtype=np.int64)
+        table = np.zeros(max(_TABLE_MIN, 1 << (2 * len(self)).bit_length()), dtype=np.int64)
+        first = np.empty(len(self), dtype=np.int64)
+        count = _number(self.data, self.start, self.end, self.hashes(), table, number, first)
+        return number, first[:count]
+
+    def integers(self) -> Ints | None:
+        """The numbers that they are, in plain digits; None where some are not, or have more than 18 of them."""
+        found = np.empty(len(self), dtype=np.int64)
+        return found if _read_integers(self.data, self.start, self.end, found) else None
+
+
+_LINE_BREAK: Final = 0x0A
+_ZERO, _NINE, _MINUS = b"09-"
+_INTEGER_DIGITS_MAX = 18
+
+
+def glue(*columns: Texts | bytes) -> Texts:
+    """Row by row, the texts of all columns one after the other. Bytes stand in every row.
+
+    Raises ValueError where columns have different numbers of rows.
+    """
+    counts = {len(column) for column in columns if isinstance(column, Texts)}
+    if len(counts) != 1:
+        message = f"columns of {sorted(counts)} texts do not fit together"
+        raise ValueError(message)
+    (count,) = counts
+    pieces = [Texts.repeated(column, count) if isinstance(column, bytes) else column for column in columns]
+    end = np.zeros(count, dtype=np.int64)
+    for piece in pieces:
+        end += piece.end
+        end -= piece.start
+    end = end.cumsum()
+    start = np.empty_like(end)
+    start[:1], start[1:] = 0, end[:-1]
+    data, at = np.empty(int(end[-1]) if count else 0, dtype=np.uint8), start.copy()
+    # So many at a time as the processor keeps at hand until the last column has come.
+    for first in range(0, count, _BLOCK):
+        rows = slice(first, first + _BLOCK)
+        for piece in pieces:
+            _copy(piece.data, piece.start[rows], piece.end[rows], data, at[rows])
+    return Texts(data, start, end)
+
+
+_BLOCK = 1024
+
+
+def decimals(values: Ints) -> Texts:
+    """Integers in plain digits."""
+    room, start = np.empty(len(values) * _ROOM, dtype=np.uint8), np.empty(len(values), dtype=np.int64)
+    _write_integers(np.ascontiguousarray(values), room, start)
+    return Texts(room, start, np.arange(1, len(values) + 1) * _ROOM)
+
+
+_ROOM = 20
+"""Bytes of the longest int64."""
+
+
+@compiled(types.void, BYTES, INTS, INTS, BYTES_OUT, INTS_OUT)
+def _copy(source: Bytes, start: Ints, end: Ints, target: Bytes, at: Ints) -> None:
+    """Bring each text to its place, and the place to the text's end."""
+    for row in range(len(start)):
+        place = at[row]
+        for byte in range(start[row], end[row]):
+            target[place] = source[byte]
+            place += 1
+        at[row] = place
+
+
+@compiled(types.void, INTS, BYTES_OUT, INTS_OUT)
+def _write_integers(values: Ints, room: Bytes, start: Ints) -> None:
+    for row in range(len(values)):
+        value = values[row]
+        # Below zero all the way: the smallest number has no positive counterpart.
+        left = value if value < 0 else -value
+        place = (row + 1) * _ROOM - 1
+        while left <= -10:  # noqa: PLR2004 - digits
+            tens = (left + 9) // 10
+            room[place] = _ZERO + tens * 10 - left
+            left = tens
+            place -= 1
+        room[place] = _ZERO - left
+        if value < 0:
+            place -= 1
+            room[place] = _MINUS
+        start[row] = place
+
+
+@compiled(types.boolean, BYTES, INTS, INTS, INTS_OUT)
+def _read_integers(data: Bytes, start: Ints, end: Ints, found: Ints) -> bool:
+    for row in range(len(start)):
+        at, stop = start[row], end[row]
+        negative = at < stop and data[at] == _MINUS
+        if negative:
+            at += 1
+        digits = stop - at
+        # A zero in front, and one below zero, are not how a number is written.
+        if digits < 1 or digits > _INTEGER_DIGITS_MAX or (data[at] == _ZERO and (digits > 1 or negative)):
+            return False
+        value = 0
+        for place in range(at, stop):
+            if data[place] < _ZERO or data[place] > _NINE:
+                return False
+            value = value * 10 + (data[place] - _ZERO)
+        found[row] = -value if negative else value
+    return True
+
+
+@compiled(types.void, BYTES, INTS, INTS, INTS_OUT)
+def _hash_all(data: Bytes, start: Ints, end: Ints, found: Ints) -> None:
+    """Words of eight bytes, the first lowest, mixed into a state that begins with the length."""
+    mix, finish = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
+    for row in range(len(start)):
+        state = np.uint64(end[row] - start[row]) * mix
+        for word_start in range(start[row], end[row], 8):
+            word = np.uint64(0)
+            for byte in range(min(8, end[row] - word_start)):
+                word |= np.uint64(data[word_start + byte]) << np.uint64(8 * byte)
+            state = (state ^ word) * mix
+            state ^= state >> np.uint64(32)
+        state *= finish
+        state ^= state >> np.uint64(29)
+        found[row] = np.int64(state)
+
+
+@compiled(types.int64, BYTES, INTS, INTS, INTS, INTS_OUT, INTS_OUT, INTS_OUT)
+def _number(data: Bytes, start: Ints, end: Ints, hashes: Ints, table: Ints, number: Ints, first: Ints) -> int:
+    """A table of open addressing: of each place the number + 1 of the text there, or 0; it is at most half full."""
+    count = 0
+    for row in range(len(start)):
+        length = end[row] - start[row]
+        place = hashes[row] & (len(table) - 1)
+        while True:
+            known = table[place] - 1
+            if known < 0:
+                table[place] = count + 1
+                number[row], first[count] = count, row
+                count += 1
+                break
+            other = first[known]
+            same = hashes[other] == hashes[row] and end[other] - start[other] == length
+            byte = 0
+            while same and byte < length:
+                same = data[start[other] + byte] == data[start[row] + byte]
+                byte += 1
+            if same:
+                number[row] = known
+                break
+            place = (place + 1) & (len(table) - 1)
+    return count

@@ -1,0 +1,331 @@
+"""The wire forms of the Kafka topics: what a value looks like, how it is read, why it is refused.
+
+One place converts; nobody else parses or builds these bytes. What is not here: the joiner's own state topic
+(`joiner.runtime.model`), which no other service reads.
+
+    machine.data       `Record` or `Mark`
+    machine.out        `Joined`
+    machine.late       `Late`
+    machine.unmatched  `Unmatched`
+    machine.rejected   `Rejected`
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, cast
+
+import msgspec
+
+from broker.times import parse_time
+
+NAME_LENGTH_MAX: Final = 256
+"""Characters in a thing, a quantity or an id: they become Kafka keys and database tags."""
+
+QUANTITIES_MAX: Final = 10_000
+"""Quantities of one event: each becomes a record of its own, which takes a kilobyte of memory while it is sent."""
+
+COPIES_MAX: Final = 64
+"""How many times its own bytes an event may make of its ``Thing`` and ``id``, which are copied into each record."""
+
+REFUSED_MAX: Final = 16
+"""Quantities of one event that become dead letters of their own; where there are more, one letter holds them all."""
+
+RECORD_BYTES_MAX: Final = 64 * 1024
+"""Bytes of one data record: far above any honest one, and two of them fit into one result."""
+
+BRACKETS_MAX: Final = 256
+"""Brackets in a data record, which has two. How deep a parser can follow nested ones depends on the process that
+runs it; a limit of our own makes every reader come to the same verdict."""
+
+REASON_LENGTH_MAX: Final = 1000
+"""Characters of a dead letter's reason; it may quote what it is about."""
+
+REJECTED_BYTES_MAX: Final = 64 * 1024
+"""Bytes of a rejected input that are kept; its length and hash tell the rest."""
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One quantity of one event. ``phenomenonTime`` is as given: a number in the configured unit or ISO-8601.
+
+    A number that is no integer is kept as `msgspec.Raw`, its exact text; msgspec cannot read such a union, hence
+    the annotation without it.
+    """
+
+    thing: Name
+    quantity: Name
+    phenomenonTime: int | str  # noqa: N815 - the wire's own name
+    result: float
+    id: Name
+
+
+class Mark(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """A promise at its offset: nothing below ``mark`` comes any more, for one thing/quantity or for all."""
+
+    mark: int | str
+    quantity: Name | None = None
+    thing: Name | None = None
+
+
+class Side(msgspec.Struct, frozen=True, gc=False):
+    """One of the two records of a pair, as it came in."""
+
+    quantity: str
+    phenomenonTime: int | str  # noqa: N815 - the wire's own name
+    result: float
+    id: str
+
+
+class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One pair. ``phenomenonTime`` is the exact mean of the two, a number in the configured unit.
+
+    ``result`` is a number, or ``{"left": x, "right": y}`` where the join keeps both values. ``id`` is
+    ``join:unit:left offset:right offset``. ``tie`` is ``i-j``, the two ordinals among equal times of one stream
+    and key, and is left out where both are 0.
+    """
+
+    thing: str
+    quantity: str
+    phenomenonTime: int | msgspec.Raw  # noqa: N815 - the wire's own name
+    result: float | dict[str, float]
+    id: str
+    left: Side
+    right: Side
+    tie: str = ""
+
+
+class Told(msgspec.Struct, frozen=True, gc=False):
+    """What is told of one record of one side of a join: ``topic``, ``partition``, ``offset`` say where it lies."""
+
+    id: str
+    application: str
+    join: str
+    side: Literal["left", "right"]
+    topic: str
+    partition: int
+    offset: int
+    record: Record
+
+
+class Late(Told, frozen=True, gc=False):
+    """A record that came after its stream's frontier had passed its time: not joined, not lost.
+
+    ``id`` is ``join:unit:side:offset``.
+    """
+
+
+class Unmatched(Told, frozen=True, gc=False):
+    """A record that is in no pair and cannot get into one any more.
+
+    ``id`` is ``join:unit:offset:`` of a left record, ``join:unit::offset`` of a right one: that of a pair without the
+    other half.
+    """
+
+
+class Rejected(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """An input that could not be used, and why.
+
+    ``id`` is ``topic:partition:offset`` for a record from Kafka, the pair's id for a joining function that
+    failed, the point's pair id for a point that the database refused, ``mqtt:<hash>`` for a payload from MQTT.
+    ``value`` holds the first `REJECTED_BYTES_MAX` bytes in ``encoding`` (utf-8 or base64); ``length`` and
+    ``sha256`` are those of the whole.
+    """
+
+    id: str
+    source: str
+    reason: str
+    topic: str
+    length: int
+    sha256: str
+    encoding: Literal["utf-8", "base64"]
+    value: str
+    partition: int = -1
+    offset: int = -1
+
+
+class _RawTimeRecord(msgspec.Struct):
+    thing: Name
+    quantity: Name
+    phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
+    result: float
+    id: Name
+
+
+class _RawTimeSide(msgspec.Struct):
+    quantity: str
+    phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
+    result: float
+    id: str
+
+
+class Unreadable(ValueError):
+    """An input that is no record and no mark; its text is the reason, for the dead letters."""
+
+
+_records = msgspec.json.Decoder(Record)
+_raw_times = msgspec.json.Decoder(_RawTimeRecord)
+_marks = msgspec.json.Decoder(Mark)
+_anything = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_rejected = msgspec.json.Decoder(Rejected)
+_sides = msgspec.json.Decoder(_RawTimeSide)
+_encoder = msgspec.json.Encoder()
+
+
+class _JoinedIn(msgspec.Struct):
+    thing: str
+    quantity: str
+    phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
+    result: float | dict[str, float]
+    id: str
+    left: dict[str, Any]
+    right: dict[str, Any]
+    tie: str = ""
+
+
+_joined = msgspec.json.Decoder(_JoinedIn)
+
+
+def decode_data(value: bytes | None, unit: str) -> tuple[Record | Mark, int]:
+    """A value of the data topic and its event time (a mark's own time) in ns.
+
+    Raises `Unreadable` with the reason for anything that is neither a record nor a mark.
+    """
+    if not value:
+        raise Unreadable("the value is empty" if value is not None else "the value is null")
+    if len(value) > RECORD_BYTES_MAX:
+        message = f"the value has {len(value)} bytes, more than {RECORD_BYTES_MAX}"
+        raise Unreadable(message)
+    if len(value) > BRACKETS_MAX and value.count(b"[") + value.count(b"{") > BRACKETS_MAX:
+        message = f"the value has more than {BRACKETS_MAX} brackets"
+        raise Unreadable(message)
+    try:
+        record = _records.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return _decode_rare(value, unit, error)
+    return record, _time_ns(record.phenomenonTime, unit)
+
+
+def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
+    """Many values of the data topic at once, several times quicker; None: one of them has to be read by itself.
+
+    That is so for marks, and for everything that `decode_data` refuses but a time out of range.
+    """
+    if not all(values):
+        return None
+    whole: Sequence[bytes] = values  # type: ignore[assignment] # none of them is None
+    lines = b"\n".join(whole)
+    if lines.count(b"\n") >= len(whole) or max(map(len, whole)) > RECORD_BYTES_MAX:
+        return None
+    # A record has one bracket, and none may have more than so many.
+    if lines.count(b"[") + lines.count(b"{") >= len(whole) + BRACKETS_MAX:
+        return None
+    try:
+        records = _records.decode_lines(lines)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return records if len(records) == len(whole) else None
+
+
+def _with_exact_time(raw: _RawTimeRecord) -> Record:
+    time = cast("int", msgspec.Raw(bytes(raw.phenomenonTime)))
+    return Record(raw.thing, raw.quantity, time, raw.result, raw.id)
+
+
+def _decode_rare(value: bytes, unit: str, error: Exception) -> tuple[Record | Mark, int]:
+    """Marks, decimal times, and everything that is neither."""
+    try:
+        fields = _anything.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as not_json:
+        reason = f"not a JSON object: {not_json}"
+        raise Unreadable(reason) from error
+    try:
+        if "mark" in fields and "result" not in fields:
+            mark = _marks.decode(value)
+            return mark, _time_ns(mark.mark, unit)
+        raw = _raw_times.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise Unreadable(str(wrong)) from error
+    return _with_exact_time(raw), _time_ns(bytes(raw.phenomenonTime), unit)
+
+
+def _time_ns(value: int | str | bytes, unit: str) -> int:
+    try:
+        return parse_time(value, unit)
+    except ValueError as error:
+        raise Unreadable(str(error)) from error
+
+
+def encode(message: Record | Mark | Joined | Told | Rejected | str) -> bytes:
+    """The JSON bytes of a message, or of a text in one."""
+    return _encoder.encode(message)
+
+
+def encode_lines(values: Sequence[Any]) -> bytes:
+    """The JSON of many messages or of parts of them, each with a line break behind it: quicker than one by one."""
+    return _encoder.encode_lines(values)
+
+
+def cut_lines(lines: bytes) -> list[bytes]:
+    """Each message of many by itself. None has a line break in it: texts have an escape for it."""
+    return lines.split(b"\n")[:-1]
+
+
+def decode_sides(lines: bytes) -> list[Side]:
+    """Sides of results as `encode_lines` writes them; the times are what their text says, as it stands there."""
+    # A copy of each time's text, which would keep all of the lines otherwise.
+    return [
+        Side(one.quantity, cast("int", msgspec.Raw(bytes(one.phenomenonTime))), one.result, one.id)
+        for one in _sides.decode_lines(lines)
+    ]
+
+
+def decode_joined(value: bytes) -> _JoinedIn:
+    """A value of the out topic; ``phenomenonTime`` is the text of its number. Raises msgspec.DecodeError."""
+    return _joined.decode(value)
+
+
+def decode_rejected(value: bytes) -> Rejected:
+    """A value of the dead-letter topic. Raises msgspec.DecodeError."""
+    return _rejected.decode(value)
+
+
+def pair_id(join: str, unit: int, left_seq: int, right_seq: int) -> str:
+    """The identity of a pair: the join, the unit, and the two offsets."""
+    return f"{join}:{unit}:{left_seq}:{right_seq}"
+
+
+def join_of(identity: str) -> str:
+    """The join in a pair's id; joins that share a result topic differ in it, also those of different applications."""
+    return identity.partition(":")[0]
+
+
+def reject(
+    value: bytes | None,
+    reason: str,
+    *,
+    source: str,
+    topic: str,
+    partition: int = -1,
+    offset: int = -1,
+    identity: str | None = None,
+) -> Rejected:
+    """The dead letter of ``value``: its reason, its place, its first bytes, its length and hash.
+
+    A reason may quote anything; what UTF-8 cannot hold is replaced, and it is cut at `REASON_LENGTH_MAX`.
+    """
+    reason = reason.encode("utf-8", "backslashreplace").decode("utf-8")[:REASON_LENGTH_MAX]
+    whole = value or b""
+    digest = hashlib.sha256(whole).hexdigest()
+    head = whole[:REJECTED_BYTES_MAX]
+    encoding: Literal["utf-8", "base64"] = "utf-8"
+    try:
+        text = head.decode("utf-8")
+    except UnicodeDecodeError:
+        encoding, text = "base64", base64.b64encode(head).decode("ascii")
+    if identity is None:
+        identity = f"{topic}:{partition}:{offset}" if partition >= 0 else f"mqtt:{digest[:32]}"
+    return Rejected(identity, source, reason, topic, len(whole), digest, encoding, text, partition, offset)

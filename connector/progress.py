@@ -1,0 +1,41 @@
+"""Counts of the connector, and a log line of them now and then."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+_PROGRESS_S: Final = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class Progress:
+    """Counts, and a log line of them now and then."""
+
+    def __init__(self) -> None:
+        self.messages = self.records = self.rejected = self.marks = self.losses = 0
+        self._reported_s = time.monotonic()
+        self._reported_messages = 0
+
+    def count(self, messages: int, records: int, rejected: int) -> None:
+        """Add what was taken."""
+        self.messages += messages
+        self.records += records
+        self.rejected += rejected
+
+    def report_when_due(self, unacknowledged: int) -> None:
+        """Report every ten seconds."""
+        if time.monotonic() - self._reported_s >= _PROGRESS_S:
+            self.report(unacknowledged, "progress")
+
+    def report(self, unacknowledged: int, what: str) -> None:
+        """Write the line."""
+        now_s = time.monotonic()
+        rate = (self.messages - self._reported_messages) / max(now_s - self._reported_s, 1e-3)
+        _log.info(
+            "%s: %d messages, %d records, %d rejected, %d marks, %.0f messages/s, %d unacknowledged",
+            what, self.messages, self.records, self.rejected, self.marks, rate, unacknowledged,
+        )  # fmt: skip
+        self._reported_s, self._reported_messages = now_s, self.messages

@@ -1,0 +1,300 @@
+"""Reads the evidence from Kafka: committed records only, each partition up to an end that was fixed before.
+
+The end of an output partition is its high watermark at the time C had been read: a transaction whose progress
+record is visible may not have its marker in every partition yet, and then what it wrote lies before that end
+and becomes readable in a moment. An open transaction of a joiner that died is waited for no longer than
+``stall_s``: the broker ends it when its own timeout has passed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from broker.kafka.client_log import client_logger
+from broker.kafka.topics import TopicFacts, topic_facts
+from broker.settings import SettingsError
+from joiner.check.found.evidence import EvidenceError, Message
+from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
+from joiner.runtime.model import FORMAT_VERSION, decode_progress, progress_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from confluent_kafka import Message as KafkaMessage
+
+    from joiner.runtime.model import Progress
+    from joiner.runtime.settings import JoinerSettings
+
+_BATCH_RECORDS: Final = 20_000
+_POLL_S: Final = 0.05
+"""Longest wait of one call: it is what the end of each partition costs."""
+
+_REQUEST_TIMEOUT_S: Final = 20.0
+"""For one question to Kafka; the first one waits no longer than ``stall_s`` either."""
+
+_TAIL_OFFSETS: Final = 2_000
+"""Offsets at the end of the state topic that are searched first for the newest progress record."""
+
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # the library types it not
+_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call] # the library types it not
+
+_log = client_logger(__name__)
+
+
+class KafkaEvidence:
+    """`joiner.check.found.evidence.Evidence` from a running Kafka. Use it as a context manager."""
+
+    def __init__(self, settings: JoinerSettings, *, stall_s: float = 90.0) -> None:
+        self._settings = settings
+        self._stall_s = stall_s
+        self._progress: dict[int, Progress | None] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+        try:
+            self._make_clients()
+        except KafkaException as error:
+            message = f"the Kafka client refuses its settings: {error.args[0].str().strip()}; correct kafka.client"
+            raise SettingsError(message) from error
+
+    def _make_clients(self) -> None:
+        settings = self._settings
+        self._consumer = Consumer(
+            settings.kafka.client_config(
+                group_id=f"{settings.application.name}-tester",
+                isolation_level="read_committed",
+                enable_auto_commit=False,
+                enable_partition_eof=True,
+                check_crcs=True,
+                auto_offset_reset="error",
+                fetch_queue_backoff_ms=2,
+                fetch_wait_max_ms=10,
+                allow_auto_create_topics=False,
+            ),
+            logger=_log,
+        )
+        self._admin = AdminClient(settings.kafka.client_config(), logger=_log)
+
+    def __enter__(self) -> Self:
+        """Check the topics, read C of every unit, then fix the ends of the outputs."""
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave Kafka."""
+        self._consumer.close()
+
+    def _open(self) -> None:
+        partitions = self._settings.topics.partitions
+        facts = self._topic_facts()
+        for unit in range(partitions):
+            progress = self._newest_progress(unit)
+            if progress is not None:
+                _check_topics(progress, facts, partitions)
+            self._progress[unit] = progress
+        for topic in (*self._settings.output_topics.values(), *self._settings.input_topics):
+            for partition in range(partitions):
+                self._ends[topic, partition] = self._range(topic, partition)[1]
+
+    def _topic_facts(self) -> dict[str, TopicFacts]:
+        partitions = self._settings.topics.partitions
+        servers = self._settings.kafka.bootstrap_servers
+        names = [
+            *self._settings.output_topics.values(),
+            self._settings.state_topic,
+            *self._settings.input_topics,
+        ]
+        try:
+            reach_kafka(self._admin, servers, min(self._stall_s, _REQUEST_TIMEOUT_S))
+            facts = topic_facts(self._admin, names)
+        except KafkaAway as error:
+            raise EvidenceError(str(error)) from error
+        except KafkaException as error:
+            message = f"Kafka at {servers} does not tell of its topics: {error.args[0].str()}"
+            raise EvidenceError(message) from error
+        faults = [f"there is no topic {name}" for name in names if name not in facts]
+        faults += [
+            f"topic {name} has {fact.partitions} partitions and topics.partitions is {partitions}"
+            for name, fact in facts.items()
+            if fact.partitions != partitions
+        ]
+        if faults:
+            message = "; ".join(faults) + ": has the pipeline run with these settings?"
+            raise EvidenceError(message)
+        return facts
+
+    def progress(self, unit: int) -> Progress | None:
+        """See `joiner.check.found.evidence.Evidence`, here and below."""
+        return self._progress[unit]
+
+    def progress_after(self, unit: int) -> Progress | None:
+        """C'."""
+        return self._newest_progress(unit)
+
+    def late(self) -> Iterator[Message]:
+        """The late topic."""
+        return self._whole(self._settings.topics.late)
+
+    def rejected(self) -> Iterator[Message]:
+        """The dead letters."""
+        return self._whole(self._settings.topics.rejected)
+
+    def unmatched(self) -> Iterator[Message]:
+        """The unmatched records."""
+        topic = self._settings.output_topics.get("unmatched")
+        return iter(()) if topic is None else self._whole(topic)
+
+    def out(self, unit: int) -> Iterator[Message]:
+        """A partition of the results."""
+        return self._partition(self._settings.topics.out, unit)
+
+    def inputs(self, unit: int, topic: str, start: int, stop: int) -> Iterator[Message]:
+        """A partition of an input topic, from the start to C."""
+        low, high = self._range(topic, unit)
+        if low > start and stop > start:
+            message = (
+                f"{topic} partition {unit} begins at offset {low}, and the application began at {start}: "
+                "what it read first is gone (retention), so the check cannot be made any more"
+            )
+            raise EvidenceError(message)
+        if high < stop:
+            message = (
+                f"{topic} partition {unit} ends at offset {high}, and the application has read up to {stop}: "
+                "the log has lost records"
+            )
+            raise EvidenceError(message)
+        return self._read(topic, unit, start, stop)
+
+    def whole_input(self, unit: int, topic: str) -> Iterator[Message]:
+        """All of a partition of an input topic."""
+        return self._partition(topic, unit)
+
+    def unread(self, unit: int, topic: str, stop: int) -> int:
+        """Offsets beyond C'."""
+        return max(self._ends[topic, unit] - stop, 0)
+
+    def _whole(self, topic: str) -> Iterator[Message]:
+        for partition in range(self._settings.topics.partitions):
+            yield from self._partition(topic, partition)
+
+    def _partition(self, topic: str, partition: int) -> Iterator[Message]:
+        return self._read(topic, partition, self._range(topic, partition)[0], self._ends[topic, partition])
+
+    def _range(self, topic: str, partition: int) -> tuple[int, int]:
+        """First offset and high watermark. A consumer of committed records would be told an earlier end."""
+        place = TopicPartition(topic, partition)
+        try:
+            low, high = (
+                self._admin.list_offsets(
+                    {place: wanted},
+                    isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                    request_timeout=_REQUEST_TIMEOUT_S,
+                )[place]
+                .result()
+                .offset
+                for wanted in (_EARLIEST, _LATEST)
+            )
+        except KafkaException as error:
+            message = f"the offsets of {topic} partition {partition} cannot be read: {error.args[0].str()}"
+            raise EvidenceError(message) from error
+        return low, high
+
+    def _read(self, topic: str, partition: int, start: int, stop: int) -> Iterator[Message]:
+        if start >= stop:
+            return
+        self._consumer.assign([TopicPartition(topic, partition, start)])
+        position, deadline = start, time.monotonic() + self._stall_s
+        while position < stop:
+            fetched = self._consumer.consume(min(stop - position, _BATCH_RECORDS), _POLL_S)
+            for message in fetched:
+                error = message.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
+                    text = f"{topic} partition {partition} cannot be read at offset {position}: {error.str()}"
+                    raise EvidenceError(text)
+                offset = message.offset()
+                if error is not None or offset is None or offset >= stop:
+                    position = max(position, offset or 0)
+                    continue
+                position = offset + 1
+                yield _message(message, topic, partition, offset)
+            now = time.monotonic()
+            if fetched:
+                deadline = now + self._stall_s
+            elif now > deadline:
+                raise EvidenceError(self._stalled(topic, partition, position, stop))
+
+    def _stalled(self, topic: str, partition: int, position: int, stop: int) -> str:
+        return (
+            f"{topic} partition {partition} gave nothing for {self._stall_s:g} s at offset {position} of "
+            f"{stop}: an open transaction hides what follows (of a joiner that died?); try again when its "
+            "timeout has passed, or with a longer --timeout"
+        )
+
+    def _newest_progress(self, unit: int) -> Progress | None:
+        """Search the unit's partition of the state topic from its end, in growing steps."""
+        topic, key = self._settings.state_topic, progress_key(unit).encode()
+        low, high = self._range(topic, unit)
+        length = _TAIL_OFFSETS
+        while True:
+            start = max(low, high - length)
+            newest = None
+            for message in self._read(topic, unit, start, high):
+                if message.key == key:
+                    newest = message
+            if newest is not None and newest.value is not None:
+                return _progress(newest)
+            if start == low:
+                return None
+            length *= 16
+
+
+def _message(message: KafkaMessage, topic: str, partition: int, offset: int) -> Message:
+    key, value = message.key(), message.value()
+    return Message(
+        topic,
+        partition,
+        offset,
+        message.timestamp()[1],
+        key,
+        value,
+    )
+
+
+def _progress(message: Message) -> Progress:
+    try:
+        progress = decode_progress(message.value or b"")
+    except ValueError as error:
+        text = f"{message.place} is no progress record: {error}"
+        raise EvidenceError(text) from error
+    if progress.format > FORMAT_VERSION:
+        text = (
+            f"{message.place} has format {progress.format}, and this program knows {FORMAT_VERSION}: "
+            "use the version that the joiner has"
+        )
+        raise EvidenceError(text)
+    return progress
+
+
+def _check_topics(progress: Progress, facts: dict[str, TopicFacts], partitions: int) -> None:
+    for topic, topic_id in progress.topics.items():
+        if topic in facts and facts[topic].topic_id != topic_id:
+            message = (
+                f"topic {topic} was deleted and made anew since unit {progress.unit} of "
+                f"{progress.application!r} read it: what it has read is gone, so the check cannot "
+                "be made any more"
+            )
+            raise EvidenceError(message)
+    if progress.partitions != partitions:
+        message = (
+            f"the application ran with {progress.partitions} partitions, and topics.partitions is {partitions} here"
+        )
+        raise EvidenceError(message)

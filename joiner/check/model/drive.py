@@ -1,0 +1,214 @@
+"""Runs the engine over a case, in several cuts into batches, and holds every step against the oracle.
+
+The engine is reached only as `joiner.LocalStreamBuffer`, its public face, or as whatever a test hands in its
+place. What is checked after every step: the set of pairs so far is what must have been emitted at exactly
+these prefixes; no pair came twice; the late records are the oracle's; a record that was released is in no
+later pair; ``len`` is what was neither late nor released. Between steps the buffer goes through ``snapshot``
+and ``restore``.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from joiner.check.model import expected, oracle
+from joiner.check.model.oracle import Mark, Rec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from joiner.check.model.cases import Case
+
+
+Entry = Rec | Mark
+Plan = list[tuple[int, int]]
+
+_CHECKS_MAX: Final = 40
+"""Steps of one run that are held against the nested loops: they cost the square of the case."""
+
+_LARGE_CHECKS_MAX: Final = 3
+"""The same for a case beyond the nested loops."""
+
+_ORACLE_RECORDS_MAX: Final = 400
+"""Records a side up to which the nested loops are asked; beyond, their quick form, which equals them."""
+
+_DIFFERENCES_SHOWN: Final = 5
+
+
+class BufferClass(Protocol):
+    """`joiner.LocalStreamBuffer`, as far as it is used here."""
+
+    def __call__(self, *, tolerance_ns: int | None, lateness_ns: tuple[int, int]) -> Any:
+        """A new, empty buffer."""
+        ...
+
+    def restore(self, data: bytes) -> Any:
+        """The buffer that a snapshot was taken of."""
+        ...
+
+
+@dataclass
+class Outcome:
+    """What a case gave: pairs at the end of the input and after both streams ended, and every difference."""
+
+    name: str
+    records: int
+    certain: int = 0
+    after_end: int = 0
+    differences: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Seen:
+    """What one run of the engine has given so far."""
+
+    pairs: set[tuple[int, int]] = field(default_factory=set)
+    late: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+    released: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+
+
+def load_buffer() -> BufferClass:
+    """The engine under test. Raises ImportError where it is not installed."""
+    from joiner import LocalStreamBuffer  # noqa: PLC0415 - `verify` works without the engine
+
+    return LocalStreamBuffer
+
+
+def run_case(case: Case, buffer_class: BufferClass, seed: int) -> Outcome:
+    """Run ``case`` in every cut, until one of them differs from the oracle."""
+    outcome = Outcome(case.name, sum(isinstance(e, Rec) for e in (*case.left, *case.right)))
+    outcome.certain, outcome.after_end = (len(answer(case, closed=closed).pairs) for closed in (False, True))
+    if case.pairs is not None and (outcome.certain, outcome.after_end) != case.pairs:
+        outcome.differences.append(
+            f"the oracle has {outcome.certain} pairs, {outcome.after_end} after the end; "
+            f"worked out by hand: {case.pairs[0]} and {case.pairs[1]}"
+        )
+    for how, plan, restoring in _plans(case, random.Random(seed)):  # noqa: S311 - a seeded plan, no secret
+        found = _run(case, plan, buffer_class, restoring=restoring)
+        if found:
+            outcome.differences += [f"{how}: {difference}" for difference in found[:_DIFFERENCES_SHOWN]]
+            break
+    return outcome
+
+
+def answer(case: Case, stops: tuple[int, int] | None = None, *, closed: bool = False) -> expected.Answer:
+    """What must have been emitted when the first ``stops`` entries of each side have been read."""
+    left_stop, right_stop = stops or (len(case.left), len(case.right))
+    left, right = case.left[:left_stop], case.right[:right_stop]
+    options = {"tolerance_ns": case.tolerance_ns, "lateness_ns": case.lateness_ns, "closed": closed}
+    if max(len(left), len(right)) > _ORACLE_RECORDS_MAX:
+        return expected.join(left, right, **options)  # type: ignore[arg-type] # one dict of several types
+    slow = oracle.join(left, right, **options)  # type: ignore[arg-type] # one dict of several types
+    return expected.Answer(slow.pairs, {r.seq for r in slow.left.late}, {r.seq for r in slow.right.late})
+
+
+def _plans(case: Case, rng: random.Random) -> Iterator[tuple[str, Plan, bool]]:
+    """Ways to feed a case: a name, the prefixes after each step, and whether to restore between steps."""
+    sizes = len(case.left), len(case.right)
+    yield "all at once", [sizes], False
+    yield "left first, then right", [(sizes[0], 0), sizes], True
+    yield "right first, then left", [(0, sizes[1]), sizes], True
+    if sum(sizes) <= _ORACLE_RECORDS_MAX:
+        yield "one by one in time order", _by_time(case), True
+    yield "random batches", _random_plan(sizes, rng), True
+    yield "random batches without restore", _random_plan(sizes, rng), False
+
+
+def _by_time(case: Case) -> Plan:
+    done = [0, 0]
+    plan: Plan = []
+    while done != [len(case.left), len(case.right)]:
+        heads = [
+            side[at].ts if at < len(side) else None for side, at in zip((case.left, case.right), done, strict=True)
+        ]
+        left, right = heads
+        take = 0 if right is None or (left is not None and left <= right) else 1
+        done[take] += 1
+        plan.append((done[0], done[1]))
+    return plan or [(0, 0)]
+
+
+def _random_plan(sizes: tuple[int, int], rng: random.Random) -> Plan:
+    batch_max = rng.choice((1, 3, 10)) * max(sum(sizes) // 100, 1)
+    done = (0, 0)
+    plan: Plan = []
+    while done != sizes:
+        done = (
+            min(done[0] + rng.randint(0, batch_max), sizes[0]),
+            min(done[1] + rng.randint(0, batch_max), sizes[1]),
+        )
+        plan.append(done)
+    return plan or [(0, 0)]
+
+
+def _run(case: Case, plan: Plan, buffer_class: BufferClass, *, restoring: bool) -> list[str]:
+    buffer = buffer_class(tolerance_ns=case.tolerance_ns, lateness_ns=case.lateness_ns)
+    checks_max = _CHECKS_MAX if max(plan[-1]) <= _ORACLE_RECORDS_MAX else _LARGE_CHECKS_MAX
+    seen, done, stride = _Seen(), (0, 0), len(plan) // checks_max + 1
+    for number, stops in enumerate(plan, start=1):
+        step = _push(buffer, case.left[done[0] : stops[0]], case.right[done[1] : stops[1]])
+        done, where = stops, f"after {stops[0]} left and {stops[1]} right entries"
+        differences = _take(step, seen)
+        if number % stride == 0 or stops == plan[-1]:
+            differences += _compare(case, stops, seen, len(buffer), closed=False)
+        if differences:
+            return [f"{where}: {difference}" for difference in differences]
+        if restoring:
+            buffer = buffer_class.restore(buffer.snapshot())
+    differences = _take(buffer.close(), seen)
+    differences += _compare(case, done, seen, None, closed=True)
+    return [f"after the end: {difference}" for difference in differences]
+
+
+def _push(buffer: Any, left: Sequence[Entry], right: Sequence[Entry]) -> Any:
+    return buffer.push(
+        left=_columns(left, Rec),
+        right=_columns(right, Rec),
+        left_marks=_columns(left, Mark),
+        right_marks=_columns(right, Mark),
+    )
+
+
+def _columns(entries: Sequence[Entry], kind: type[Rec | Mark]) -> tuple[np.ndarray, ...]:
+    chosen = [(entry.key, entry.ts, entry.seq) for entry in entries if isinstance(entry, kind)]
+    return tuple(np.array(chosen, dtype=np.int64).reshape(-1, 3).T.copy())
+
+
+def _take(step: Any, seen: _Seen) -> list[str]:
+    """Add a step to what was seen; what is wrong with the step by itself."""
+    differences = []
+    for pair in zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True):
+        if pair in seen.pairs:
+            differences.append(f"the pair {pair} was emitted twice")
+        if pair[0] in seen.released[0] or pair[1] in seen.released[1]:
+            differences.append(f"the pair {pair} has a record that was released before")
+        seen.pairs.add(pair)
+    late = step.left_late_seq.tolist(), step.right_late_seq.tolist()
+    released = step.left_released_seq.tolist(), step.right_released_seq.tolist()
+    for what, lists, known in (("late", late, seen.late), ("released", released, seen.released)):
+        for side, seqs, before in zip(("left", "right"), lists, known, strict=True):
+            differences += [f"{side} record {seq} was {what} twice" for seq in seqs if seq in before]
+            before.update(seqs)
+    return differences
+
+
+def _compare(case: Case, stops: tuple[int, int], seen: _Seen, held: int | None, *, closed: bool) -> list[str]:
+    right_now = answer(case, stops, closed=closed)
+    differences = [f"the pair {pair} is missing" for pair in sorted(right_now.pairs - seen.pairs)]
+    differences += [f"the pair {pair} is unexpected" for pair in sorted(seen.pairs - right_now.pairs)]
+    late = zip(("left", "right"), seen.late, (right_now.left_late, right_now.right_late), strict=True)
+    for side, found, wanted in late:
+        differences += [f"{side} record {seq} should be late" for seq in sorted(wanted - found)]
+        differences += [f"{side} record {seq} should not be late" for seq in sorted(found - wanted)]
+    pushed = [
+        {e.seq for e in entries[:stop] if isinstance(e, Rec)}
+        for entries, stop in zip((case.left, case.right), stops, strict=True)
+    ]
+    kept = sum(len(all_ - late - gone) for all_, late, gone in zip(pushed, seen.late, seen.released, strict=True))
+    if held is not None and held != kept:
+        differences.append(f"the buffer holds {held} records, and {kept} were neither late nor released")
+    return differences

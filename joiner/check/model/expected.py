@@ -1,0 +1,282 @@
+"""What must have been emitted, quickly: the oracle's answer for millions of records.
+
+Written for itself, not from the engine: nothing is incremental here. All records are sorted once by key and
+time, neighbours are found by binary search, and what is not certain at the final frontiers is masked out.
+Property tests hold it equal to the nested loops of `joiner.check.model.oracle`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from joiner.check.model.oracle import ALL_KEYS, Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from joiner.check.model.oracle import Rec
+
+    Ints = NDArray[np.int64]
+
+_NOTHING_YET: Final = np.iinfo(np.int64).min
+_ENDED: Final = np.iinfo(np.int64).max
+
+
+class Answer(NamedTuple):
+    """Pairs of (left seq, right seq) that must have been emitted, and the seq of each side's late records."""
+
+    pairs: set[tuple[int, int]]
+    left_late: set[int]
+    right_late: set[int]
+
+
+def join(
+    left: Sequence[Rec | Mark],
+    right: Sequence[Rec | Mark],
+    *,
+    tolerance_ns: int | None = None,
+    lateness_ns: int | tuple[int, int] = 0,
+    direction: str = "both",
+    driver: str = "both",
+    progress: str = "key",
+    closed: bool = False,
+) -> Answer:
+    """As `joiner.check.model.oracle.join`."""
+    lateness = lateness_ns if isinstance(lateness_ns, tuple) else (lateness_ns, lateness_ns)
+    judges = [Judge(lateness[side], progress) for side in (0, 1)]
+    late: list[set[int]] = [set(), set()]
+    for side, entries in enumerate((left, right)):
+        for entry in entries:
+            if isinstance(entry, Mark):
+                judges[side].mark(entry.key, entry.ts)
+            elif judges[side].judge(entry.key, entry.ts, entry.seq, entry.event) == LATE:
+                late[side].add(entry.seq)
+    r_stream, s_stream = (judge.stream() for judge in judges)
+    pairs = certain_pairs(r_stream, s_stream, tolerance_ns, direction=direction, driver=driver, closed=closed)
+    seqs = zip(pairs.left_seq.tolist(), pairs.right_seq.tolist(), strict=True)
+    return Answer(set(seqs), *late)
+
+
+def unmatched(
+    left: Stream,
+    right: Stream,
+    tolerance_ns: int | None,
+    *,
+    direction: str = "both",
+    driver: str = "both",
+) -> tuple[set[int], set[int]]:
+    """As `joiner.check.model.oracle.unmatched`: what is alone now is tried with each record that might still come."""
+    paired = certain_pairs(left, right, tolerance_ns, direction=direction, driver=driver, closed=True)
+    sides = ("left", left, right, paired.left_seq), ("right", right, left, paired.right_seq)
+    found: list[set[int]] = []
+    for name, own, other, has_pair in sides:
+        looks, others_look = driver in {"both", name}, driver != name
+        own_times, other_times = own.times_by_key(), other.times_by_key()
+        frontier, place = other.frontier_of(own.key), np.arange(len(own.key)) - np.searchsorted(own.key, own.key)
+        alone: set[int] = set()
+        for at in np.flatnonzero(~np.isin(own.seq, has_pair)).tolist():
+            key, ts = int(own.key[at]), int(own.ts[at])
+            moments = [
+                comes
+                for comes in {max(int(frontier[at]), ts), ts, ts - 1}
+                if comes >= frontier[at] and (tolerance_ns is None or abs(comes - ts) <= tolerance_ns)
+            ]
+            others, here = other_times.get(key, []), int(place[at])
+            finds = looks and any(_finds_newcomer(ts, comes, others, direction) for comes in moments)
+            is_found = others_look and any(
+                here in _newcomer_finds(comes, own_times[key], direction) for comes in moments
+            )
+            if not finds and not is_found:
+                alone.add(int(own.seq[at]))
+        found.append(alone)
+    return found[0], found[1]
+
+
+def _finds_newcomer(ts: int, comes: int, others: list[int], direction: str) -> bool:
+    """Whether a record at ``ts`` has as its neighbour one that comes last of all, among ``others``, which rise."""
+    before, behind = bisect_right(others, ts), bisect_left(others, ts)
+    is_prev = comes <= ts and bisect_right(others, comes) == before
+    is_next = comes >= ts and bisect_right(others, comes) == behind
+    if direction == "nearest":
+        is_next &= not is_prev and (not before or comes - ts < ts - others[before - 1])
+        is_prev &= behind == len(others) or ts - comes <= others[behind] - ts
+    return (is_prev and direction != "forward") or (is_next and direction != "backward")
+
+
+def _newcomer_finds(comes: int, times: list[int], direction: str) -> set[int]:
+    """The places in ``times``, which rise, of the neighbours of a record that comes at a time."""
+    before, behind = bisect_right(times, comes) - 1, bisect_left(times, comes)
+    has_prev, has_next = before >= 0 and direction != "forward", behind < len(times) and direction != "backward"
+    if direction == "nearest" and has_prev and has_next:
+        has_next = times[behind] - comes < comes - times[before]
+        has_prev = not has_next
+    return {place for place, has in ((before, has_prev), (behind, has_next)) if has}
+
+
+ACCEPTED: Final = 0
+LATE: Final = 1
+DUPLICATE: Final = 2
+
+
+class Judge:
+    """Judges the records of one stream as they come: accepted, late or duplicate; keeps the accepted ones."""
+
+    def __init__(self, lateness_ns: int, progress: str = "key") -> None:
+        """``progress``: a record tells how far the stream is for its "key", or for the whole "partition"."""
+        self._lateness_ns = lateness_ns
+        self._by_partition = progress == "partition"
+        self._frontiers: dict[int, int] = {}
+        self._twins: set[tuple[int, int, str]] = set()
+        self._accepted: list[tuple[int, int, int]] = []
+
+    def mark(self, key: int, ts: int) -> None:
+        """Raise the frontier of ``key``, or of `ALL_KEYS`."""
+        if ts > self._frontiers.get(key, _NOTHING_YET):
+            self._frontiers[key] = ts
+
+    def judge(self, key: int, ts: int, seq: int, event: str | None) -> int:
+        """`ACCEPTED`, `LATE` or `DUPLICATE`."""
+        frontiers = self._frontiers
+        own = frontiers.get(key, _NOTHING_YET)
+        if ts < own or ts < frontiers.get(ALL_KEYS, _NOTHING_YET):
+            return LATE
+        if event is not None:
+            twin = (key, ts, event)
+            if twin in self._twins:
+                return DUPLICATE
+            self._twins.add(twin)
+        self._accepted.append((key, ts, seq))
+        self.mark(ALL_KEYS if self._by_partition else key, ts - self._lateness_ns)
+        return ACCEPTED
+
+    def stream(self) -> Stream:
+        """The accepted records, sorted, with the frontiers as they are now."""
+        table = np.array(self._accepted, dtype=np.int64).reshape(-1, 3)
+        key, ts, seq = table[np.lexsort((table[:, 2], table[:, 1], table[:, 0]))].T
+        return Stream(key, ts, seq, dict(self._frontiers))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The accepted records of one stream by (key, ts, seq), and the frontier of each key that has one."""
+
+    key: Ints
+    ts: Ints
+    seq: Ints
+    frontiers: dict[int, int]
+
+    def times_by_key(self) -> dict[int, list[int]]:
+        """The times of each key, rising."""
+        if not len(self.key):
+            return {}
+        keys, starts = np.unique(self.key, return_index=True)
+        return dict(zip(keys.tolist(), map(np.ndarray.tolist, np.split(self.ts, starts[1:])), strict=True))
+
+    def frontier_of(self, keys: Ints) -> Ints:
+        """The frontier of each of ``keys``, which are sorted."""
+        everywhere = max(self.frontiers.get(ALL_KEYS, _NOTHING_YET), int(_NOTHING_YET))
+        distinct, counts = np.unique(keys, return_counts=True)
+        own = [max(self.frontiers.get(key, _NOTHING_YET), everywhere) for key in distinct.tolist()]
+        return np.repeat(np.array(own, dtype=np.int64), counts)
+
+
+class Pairs(NamedTuple):
+    """n pairs in the order (left seq, right seq): seqs, times, and each record's ordinal among equal
+    times.
+    """
+
+    left_seq: Ints
+    right_seq: Ints
+    left_ts: Ints
+    right_ts: Ints
+    left_ordinal: Ints
+    right_ordinal: Ints
+
+
+def certain_pairs(
+    left: Stream,
+    right: Stream,
+    tolerance_ns: int | None,
+    *,
+    direction: str = "both",
+    driver: str = "both",
+    closed: bool = False,
+) -> Pairs:
+    """Every pair with a relation that is certain at the frontiers of the two streams."""
+    left_place, right_place = _places(left, right)
+    from_left = from_right = (left_place[:0], left_place[:0])
+    if driver != "right":
+        from_left = _neighbours(left, left_place, right, right_place, direction, closed=closed)
+    if driver != "left":
+        from_right = _neighbours(right, right_place, left, left_place, direction, closed=closed)[::-1]
+    once = np.unique(np.concatenate([at[0] * len(right.ts) + at[1] for at in (from_left, from_right)]))
+    at_left, at_right = np.divmod(once, max(len(right.ts), 1))
+    if tolerance_ns is not None:
+        near = _distance(left.ts[at_left], right.ts[at_right]) <= np.uint64(tolerance_ns)
+        at_left, at_right = at_left[near], at_right[near]
+    order = np.lexsort((right.seq[at_right], left.seq[at_left]))
+    at_left, at_right = at_left[order], at_right[order]
+    return Pairs(
+        left.seq[at_left],
+        right.seq[at_right],
+        left.ts[at_left],
+        right.ts[at_right],
+        _ordinals(left_place)[at_left],
+        _ordinals(right_place)[at_right],
+    )
+
+
+def _places(left: Stream, right: Stream) -> tuple[Ints, Ints]:
+    """One number for (key, time), the same on both sides, that sorts as they do: ranks, for ns would
+    overflow.
+    """
+    times, rank = np.unique(np.concatenate([left.ts, right.ts]), return_inverse=True)
+    keys, key_rank = np.unique(np.concatenate([left.key, right.key]), return_inverse=True)
+    del keys
+    place = (key_rank * len(times) + rank).astype(np.int64)
+    return place[: len(left.ts)], place[len(left.ts) :]
+
+
+def _neighbours(
+    mine: Stream, place: Ints, other: Stream, others: Ints, direction: str, *, closed: bool
+) -> tuple[Ints, Ints]:
+    """Positions of my records and of their certain neighbours among the others."""
+    here = np.arange(len(place), dtype=np.int64)
+    frontier = np.full(len(place), _ENDED) if closed else other.frontier_of(mine.key)
+    if not len(others):
+        return here[:0], here[:0]
+    before = np.searchsorted(others, place, side="right") - 1
+    after = np.minimum(np.searchsorted(others, place, side="left"), len(others) - 1)
+    has_before = (before >= 0) & (other.key[before] == mine.key)
+    has_after = (others[after] >= place) & (other.key[after] == mine.key)
+    previous, following = other.ts[before], other.ts[after]
+    is_before = has_before & (frontier > mine.ts)
+    is_after = has_after & ((following <= frontier) | (following == mine.ts))
+    if direction == "nearest":
+        to_before = _distance(mine.ts, previous)
+        is_nearer = has_before & (~has_after | (to_before <= _distance(mine.ts, following)))
+        is_before &= is_nearer & (is_after | (to_before <= _distance(mine.ts, frontier)))
+        is_after &= ~is_nearer
+    is_before &= direction != "forward"
+    is_after &= direction != "backward"
+    return (
+        np.concatenate([here[is_before], here[is_after]]),
+        np.concatenate([before[is_before], after[is_after]]),
+    )
+
+
+def _distance(left_ts: Ints, right_ts: Ints) -> NDArray[np.uint64]:
+    """How far two times are apart; as unsigned numbers, for the ends of the range are further than int64
+    goes.
+    """
+    return np.maximum(left_ts, right_ts).view(np.uint64) - np.minimum(left_ts, right_ts).view(np.uint64)
+
+
+def _ordinals(place: Ints) -> Ints:
+    return np.arange(len(place), dtype=np.int64) - np.searchsorted(place, place, side="left")

@@ -1,0 +1,301 @@
+"""Holds the outputs of one unit against what must be there: results, late and unmatched records, dead letters.
+
+`Outputs` are the late, unmatched and rejected records of the whole application, read once. A unit takes what it
+expects out of them; what nobody has taken in the end is unexpected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from broker.wire.records import Rejected, decode_rejected, join_of, pair_id
+from joiner.check.verify.pairs import FoundJoined, FoundRecord, altered_fields, altered_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from joiner.check.found.evidence import Evidence, Message
+    from joiner.check.found.findings import Findings, Tally
+    from joiner.check.verify.judgement import SideJudgement, UnitJudgement
+    from joiner.check.verify.pairs import ExpectedPairs
+    from joiner.runtime.settings import JoinerSettings
+
+RESULTS: Final = "results"
+LATE: Final = "late records"
+UNMATCHED: Final = "unmatched records"
+REJECTED: Final = "rejected records"
+FAILED: Final = "failed pairs"
+
+
+class _FoundToldRecord(FoundRecord, frozen=True, kw_only=True):
+    thing: str
+
+
+class FoundTold(msgspec.Struct, frozen=True):
+    """A late or unmatched record as it stands in its topic."""
+
+    id: str
+    application: str
+    join: str
+    side: str
+    topic: str
+    partition: int
+    offset: int
+    record: _FoundToldRecord
+
+
+class _FoundId(msgspec.Struct):
+    id: str
+    application: str = ""
+
+
+_joined = msgspec.json.Decoder(FoundJoined)
+_told = msgspec.json.Decoder(FoundTold)
+_ids = msgspec.json.Decoder(_FoundId)
+
+
+@dataclass
+class Outputs:
+    """The application's late and unmatched records, and dead letters, by id: what nobody has expected yet."""
+
+    told: dict[str, dict[str, list[Message]]] = field(default_factory=lambda: {LATE: {}, UNMATCHED: {}})
+    rejected: dict[str, list[tuple[Message, Rejected]]] = field(default_factory=dict)
+    foreign_rejected: list[Rejected] = field(default_factory=list)
+
+
+def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Findings) -> Outputs:
+    """Sort the late and unmatched records and the dead letters into ours, by id, and those of others."""
+    outputs, application = Outputs(), settings.application.name
+    for what, messages in ((LATE, evidence.late()), (UNMATCHED, evidence.unmatched())):
+        for message in messages:
+            try:
+                found = _ids.decode(message.value or b"")
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                findings.differ("unexpected", what, "", f"{message.place}: no such record: {error}")
+                continue
+            if found.application == application:
+                outputs.told[what].setdefault(found.id, []).append(message)
+            else:
+                findings.count(f"{what} of other applications")
+    for message in evidence.rejected():
+        try:
+            letter = decode_rejected(message.value or b"")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            findings.differ("unexpected", REJECTED, "", f"{message.place}: no dead letter: {error}")
+            continue
+        if letter.source == application:
+            outputs.rejected.setdefault(letter.id, []).append((message, letter))
+        else:
+            findings.count("dead letters of other services")
+            outputs.foreign_rejected.append(letter)
+    return outputs
+
+
+def compare_results(
+    wanted: dict[str, ExpectedPairs],
+    messages: Iterable[Message],
+    judgement: UnitJudgement,
+    time_unit: str,
+    findings: Findings,
+) -> None:
+    """Compare the results in the unit's partition; ``wanted`` by the name of the join."""
+    places = {name: _places(want, judgement.unit) for name, want in wanted.items()}
+    seen: dict[str, dict[int, str]] = {name: {} for name in wanted}
+    for message in messages:
+        identity, found, fault = _decode_result(message)
+        name = join_of(identity)
+        if not identity:
+            findings.differ("unexpected", RESULTS, "", f"{message.place}: {fault}")
+            continue
+        if name not in wanted:
+            findings.count("results of other applications")
+            continue
+        at, want = places[name].get(identity), wanted[name]
+        if at is None or want.failed[at]:
+            why = "no such pair may be here" if at is None else "its function fails: it must be a dead letter"
+            findings.differ("unexpected", RESULTS, name, f"pair {identity} at {message.place}: {why}")
+            continue
+        if at in seen[name]:
+            text = f"pair {identity}: at {seen[name][at]} and again at {message.place}"
+            findings.differ("doubled", RESULTS, name, text)
+        seen[name].setdefault(at, message.place)
+        wrong = [fault] if found is None else altered_fields(want, at, found, message, time_unit)
+        if wrong:
+            findings.differ("altered", RESULTS, name, f"pair {identity} at {message.place}: {'; '.join(wrong)}")
+    for name, want in wanted.items():
+        _count_results(want, seen[name], judgement, findings)
+
+
+def _places(want: ExpectedPairs, unit: int) -> dict[str, int]:
+    seqs = zip(want.pairs.left_seq.tolist(), want.pairs.right_seq.tolist(), strict=True)
+    return {pair_id(want.join.name, unit, left, right): at for at, (left, right) in enumerate(seqs)}
+
+
+def _decode_result(message: Message) -> tuple[str, FoundJoined | None, str]:
+    """The id of a result, the result, and what is wrong where it is none."""
+    try:
+        found = _joined.decode(message.value or b"")
+        return found.id, found, ""
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        fault = f"it cannot be read as a result: {error}"
+    try:
+        return _ids.decode(message.value or b"").id, None, fault
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return "", None, fault
+
+
+def _count_results(want: ExpectedPairs, seen: dict[int, str], judgement: UnitJudgement, findings: Findings) -> None:
+    tally = findings.tally(RESULTS, want.join.name)
+    for at in range(len(want.left)):
+        if want.failed[at]:
+            continue
+        if not want.due[at]:
+            tally.after += at in seen
+            continue
+        tally.expected += 1
+        if at in seen:
+            tally.found += 1
+        else:
+            findings.differ("missing", RESULTS, want.join.name, _shown_pair(want, at, judgement))
+
+
+def _shown_pair(want: ExpectedPairs, at: int, judgement: UnitJudgement) -> str:
+    left_seq, right_seq = int(want.pairs.left_seq[at]), int(want.pairs.right_seq[at])
+    topics = [side.topic for side in judgement.sides if side.join.name == want.join.name]
+    return (
+        f"pair {pair_id(want.join.name, judgement.unit, left_seq, right_seq)} of {want.left[at].thing}: "
+        f"left {topics[0]} partition {judgement.unit} offset {left_seq}, "
+        f"right {topics[1]} partition {judgement.unit} offset {right_seq}"
+    )
+
+
+def compare_late(
+    judgement: UnitJudgement, side: SideJudgement, outputs: Outputs, due: dict[str, int], findings: Findings
+) -> None:
+    """Compare the late records of one side with the late topic, and take them out of ``outputs``."""
+    for offset in sorted(side.late):
+        identity = f"{side.join.name}:{judgement.unit}:{side.side}:{offset}"
+        _compare_told(LATE, identity, offset, side, judgement, outputs, findings, is_due=offset < due[side.topic])
+
+
+def compare_unmatched(
+    judgement: UnitJudgement, side: SideJudgement, want: ExpectedPairs, outputs: Outputs, findings: Findings
+) -> None:
+    """Compare the unmatched records of one side with their topic, and take them out of ``outputs``."""
+    for offset in sorted(want.unmatched[side.side]):
+        place = f"{offset}:" if side.side == "left" else f":{offset}"
+        identity, is_due = f"{side.join.name}:{judgement.unit}:{place}", offset in want.unmatched_due[side.side]
+        _compare_told(UNMATCHED, identity, offset, side, judgement, outputs, findings, is_due=is_due)
+
+
+def _compare_told(
+    what: str,
+    identity: str,
+    offset: int,
+    side: SideJudgement,
+    judgement: UnitJudgement,
+    outputs: Outputs,
+    findings: Findings,
+    *,
+    is_due: bool,
+) -> None:
+    name = side.join.name
+    place = f"{what.removesuffix('s')} {identity}: {side.topic} partition {judgement.unit} offset {offset}"
+    found = outputs.told[what].pop(identity, [])
+    _count(findings.tally(what, name), what, name, place, [message.place for message in found], findings, is_due=is_due)
+    for message in found:
+        wrong = _altered_told(message, side, judgement, offset)
+        if wrong:
+            findings.differ("altered", what, name, f"{identity} at {message.place}: {'; '.join(wrong)}")
+
+
+def _altered_told(message: Message, side: SideJudgement, judgement: UnitJudgement, offset: int) -> list[str]:
+    try:
+        found = _told.decode(message.value or b"")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return [f"it cannot be read as such a record: {error}"]
+    want = {
+        "join": side.join.name,
+        "side": side.side,
+        "topic": side.topic,
+        "partition": judgement.unit,
+        "offset": offset,
+    }
+    wrong = [
+        f"{name}: {getattr(found, name)!r}, expected {value!r}"
+        for name, value in want.items()
+        if getattr(found, name) != value
+    ]
+    record = judgement.records[side.topic][offset]
+    if found.record.thing != record.thing:
+        wrong.append(f"record.thing: {found.record.thing!r}, expected {record.thing!r}")
+    return wrong + altered_record(found.record, record, "record.")
+
+
+def compare_rejected(judgement: UnitJudgement, outputs: Outputs, due: dict[str, int], findings: Findings) -> None:
+    """Compare the unit's rejected records with the dead letters, and take them out of ``outputs``."""
+    tally = findings.tally(REJECTED)
+    for identity, want in judgement.rejected.items():
+        found = outputs.rejected.pop(identity, [])
+        place = f"rejected record {want.topic} partition {want.partition} offset {want.offset} ({want.reason})"
+        is_due = want.offset < due[want.topic]
+        _count(tally, REJECTED, "", place, [message.place for message, _ in found], findings, is_due=is_due)
+        for message, letter in found:
+            wrong = [
+                f"{name}: {getattr(letter, name)!r}, expected {getattr(want, name)!r}"
+                for name in ("topic", "partition", "offset", "length", "sha256", "encoding", "value")
+                if getattr(letter, name) != getattr(want, name)
+            ]
+            if wrong:
+                text = f"dead letter {identity} at {message.place}: {'; '.join(wrong)}"
+                findings.differ("altered", REJECTED, "", text)
+
+
+def compare_failed(want: ExpectedPairs, unit: int, outputs: Outputs, findings: Findings) -> None:
+    """Compare the pairs whose joining function fails with the dead letters, and take them out of
+    ``outputs``.
+    """
+    name = want.join.name
+    tally = findings.tally(FAILED, name)
+    for at in want.failed.nonzero()[0].tolist():
+        identity = pair_id(name, unit, int(want.pairs.left_seq[at]), int(want.pairs.right_seq[at]))
+        found = [message.place for message, _ in outputs.rejected.pop(identity, [])]
+        place = f"dead letter of pair {identity}, whose joining function fails"
+        _count(tally, FAILED, name, place, found, findings, is_due=bool(want.due[at]))
+
+
+def compare_rest(outputs: Outputs, findings: Findings) -> None:
+    """What nobody has taken out of ``outputs`` is unexpected."""
+    for what, told in outputs.told.items():
+        for identity, messages in told.items():
+            text = f"{identity} at {messages[0].place}: no such record was to be told"
+            findings.differ("unexpected", what, join_of(identity), text, len(messages))
+    for identity, letters in outputs.rejected.items():
+        message, letter = letters[0]
+        text = f"{identity} at {message.place}: nothing was to be rejected there (its reason: {letter.reason})"
+        findings.differ("unexpected", REJECTED, "", text, len(letters))
+
+
+def _count(
+    tally: Tally,
+    what: str,
+    join: str,
+    place: str,
+    found: list[str],
+    findings: Findings,
+    *,
+    is_due: bool,
+) -> None:
+    """Count one expected output that was found at the places ``found``."""
+    if is_due:
+        tally.expected += 1
+        tally.found += bool(found)
+    else:
+        tally.after += bool(found)
+    if is_due and not found:
+        findings.differ("missing", what, join, place)
+    for again in found[1:]:
+        findings.differ("doubled", what, join, f"{place}: at {found[0]} and again at {again}")

@@ -1,0 +1,337 @@
+"""The replayed events file against the input topic, and what became of each quantity of each row.
+
+Two questions. Has everything of the file reached Kafka, as a record or, where it is no event, as a dead
+letter? And where is each quantity now: for every side of a join that selects it joined, waiting, late or a
+duplicate, or else rejected, not selected, not consumed yet? The rows are counted once from the file and once
+from the logs, and the two counts must agree.
+
+A row is parsed here by itself, by the rules of the wire format: one JSON object with ``Thing``,
+``Timestamp`` and ``id``; every other member is a quantity, of which a bad one does not spoil the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never
+
+from broker.times import parse_time
+from broker.wire.records import (
+    BRACKETS_MAX,
+    COPIES_MAX,
+    NAME_LENGTH_MAX,
+    QUANTITIES_MAX,
+    REFUSED_MAX,
+    Record,
+    Unreadable,
+    decode_data,
+    encode,
+)
+from joiner.check.found.evidence import EvidenceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from joiner.check.found.evidence import Evidence
+    from joiner.check.found.findings import Findings
+    from joiner.check.verify.comparison import Outputs
+    from joiner.check.verify.judgement import SideJudgement
+    from joiner.check.verify.outputs import UnitResult
+    from joiner.runtime.settings import JoinerSettings
+
+IN_KAFKA: Final = "events in Kafka"
+DEAD_LETTERS: Final = "rows that are no event"
+ACCOUNTS: Final = "accounts of quantities"
+
+FATES: Final = (
+    "joined",
+    "unmatched",
+    "waiting",
+    "late",
+    "duplicate",
+    "rejected",
+    "not selected",
+    "not consumed yet",
+    "before the start",
+    "lost before Kafka",
+)
+"""Every quantity of the file has exactly one of these for each side of a join that selects it."""
+
+NO_SIDE: Final = "no join"
+
+
+class Quantity(NamedTuple):
+    """A quantity of a row: what is the same in the file and in Kafka."""
+
+    thing: str
+    quantity: str
+    id: str
+    time_ns: int
+    value: float
+
+
+class Row(NamedTuple):
+    """A parsed row: its quantities, and how the ids of the dead letters begin that it must have."""
+
+    quantities: list[Quantity]
+    refused: list[str]
+
+
+class _Number(str):
+    """The exact text of a JSON number: Python refuses to make an int of very many digits."""
+
+    __slots__ = ()
+
+
+class _NoEventError(ValueError):
+    """A row, or a quantity of it, that cannot be used."""
+
+
+def parse_row(payload: bytes, time_unit: str, event_bytes_max: int) -> Row:
+    """What must become of a row; never raises."""
+    whole = f"mqtt:{hashlib.sha256(payload).hexdigest()[:32]}"
+    try:
+        if len(payload) > event_bytes_max or payload.count(b"[") + payload.count(b"{") > BRACKETS_MAX:
+            raise _NoEventError
+        fields = _members(payload)
+        thing, identity = _name(fields.pop("Thing", None)), _name(fields.pop("id", None))
+        time_ns = _time(fields.pop("Timestamp", None), time_unit)
+        copied = len(encode(thing)) + len(thing.encode()) + len(encode(identity))
+        if not 0 < len(fields) <= QUANTITIES_MAX or len(fields) * copied > COPIES_MAX * len(payload):
+            raise _NoEventError
+    except (ValueError, RecursionError):
+        return Row([], [whole])
+    quantities, refused = [], []
+    for name, value in fields.items():
+        try:
+            quantities.append(Quantity(thing, _name(name), identity, time_ns, _number(value)))
+        except ValueError:
+            refused.append(f"{whole}:{name[:NAME_LENGTH_MAX]}")
+    return Row(quantities, refused if len(refused) <= REFUSED_MAX else [whole])
+
+
+def _members(payload: bytes) -> dict[str, Any]:
+    text = payload.decode("utf-8")
+    # Objects become tuples of pairs and arrays lists, so that the two stay apart and no name is lost.
+    pairs = json.loads(
+        text, object_pairs_hook=tuple, parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant
+    )
+    if not isinstance(pairs, tuple):
+        raise _NoEventError
+    if "\\u" in text:
+        _refuse_half_surrogates(pairs)
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise _NoEventError
+    return fields
+
+
+def _refuse_half_surrogates(pairs: tuple[Any, ...]) -> None:
+    """Half of a surrogate pair, which only an escape can bring in, is no text: wherever it stands, this is no JSON."""
+    parts: list[Any] = list(pairs)
+    while parts:
+        part = parts.pop()
+        if isinstance(part, str):
+            part.encode()
+        elif isinstance(part, (tuple, list)):
+            parts.extend(part)
+
+
+def _refuse_constant(name: str) -> Never:
+    raise _NoEventError(name)
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or isinstance(value, _Number) or not 0 < len(value) <= NAME_LENGTH_MAX:
+        raise _NoEventError
+    return value
+
+
+def _time(value: object, time_unit: str) -> int:
+    if not isinstance(value, str):
+        raise _NoEventError
+    return parse_time(value.encode() if isinstance(value, _Number) else value, time_unit)
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, _Number):
+        raise _NoEventError
+    number = float(value)
+    if not math.isfinite(number):
+        raise _NoEventError
+    return number
+
+
+@dataclass
+class _Account:
+    """One side of a join, or no join: how many quantities of the file it selects, and their fates."""
+
+    selected: int = 0
+    fates: Counter[str] = field(default_factory=Counter)
+
+
+class EventsCheck:
+    """Compares an events file with the data topic; a `joiner.check.verify.outputs.FurtherCheck`."""
+
+    def __init__(self, file: Path, settings: JoinerSettings, evidence: Evidence) -> None:
+        """Read ``file``. Raises `EvidenceError` where it cannot be read."""
+        self._settings = settings
+        self._evidence = evidence
+        self._rows = 0
+        self._open: Counter[Quantity] = Counter()
+        self._refused: Counter[str] = Counter()
+        self._redelivered = 0
+        self._strangers: list[str] = []
+        self._stranger_count = 0
+        self._sides = [
+            (f"{join.name} {side}", stream["quantity"])
+            for join in settings.join
+            for side, stream in (("left", settings.stream(join.left)), ("right", settings.stream(join.right)))
+            if stream["topic"] == settings.topics.data
+        ]
+        self._accounts = {name: _Account() for name in (*(name for name, _ in self._sides), NO_SIDE)}
+        self._names_of: dict[str, list[str]] = {}
+        try:
+            with file.open("rb") as lines:
+                self._read(line.removesuffix(b"\n") for line in lines)
+        except OSError as error:
+            message = f"the events file {file} cannot be read: {error.strerror}"
+            raise EvidenceError(message) from error
+        self._known = frozenset(self._open)
+        self._quantities = self._open.total()
+
+    def _read(self, payloads: Iterable[bytes]) -> None:
+        unit, bytes_max = self._settings.events.time_unit, self._settings.events.event_bytes_max
+        for payload in payloads:
+            self._rows += 1
+            row = parse_row(payload, unit, bytes_max)
+            self._open.update(row.quantities)
+            self._refused.update(row.refused)
+            for quantity in row.quantities:
+                for name in self._selecting(quantity.quantity):
+                    self._accounts[name].selected += 1
+
+    def _selecting(self, quantity: str) -> list[str]:
+        """The names of the accounts that a quantity belongs to."""
+        names = self._names_of.get(quantity)
+        if names is None:
+            names = [name for name, filter_ in self._sides if filter_ in {None, quantity}] or [NO_SIDE]
+            self._names_of[quantity] = names
+        return names
+
+    def look_at(self, result: UnitResult) -> None:
+        """Find the file's quantities in the unit's partition of the data topic, and what became of them."""
+        topic, time_unit = self._settings.topics.data, self._settings.events.time_unit
+        fates = _Fates(result, topic)
+        for message in self._evidence.whole_input(result.judgement.unit, topic):
+            try:
+                record, ts = decode_data(message.value, time_unit)
+            except Unreadable:
+                record, ts = None, 0
+            if not isinstance(record, Record):
+                continue
+            quantity = Quantity(record.thing, record.quantity, record.id, ts, record.result)
+            if self._open[quantity] > 0:
+                self._open[quantity] -= 1
+                for name in self._selecting(quantity.quantity):
+                    self._accounts[name].fates[fates.of(message.offset, name)] += 1
+            elif quantity in self._known:
+                self._redelivered += 1
+            else:
+                self._stranger_count += 1
+                if len(self._strangers) < 100:  # noqa: PLR2004 - enough for any number of examples that is shown
+                    self._strangers.append(f"{message.place}: {_shown(quantity)}")
+
+    def conclude(self, outputs: Outputs, findings: Findings) -> None:
+        """What is lost, what must be a dead letter, and whether the accounts agree."""
+        tally = findings.tally(IN_KAFKA)
+        tally.expected = self._quantities
+        for quantity, count in self._open.items():
+            if count > 0:
+                text = f"lost before Kafka: {_shown(quantity)}"
+                findings.differ("missing", IN_KAFKA, "", text, count)
+                for name in self._selecting(quantity.quantity):
+                    self._accounts[name].fates["lost before Kafka"] += count
+        tally.found = tally.expected - tally.missing
+        self._conclude_refused(outputs, findings)
+        for text in self._strangers:
+            findings.example("not in the file", text)
+        for name, account in self._accounts.items():
+            if account.fates.total() != account.selected:
+                text = f"{name}: the file has {account.selected}, and {account.fates.total()} are accounted for"
+                findings.differ("altered", ACCOUNTS, "", text)
+        findings.events = {
+            "rows": self._rows,
+            "quantities": self._quantities,
+            "refused": self._refused.total(),
+            "redelivered": self._redelivered,
+            "not in the file": self._stranger_count,
+            "accounts": {
+                name: {"selected": account.selected, **{fate: account.fates[fate] for fate in FATES}}
+                for name, account in self._accounts.items()
+            },
+        }
+
+    def _conclude_refused(self, outputs: Outputs, findings: Findings) -> None:
+        tally = findings.tally(DEAD_LETTERS)
+        letters = sorted({letter.id for letter in outputs.foreign_rejected})
+        ids = frozenset(letters)
+        for wanted in self._refused:
+            # A quantity's name that is too long for an id ends there in a hash.
+            cut = len(wanted) > len("mqtt:") + 32 + NAME_LENGTH_MAX
+            found = wanted in ids or (cut and any(letter.startswith(wanted) for letter in letters))
+            tally.expected += 1
+            tally.found += found
+            if not found:
+                text = f"{self._settings.topics.rejected} has no dead letter {wanted}"
+                findings.differ("missing", DEAD_LETTERS, "", text)
+
+
+class _Fates:
+    """What became of each record of a unit, by offset in the data topic."""
+
+    def __init__(self, result: UnitResult, topic: str) -> None:
+        from joiner.check.verify.outputs import joined_offsets  # noqa: PLC0415 - verify calls this module
+
+        self._judgement = result.judgement
+        self._topic = topic
+        self._start, self._stop = result.span.start.get(topic, 0), result.span.stop.get(topic, 0)
+        self._sides: dict[str, tuple[SideJudgement, set[int], set[int]]] = {
+            f"{side.join.name} {side.side}": (
+                side,
+                joined_offsets(result, side),
+                result.pairs[side.join.name].unmatched[side.side],
+            )
+            for side in self._judgement.sides
+        }
+
+    def of(self, offset: int, name: str) -> str:
+        """The fate of a record for the account ``name``."""
+        if offset < self._start:
+            return "before the start"
+        if offset >= self._stop:
+            return "not consumed yet"
+        if (self._topic, offset) in self._judgement.rejected_places:
+            return "rejected"
+        if name == NO_SIDE:
+            return "not selected"
+        side, joined, unmatched = self._sides[name]
+        holding = {
+            "late": side.late,
+            "duplicate": side.duplicates,
+            "joined": joined,
+            "unmatched": unmatched,
+            "waiting": side.accepted,
+        }
+        return next((fate for fate, offsets in holding.items() if offset in offsets), "unaccounted")
+
+
+def _shown(quantity: Quantity) -> str:
+    return (
+        f"thing {quantity.thing!r}, quantity {quantity.quantity!r}, id {quantity.id!r}, "
+        f"time {quantity.time_ns} ns, value {quantity.value!r}"
+    )

@@ -1,0 +1,157 @@
+"""How each record of a unit's input must have been judged: accepted, late, duplicate, rejected, not selected.
+
+The rules, in their order, for a record of input topic t, partition u (= the unit):
+
+1. What is neither a record nor a mark is rejected.
+2. A record that no side of any join selects, and a mark that covers none, is not selected, and not looked at
+   any further. A mark without a quantity covers all sides that read t, one with a quantity those of that
+   quantity (a side that takes the whole topic is not covered by a promise about a part of it).
+3. Rejected: an event time more than ``ahead_max`` after the broker's append time, and a thing that belongs
+   into another partition.
+4. A mark raises the frontier of every side that it covers. For each side that selects it, a record is late,
+   or else a duplicate, or else accepted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from broker.partitioner import partition_of
+from broker.wire.records import Mark, Record, Rejected, Unreadable, decode_data, reject
+from joiner.check.model.expected import ACCEPTED, LATE, Judge
+from joiner.check.model.oracle import ALL_KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from joiner.check.found.evidence import Message
+    from joiner.runtime.settings import JoinerSettings, JoinSettings
+
+SIDES: Final = ("left", "right")
+
+
+@dataclass
+class SideJudgement:
+    """One side of one join in one unit. The sets hold offsets."""
+
+    join: JoinSettings
+    side: str
+    topic: str
+    quantity: str | None
+    judge: Judge
+    accepted: set[int] = field(default_factory=set)
+    late: set[int] = field(default_factory=set)
+    duplicates: set[int] = field(default_factory=set)
+
+    def selects(self, quantity: str) -> bool:
+        """Whether the side takes records of ``quantity``."""
+        return self.quantity is None or self.quantity == quantity
+
+
+class UnitJudgement:
+    """All sides of all joins of one unit, as their input topics are read."""
+
+    def __init__(self, settings: JoinerSettings, unit: int) -> None:
+        self.unit = unit
+        self.sides = [
+            SideJudgement(
+                join,
+                side,
+                str(stream["topic"]),
+                stream["quantity"],
+                Judge(join.lateness[SIDES.index(side)], join.progress),
+            )
+            for join in settings.join
+            for side, stream in (("left", settings.stream(join.left)), ("right", settings.stream(join.right)))
+        ]
+        self.records: dict[str, dict[int, Record]] = {topic: {} for topic in settings.input_topics}
+        """By topic and offset: every record that some side accepted or found late or a duplicate."""
+        self.rejected: dict[str, Rejected] = {}
+        """By id: the dead letters that must have been written for records."""
+        self.rejected_places: set[tuple[str, int]] = set()
+        self.not_selected = 0
+        self.marks = 0
+        self.read_count = 0
+        self._settings = settings
+        self._unit_ns = settings.events.time_unit
+        self._ahead_max_ns = settings.application.ahead_max
+        self._keys: dict[str, int] = {}
+        self._partitions: dict[str, int] = {}
+
+    def read(self, topic: str, messages: Iterable[Message]) -> None:
+        """Judge the next messages of the unit's partition of ``topic``."""
+        sides = [side for side in self.sides if side.topic == topic]
+        by_quantity: dict[str, list[SideJudgement]] = {}
+        for message in messages:
+            self.read_count += 1
+            try:
+                entry, ts = decode_data(message.value, self._unit_ns)
+            except Unreadable as reason:
+                self._reject(message, str(reason))
+                continue
+            if isinstance(entry, Mark):
+                self._read_mark(message, entry, ts, sides)
+                continue
+            selecting = by_quantity.get(entry.quantity)
+            if selecting is None:
+                selecting = [side for side in sides if side.selects(entry.quantity)]
+                by_quantity[entry.quantity] = selecting
+            if not selecting:
+                self.not_selected += 1
+            elif fault := self._fault(message, entry.thing, ts):
+                self._reject(message, fault)
+            else:
+                self._judge(message, entry, ts, selecting)
+
+    def _read_mark(self, message: Message, mark: Mark, ts: int, sides: list[SideJudgement]) -> None:
+        covered = [side for side in sides if mark.quantity is None or mark.quantity == side.quantity]
+        if not covered:
+            self.not_selected += 1
+        elif fault := self._fault(message, mark.thing, ts):
+            self._reject(message, fault)
+        else:
+            self.marks += 1
+            key = ALL_KEYS if mark.thing is None else self._key(mark.thing)
+            for side in covered:
+                side.judge.mark(key, ts)
+
+    def _judge(self, message: Message, record: Record, ts: int, selecting: list[SideJudgement]) -> None:
+        offset, key = message.offset, self._key(record.thing)
+        self.records[message.topic][offset] = record
+        for side in selecting:
+            # A side of several quantities may get several records of one event.
+            identity = record.id if side.quantity is not None else f"{record.quantity}\0{record.id}"
+            verdict = side.judge.judge(key, ts, offset, identity)
+            if verdict == ACCEPTED:
+                side.accepted.add(offset)
+            elif verdict == LATE:
+                side.late.add(offset)
+            else:
+                side.duplicates.add(offset)
+
+    def _key(self, thing: str) -> int:
+        return self._keys.setdefault(thing, len(self._keys))
+
+    def _fault(self, message: Message, thing: str | None, ts: int) -> str:
+        if ts > message.time_ms * 1_000_000 + self._ahead_max_ns:
+            return "event time beyond ahead_max"
+        if thing is None:
+            return ""
+        partition = self._partitions.get(thing)
+        if partition is None:
+            partition = partition_of(thing.encode(), self._settings.topics.partitions)
+            self._partitions[thing] = partition
+        return "" if partition == self.unit else f"{thing!r} belongs into partition {partition}"
+
+    def _reject(self, message: Message, reason: str) -> None:
+        letter = reject(
+            message.value,
+            reason,
+            source=self._settings.application.name,
+            topic=message.topic,
+            partition=message.partition,
+            offset=message.offset,
+        )
+        self.rejected[letter.id] = letter
+        self.rejected_places.add((message.topic, message.offset))

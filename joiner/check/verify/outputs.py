@@ -1,0 +1,230 @@
+"""The check of a pipeline: what the inputs up to the committed vector C demand, against what the outputs
+hold.
+
+    1. C of every unit, from its newest committed progress record
+    2. the late and unmatched records and the dead letters, sorted by id; where asked for, the points of the database
+    3. for each unit: the results of its partition; C once more (C'); its input logs from the start to C and
+       on to C', judged record by record; the pairs that are certain at C (must be there) and at C' (may be
+       there)
+    4. what is left over is unexpected
+
+A joiner at rest has C' = C, which makes the check as sharp as it can be. The set of what has been emitted
+depends on the vector alone; that is why a check from outside, of a run with any restarts, can be exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from joiner.check.found.evidence import EvidenceError
+from joiner.check.found.findings import Findings
+from joiner.check.verify import comparison
+from joiner.check.verify.judgement import UnitJudgement
+from joiner.check.verify.pairs import certain_now, expect_pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from joiner.check.found.evidence import Evidence
+    from joiner.check.verify.judgement import SideJudgement
+    from joiner.check.verify.pairs import Certain, ExpectedPairs
+    from joiner.runtime.model import Progress
+    from joiner.runtime.settings import JoinerSettings
+
+
+class WrongApplicationError(Exception):
+    """The settings are not those that the application ran with; ``str`` names what differs."""
+
+
+class Span(NamedTuple):
+    """Offsets by input topic: where the unit began, C (``due``) and C' (``stop``)."""
+
+    start: dict[str, int]
+    due: dict[str, int]
+    stop: dict[str, int]
+
+
+@dataclass(frozen=True)
+class UnitResult:
+    """A unit when it has been compared: for further checks, which look at it once and let it go."""
+
+    span: Span
+    judgement: UnitJudgement
+    pairs: dict[str, ExpectedPairs]
+
+
+class FurtherCheck(Protocol):
+    """A check beside the topics: of the replayed file, of the database."""
+
+    def look_at(self, result: UnitResult) -> None:
+        """Take what is needed of a unit."""
+        ...
+
+    def conclude(self, outputs: comparison.Outputs, findings: Findings) -> None:
+        """Add what was found, when all units have been seen."""
+        ...
+
+
+def verify(
+    settings: JoinerSettings,
+    evidence: Evidence,
+    *,
+    further: Sequence[FurtherCheck] = (),
+    examples_max: int = 5,
+) -> Findings:
+    """Check an application. Raises `EvidenceError` and `WrongApplicationError` where that cannot be done."""
+    findings = Findings(examples_max)
+    begun = _begun_units(settings, evidence, findings)
+    outputs = comparison.read_outputs(evidence, settings, findings)
+    for unit in range(settings.topics.partitions):
+        result = _verify_unit(settings, evidence, unit, begun.get(unit), outputs, findings)
+        for check in further:
+            check.look_at(result)
+    comparison.compare_rest(outputs, findings)
+    for check in further:
+        check.conclude(outputs, findings)
+    return findings
+
+
+def _begun_units(settings: JoinerSettings, evidence: Evidence, findings: Findings) -> dict[int, Progress]:
+    begun = {}
+    for unit in range(settings.topics.partitions):
+        progress = evidence.progress(unit)
+        if progress is None:
+            findings.notes.append(f"unit {unit} has no progress record: the application has not begun it")
+        else:
+            _check_same_application(settings, progress)
+            begun[unit] = progress
+    if not begun:
+        message = (
+            f"the application {settings.application.name!r} has committed nothing to {settings.state_topic}: "
+            "start the joiner, or name the application in the settings that has run"
+        )
+        raise EvidenceError(message)
+    return begun
+
+
+def _check_same_application(settings: JoinerSettings, progress: Progress) -> None:
+    if progress.fingerprint == settings.fingerprint():
+        return
+    differing = sorted(_differences(progress.semantics, settings.semantics(), ""))
+    what = "; ".join(differing[:10]) or "the fingerprint alone"
+    message = (
+        f"unit {progress.unit} of {progress.application!r} ran with other settings: {what}. "
+        "Give the settings file it ran with (--config)"
+    )
+    raise WrongApplicationError(message)
+
+
+def _differences(ran: Any, given: Any, path: str) -> list[str]:
+    if isinstance(ran, dict) and isinstance(given, dict):
+        names = sorted(ran.keys() | given.keys())
+        return [
+            text
+            for name in names
+            for text in _differences(ran.get(name), given.get(name), f"{path}.{name}".lstrip("."))
+        ]
+    return [] if ran == given else [f"{path} was {ran!r} and is {given!r} here"]
+
+
+def _verify_unit(
+    settings: JoinerSettings,
+    evidence: Evidence,
+    unit: int,
+    progress: Progress | None,
+    outputs: comparison.Outputs,
+    findings: Findings,
+) -> UnitResult:
+    results = list(evidence.out(unit))
+    span = _span(settings, progress, evidence.progress_after(unit))
+    judgement = UnitJudgement(settings, unit)
+    pairs = _judge_unit(evidence, span, judgement)
+    comparison.compare_results(pairs, results, judgement, settings.events.time_unit, findings)
+    for side in judgement.sides:
+        comparison.compare_late(judgement, side, outputs, span.due, findings)
+        comparison.compare_unmatched(judgement, side, pairs[side.join.name], outputs, findings)
+    comparison.compare_rejected(judgement, outputs, span.due, findings)
+    for want in pairs.values():
+        comparison.compare_failed(want, unit, outputs, findings)
+    result = UnitResult(span, judgement, pairs)
+    _report_unit(evidence, result, findings)
+    return result
+
+
+def _span(settings: JoinerSettings, progress: Progress | None, later: Progress | None) -> Span:
+    """Where the unit began, C, C'. A unit that has not begun has consumed nothing; its outputs are
+    unexpected.
+    """
+    newest = later or progress
+    if newest is None:
+        nothing = dict.fromkeys(settings.input_topics, 0)
+        return Span(nothing, nothing, nothing)
+    _check_same_application(settings, newest)
+    due = newest.start if progress is None else progress.offsets
+    span = Span(newest.start, due, newest.offsets)
+    for topic in settings.input_topics:
+        if not all(topic in offsets for offsets in (span.start, span.due, span.stop)):
+            message = f"the progress record of unit {newest.unit} has no offset of the input topic {topic}"
+            raise EvidenceError(message)
+        if span.stop[topic] < span.due[topic]:
+            message = (
+                f"unit {newest.unit} went back from offset {span.due[topic]} to {span.stop[topic]} of "
+                f"{topic} while it was checked: the application was reset; check again"
+            )
+            raise EvidenceError(message)
+    return span
+
+
+def _judge_unit(evidence: Evidence, span: Span, judgement: UnitJudgement) -> dict[str, ExpectedPairs]:
+    """The pairs by join: those that may be there, marked with those that must."""
+    topics = {side.topic: None for side in judgement.sides}
+    for topic in topics:
+        judgement.read(topic, evidence.inputs(judgement.unit, topic, span.start[topic], span.due[topic]))
+    joins = [(left, right) for left, right in zip(judgement.sides[::2], judgement.sides[1::2], strict=True)]
+    at_rest = span.stop == span.due
+    due: list[Certain | None] = [None if at_rest else certain_now(left, right) for left, right in joins]
+    for topic in topics:
+        if span.stop[topic] > span.due[topic]:
+            judgement.read(topic, evidence.inputs(judgement.unit, topic, span.due[topic], span.stop[topic]))
+    return {sides[0].join.name: expect_pairs(judgement, sides, at_c) for sides, at_c in zip(joins, due, strict=True)}
+
+
+def _report_unit(evidence: Evidence, result: UnitResult, findings: Findings) -> None:
+    judgement, span = result.judgement, result.span
+    unread = sum(evidence.unread(judgement.unit, topic, span.stop[topic]) for topic in span.stop)
+    findings.units.append(
+        {
+            "unit": judgement.unit,
+            "start": span.start,
+            "offsets": span.due,
+            "offsets_after": span.stop,
+            "unread": unread,
+        }
+    )
+    findings.count("input records", judgement.read_count)
+    findings.count("marks", judgement.marks)
+    findings.count("rejected records", len(judgement.rejected))
+    findings.count("not selected", judgement.not_selected)
+    findings.count("not consumed yet (log offsets)", unread)
+    for side in judgement.sides:
+        row = next((r for r in findings.sides if (r["join"], r["side"]) == (side.join.name, side.side)), None)
+        if row is None:
+            row = {"join": side.join.name, "side": side.side}
+            findings.sides.append(row)
+        joined = len(joined_offsets(result, side))
+        numbers = {
+            "accepted": len(side.accepted),
+            "joined": joined,
+            "unmatched": len(unmatched := result.pairs[side.join.name].unmatched[side.side]),
+            "waiting": len(side.accepted) - joined - len(unmatched),
+            "late": len(side.late),
+            "duplicate": len(side.duplicates),
+        }
+        row.update({name: row.get(name, 0) + number for name, number in numbers.items()})
+
+
+def joined_offsets(result: UnitResult, side: SideJudgement) -> set[int]:
+    """The offsets of the side's records that are in at least one pair."""
+    pairs = result.pairs[side.join.name].pairs
+    return set((pairs.left_seq if side.side == "left" else pairs.right_seq).tolist())

@@ -1,0 +1,237 @@
+"""What must have been written for the pairs and unmatched records of one join in one unit, and comparing results.
+
+A pair whose joining function raises or gives no finite number must be a dead letter instead. Built-in
+functions must agree to the last bit, others to a relative 1e-12.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from broker.times import mean_text
+from joiner.check.model import expected
+from joiner.check.verify.judgement import SIDES
+from joiner.functions import BUILT_IN, NUMBER_KINDS, Columns, load_function
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from broker.wire.records import Record
+    from joiner.check.found.evidence import Message
+    from joiner.check.verify.judgement import SideJudgement, UnitJudgement
+    from joiner.runtime.settings import JoinSettings
+
+_RELATIVE_ERROR: Final = 1e-12
+
+
+class FoundRecord(msgspec.Struct, frozen=True):
+    """A record or a side of a pair as it stands in an output: the time keeps its exact text."""
+
+    quantity: str
+    phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
+    result: float
+    id: str
+    thing: str | None = None
+
+
+class FoundJoined(msgspec.Struct, frozen=True):
+    """A result as it stands in the out topic."""
+
+    thing: str
+    quantity: str
+    phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
+    result: float | dict[str, float]
+    id: str
+    left: FoundRecord
+    right: FoundRecord
+    tie: str = ""
+
+
+class Certain(NamedTuple):
+    """What is certain of a join in a unit: its pairs, and the offsets of unmatched records on the left and right."""
+
+    pairs: expected.Pairs
+    unmatched: tuple[set[int], set[int]]
+
+
+@dataclass
+class ExpectedPairs:
+    """n pairs of a join in a unit: all that may be there (E(C')), and which of them must be (E(C)).
+
+    ``values``: shape (n,) or (n, 2); ``failed`` marks those whose joining function failed. ``unmatched`` by side, and
+    which of these must be there.
+    """
+
+    join: JoinSettings
+    pairs: expected.Pairs
+    due: NDArray[np.bool_]
+    left: list[Record]
+    right: list[Record]
+    values: NDArray[np.float64]
+    failed: NDArray[np.bool_]
+    unmatched: dict[str, set[int]]
+    unmatched_due: dict[str, set[int]]
+
+
+def expect_pairs(
+    judgement: UnitJudgement, sides: tuple[SideJudgement, SideJudgement], due: Certain | None
+) -> ExpectedPairs:
+    """What is certain of a join as judged so far; ``due`` is that at C where the judgement has gone on to C'."""
+    left, right = sides
+    pairs, unmatched = now = certain_now(left, right)
+    lefts, rights = (
+        [judgement.records[side.topic][offset] for offset in seqs.tolist()]
+        for side, seqs in ((left, pairs.left_seq), (right, pairs.right_seq))
+    )
+    values = _apply(left.join.function, _columns(lefts, pairs.left_ts), _columns(rights, pairs.right_ts))
+    finite = np.isfinite(values)
+    failed: NDArray[np.bool_] = np.logical_not(finite if values.ndim == 1 else finite.all(axis=1))
+    return ExpectedPairs(
+        left.join,
+        pairs,
+        _is_due(pairs, (due or now).pairs),
+        lefts,
+        rights,
+        values,
+        failed,
+        dict(zip(SIDES, unmatched, strict=True)),
+        dict(zip(SIDES, (due or now).unmatched, strict=True)),
+    )
+
+
+def certain_now(left: SideJudgement, right: SideJudgement) -> Certain:
+    """What is certain of a join by what has been judged."""
+    join, streams = left.join, (left.judge.stream(), right.judge.stream())
+    pairs = expected.certain_pairs(*streams, join.tolerance, direction=join.direction, driver=join.driver)
+    if join.emit_unmatched == "none":
+        return Certain(pairs, (set(), set()))
+    alone = expected.unmatched(*streams, join.tolerance, direction=join.direction, driver=join.driver)
+    lefts, rights = (found if join.tells_unmatched(side) else set() for side, found in zip(SIDES, alone, strict=True))
+    return Certain(pairs, (lefts, rights))
+
+
+def _is_due(pairs: expected.Pairs, due: expected.Pairs) -> NDArray[np.bool_]:
+    if due is pairs:
+        return np.ones(len(pairs.left_seq), dtype=np.bool_)
+    first = set(zip(due.left_seq.tolist(), due.right_seq.tolist(), strict=True))
+    both = zip(pairs.left_seq.tolist(), pairs.right_seq.tolist(), strict=True)
+    return np.array([pair in first for pair in both], dtype=np.bool_)
+
+
+def _columns(records: list[Record], time_ns: NDArray[np.int64]) -> Columns:
+    result = np.array([record.result for record in records], dtype=np.float64)
+    return Columns(result, time_ns, [record.thing for record in records], [record.id for record in records])
+
+
+def _apply(name: str, left: Columns, right: Columns) -> NDArray[np.float64]:
+    """The function on all pairs, or where that fails on each alone; what fails alone becomes NaN."""
+    function, count = load_function(name), len(left.result)
+    if not count:
+        return np.empty(0)
+    try:
+        with np.errstate(all="ignore"):
+            values = np.asarray(function(_copied(left), _copied(right)))
+            if values.dtype.kind in NUMBER_KINDS and values.shape in {(count,), (count, 2)}:
+                return values.astype(np.float64)
+    except (Exception, SystemExit):  # noqa: BLE001 - a function of the user's own may raise anything
+        if count == 1:
+            return np.full(1, np.nan)
+    if count == 1:
+        return np.full(1, np.nan)
+    single = [_apply(name, _one(left, at), _one(right, at)) for at in range(count)]
+    width = max(values.ndim for values in single)
+    return np.concatenate([v if v.ndim == width else np.full((1, 2), np.nan) for v in single])
+
+
+def _copied(columns: Columns) -> Columns:
+    """Columns that a function may alter."""
+    return Columns(columns.result.copy(), columns.time_ns.copy(), list(columns.thing), list(columns.id))
+
+
+def _one(columns: Columns, at: int) -> Columns:
+    here = slice(at, at + 1)
+    return Columns(columns.result[here], columns.time_ns[here], columns.thing[here], columns.id[here])
+
+
+def altered_fields(want: ExpectedPairs, at: int, found: FoundJoined, message: Message, unit: str) -> list[str]:
+    """What is wrong with the result ``found`` of pair ``at``: ``field: found …, expected …``. Empty:
+    nothing.
+    """
+    pairs, left, right = want.pairs, want.left[at], want.right[at]
+    mean = mean_text(int(pairs.left_ts[at]), int(pairs.right_ts[at]), unit)
+    tie = f"{pairs.left_ordinal[at]}-{pairs.right_ordinal[at]}"
+    tie = "" if tie == "0-0" else tie
+    wrong = []
+    if found.thing != left.thing:
+        wrong.append(f"thing: {found.thing!r}, expected {left.thing!r}")
+    if message.key != left.thing.encode():
+        wrong.append(f"Kafka key: {message.key!r}, expected {left.thing!r}")
+    if found.quantity != want.join.output:
+        wrong.append(f"quantity: {found.quantity!r}, expected {want.join.output!r}")
+    if not is_same_time(bytes(found.phenomenonTime), msgspec.Raw(mean.encode())):
+        wrong.append(f"phenomenonTime: {bytes(found.phenomenonTime).decode()}, expected {mean}")
+    if found.tie != tie:
+        wrong.append(f"tie: {found.tie!r}, expected {tie!r}")
+    if not _is_same_result(found.result, want.values[at], exact=want.join.function in BUILT_IN):
+        wrong.append(f"result: {found.result}, expected {shown_value(want.values[at])}")
+    wrong += altered_record(found.left, left, "left.")
+    wrong += altered_record(found.right, right, "right.")
+    return wrong
+
+
+def altered_record(found: FoundRecord, record: Record, prefix: str) -> list[str]:
+    """What is wrong with a copy of an input record."""
+    is_equal = (found.quantity, found.result, found.id) == (record.quantity, record.result, record.id)
+    if is_equal and is_same_time(bytes(found.phenomenonTime), record.phenomenonTime):
+        return []
+    wrong = [
+        f"{prefix}{name}: {getattr(found, name)!r}, expected {getattr(record, name)!r}"
+        for name in ("quantity", "result", "id")
+        if getattr(found, name) != getattr(record, name)
+    ]
+    if not is_same_time(bytes(found.phenomenonTime), record.phenomenonTime):
+        shown, want = (
+            bytes(found.phenomenonTime).decode(),
+            msgspec.json.encode(record.phenomenonTime).decode(),
+        )
+        wrong.append(f"{prefix}phenomenonTime: {shown}, expected {want}")
+    return wrong
+
+
+def is_same_time(found: bytes, given: int | str | msgspec.Raw) -> bool:
+    """Whether a time in an output is the one given: the same bytes, or the same text or number written
+    otherwise.
+    """
+    want = msgspec.json.encode(given)
+    return found == want or _exact(found) == _exact(want)
+
+
+def _exact(raw: bytes) -> str | Decimal | None:
+    if raw.startswith(b'"'):
+        return msgspec.json.decode(raw, type=str)
+    try:
+        return Decimal(raw.decode())
+    except ArithmeticError:
+        return None
+
+
+def _is_same_result(found: float | dict[str, float], want: Any, *, exact: bool) -> bool:
+    value = shown_value(want)
+    if isinstance(found, dict) or isinstance(value, dict):
+        if not isinstance(found, dict) or not isinstance(value, dict) or found.keys() != value.keys():
+            return False
+        return all(_is_same_result(found[name], value[name], exact=exact) for name in value)
+    return found == value if exact else math.isclose(found, value, rel_tol=_RELATIVE_ERROR)
+
+
+def shown_value(value: Any) -> float | dict[str, float]:
+    """A value of a joining function as it stands in a result."""
+    if np.ndim(value) == 0:
+        return float(value)
+    return {"left": float(value[0]), "right": float(value[1])}

@@ -1,0 +1,213 @@
+"""The command line of the joiner."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import sys
+import uuid
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from broker.kafka.topics import TopicError
+from broker.logs import set_up_logs
+from broker.settings import SettingsError, load_settings
+from broker.times import parse_duration
+from joiner.cli.function_probe import probe_functions
+from joiner.cli.move import move
+from joiner.cli.reset import reset
+from joiner.cli.status import show_status
+from joiner.functions import load_functions
+from joiner.runtime.kafka.clients import make_admin
+from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
+from joiner.runtime.model import UnitStopped
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.ownership.membership import InstanceTaken
+from joiner.runtime.runners.process import JoinerProcess
+from joiner.runtime.settings import PLACEMENT_PATTERN, SPARK, JoinerSettings
+from joiner.runtime.shutdown import end_on_signals, leave
+
+_REACH_S: Final = 10.0
+
+_RUNNERS: Final = frozenset({"run", "spark"})
+"""Commands that join."""
+
+_log = logging.getLogger(__name__)
+
+_EXAMPLES = """\
+examples:
+  joiner run                              join as lsb.toml says, until Ctrl-C
+  joiner run --instance joiner-2          a second process, which shares the units with the first
+  joiner spark                            the same in Spark
+  joiner run --standby --placement green  wait until units are moved here
+  joiner move --to green                  move all units there while data flows (--units 0,3 for some)
+  joiner status                           units, owners and whether they run, lag, totals, records held
+  joiner status --watch 5s                the same every 5 seconds; --json for programs
+  joiner reset --yes                      forget all progress: the next start begins anew
+
+An environment variable goes before the file:  LSB_KAFKA__BOOTSTRAP_SERVERS=kafka:9092 joiner run
+Exit status: 0 fine, 1 a unit could not go on or Kafka does not answer, 2 wrong usage or settings.
+"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and leave with its exit status."""
+    options = _parser().parse_args(arguments)
+    set_up_logs(options.log_level)
+    try:
+        settings = _load(options)
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    try:
+        status = _dispatch(options, settings)
+    except SettingsError as error:  # a secret's file is read when a client is made
+        print(error, file=sys.stderr)
+        status = 2
+    except (KafkaAway, TopicError, InstanceTaken, UnitStopped) as error:
+        print(f"joiner: {error}", file=sys.stderr)
+        status = 1
+    except KafkaException as error:
+        status = _show_kafka_error(error, settings)
+    except KeyboardInterrupt:  # `run` has its own way of ending
+        print("joiner: stopped", file=sys.stderr)
+        status = 1
+    leave(status)
+
+
+def _show_kafka_error(error: KafkaException, settings: JoinerSettings) -> int:
+    """Print what Kafka's library says; returns the exit status."""
+    reason = error.args[0].str().strip()
+    if error.args[0].code() == KafkaError._INVALID_ARG:  # noqa: SLF001 - the public name of the constant
+        print(f"joiner: the Kafka client refuses its settings: {reason}; correct kafka.client", file=sys.stderr)
+        return 2
+    print(f"joiner: Kafka at {settings.kafka.bootstrap_servers}: {reason}", file=sys.stderr)
+    return 1
+
+
+def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
+    if options.command not in _RUNNERS:
+        reach_kafka(make_admin(settings.kafka), settings.kafka.bootstrap_servers, _REACH_S)
+    if options.command == "status":
+        return show_status(settings, as_json=options.json, every_s=options.watch)
+    if options.command == "reset":
+        return reset(settings, confirmed=options.yes)
+    if options.command == "move":
+        return move(settings, options.to, options.units, options.timeout)
+    if options.command == "spark":
+        return _run_in_spark(options, settings)
+    application = settings.application
+    claimant = Claimant(uuid.uuid4().hex, application.instance, application.placement, take=options.take)
+    process = JoinerProcess(settings, claimant, standby=options.standby)
+    end_on_signals(process.stop)
+    return process.run()
+
+
+def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings) -> int:
+    try:
+        # Here: nobody else needs what it imports, nor has to have it installed.
+        from joiner.runtime.runners.spark import stage  # noqa: PLC0415 - see above
+    except ModuleNotFoundError as error:
+        print(f"joiner: {error}: the stage in Spark needs what requirements/spark.in lists", file=sys.stderr)
+        return 2
+    claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, take=options.take)
+    running = stage.SparkStage(settings, claimant, standby=options.standby)
+    end_on_signals(running.stop)
+    try:
+        return running.run()
+    except stage.StageFailed as error:
+        print(f"joiner: {error}", file=sys.stderr)
+        return 1
+
+
+def _load(options: argparse.Namespace) -> JoinerSettings:
+    for name in ("instance", "placement"):
+        if getattr(options, name, None):
+            os.environ[f"LSB_APPLICATION__{name.upper()}"] = getattr(options, name)
+    settings = load_settings(JoinerSettings, options.config)
+    names = {join.name: join.function for join in settings.join}
+    functions = load_functions(names)
+    if options.command in _RUNNERS:
+        for warning in probe_functions(names, functions):
+            _log.warning("%s", warning)
+    return settings
+
+
+def _placement(text: str) -> str:
+    if not re.fullmatch(PLACEMENT_PATTERN, text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no placement: 1-32 lower-case letters, digits and '-'")
+    return text
+
+
+def _units(text: str) -> list[int]:
+    numbers = text.split(",")
+    if not all(number.isdecimal() for number in numbers):
+        raise argparse.ArgumentTypeError(f"{text!r} are no units: give their numbers, 0,3 for two of them")
+    return [int(number) for number in numbers]
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text) / 1e9
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--config", type=Path, help="settings file (default: lsb.toml)")
+    shared.add_argument(
+        "--log-level", default="info", choices=["debug", "info", "warning", "error"], help="default: info"
+    )
+    parser = argparse.ArgumentParser(
+        prog="joiner",
+        description="Joins each record with its neighbours in the other stream, Kafka to Kafka, exactly once.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add_command(name: str, what: str) -> argparse.ArgumentParser:
+        raw = argparse.RawDescriptionHelpFormatter
+        return commands.add_parser(
+            name, parents=[shared], help=what, description=what, epilog=_EXAMPLES, formatter_class=raw
+        )
+
+    run = add_command("run", "join until stopped")
+    run.add_argument("--placement", help="name of the place it runs at, for moves (default: process)")
+    spark = add_command("spark", "join in Spark until stopped")
+    for runner in (run, spark):
+        runner.add_argument("--instance", help="name of this process, its own for each (default: the host's name)")
+        runner.add_argument(
+            "--standby",
+            action="store_true",
+            help="wait where units belong to another placement, until they are moved here",
+        )
+        runner.add_argument(
+            "--take", action="store_true", help="take units of another placement, which has stopped, by force"
+        )
+    go = add_command("move", "move units to another placement while data flows")
+    go.add_argument(
+        "--to", required=True, type=_placement, help="placement of the runner that is to have them, which runs already"
+    )
+    go.add_argument("--units", type=_units, help="some units, 0,3 for two of them (default: all)")
+    go.add_argument("--timeout", type=_seconds, default="30s", help="for the target to be ready (default: 30s)")
+    status = add_command(
+        "status", "show units, owners and whether they run, offsets, lag, totals and records held by join"
+    )
+    status.add_argument("--json", action="store_true", help="all of it as one JSON object")
+    status.add_argument(
+        "--watch",
+        nargs="?",
+        const="2s",
+        type=_seconds,
+        metavar="EVERY",
+        help="again and again (default: 2s), until Ctrl-C",
+    )
+    again = add_command("reset", "forget all progress of the application")
+    again.add_argument("--yes", action="store_true", help="do it; without it, only what would happen is shown")
+    return parser

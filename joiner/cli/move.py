@@ -1,0 +1,203 @@
+"""``joiner move``: give the order, tell what happens, and judge by the progress records what came of it.
+
+Nothing is lost where this program dies: its order lapses, and what was on its way arrives or is taken back without it.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from broker.kafka.topics import ensure_topics, topic_facts
+from joiner.runtime.control import Cancelled, Record
+from joiner.runtime.kafka.checkpoint_log import read_progress
+from joiner.runtime.kafka.clients import make_admin
+from joiner.runtime.kafka.control_log import ControlLog
+from joiner.runtime.kafka.topics import application_topics
+from joiner.runtime.migration.protocol import TAKE_BACK_S, TAKEN_BACK
+from joiner.runtime.migration.request import Order, Step
+from joiner.runtime.model import RESET_RUN, Progress
+from joiner.runtime.settings import JoinerSettings
+
+_WAIT_S: Final = 0.1
+_LOOK_S: Final = 1.0
+"""From one look at the progress records to the next, for units that are on their way."""
+
+_SETTLE_S: Final = TAKE_BACK_S + 15.0
+"""For units on their way: the source takes back what nobody claims, and that takes a claim and a replay."""
+
+_ANSWER_S: Final = 5.0
+"""For a word of whoever has the unit."""
+
+
+def move(settings: JoinerSettings, to: str, wanted: list[int] | None, timeout_s: float) -> int:
+    """Move units (None: all) to a placement; returns the exit status: 1 where one did not come there."""
+    name = settings.application.name
+    admin = make_admin(settings.kafka)
+    if settings.state_topic not in topic_facts(admin, [settings.state_topic]):
+        print(f"application {name!r} has never run: start a joiner, there is nothing to move")
+        return 1
+    every = range(settings.topics.partitions)
+    wrong = sorted(set(wanted or []) - set(every))
+    if wrong:
+        print(f"there is no unit {', '.join(map(str, wrong))}: the units of {name!r} are 0 to {every[-1]}")
+        return 2
+    units = sorted(set(wanted)) if wanted is not None else list(every)
+    found = {unit: _progress(settings, unit) for unit in units}
+    to_move = [unit for unit, progress in found.items() if _is_to_move(unit, progress, to)]
+    impossible = any(progress is None or progress.run == RESET_RUN for progress in found.values())
+    if not to_move:
+        print("nothing to do" if not impossible else f"start a joiner with --placement {to} for what is nobody's")
+        return 1 if impossible else 0
+    began_s = time.monotonic()
+    order = carry_out(settings, to, to_move, timeout_s, lambda text: _tell(began_s, text))
+    status = _verdict(order, time.monotonic() - began_s)
+    return 1 if impossible else status
+
+
+def carry_out(
+    settings: JoinerSettings, to: str, units: list[int], timeout_s: float, tell: Callable[[str], None]
+) -> Order:
+    """Give the order and wait until it is known what came of it; ``tell`` is given each step.
+
+    The units are others' than of the placement ``to``. Raises KafkaException, `broker.kafka.topics.TopicError`.
+    """
+    ensure_topics(make_admin(settings.kafka), application_topics(settings))
+    return _Move(settings, to, units, timeout_s, tell).run()
+
+
+def _progress(settings: JoinerSettings, unit: int) -> Progress | None:
+    return read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
+
+
+def _is_to_move(unit: int, progress: Progress | None, to: str) -> bool:
+    if progress is None:
+        print(f"unit {unit}: was never begun, so nobody has it: start a joiner with --placement {to}, which takes it")
+        return False
+    if progress.run == RESET_RUN:
+        print(f"unit {unit}: is nobody's since a reset: start a joiner with --placement {to}, which takes it")
+        return False
+    if progress.placement == to:
+        print(f"unit {unit}: is {progress.owner} already, nothing to do")
+        return False
+    return True
+
+
+class _Move:
+    """One order, from its first request to the verdict."""
+
+    def __init__(
+        self, settings: JoinerSettings, to: str, units: list[int], timeout_s: float, tell: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
+        self._tell = tell
+        self._control = ControlLog(settings)
+        self._control.begin_now()
+        self._order = Order(uuid.uuid4().hex[:12], to, units, time.monotonic() + timeout_s)
+        self._look_s = 0.0
+        # Since when it is looked what came of a unit.
+        self._since_s: dict[int, float] = {}
+
+    def run(self) -> Order:
+        order = self._order
+        units = ", ".join(map(str, order.units))
+        self._tell(f"moving unit{'s' * (len(order.units) > 1)} {units} to {order.to} (move {order.move})")
+        while not order.is_over:
+            try:
+                self._turn()
+            except KeyboardInterrupt:
+                self._tell("stopped: what is not released stays where it is")
+                self._write(order.cancel("stopped before it was released"))
+        self._control.close()
+        return order
+
+    def _turn(self) -> None:
+        now_s = time.monotonic()
+        self._write(self._order.due(now_s))
+        for record, at_ms in self._control.read(_WAIT_S):
+            unit = self._order.hear(record, at_ms)
+            if unit is not None:
+                self._tell(f"unit {unit}: {self._told(unit)}")
+        if self._order.underway and now_s >= self._look_s:
+            self._look_s = now_s + _LOOK_S
+            self._look(now_s)
+
+    def _write(self, records: list[Record]) -> None:
+        for record in records:
+            self._control.write(record)
+            for unit in record.units if isinstance(record, Cancelled) else ():
+                self._tell(f"unit {unit}: {self._told(unit)}")
+
+    def _look(self, now_s: float) -> None:
+        """Judge by the log where no message came: whoever was to write it may have died."""
+        for unit in self._order.underway:
+            try:
+                progress = _progress(self._settings, unit)
+            except KafkaException:
+                continue
+            if progress is not None and self._judge(unit, progress, now_s):
+                self._tell(f"unit {unit}: {self._told(unit)}")
+
+    def _judge(self, unit: int, progress: Progress, now_s: float) -> bool:
+        """Whether the progress record, or the time that has passed, says what came of a unit."""
+        order, one = self._order, self._order.units[unit]
+        is_there = progress.placement == order.to
+        if one.step is Step.READY and not is_there:
+            return False  # to be released, or cancelled in time
+        waited_s = now_s - self._since_s.setdefault(unit, now_s)
+        if progress.on_the_way is not None:
+            if waited_s <= _SETTLE_S:
+                return False
+            why = f"it is {progress.owner}: a joiner with --placement {order.to} takes it as soon as it is started"
+            order.settle(unit, Step.KEPT, why)
+        elif is_there:
+            if waited_s <= _ANSWER_S:
+                return False  # it tells of itself with its first commit
+            order.settle(unit, Step.MOVED, f"claimed by {progress.instance}, which has not said that it goes on")
+        elif one.released_ms:
+            # The source says so itself, a moment after its claim.
+            is_back = progress.instance == one.source
+            order.settle(unit, Step.KEPT, TAKEN_BACK if is_back else f"taken back by {progress.instance}")
+        elif waited_s <= _ANSWER_S:
+            return False  # may be being released
+        else:
+            way_out = f"if it is gone, `joiner run --placement {order.to} --take` takes the unit"
+            order.settle(unit, Step.KEPT, f"{progress.owner} has not released it; {way_out}")
+        return True
+
+    def _told(self, unit: int) -> str:
+        one = self._order.units[unit]
+        match one.step:
+            case Step.READY:
+                return f"{self._order.to} ({one.target}) has built its state"
+            case Step.RELEASED:
+                return f"released by {one.source}" if one.source else "may have been released"
+            case Step.MOVED if one.why:
+                return one.why
+            case Step.MOVED:
+                pause = f", pause {one.pause_ms / 1000:.3f} s" if one.pause_ms is not None else ""
+                return f"goes on at {self._order.to}{f' ({one.target})' if one.target else ''}{pause}"
+            case Step.KEPT:
+                return f"not moved: {one.why}"
+            case _:
+                return "asked for"
+
+
+def _verdict(order: Order, took_s: float) -> int:
+    units = order.units.values()
+    moved = [one for one in units if one.step is Step.MOVED and not one.why]
+    pauses = [one.pause_ms for one in moved if one.pause_ms is not None]
+    longest = f", longest pause {max(pauses) / 1000:.3f} s" if pauses else ""
+    if len(moved) == len(units):
+        print(f"MOVED: all {len(units)} units are at {order.to}, after {took_s:.1f} s{longest}")
+        return 0
+    print(f"NOT MOVED, or not known to go on: {len(units) - len(moved)} of {len(units)} units, see above{longest}")
+    return 1
+
+
+def _tell(began_s: float, text: str) -> None:
+    print(f"{time.monotonic() - began_s:7.3f} s  {text}", flush=True)

@@ -1,0 +1,53 @@
+"""``joiner reset``: write each unit's progress as if it had never begun, so that its next start begins anew."""
+
+from __future__ import annotations
+
+import msgspec
+
+from broker.kafka.topics import ensure_topics, topic_facts
+from joiner.runtime.kafka.checkpoint_log import read_state
+from joiner.runtime.kafka.clients import make_admin
+from joiner.runtime.kafka.topics import application_topics
+from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions, unsubscribed_consumer
+from joiner.runtime.model import RESET_RUN
+from joiner.runtime.ownership.claim import first_progress, group_offsets
+from joiner.runtime.ownership.dangling import draw_line
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.settings import JoinerSettings
+
+
+def reset(settings: JoinerSettings, *, confirmed: bool) -> int:
+    """Forget the state of all units; a process that still runs is fenced. Returns the exit status."""
+    application = settings.application.name
+    admin = make_admin(settings.kafka)
+    units = range(settings.topics.partitions)
+    known = settings.state_topic in topic_facts(admin, [settings.state_topic])
+    if not known and not any(group_offsets(settings, unit) for unit in units):
+        print(f"application {application!r} has never run: nothing to forget")
+        return 0
+    if not confirmed:
+        print(
+            f"This forgets the progress of {application!r} in all {settings.topics.partitions} units. Its next start "
+            f"begins at application.start = {settings.application.start!r} and writes its results again: what "
+            f"{settings.topics.out} holds already stays there, under the same ids. "
+            "Stop its processes first, then repeat with --yes."
+        )
+        return 2
+    topics = ensure_topics(admin, application_topics(settings))
+    claimant = Claimant(RESET_RUN, settings.application.instance)
+    lender = unsubscribed_consumer(settings)
+    failed = False
+    for unit in units:
+        transactions = UnitTransactions(settings, unit, lender)
+        try:
+            transactions.init()
+            progress = first_progress(settings, unit, topics, claimant)
+            line = draw_line(settings, unit, transactions, progress)
+            state = read_state(settings.kafka, application, settings.state_topic, unit)
+            transactions.begin_anew(state, msgspec.structs.replace(progress, result_ends=line))
+        except (Fenced, Aborted) as error:
+            failed = True
+            print(f"unit {unit}: not begun anew ({str(error) or 'a running process took it back'}): stop it and repeat")
+        else:
+            print(f"unit {unit}: begins anew, {len(state.values)} records of its state forgotten")
+    return 1 if failed else 0

@@ -1,0 +1,289 @@
+"""``joiner status``: what the progress records say, beside the ends of the logs and the members of the groups.
+
+All of it is as of the last commit of each unit. How old that is stands beside it, with whether its owner runs as far as
+that can be known (see `presence`).
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from confluent_kafka import Consumer
+
+from broker.kafka.topics import topic_facts
+from joiner.runtime.kafka.checkpoint_log import AppendedProgress, read_appended
+from joiner.runtime.kafka.clients import log_range, make_admin, make_reader
+from joiner.runtime.model import JoinProgress, Progress
+from joiner.runtime.ownership.presence import Members, read_members, state_of
+from joiner.runtime.ownership.unit_reports import read_notices
+from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task.function_failures import FAILED
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+WIDTH: Final = 100
+"""Columns of a table at most, with names and figures as they mostly are."""
+
+_NAME_LENGTH_MAX: Final = 24
+_CLEAR: Final = "\x1b[H\x1b[2J"
+_COUNTED: Final = ("pairs", FAILED, "late", "duplicates", "unmatched")
+_LARGER_S: Final = ((172_800.0, 86_400, "d"), (7_200.0, 3_600, "h"), (120.0, 60, "min"), (0.0, 1, "s"))
+
+
+class JoinStatus(msgspec.Struct, frozen=True):
+    """A join in a unit: its totals (None: not counted by join yet), and what it holds. Frontiers are in ns."""
+
+    pairs: int | None
+    failed: int | None
+    late: int | None
+    duplicates: int | None
+    unmatched: int | None
+    held_left: int
+    held_right: int
+    frontier_left: tuple[int, int] | None
+    frontier_right: tuple[int, int] | None
+
+
+class UnitStatus(msgspec.Struct, frozen=True):
+    """A unit as of its last commit. ``pairs`` are results, without those whose joining function ``failed``."""
+
+    unit: int
+    owner: str
+    placement: str
+    instance: str
+    state: str
+    committed_s_ago: float
+    offsets: dict[str, int]
+    lag: int
+    records: int
+    pairs: int
+    failed: int
+    late: int
+    duplicates: int
+    unmatched: int
+    rejected: int
+    joins: dict[str, JoinStatus]
+
+
+class Status(msgspec.Struct, frozen=True):
+    """An application: ``units`` by number, None where one was never begun; ``processes`` by placement and instance.
+
+    ``not_served``: what the runners say of units that they cannot serve, a line for each.
+    """
+
+    application: str
+    at: str
+    semantics: str
+    processes: dict[str, dict[str, list[int]]]
+    units: list[UnitStatus | None]
+    not_served: list[str]
+
+
+def show_status(settings: JoinerSettings, *, as_json: bool = False, every_s: float | None = None) -> int:
+    """Print an application's units, once or every so many seconds until Ctrl-C; returns the exit status: 1 where it has
+    never run.
+    """
+    application = settings.application.name
+    admin = make_admin(settings.kafka)
+    if settings.state_topic not in topic_facts(admin, [settings.state_topic]):
+        print(f"application {application!r} has never run: there is no topic {settings.state_topic}")
+        return 1
+    with closing(make_reader(settings.kafka, application)) as consumer:
+        try:
+            while True:
+                _print(read_status(settings, admin, consumer), as_json=as_json, is_watched=every_s is not None)
+                if every_s is None:
+                    return 0
+                time.sleep(every_s)
+        except KeyboardInterrupt:
+            if every_s is None:
+                raise
+            return 0
+
+
+def read_status(settings: JoinerSettings, admin: AdminClient, consumer: Consumer) -> Status:
+    """Everything as it is now. Raises KafkaException and `UnitStopped`."""
+    units = range(settings.topics.partitions)
+    found = [read_appended(consumer, settings.state_topic, unit) for unit in units]
+    placements = {one.progress.placement for one in found if one is not None} | {settings.application.placement}
+    members = read_members(admin, settings, sorted(placements))
+    now_s = time.time()
+    return Status(
+        settings.application.name,
+        datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds"),
+        settings.fingerprint(),
+        {
+            placement: {name: sorted(mine) for name, mine in sorted(there.items())}
+            for placement, there in members.items()
+        },
+        [None if one is None else _unit(one, members, _lag(consumer, one.progress), now_s) for one in found],
+        _notices(settings, admin),
+    )
+
+
+def _print(status: Status, *, as_json: bool, is_watched: bool) -> None:
+    text = msgspec.json.encode(status).decode() if as_json else "\n".join(lines_of(status))
+    is_screen = is_watched and not as_json and sys.stdout.isatty()
+    print(f"{_CLEAR}{text}" if is_screen else text, flush=True)
+
+
+def _notices(settings: JoinerSettings, admin: AdminClient) -> list[str]:
+    is_there = settings.control_topic in topic_facts(admin, [settings.control_topic])
+    return read_notices(settings) if is_there else []
+
+
+def _lag(consumer: Consumer, progress: Progress) -> int:
+    ends = {topic: log_range(consumer, topic, progress.unit)[1] for topic in progress.offsets}
+    return sum(ends[topic] - at for topic, at in progress.offsets.items())
+
+
+def _unit(found: AppendedProgress, members: Members, lag: int, now_s: float) -> UnitStatus:
+    progress = found.progress
+    counts = progress.counts
+    return UnitStatus(
+        unit=progress.unit,
+        owner=progress.owner,
+        placement=progress.placement,
+        instance=progress.instance,
+        state=state_of(progress, members),
+        # The clock of Kafka may be ahead of ours.
+        committed_s_ago=round(max(0.0, now_s - found.appended_ms / 1e3), 3),
+        offsets=progress.offsets,
+        lag=lag,
+        records=counts.get("records", 0),
+        pairs=counts.get("pairs", 0) - counts.get(FAILED, 0),
+        failed=counts.get(FAILED, 0),
+        late=counts.get("late", 0),
+        duplicates=counts.get("duplicates", 0),
+        unmatched=counts.get("unmatched", 0),
+        rejected=counts.get("rejected", 0),
+        joins={
+            name: _join(name, join, counts, is_only=len(progress.joins) == 1) for name, join in progress.joins.items()
+        },
+    )
+
+
+def _join(name: str, join: JoinProgress, counts: Mapping[str, int], *, is_only: bool) -> JoinStatus:
+    """``is_only``: what was counted of the unit is all of this join."""
+    prefix = "" if is_only else f"{name}:"
+    pairs, late, duplicates, unmatched = (counts.get(f"{prefix}{what}") for what in _COUNTED if what != FAILED)
+    # Named only where there was one.
+    failed = None if pairs is None else counts.get(f"{prefix}{FAILED}", 0)
+    return JoinStatus(
+        pairs=None if pairs is None or failed is None else pairs - failed,
+        failed=failed,
+        late=late,
+        duplicates=duplicates,
+        unmatched=unmatched,
+        held_left=join.held_left,
+        held_right=join.held_right,
+        frontier_left=join.frontier_left,
+        frontier_right=join.frontier_right,
+    )
+
+
+# For people
+
+
+def lines_of(status: Status) -> list[str]:
+    """Three tables: the units, their joins, and how far these are in event time."""
+    units = [unit for unit in status.units if unit is not None]
+    found = [
+        f"application {status.application}, {len(status.units)} units, semantics {status.semantics[:12]}, {status.at}",
+        *(line for placement, there in status.processes.items() for line in _processes(placement, there)),
+        "",
+        *_table(
+            ("unit", "owner", "state", "last commit", "lag", "records", "rejected", "offsets"),
+            [_unit_row(number, unit) for number, unit in enumerate(status.units)],
+        ),
+    ]
+    joins = [(name, unit.unit, join) for unit in units for name, join in unit.joins.items()]
+    # By join, of which each has the units in their order.
+    joins.sort(key=lambda one: one[0])
+    if joins:
+        totals = ("join", "unit", "pairs", "failed", "late", "dup.", "unmatched", "held left", "right")
+        found += ["", *_table(totals, [_join_row(*one) for one in joins])]
+        frontiers = ("join", "unit", "frontier left (lowest..highest)", "frontier right")
+        found += ["", *_table(frontiers, [_frontier_row(*one) for one in joins])]
+    if any(join.pairs is None for _, _, join in joins):
+        found += ["", "-: not counted by join yet, but from the next commit on"]
+    if status.not_served:
+        found += ["", *(line for notice in status.not_served for line in textwrap.wrap(notice, WIDTH))]
+    return found
+
+
+def _processes(placement: str, there: Mapping[str, Sequence[int]]) -> list[str]:
+    if not there:
+        return [f"no process runs at {placement}"]
+    each = (f"{name} (units {' '.join(map(str, units)) or 'none'})" for name, units in there.items())
+    return textwrap.wrap(f"processes at {placement}: {', '.join(each)}", WIDTH)
+
+
+def _unit_row(number: int, unit: UnitStatus | None) -> tuple[str, ...]:
+    if unit is None:
+        return (str(number), "nobody yet", *[""] * 6)
+    is_one = len(unit.offsets) == 1
+    offsets = " ".join(f"{at}" if is_one else f"{topic}@{at}" for topic, at in sorted(unit.offsets.items()))
+    return (
+        str(number),
+        _short(unit.owner),
+        _short(unit.state),
+        f"{_age(unit.committed_s_ago)} ago",
+        str(unit.lag),
+        str(unit.records),
+        str(unit.rejected),
+        offsets,
+    )
+
+
+def _join_row(name: str, unit: int, join: JoinStatus) -> tuple[str, ...]:
+    counts = [getattr(join, what) for what in _COUNTED]
+    held = str(join.held_left), str(join.held_right)
+    return (_short(name), str(unit), *("-" if count is None else str(count) for count in counts), *held)
+
+
+def _frontier_row(name: str, unit: int, join: JoinStatus) -> tuple[str, ...]:
+    return (_short(name), str(unit), _span(join.frontier_left), _span(join.frontier_right))
+
+
+def _table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines of a table: figures to the right, everything else to the left."""
+    widths = [max(len(row[at]) for row in (columns, *rows)) for at in range(len(columns))]
+    is_figure = [
+        all(row[at].lstrip("-").isdigit() or row[at] in {"", "-"} for row in rows) for at in range(len(columns))
+    ]
+
+    def line(row: Sequence[str]) -> str:
+        cells = zip(row, widths, is_figure, strict=True)
+        return "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip()
+
+    return [line(columns), *map(line, rows)]
+
+
+def _short(text: str) -> str:
+    """A name that fits; the whole of it is in the JSON."""
+    return text if len(text) <= _NAME_LENGTH_MAX else f"{text[: _NAME_LENGTH_MAX - 3]}..."
+
+
+def _age(seconds: float) -> str:
+    size, unit = next((size, unit) for least, size, unit in _LARGER_S if seconds >= least)
+    return f"{int(seconds // size)} {unit}"
+
+
+def _span(frontier: tuple[int, int] | None) -> str:
+    if frontier is None:
+        return "-"
+    low, high = (datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S") for ns in frontier)
+    if low == high:
+        return low
+    # The date once where it is one.
+    date, _, clock = high.partition("T")
+    return f"{low}..{clock}" if low.startswith(date) else f"{low}..{high}"

@@ -1,0 +1,97 @@
+"""Reading and writing the control topic."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Producer, TopicPartition
+
+from joiner.runtime.control import Record, decode, encode
+from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_consumer, make_producer, told
+from joiner.runtime.settings import JoinerSettings
+
+_FLUSH_S: Final = 1.0
+"""For one record. Where Kafka needs longer, the client goes on trying behind our back."""
+
+_RETRY_S: Final = 0.1
+
+_log = logging.getLogger(__name__)
+
+
+class ControlLog:
+    """Reads the control topic from its end on, and writes to it. Reading is for one thread, writing for any."""
+
+    def __init__(self, settings: JoinerSettings) -> None:
+        """Begin at the end of the log as it is when Kafka answers, which is not waited for."""
+        self._settings = settings
+        self._topic = settings.control_topic
+        self._consumer = make_consumer(settings.kafka, settings.application.name, fetch_queue_backoff_ms=2)
+        self._producer: Producer | None = None
+        self._lock = threading.Lock()
+        self._begin_at(OFFSET_END)
+
+    def begin_now(self) -> None:
+        """Wait until it is known where the end is: nothing that is written from now on is missed.
+
+        Raises KafkaException.
+        """
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                self._begin_at(log_range(self._consumer, self._topic, 0)[1])
+            except KafkaException:  # one that was just made has no leader for a moment
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(_RETRY_S)
+            else:
+                return
+
+    def read(self, wait_s: float = 0.0) -> list[tuple[Record, int]]:
+        """What has come since, each with its append time in ms of the epoch."""
+        found = []
+        for message in self._consumer.consume(100, wait_s):
+            error = message.error()
+            if error is not None:
+                # The log was cut, or made anew, or Kafka is away; what counts is said again.
+                if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the public name
+                    self._begin_at(OFFSET_END)
+                _log.debug("%s: %s", self._topic, error.str())
+                continue
+            record = decode(message.value())
+            if record is not None:
+                found.append((record, int(message.timestamp()[1])))
+        return found
+
+    def write(self, record: msgspec.Struct) -> None:
+        """Append a record. It may come late or, where Kafka is away for long, never: nothing rests on it."""
+        with self._lock:
+            producer = self._producer = self._producer or make_producer(self._settings.kafka, linger_ms=0)
+        try:
+            self._append(producer, record)
+        except (KafkaException, BufferError) as error:
+            _log.warning("%s could not be written to %s: %s", type(record).__name__, self._topic, told(error))
+
+    def post(self, record: msgspec.Struct) -> None:
+        """Append a record that nobody misses if it does not come; returns at once."""
+        with self._lock:
+            producer = self._producer = self._producer or make_producer(self._settings.kafka, linger_ms=0)
+        with suppress(KafkaException, BufferError):
+            producer.produce(self._topic, encode(record), partition=0)
+            producer.poll(0)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._consumer.close()
+
+    def _append(self, producer: Producer, record: msgspec.Struct) -> None:
+        producer.produce(self._topic, encode(record), partition=0)
+        if producer.flush(_FLUSH_S):
+            _log.warning("%s is not yet written to %s", type(record).__name__, self._topic)
+
+    def _begin_at(self, offset: int) -> None:
+        self._consumer.assign([TopicPartition(self._topic, 0, offset)])

@@ -1,0 +1,75 @@
+"""How a snapshot lies in the state topic: in one of two slots, as chunks and a manifest. No Kafka here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from joiner.runtime.model import (
+    CHUNK_BYTES_MAX,
+    FORMAT_VERSION,
+    SLOTS,
+    Manifest,
+    Progress,
+    StateLog,
+    chunk_key,
+    encode,
+    manifest_key,
+)
+
+Records = list[tuple[str, bytes | None]]
+"""Keys and values; None: a tombstone."""
+
+
+@dataclass
+class SnapshotPlace:
+    """Where the next snapshot goes: its serial number, and how many chunks lie in each slot."""
+
+    serial: int
+    chunks: list[int]
+
+    @classmethod
+    def after(cls, state: StateLog) -> SnapshotPlace:
+        """The place that follows what the state topic holds."""
+        newest = state.manifests()[:1]
+        return cls(newest[0].serial if newest else -1, [state.chunks_in(slot) for slot in range(SLOTS)])
+
+
+def snapshot_records(
+    data: bytes, place: SnapshotPlace, progress: Progress, result_ends: Mapping[str, int]
+) -> tuple[Records, SnapshotPlace]:
+    """What is written for a snapshot at ``progress``, the manifest last; and the place of the next one."""
+    unit, serial = progress.unit, place.serial + 1
+    slot = serial % SLOTS
+    parts = [data[at : at + CHUNK_BYTES_MAX] for at in range(0, len(data), CHUNK_BYTES_MAX)]
+    records: Records = [(chunk_key(unit, slot, index), part) for index, part in enumerate(parts)]
+    records += [(chunk_key(unit, slot, surplus), None) for surplus in range(len(parts), place.chunks[slot])]
+    manifest = Manifest(
+        FORMAT_VERSION,
+        serial,
+        slot,
+        len(parts),
+        len(data),
+        hashlib.sha256(data).hexdigest(),
+        progress.offsets,
+        progress.fingerprint,
+        dict(result_ends),
+    )
+    records.append((manifest_key(unit, slot), encode(manifest)))
+    chunks = list(place.chunks)
+    chunks[slot] = len(parts)
+    return records, SnapshotPlace(serial, chunks)
+
+
+def cut(records: Records, bytes_max: int) -> list[Records]:
+    """The records in parts of at most so many bytes, one at least in each."""
+    parts: list[Records] = []
+    size = bytes_max + 1
+    for key, value in records:
+        size += len(value or b"")
+        if size > bytes_max:
+            parts.append([])
+            size = len(value or b"")
+        parts[-1].append((key, value))
+    return parts

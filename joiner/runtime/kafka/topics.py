@@ -1,0 +1,104 @@
+"""The topics of an application, and whether its input topics are those of the start while the process runs.
+
+A consumer with explicit offsets notices neither new partitions, nor a topic that was deleted, nor one that was made
+anew and has grown beyond the offset it reads at. So Kafka is asked now and then for the topics' ids and numbers of
+partitions. Nothing waits here and there is no thread: the loop of the process asks again and again whether there is
+an answer. A question that fails, because Kafka is away, is asked again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from broker.kafka.client_log import answered
+from broker.kafka.topics import (
+    TopicError,
+    TopicFacts,
+    TopicSpec,
+    control_topic_spec,
+    data_topic_specs,
+    state_topic_spec,
+)
+from joiner.runtime.kafka.clients import KAFKA_LOG
+from joiner.runtime.settings import JoinerSettings
+
+INTERVAL_S: Final = 5.0
+"""Between two questions: so long may records of a topic made anew be joined before the process stops."""
+
+_ANSWER_S: Final = 10.0
+
+
+class TopicWatch:
+    """Compares the facts of topics with those ``known`` at the start."""
+
+    def __init__(self, admin: AdminClient, known: Mapping[str, TopicFacts]) -> None:
+        self._admin = admin
+        self._known = dict(known)
+        self._asked: dict[str, Any] = {}
+        self._absent: set[str] = set()
+        self._due_s = time.monotonic() + INTERVAL_S
+
+    def check(self) -> None:
+        """Ask when it is time, or judge the answer when it is there. Raises `TopicError` where a topic has changed."""
+        if self._asked:
+            if all(future.done() for future in self._asked.values()):
+                answers, self._asked = self._asked, {}
+                self._due_s = time.monotonic() + INTERVAL_S
+                self._judge(answers)
+        elif self._known and time.monotonic() >= self._due_s:
+            self._asked = self._admin.describe_topics(TopicCollection(list(self._known)), request_timeout=_ANSWER_S)
+
+    def _judge(self, answers: Mapping[str, Any]) -> None:
+        # What the library says of a connection waits in its client until that is asked; at the end it would be news.
+        self._admin.poll(0)
+        absent = {topic for topic, answer in answers.items() if _is_unknown(answer)}
+        # Told twice in a row: a broker that has just started may not know every topic yet.
+        changes: list[str | None] = [_gone(topic) for topic in sorted(absent & self._absent)]
+        self._absent = absent
+        for topic, answer in answers.items():
+            if answer.exception() is None:
+                answered(KAFKA_LOG)
+                changes.append(_change(topic, answer.result(), self._known[topic]))
+        if any(changes):
+            raise TopicError("\n".join(filter(None, changes)))
+
+
+def _is_unknown(answer: Any) -> bool:
+    error = answer.exception()
+    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+def _gone(topic: str) -> str:
+    return (
+        f"topic {topic} was deleted while the joiner ran: restore it, or start anew with `joiner reset` and a restart, "
+        "which creates it"
+    )
+
+
+def _change(topic: str, found: Any, known: TopicFacts) -> str | None:
+    if str(found.topic_id) != known.topic_id:
+        return (
+            f"topic {topic} was deleted and made anew while the joiner ran, so that its offsets mean other records: "
+            "start anew with `joiner reset` (what was written in the last seconds may be of the new topic's records)"
+        )
+    if len(found.partitions) != known.partitions:
+        return (
+            f"topic {topic} has {len(found.partitions)} partitions and had {known.partitions} when the joiner began: "
+            "keys change their partition, and their records would not meet. A topic cannot have fewer again: make new "
+            "topics, all with the same number (section [topics]), and give the application a new name"
+        )
+    return None
+
+
+def application_topics(settings: JoinerSettings) -> list[TopicSpec]:
+    """The topics that an application needs, its state topic among them."""
+    return [
+        *data_topic_specs(settings.topics, settings.input_topics),
+        state_topic_spec(settings.application.name, settings.topics),
+        control_topic_spec(settings.application.name, settings.topics),
+    ]

@@ -1,0 +1,176 @@
+"""The two sides of a move at work: reads the control topic, asks `Source` and `Target`, has a runner do what they say.
+
+Of a runner it knows five things that it can be asked to do. Each returns at once; its outcome is told with the methods
+of `Mover` by the thread that polls. What the runner's units are, and how it claims, commits and builds a state, is not
+known here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
+from typing import Protocol
+
+from joiner.runtime.control import Claiming, Refused, Released, Taken
+from joiner.runtime.kafka.control_log import ControlLog
+from joiner.runtime.migration.claim_signals import Claims
+from joiner.runtime.migration.protocol import Action, Claim, CoolDown, Release, Source, TakeBack, Target, WarmUp, Write
+from joiner.runtime.model import OnTheWay, Progress
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.settings import JoinerSettings
+
+_log = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """What moves ask of a runner."""
+
+    def release(self, action: Release) -> None:
+        """Write the unit's last transaction and then ``action.told``; tells `Mover.released` or `Mover.kept`."""
+        ...
+
+    def take_back(self, unit: int, way: OnTheWay) -> None:
+        """Claim with `Claimant.back`; tells `Mover.goes_on`, or `Mover.found` where somebody was quicker."""
+        ...
+
+    def warm_up(self, unit: int) -> None:
+        """Build the unit's state beside its owner; tells `Mover.warmed`, `Mover.dropped` or `Mover.failed`."""
+        ...
+
+    def cool_down(self, unit: int) -> None:
+        """Forget what was prepared."""
+        ...
+
+    def claim(self, unit: int) -> None:
+        """Claim the unit; tells `Mover.goes_on`, `Mover.failed`, or `Mover.found` where somebody else has it."""
+        ...
+
+
+class Mover:
+    """Moves of the units of a runner, for one thread."""
+
+    def __init__(self, settings: JoinerSettings, claimant: Claimant, runner: Runner) -> None:
+        """From `start` on, any thread may write to ``control``."""
+        self._settings = settings
+        self._runner = runner
+        self._source = Source(claimant.placement, claimant.instance)
+        self._target = Target(claimant.placement, claimant.instance)
+        self._claims = Claims(claimant.placement, claimant.run)
+
+    def start(self) -> None:
+        """Begin to listen; the control topic is there. Raises KafkaException."""
+        self.control = ControlLog(self._settings)
+
+    @property
+    def leaving(self) -> set[int]:
+        """Units that nobody of this placement must claim by itself: released, or about to be."""
+        return self._source.underway
+
+    @property
+    def arriving(self) -> set[int]:
+        """Units that are being claimed, and have not been told to go on."""
+        return self._target.claiming
+
+    @property
+    def claimed_by_others(self) -> set[int]:
+        """Units that another runner is claiming, as far as is known."""
+        return self._claims.of_others(time.monotonic())
+
+    def poll(self, owned: Collection[int], absent: Collection[int], claimed: AbstractSet[int]) -> None:
+        """Hear what is new and do it; ``absent``: units that the runner is to serve and does not; ``claimed``: those
+        that it is claiming.
+        """
+        for record, _ in self.control.read():
+            now_s = time.monotonic()
+            if isinstance(record, Claiming):
+                self._claims.hear(record, now_s)
+            self._do(self._source.hear(record, now_s, owned))
+            self._do(self._target.hear(record, now_s, absent))
+        now_s = time.monotonic()
+        self._do(self._source.tick(now_s))
+        self._do(self._target.tick(now_s))
+        claiming = self._claims.due(claimed, now_s)
+        if claiming is not None:
+            self.control.post(claiming)
+
+    def released(self, unit: int) -> None:
+        """See `Source.released`."""
+        self._source.released(unit, time.monotonic())
+
+    def kept(self, unit: int) -> None:
+        """See `Source.kept`."""
+        self._source.kept(unit)
+
+    def warmed(self, unit: int) -> None:
+        """See `Target.warmed`."""
+        self._do(self._target.warmed(unit))
+
+    def dropped(self, unit: int) -> None:
+        """See `Target.dropped`."""
+        self._do(self._target.dropped(unit))
+
+    def failed(self, unit: int, why: str) -> None:
+        """The unit cannot be warmed up or claimed here."""
+        self._do(self._target.failed(unit, why))
+
+    def goes_on(self, unit: int, late_ms: int = 0) -> None:
+        """The unit was claimed and goes on, ``late_ms`` ago."""
+        self._do(self._source.is_back(unit))
+        self._do(self._target.goes_on(unit, late_ms))
+
+    def found(self, unit: int, progress: Progress) -> None:
+        """The log says that the unit is another placement's, or on its way there."""
+        way = progress.on_the_way
+        if way is None:
+            self._source.gone(unit)
+        else:
+            self._do(self._source.found(unit, way, progress.placement, time.monotonic()))
+        if unit in self._target.claiming:
+            self._do(self._target.lost(unit))
+
+    def forget(self, units: Iterable[int]) -> None:
+        """These are others' to serve now."""
+        for unit in units:
+            self._source.gone(unit)
+            self._do(self._target.lost(unit))
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.control.close()
+
+    def _do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            self._do_one(action)
+
+    def _do_one(self, action: Action) -> None:
+        match action:
+            case Write(record):
+                _tell(record)
+                self.control.write(record)
+            case Release(unit, way, to):
+                _log.info("unit %s: released to %s (move %s)", unit, to, way.move)
+                self._runner.release(action)
+            case TakeBack(unit, way):
+                _log.warning("unit %s: nobody took it (move %s); taking it back", unit, way.move)
+                self._runner.take_back(unit, way)
+            case WarmUp(unit):
+                _log.info("unit %s: is to come here; building its state", unit)
+                self._runner.warm_up(unit)
+            case CoolDown(unit):
+                self._runner.cool_down(unit)
+            case Claim(unit):
+                self._runner.claim(unit)
+
+
+def _tell(record: object) -> None:
+    match record:
+        case Refused(move=move, unit=unit, why=why):
+            _log.warning("unit %s: not moved (move %s): %s", unit, move, why)
+        case Released(move=move, unit=unit, to=to):
+            _log.info("unit %s: is on its way to %s (move %s)", unit, to, move)
+        case Taken(move=move, unit=unit):
+            _log.info("unit %s: moved here (move %s)", unit, move)
+        case _:
+            _log.debug("%s", record)

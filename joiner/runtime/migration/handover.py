@@ -1,0 +1,281 @@
+"""A runner's part in moves: what it prepares, releases, claims and waits for. Everything slow is in its pool.
+
+Its loop polls, so nothing here may wait: a unit that comes or goes must not hold up the others. Which step is next is
+not decided here (see `protocol`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, replace
+from typing import Final, Generic, Protocol, TypeVar
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from joiner.runtime.kafka.checkpoint_log import read_progress
+from joiner.runtime.kafka.clients import told
+from joiner.runtime.kafka.readers import reading
+from joiner.runtime.migration.coordinator import Mover
+from joiner.runtime.migration.protocol import Release
+from joiner.runtime.model import OnTheWay, Progress, UnitStopped
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.ownership.unit_reports import NotServed
+from joiner.runtime.ownership.warmup import Warm, warm_up
+from joiner.runtime.settings import JoinerSettings
+
+LOOK_S: Final = 2.0
+"""From one look whose the units are that we wait for to the next: so late is one claimed whose Released was missed."""
+
+_QUIET_S: Final = 0.5
+"""A unit that was taken and has had nothing to commit for so long goes on all the same."""
+
+_Outcome = TypeVar("_Outcome")
+
+_log = logging.getLogger(__name__)
+
+
+class Serving(Protocol):
+    """A unit that a runner serves."""
+
+    first_commit_s: float
+    """When the first transaction behind the claim was found written (monotonic); 0: none was yet."""
+
+
+_Serving = TypeVar("_Serving", bound=Serving)
+
+
+@dataclass(frozen=True)
+class Host(Generic[_Serving]):
+    """What is asked of the runner; all but ``connect`` by its own thread."""
+
+    owned: Mapping[int, _Serving]
+    connect: Callable[[int], None]
+    """Prepare for serving it."""
+    take: Callable[[int, Claimant, Warm | None], bool]
+    """Begin to claim and recover it, with what is prepared, which is the runner's to close then. It is served when that
+    is done. False: it is being taken already."""
+    taking: Callable[[], AbstractSet[int]]
+    """The units that are being taken."""
+    release: Callable[[Release, Callable[[], None]], Future[None] | None]
+    """Begin to write the last transaction, with a snapshot, and call when it is written; from then on the unit is not
+    served. None: it goes on, for it cannot be released now."""
+    give_up: Callable[[int, Exception], None]
+    """A commit has failed."""
+    take_soon: Callable[[int], None]
+    """The unit may be taken by the ordinary procedure."""
+    why_aside: Callable[[int], str]
+    """Why the unit cannot go on here; empty where it can."""
+
+
+class Handover(Generic[_Serving]):
+    """The units of a runner that come and go by moves, and those that it waits for."""
+
+    def __init__(self, settings: JoinerSettings, claimant: Claimant, host: Host[_Serving], *, standby: bool) -> None:
+        """``standby``: units of other placements are waited for."""
+        self.is_standby = standby
+        self._settings = settings
+        self._claimant = claimant
+        self._host = host
+        self._mover = Mover(settings, claimant, self)
+        # Those of other placements, with the moment at which it is looked again whose they are.
+        self._elsewhere: dict[int, float] = {}
+        self._told: set[int] = set()
+        # Told by the pool's threads, in the order of their finding.
+        self._found: deque[tuple[int, Progress]] = deque()
+        self._warm: dict[int, Warm] = {}
+        self._warming: dict[int, Future[Warm | None]] = {}
+        self._releases: dict[int, Future[None]] = {}
+        self._look: Future[dict[int, Progress | None]] | None = None
+        # Those that were taken, and since when.
+        self._taken_s: dict[int, float] = {}
+
+    def start(self, pool: Executor, admin: AdminClient, lender: Consumer) -> None:
+        """Begin to listen. Raises KafkaException."""
+        self._pool, self._admin, self._lender = pool, admin, lender
+        self._mover.start()
+
+    @property
+    def busy(self) -> set[int]:
+        """Units that are not to be claimed for now but by a move."""
+        return self._elsewhere.keys() | self._releases.keys() | self._mover.leaving
+
+    @property
+    def claimed_by_others(self) -> set[int]:
+        """Units that another runner is claiming, as far as is known."""
+        return self._mover.claimed_by_others
+
+    def poll(self, units: AbstractSet[int]) -> None:
+        """Do what is due; ``units``: those that this runner is to serve."""
+        while self._found:
+            number, progress = self._found.popleft()
+            self._mover.found(number, progress)
+        _settle(self._warming, self._after_warm_up)
+        _settle(self._releases, self._after_release)
+        self._look_whose_they_are()
+        self._mover.poll(self._host.owned.keys(), units - self._host.owned.keys(), self._host.taking())
+        self._tell_of_taken()
+        self._tell_of_refused()
+
+    def found_elsewhere(self, number: int, progress: Progress) -> bool:
+        """A claim has found that a unit belongs to another placement: whether it is waited for. Any thread."""
+        way = progress.on_the_way
+        waits = self.is_standby or (way is not None and way.source == self._claimant.placement)
+        if waits and number not in self._told:
+            self._told.add(number)
+            _log.info("unit %s: %s; waiting until it is moved here", number, progress.owner)
+        self._elsewhere[number] = time.monotonic() + LOOK_S
+        self._found.append((number, progress))
+        return waits
+
+    def adopted(self, number: int) -> None:
+        """The runner serves a unit from now on."""
+        self._told.discard(number)
+        self._elsewhere.pop(number, None)
+        self._taken_s[number] = time.monotonic()
+
+    def give_back(self, units: list[int]) -> None:
+        """These go to other processes of the placement."""
+        for number in units:
+            self._elsewhere.pop(number, None)
+            self._taken_s.pop(number, None)
+            self._told.discard(number)
+        self._mover.forget(units)
+
+    def say(self, notice: NotServed) -> None:
+        """Write to the control topic; any thread."""
+        self._mover.control.write(notice)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._mover.close()
+
+    # What moves ask for, see `coordinator.Runner`
+
+    def release(self, action: Release) -> None:
+        """The unit is not served any more once its last transaction is written."""
+        release = self._host.release(action, lambda: self._mover.control.write(action.told))
+        if release is None:
+            self._mover.kept(action.unit)
+        else:
+            self._releases[action.unit] = release
+
+    def take_back(self, unit: int, way: OnTheWay) -> None:
+        """Claim it with the right to take back."""
+        self._begin_claim(unit, replace(self._claimant, back=way))
+
+    def warm_up(self, unit: int) -> None:
+        """In the pool."""
+        if unit not in self._warming:
+            self._warming[unit] = self._pool.submit(self._prepare, unit)
+
+    def cool_down(self, unit: int) -> None:
+        """Its producer goes when nobody holds it."""
+        warm = self._warm.pop(unit, None)
+        if warm is not None:
+            warm.readers.close()
+
+    def claim(self, unit: int) -> None:
+        """With what was prepared."""
+        self._begin_claim(unit, self._claimant)
+
+    # Outcomes
+
+    def _begin_claim(self, number: int, claimant: Claimant) -> None:
+        if number not in self._host.owned and self._host.take(number, claimant, self._warm.get(number)):
+            self._warm.pop(number, None)
+
+    def _prepare(self, number: int) -> Warm | None:
+        self._host.connect(number)
+        return warm_up(self._settings, number, self._admin, self._lender, self._claimant)
+
+    def _after_warm_up(self, number: int, warming: Future[Warm | None]) -> None:
+        try:
+            warm = warming.result()
+        except UnitStopped as stopped:
+            self._mover.failed(number, str(stopped))
+        except Exception as error:  # noqa: BLE001 - it is tried again with the next request
+            _log.warning("unit %s: its state cannot be built now: %s", number, error)
+            self._mover.dropped(number)
+        else:
+            if warm is None:
+                self._mover.dropped(number)
+                return
+            self._warm[number] = warm
+            self._mover.warmed(number)
+
+    def _after_release(self, number: int, release: Future[None]) -> None:
+        # From now on it waits for units to come back; also where it cannot know whether it has released this one.
+        self.is_standby = True
+        error = release.exception()
+        if error is None:
+            self._elsewhere[number] = time.monotonic() + LOOK_S
+            self._mover.released(number)
+            return
+        # Whether it was written is seen when the unit is claimed anew.
+        self._mover.kept(number)
+        if not isinstance(error, Exception):
+            raise error
+        self._host.give_up(number, error)
+
+    def _look_whose_they_are(self) -> None:
+        if self._look is not None and self._look.done():
+            look, self._look = self._look, None
+            for number, progress in look.result().items():
+                if number in self._elsewhere and number not in self._host.taking():
+                    self._after_look(number, progress)
+        now_s = time.monotonic()
+        # Listed, for a claim that ends may add to them.
+        due = [number for number, look_s in list(self._elsewhere.items()) if look_s <= now_s]
+        if due and self._look is None:
+            self._elsewhere.update(dict.fromkeys(due, now_s + LOOK_S))
+            self._look = self._pool.submit(self._read, due)
+
+    def _read(self, numbers: list[int]) -> dict[int, Progress | None]:
+        """The progress records of some units, as far as Kafka answers, by one consumer."""
+        kafka, name, topic = self._settings.kafka, self._settings.application.name, self._settings.state_topic
+        found: dict[int, Progress | None] = {}
+        with reading(self._settings, None) as readers:
+            for number in numbers:
+                try:
+                    found[number] = read_progress(kafka, name, topic, number, readers)
+                except UnitStopped:
+                    found[number] = None  # whoever takes it, is told
+                except KafkaException as error:
+                    _log.debug("unit %s: whose it is cannot be read now: %s", number, told(error))
+                    break
+        return found
+
+    def _after_look(self, number: int, progress: Progress | None) -> None:
+        if progress is None or self._claimant.may_continue(progress):
+            del self._elsewhere[number]
+            self._host.take_soon(number)
+        else:
+            self._mover.found(number, progress)
+
+    def _tell_of_refused(self) -> None:
+        for number in self._mover.arriving:
+            if why := self._host.why_aside(number):
+                self._mover.failed(number, why)
+
+    def _tell_of_taken(self) -> None:
+        now_s = time.monotonic()
+        for number, taken_s in list(self._taken_s.items()):
+            owned = self._host.owned.get(number)
+            if owned is None:
+                del self._taken_s[number]
+            elif owned.first_commit_s or now_s - taken_s > _QUIET_S:
+                del self._taken_s[number]
+                self._mover.goes_on(number, int(1000 * (now_s - (owned.first_commit_s or taken_s))))
+
+
+def _settle(futures: dict[int, Future[_Outcome]], then: Callable[[int, Future[_Outcome]], None]) -> None:
+    """Take out those that are done."""
+    for number, future in [(number, future) for number, future in futures.items() if future.done()]:
+        del futures[number]
+        then(number, future)

@@ -1,0 +1,120 @@
+"""The side of whoever orders a move: what it repeats, withdraws and hears. No Kafka here, no clock (see `protocol`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Refused, Released, Request, Taken
+from joiner.runtime.migration.protocol import REPEAT_S, TAKEN_BACK
+
+
+class Step(Enum):
+    """How far the move of a unit has come, for whoever ordered it."""
+
+    ASKED = auto()
+    READY = auto()
+    RELEASED = auto()
+    MOVED = auto()
+    KEPT = auto()
+
+
+@dataclass
+class Journey:
+    """The move of a unit: ``pause_ms`` between the last commit of its source and the first of its target."""
+
+    step: Step = Step.ASKED
+    why: str = ""
+    source: str = ""
+    target: str = ""
+    released_ms: int = 0
+    pause_ms: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is known what came of it."""
+        return self.step in {Step.MOVED, Step.KEPT}
+
+
+class Order:
+    """The side of whoever orders a move. ``now_s`` is of any clock that rises."""
+
+    def __init__(self, move: str, to: str, units: Collection[int], until_s: float) -> None:
+        """What is not released at ``until_s`` is cancelled."""
+        self.move, self.to = move, to
+        self.units = {unit: Journey() for unit in sorted(units)}
+        self._until_s = until_s
+        self._repeat_s: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is known of each unit what came of it."""
+        return all(one.is_over for one in self.units.values())
+
+    @property
+    def underway(self) -> list[int]:
+        """Units that may be on their way: whose they are tells their progress record."""
+        return [unit for unit, one in self.units.items() if one.step in {Step.READY, Step.RELEASED}]
+
+    def due(self, now_s: float) -> list[Record]:
+        """What is to be written to the control topic now."""
+        open_units = [unit for unit, one in self.units.items() if one.step in {Step.ASKED, Step.READY}]
+        if not open_units:
+            return []
+        if now_s >= self._until_s:
+            return self.cancel("nobody took it in time")
+        if self._repeat_s is not None and now_s < self._repeat_s:
+            return []
+        self._repeat_s = now_s + REPEAT_S
+        return [Request(move=self.move, units=open_units, to=self.to)]
+
+    def cancel(self, why: str) -> list[Record]:
+        """Withdraw the order for what is not known to be released.
+
+        A unit whose target was ready may be being released at this moment: what came of it, the log will tell.
+        """
+        cancelled = []
+        for unit, one in self.units.items():
+            if one.step is Step.ASKED:
+                one.step, one.why = Step.KEPT, one.why or why
+            elif one.step is Step.READY:
+                one.step = Step.RELEASED
+            else:
+                continue
+            cancelled.append(unit)
+        return [Cancelled(move=self.move, units=cancelled)] if cancelled else []
+
+    def hear(self, record: Record, at_ms: int) -> int | None:
+        """Take a record of the control topic, written at ``at_ms``; returns the unit whose journey it has changed."""
+        if record.move != self.move or isinstance(record, Request | Cancelled | Claiming):
+            return None
+        if record.unit not in self.units:
+            return None
+        one = self.units[record.unit]
+        before = one.step
+        match record:
+            case Ready() if one.step is Step.ASKED:
+                one.step, one.target = Step.READY, record.instance
+            case Released() if not one.is_over:
+                if one.step is not Step.RELEASED or not one.released_ms:
+                    one.released_ms = at_ms
+                one.step, one.source = Step.RELEASED, record.instance
+            case Taken() if one.step is not Step.MOVED:
+                one.step, one.target = Step.MOVED, record.instance
+                # A target that looked for itself may be quicker than the source's word.
+                one.pause_ms = max(0, at_ms - record.late_ms - one.released_ms) if one.released_ms else None
+            case Refused(why=why):
+                one.why = why
+                if one.step in {Step.ASKED, Step.READY}:
+                    one.step = Step.KEPT
+            case Back() if not one.is_over:
+                one.step, one.why = Step.KEPT, one.why or TAKEN_BACK
+            case _:
+                pass
+        return record.unit if one.step is not before else None
+
+    def settle(self, unit: int, step: Step, why: str) -> None:
+        """What the progress record of a unit says came of it, where no message has told."""
+        one = self.units[unit]
+        one.step, one.why = step, one.why or why

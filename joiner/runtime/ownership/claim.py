@@ -1,0 +1,242 @@
+"""Claiming a unit: the same for a start, a crash, a rebalance, and another runner. `restore` then builds its state.
+
+0. look at the progress record, so that a process with other settings fences nobody
+1. initialise the transactional id (fences whoever had the unit)
+2. read the progress record
+3. check that it is ours to continue: placement, fingerprint, topics, partitions, the log's range
+4. draw a line, behind which nothing of older owners comes (see `dangling`)
+5. settle what Kafka has left open by mistake, or ended wrongly (the same)
+6. a transaction that writes the record back with our run id
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from functools import partial
+
+import msgspec
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from broker.kafka.topics import TopicFacts, topic_facts
+from joiner.runtime.kafka.checkpoint_log import read_newest, read_progress
+from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_consumer, make_reader, read_to_end
+from joiner.runtime.kafka.readers import Readers, reading
+from joiner.runtime.kafka.transaction import Fenced, UnitTransactions, offsets_as_text
+from joiner.runtime.model import FORMAT_VERSION, Progress, StateLog, UnitStopped
+from joiner.runtime.ownership.dangling import (
+    Unsettled,
+    draw_line,
+    find_ended_wrongly,
+    find_unsettled,
+    settle,
+)
+from joiner.runtime.ownership.eligibility import (
+    Claimant,
+    TopicUnknown,
+    check_continues,
+    check_log_range,
+    check_partitions,
+)
+from joiner.runtime.ownership.restore import replay_effects, unless_fenced
+from joiner.runtime.ownership.warmup import Warm
+from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task.effects import Outgoing
+
+_log = logging.getLogger(__name__)
+
+
+def claim(
+    settings: JoinerSettings,
+    unit: int,
+    admin: AdminClient,
+    transactions: UnitTransactions,
+    claimant: Claimant,
+    kept: Readers | None = None,
+) -> Progress:
+    """Steps 0-6; returns the progress record that we wrote. ``kept``: consumers that are connected already.
+
+    Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException where Kafka does not answer.
+    """
+    with reading(settings, kept) as readers:
+        return _claim(settings, unit, admin, transactions, claimant, readers)
+
+
+def _claim(
+    settings: JoinerSettings,
+    unit: int,
+    admin: AdminClient,
+    transactions: UnitTransactions,
+    claimant: Claimant,
+    readers: Readers,
+) -> Progress:
+    # Asked anew each time: a topic may have been made anew while this process runs.
+    topics = topic_facts(admin, settings.input_topics)
+    absent = [topic for topic in settings.input_topics if topic not in topics]
+    if absent:
+        raise TopicUnknown(
+            f"unit {unit}: {', '.join(absent)} does not exist any more: restore it, or begin anew with `joiner reset` "
+            "and a restart, which creates it"
+        )
+    early = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
+    if early is not None:
+        check_continues(settings, early, topics, claimant)
+    transactions.init()
+    # Only what is read behind the init cannot change any more.
+    log = read_newest(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
+    with unless_fenced(transactions):
+        unsettled = find_unsettled(settings, log, readers)
+        progress = _to_continue(settings, log, unsettled, topics, claimant)
+        check_log_range(settings, unit, progress.offsets, readers)
+        if unsettled is None:
+            line = draw_line(settings, unit, transactions, progress, readers)
+            if log.progress() is None:
+                progress = msgspec.structs.replace(progress, result_ends=line)
+            unsettled = find_ended_wrongly(settings, log, line, readers)
+            if unsettled is not None:
+                progress = _to_continue(settings, log, unsettled, topics, claimant)
+        messages: Outgoing = {}
+        if unsettled is not None:
+            reached = unsettled.reached or progress
+            effects = settle(settings, unsettled, transactions, progress, partial(replay_effects, settings, reached))
+            messages = effects.messages(settings.topics)
+            messages[settings.state_topic] = ([unsettled.key.encode()], [None])
+            progress = _owned(reached, claimant)
+    transactions.commit(messages, progress)
+    return progress
+
+
+def _to_continue(
+    settings: JoinerSettings,
+    log: StateLog,
+    unsettled: Unsettled | None,
+    topics: dict[str, TopicFacts],
+    claimant: Claimant,
+) -> Progress:
+    """The progress record to go on from, as ours."""
+    found, reached = log.progress(), unsettled.reached if unsettled is not None else None
+    for known in (found, reached):
+        if known is not None:
+            check_continues(settings, known, topics, claimant)
+    if found is None and reached is not None:
+        # Its very first transactions hang.
+        found = msgspec.structs.replace(reached, offsets=reached.start, counts={}, joins={})
+    if found is not None:
+        return _owned(found, claimant)
+    _check_never_begun(settings, log.unit)
+    _tell_results_that_are_there(settings, log.unit)
+    return first_progress(settings, log.unit, topics, claimant)
+
+
+def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
+    """What the consumer group has committed of a unit, by topic: for tools, and to notice that the state is gone."""
+    consumer = make_consumer(settings.kafka, settings.application.name)
+    try:
+        places = [TopicPartition(topic, unit) for topic in settings.input_topics]
+        return {place.topic: place.offset for place in consumer.committed(places, TIMEOUT_S) if place.offset >= 0}
+    finally:
+        consumer.close()
+
+
+def _check_never_begun(settings: JoinerSettings, unit: int) -> None:
+    """A group offset without a progress record means that the state was deleted, not that this is a first start.
+
+    Nor is it one where another unit was begun when there were fewer units.
+    """
+    other = read_progress(settings.kafka, settings.application.name, settings.state_topic, 0) if unit else None
+    if other is not None:
+        check_partitions(settings, other)
+    committed = group_offsets(settings, unit)
+    if committed:
+        raise UnitStopped(
+            f"unit {unit} of {settings.application.name!r}: the group has committed {offsets_as_text(committed)}, but "
+            f"{settings.state_topic} holds no progress: was the topic deleted? Restore it, or start anew with "
+            "`joiner reset` (results that were written already are then written again, under the same ids)"
+        )
+
+
+def _tell_results_that_are_there(settings: JoinerSettings, unit: int) -> None:
+    """A first start cannot be told from one after both state and group are lost: the results may be of others."""
+    topic = settings.topics.out
+    with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
+        low, end = log_range(consumer, topic, unit)
+        # The log of a claimant that died before its first commit holds nothing that can be seen.
+        found = next(read_to_end(consumer, topic, unit, low, end), None)
+    if found is not None:
+        _log.warning(
+            "unit %s of %r begins anew, and %s holds results already: those of its joins are written again, under the "
+            "same ids, if this application has run before and its state is lost",
+            unit,
+            settings.application.name,
+            topic,
+        )
+
+
+def first_progress(settings: JoinerSettings, unit: int, topics: dict[str, TopicFacts], claimant: Claimant) -> Progress:
+    """The progress record of a unit that begins, or begins anew: at ``application.start`` of today's logs."""
+    at_end = settings.application.start == "latest"
+    consumer = make_consumer(settings.kafka, settings.application.name)
+    try:
+        start = {topic: log_range(consumer, topic, unit)[at_end] for topic in settings.input_topics}
+    finally:
+        consumer.close()
+    return Progress(
+        format=FORMAT_VERSION,
+        application=settings.application.name,
+        unit=unit,
+        run=claimant.run,
+        instance=claimant.instance,
+        placement=claimant.placement,
+        offsets=start,
+        start=start,
+        topics={topic: topics[topic].topic_id for topic in settings.input_topics},
+        partitions=settings.topics.partitions,
+        fingerprint=settings.fingerprint(),
+        semantics=settings.semantics(),
+        counts={},
+        joins={},
+    )
+
+
+def _owned(found: Progress, claimant: Claimant) -> Progress:
+    return msgspec.structs.replace(
+        found,
+        format=FORMAT_VERSION,
+        run=claimant.run,
+        instance=claimant.instance,
+        placement=claimant.placement,
+        stopped=False,
+    )
+
+
+class Overtaken(Fenced):
+    """Another initialised the transactional id before our claim was written.
+
+    ``before``: the run that the progress record named when we began, empty where there was none. While it names that
+    one, nobody has claimed the unit since.
+    """
+
+    def __init__(self, before: str) -> None:
+        super().__init__()
+        self.before = before
+
+
+class Taker:
+    """Claims units for a runner."""
+
+    def __init__(self, settings: JoinerSettings, admin: AdminClient, lender: Consumer) -> None:
+        self._settings, self._admin, self._lender = settings, admin, lender
+
+    def claim(
+        self, unit: int, claimant: Claimant, warm: Warm | None, readers: Readers
+    ) -> tuple[UnitTransactions, Progress]:
+        """Claim a unit, with what is prepared. Raises `Overtaken`, `CalledOff`, and what `claim` does."""
+        settings = self._settings
+        before = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
+        transactions = warm.transactions if warm else UnitTransactions(settings, unit, self._lender)
+        readers.check()
+        try:
+            return transactions, claim(settings, unit, self._admin, transactions, claimant, readers)
+        except Fenced as fenced:
+            raise Overtaken(before.run if before is not None else "") from fenced

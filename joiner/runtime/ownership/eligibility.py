@@ -1,0 +1,116 @@
+"""Whether a unit may be continued here: whose it is, and under which settings, topics and logs it was begun."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.kafka.topics import TopicFacts
+from joiner.runtime.kafka.clients import log_range
+from joiner.runtime.kafka.readers import Readers, reading
+from joiner.runtime.kafka.transaction import offsets_as_text
+from joiner.runtime.model import RESET_RUN, OnTheWay, Progress, UnitStopped
+from joiner.runtime.settings import PROCESS, JoinerSettings
+
+
+@dataclass(frozen=True)
+class Claimant:
+    """Who claims: a run of a process. ``run`` is new for every start of a process."""
+
+    run: str
+    instance: str
+    placement: str = PROCESS
+    take: bool = False
+    back: OnTheWay | None = None
+    """What this placement has released and nobody has claimed may be taken back."""
+
+    def may_continue(self, found: Progress) -> bool:
+        """Whether a unit is nobody's, or of this placement, or to be taken from another."""
+        if found.run == RESET_RUN or found.placement == self.placement or self.take:
+            return True
+        return self.back is not None and found.on_the_way == self.back
+
+
+class Elsewhere(UnitStopped):
+    """The unit belongs to another placement: ``progress`` says to which."""
+
+    def __init__(self, text: str, progress: Progress) -> None:
+        super().__init__(text)
+        self.progress = progress
+
+
+class TopicUnknown(UnitStopped):
+    """A broker does not know an input topic: it was deleted, or the broker has just started."""
+
+
+class LogShort(UnitStopped):
+    """A log ends before what was consumed of it: Kafka has lost records, or its leader has just been elected."""
+
+
+def check_continues(
+    settings: JoinerSettings, found: Progress, topics: dict[str, TopicFacts], claimant: Claimant
+) -> None:
+    """Whether the settings and topics of today continue what ``found`` says was done. Raises `UnitStopped`."""
+    unit, name = found.unit, settings.application.name
+    if not claimant.may_continue(found):
+        owner = f"owned by a {found.placement} ({found.instance})" if found.on_the_way is None else found.owner
+        raise Elsewhere(
+            f"unit {unit} of {name!r} is {owner}: move it (`joiner move --to {claimant.placement}`), wait here until "
+            "it is moved (--standby), or take it by force with --take once that has stopped",
+            found,
+        )
+    if found.fingerprint != settings.fingerprint():
+        changed = ", ".join(_differences(found.semantics, settings.semantics())) or "the semantics"
+        raise UnitStopped(
+            f"unit {unit} of {name!r} was begun with other settings that change its results ({changed}): "
+            "give the application a new name, set them back, or start anew with `joiner reset`"
+        )
+    check_partitions(settings, found)
+    anew = [topic for topic, topic_id in found.topics.items() if topics[topic].topic_id != topic_id]
+    if anew:
+        raise UnitStopped(
+            f"unit {unit} of {name!r}: {', '.join(anew)} was deleted and made anew, so that the offsets "
+            f"{offsets_as_text(found.offsets)} mean other records: start anew with `joiner reset`"
+        )
+
+
+def check_partitions(settings: JoinerSettings, found: Progress) -> None:
+    """Whether there are as many units as when this one was begun. Raises `UnitStopped`."""
+    if found.partitions != settings.topics.partitions:
+        raise UnitStopped(
+            f"unit {found.unit} of {settings.application.name!r} was begun with {found.partitions} partitions, now "
+            f"there are {settings.topics.partitions}: keys would change their unit; give the application a new name"
+        )
+
+
+def log_ranges(settings: JoinerSettings, unit: int, kept: Readers | None = None) -> dict[str, tuple[int, int]]:
+    """The first offset and the end of each input topic of a unit. Raises KafkaException."""
+    with reading(settings, kept) as readers:
+        return {topic: log_range(readers.stable, topic, unit) for topic in settings.input_topics}
+
+
+def check_log_range(settings: JoinerSettings, unit: int, offsets: dict[str, int], kept: Readers | None = None) -> None:
+    """Whether the logs hold what follows ``offsets``, and reach as far. Raises `UnitStopped`."""
+    for topic, (low, high) in log_ranges(settings, unit, kept).items():
+        at = offsets[topic]
+        if low > at:
+            raise UnitStopped(
+                f"unit {unit}: the log of {topic} begins at {low} and recovery needs it from {at}: retention has "
+                "removed what was not consumed or not yet in a snapshot; raise topics.retention, and start anew "
+                "with `joiner reset` (what was removed cannot be joined)"
+            )
+        if high < at:
+            raise LogShort(
+                f"unit {unit}: the log of {topic} ends at {high} and {at} was consumed already: Kafka has lost "
+                "records that it had acknowledged, or this is another cluster; check bootstrap_servers, or start "
+                "anew with `joiner reset`"
+            )
+
+
+def _differences(then: object, now: object, path: str = "") -> list[str]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        return [
+            difference
+            for name in sorted(then.keys() | now.keys())
+            for difference in _differences(then.get(name), now.get(name), f"{path}.{name}" if path else name)
+        ]
+    return [] if then == now else [f"{path}: {then} then, {now} now"]

@@ -1,0 +1,147 @@
+"""Which units this process is to serve: told by the consumer group, which spreads them over its processes.
+
+The member subscribes to one input topic only to be told its partitions; it is paused and never reads. It does
+not fence anything: ownership is the transactional id's business. Membership is static, so that a process that
+comes back within the session timeout gets its units again at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+
+from joiner.runtime.kafka.clients import make_consumer
+from joiner.runtime.settings import JoinerSettings
+
+_FENCED_AGAIN_SESSIONS: Final = 3
+"""Fenced twice within so many session timeouts: then there is another process. Two of one name take the name from
+each other at every heartbeat, of which a session has several; the false alarm needs a whole session without Kafka."""
+
+_HEARTBEATS: Final = 6
+"""In a session timeout. Of a member that dies, so much less than the timeout may be left of it, and a member that lives
+learns at its next heartbeat that there are units to take; the library's 3 s would be half of the least timeout."""
+
+_REBALANCE_MS: Final = 60_000
+"""Longer than the loop is away from the group at most: it waits for a commit. Units are taken beside it."""
+
+_GIVING_BACK_S: Final = 1.0
+"""For giving back the units at the end, which needs no answer from Kafka."""
+
+_log = logging.getLogger(__name__)
+
+
+class InstanceTaken(Exception):
+    """Another process of the application runs under the same instance name."""
+
+
+class Membership:
+    """The group membership of this process; `units` are those it is to serve now."""
+
+    def __init__(self, settings: JoinerSettings, placement: str, give_back: Callable[[list[int], bool], None]) -> None:
+        """``give_back(units, lost)`` is called before units go elsewhere; lost: they have gone already."""
+        self.units: set[int] = set()
+        self._settings = settings
+        self._group = settings.membership_group(placement)
+        self._give_back = give_back
+        self._fenced_s: float | None = None
+        self._is_told: bool
+        self._has_asked: bool
+        self._consumer = self._join()
+
+    def poll(self) -> None:
+        """Keep the membership alive and learn of changes. Raises `InstanceTaken`."""
+        message = self._consumer.poll(0)
+        error = message.error() if message is not None else None
+        if self._is_told and not self._has_asked:
+            self._has_asked = True
+            self._subscribe(self._consumer, f"{self._settings.application.name}.nothing")
+        # The library's wrapper of a fatal error; `fatal()` is not set on it.
+        if error is not None and error.code() == KafkaError._FATAL:  # noqa: SLF001 - the public name of the constant
+            self._join_again(error)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the group has said which units are ours."""
+        return self._is_told
+
+    def close(self) -> None:
+        """Stop being a member.
+
+        Giving back comes first: closing, the library may wait for ever for an answer from a thread that has ended
+        (confluentinc/librdkafka#4884), where a rebalance is under way.
+        """
+        with contextlib.suppress(KafkaException):  # one that has failed for good: it has nothing any more
+            self._consumer.unsubscribe()
+        until_s = time.monotonic() + _GIVING_BACK_S
+        while self.units and time.monotonic() < until_s:
+            self._consumer.poll(0.02)
+        self._consumer.close()
+
+    def _join(self) -> Consumer:
+        application = self._settings.application
+        consumer = make_consumer(
+            self._settings.kafka,
+            self._group,
+            group_instance_id=application.instance,
+            session_timeout_ms=application.session_timeout // 1_000_000,
+            heartbeat_interval_ms=application.session_timeout // 1_000_000 // _HEARTBEATS,
+            # The group waits so long for a member that does not answer a rebalance; by default five minutes.
+            max_poll_interval_ms=max(_REBALANCE_MS, application.session_timeout // 1_000_000),
+            partition_assignment_strategy="cooperative-sticky",
+        )
+        self._is_told = self._has_asked = False
+        self._subscribe(consumer)
+        return consumer
+
+    def _subscribe(self, consumer: Consumer, *more: str) -> None:
+        """``more``: a topic that does not exist, so that the group spreads its units once more.
+
+        Units go from one member to another in two rebalances. Where all members die between the two and come back
+        under their names, Kafka hands each what it had after the first, and a unit that was on its way is nobody's.
+        """
+        consumer.subscribe(
+            [self._settings.input_topics[0], *more],
+            on_assign=self._on_assign,
+            on_revoke=lambda consumer, partitions: self._on_revoke(consumer, partitions, lost=False),
+            on_lost=lambda consumer, partitions: self._on_revoke(consumer, partitions, lost=True),
+        )
+
+    def _join_again(self, error: KafkaError) -> None:
+        """After the group has fenced this member: by another of its name, or by itself.
+
+        The library fences itself when it comes back after a session that ran out (Kafka was away): it joins anew
+        under the name and then still sends a heartbeat as the member it was.
+        """
+        application = self._settings.application
+        if "instance" not in error.str():
+            raise KafkaException(error)
+        now_s, before_s = time.monotonic(), self._fenced_s
+        window_s = _FENCED_AGAIN_SESSIONS * application.session_timeout / 1e9
+        if before_s is not None and now_s - before_s < window_s:
+            raise InstanceTaken(
+                f"another process runs as instance {application.instance!r}: give each process of the application a "
+                "name of its own with --instance or application.instance"
+            )
+        self._fenced_s = now_s
+        _log.warning("the group knows another member as instance %r; joining anew", application.instance)
+        self._consumer.close()
+        self._consumer = self._join()
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._is_told = True
+        for partition in partitions:
+            partition.offset = OFFSET_END  # where it would read if it were not paused
+        consumer.incremental_assign(partitions)
+        consumer.pause(partitions)
+        self.units |= {partition.partition for partition in partitions}
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition], *, lost: bool) -> None:
+        units = sorted(partition.partition for partition in partitions)
+        self.units -= set(units)
+        self._give_back(units, lost)
+        consumer.incremental_unassign(partitions)

@@ -1,0 +1,72 @@
+"""Whether the owner of a unit runs: what can be known of it from outside, and from where.
+
+A plain process is a member of its placement's group, so it is known, at most a session timeout late. A stage in Spark
+is in no group: only that it ended in good order is known, by its last progress record. How long ago something was
+committed tells of an owner that is at work, and nothing of one whose input is silent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from joiner.runtime.kafka.clients import TIMEOUT_S, told
+from joiner.runtime.model import RESET_RUN, Progress
+from joiner.runtime.settings import SPARK, JoinerSettings
+
+RUNNING: Final = "running"
+STOPPED: Final = "stopped"
+GONE: Final = "gone"
+REBALANCING: Final = "rebalancing"
+NOBODY: Final = "nobody"
+UNKNOWN: Final = "not known"
+
+_log = logging.getLogger(__name__)
+
+Members = Mapping[str, Mapping[str, frozenset[int]]]
+"""The processes of each placement by instance, with the units that the group gives to each."""
+
+
+def read_members(admin: AdminClient, settings: JoinerSettings, placements: Iterable[str]) -> Members:
+    """Those that are in the groups now; a placement whose group Kafka does not tell of is left out."""
+    groups = {settings.membership_group(placement): placement for placement in placements if placement != SPARK}
+    found: dict[str, dict[str, frozenset[int]]] = {}
+    if not groups:
+        return found
+    for group, described in admin.describe_consumer_groups(list(groups), request_timeout=TIMEOUT_S).items():
+        try:
+            members = described.result().members
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                _log.warning("the members of group %r cannot be read: %s", group, told(error))
+                continue
+            members = []
+        found[groups[group]] = {
+            member.group_instance_id or member.client_id: frozenset(
+                place.partition for place in member.assignment.topic_partitions
+            )
+            for member in members
+        }
+    return found
+
+
+def state_of(progress: Progress, members: Members) -> str:
+    """Whether the owner of a unit runs: one of the above, or ``given to <instance>``."""
+    if progress.run == RESET_RUN or progress.on_the_way is not None:
+        return NOBODY
+    if progress.stopped:
+        return STOPPED
+    there = members.get(progress.placement)
+    if there is None:
+        return UNKNOWN
+    if progress.unit in there.get(progress.instance, ()):
+        return RUNNING
+    # The group has given it to another process, which has not claimed it, or not yet: its log says why.
+    others = sorted(name for name, units in there.items() if progress.unit in units)
+    if others:
+        return f"given to {others[0]}"
+    return REBALANCING if progress.instance in there else GONE

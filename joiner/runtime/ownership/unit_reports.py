@@ -1,0 +1,136 @@
+"""What runners say of units that they cannot serve, in the control topic, so that ``joiner status`` can tell it.
+
+A runner repeats it for as long as it holds, so a notice that is old is of a runner that has ended. Nothing rests on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, Future
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+from confluent_kafka import TopicPartition
+
+from joiner.runtime.control import FORMAT_VERSION
+from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_reader, read_to_end
+
+if TYPE_CHECKING:
+    from joiner.runtime.ownership.eligibility import Claimant
+    from joiner.runtime.ownership.retry_policy import Obstacle
+    from joiner.runtime.settings import JoinerSettings
+
+REPEAT_S: Final = 10.0
+
+_LASTS_S: Final = 3 * REPEAT_S
+"""What was not repeated for so long does not hold any more."""
+
+_FIRST_S: Final = 2.0
+"""What is over sooner is not worth a notice."""
+
+_log = logging.getLogger(__name__)
+
+
+_Span = Annotated[int, msgspec.Meta(ge=0, le=100 * 365 * 24 * 3600 * 1000)]
+"""Milliseconds, at most a hundred years: a moment so long ago can still be told."""
+
+
+class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
+    """A unit that a runner cannot serve. ``why`` empty: it does again, or the unit is others' by now.
+
+    ``lasts_ms``: for how long when this was written. ``retry_ms``: from then to the next attempt; None: there is none.
+    """
+
+    format: int = FORMAT_VERSION
+    unit: int
+    instance: str
+    placement: str
+    why: str
+    lasts_ms: _Span = 0
+    retry_ms: _Span | None = None
+
+
+class Notices:
+    """Says what keeps a runner's units from being served; for one thread, and writes in a pool."""
+
+    def __init__(self, claimant: Claimant) -> None:
+        self._claimant = claimant
+        self._said: dict[int, tuple[str, float]] = {}
+        self._writing: Future[None] | None = None
+
+    def start(self, pool: Executor, write: Callable[[NotServed], None]) -> None:
+        """From now on it can be said. ``write`` may wait."""
+        self._pool, self._write = pool, write
+
+    def poll(self, obstacles: Mapping[int, Obstacle]) -> None:
+        """Say what is new, what is over, and now and then what lasts."""
+        if self._writing is not None and not self._writing.done():
+            return
+        now_s = time.monotonic()
+        notices = [self._notice(number, None) for number in self._said.keys() - obstacles.keys()]
+        self._said = {number: said for number, said in self._said.items() if number in obstacles}
+        for number, obstacle in obstacles.items():
+            why, said_s = self._said.get(number, ("", 0.0))
+            if obstacle.lasts_s >= _FIRST_S and (why != obstacle.why or now_s - said_s >= REPEAT_S):
+                self._said[number] = obstacle.why, now_s
+                notices.append(self._notice(number, obstacle))
+        if notices:
+            self._writing = self._pool.submit(self._write_all, notices)
+
+    def _notice(self, number: int, obstacle: Obstacle | None) -> NotServed:
+        over = NotServed(unit=number, instance=self._claimant.instance, placement=self._claimant.placement, why="")
+        if obstacle is None:
+            return over
+        lasts_ms = round(1000 * obstacle.lasts_s)
+        retry_ms = None if obstacle.retry_s is None else round(1000 * obstacle.retry_s)
+        return msgspec.structs.replace(over, why=obstacle.why, lasts_ms=lasts_ms, retry_ms=retry_ms)
+
+    def _write_all(self, notices: list[NotServed]) -> None:
+        for notice in notices:
+            self._write(notice)
+
+
+def read_notices(settings: JoinerSettings) -> list[str]:
+    """What holds now, a line for each unit and runner; the control topic is there. Raises KafkaException."""
+    now_ms = round(1000 * time.time())
+    with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
+        since = TopicPartition(settings.control_topic, 0, now_ms - round(1000 * _LASTS_S))
+        (place,) = consumer.offsets_for_times([since], TIMEOUT_S)
+        _, end = log_range(consumer, settings.control_topic, 0)
+        if not 0 <= place.offset < end:
+            return []
+        messages = read_to_end(consumer, settings.control_topic, 0, place.offset, end)
+        return tell((message.value(), int(message.timestamp()[1])) for message in messages)
+
+
+def tell(records: Iterable[tuple[bytes | None, int]]) -> list[str]:
+    """The lines that follow from records of the control topic, each with the time in ms at which it was appended."""
+    newest: dict[tuple[int, str, str], tuple[NotServed, int]] = {}
+    for value, at_ms in records:
+        notice = decode(value)
+        if notice is not None:
+            newest[notice.unit, notice.placement, notice.instance] = notice, at_ms
+    return [_line(notice, at_ms) for _, (notice, at_ms) in sorted(newest.items()) if notice.why]
+
+
+def _line(notice: NotServed, at_ms: int) -> str:
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime((at_ms - notice.lasts_ms) / 1000))
+    said = time.strftime("%H:%M:%SZ", time.gmtime(at_ms / 1000))
+    then = "set aside" if notice.retry_ms is None else f"tried again {notice.retry_ms / 1000:.0f} s later"
+    who = f"{notice.placement} {notice.instance}"
+    return f"unit {notice.unit}: not served by {who} since {since} (said at {said}, {then}): {notice.why}"
+
+
+def decode(value: bytes | None) -> NotServed | None:
+    """A notice; None where it is another record of the control topic, or of a newer release."""
+    try:
+        notice = _decoder.decode(value or b"")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return notice if notice.format <= FORMAT_VERSION else None
+
+
+_decoder = msgspec.json.Decoder(NotServed)

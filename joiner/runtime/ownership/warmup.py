@@ -1,0 +1,69 @@
+"""Warming up: a unit's state is built beside its owner, who goes on, so that taking it over is short.
+
+Nothing here touches the transactional id, and nothing is written. What is built is the unit at some C' that lies behind
+the owner's C by the time it is claimed; the rest is a silent replay like any other (see `restore.recover`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
+
+from broker.kafka.topics import topic_facts
+from joiner.runtime.kafka.checkpoint_log import read_state
+from joiner.runtime.kafka.readers import Readers
+from joiner.runtime.kafka.transaction import UnitTransactions
+from joiner.runtime.model import UnitStopped
+from joiner.runtime.ownership.eligibility import Claimant, check_continues
+from joiner.runtime.ownership.restore import build_state
+from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task.unit import Unit
+
+_ATTEMPTS: Final = 2
+"""The owner may write a snapshot while we read the one before, which compaction takes away; then the next is there."""
+
+
+@dataclass
+class Warm:
+    """What is prepared for a unit: its state at some C', and clients that are connected and own nothing."""
+
+    unit: Unit
+    transactions: UnitTransactions
+    readers: Readers
+
+
+def warm_up(
+    settings: JoinerSettings, number: int, admin: AdminClient, lender: Consumer, claimant: Claimant
+) -> Warm | None:
+    """Build what a claim of the unit needs; None: there is no need, it may be claimed already.
+
+    Raises `UnitStopped` where it could not be continued here, KafkaException where Kafka does not answer.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _warm_up(settings, number, admin, lender, claimant)
+        except UnitStopped:
+            if attempt + 1 == _ATTEMPTS:
+                raise
+    return None
+
+
+def _warm_up(
+    settings: JoinerSettings, number: int, admin: AdminClient, lender: Consumer, claimant: Claimant
+) -> Warm | None:
+    readers = Readers(settings)
+    readers.connect(number)
+    state = read_state(settings.kafka, settings.application.name, settings.state_topic, number)
+    progress = state.progress()
+    if progress is None or claimant.may_continue(progress):
+        return None
+    topics = topic_facts(admin, settings.input_topics)
+    check_continues(settings, progress, topics, replace(claimant, take=True))
+    unit = build_state(settings, progress, state, None, readers)
+    readers.state, readers.begun_at = state, progress.start
+    transactions = UnitTransactions(settings, number, lender)
+    transactions.connect()
+    return Warm(unit, transactions, readers)

@@ -1,0 +1,147 @@
+"""A unit that this process runs: its state, its transactions, and the commit that is on its way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+
+from joiner.runtime.kafka.snapshot_log import SnapshotPlace
+from joiner.runtime.kafka.transaction import UnitTransactions
+from joiner.runtime.model import Progress
+from joiner.runtime.ownership.restore import Recovered
+from joiner.runtime.settings import ApplicationSettings
+from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.effects import Effects
+from joiner.runtime.task.flow_control import SILENT_S, topics_to_pause
+from joiner.runtime.task.function_failures import Failures, counts_with
+from joiner.runtime.telemetry.metrics import Told
+
+
+class Commit(NamedTuple):
+    """A transaction that is being written: what its progress record says, and where its snapshot went, if it has one.
+
+    While it is on its way, the unit's next batch is read and joined.
+    """
+
+    progress: Progress
+    written: Future[SnapshotPlace | None]
+    is_large: bool = False
+    """Whether a snapshot in transactions of its own is written with it."""
+
+    @property
+    def may_last(self) -> bool:
+        """Whether it may be so long before it is written that nobody is to wait for it."""
+        return self.is_large and not self.written.done()
+
+
+@dataclass
+class Owned:
+    """A unit that this process runs."""
+
+    recovered: Recovered
+    transactions: UnitTransactions
+    snapshot_at_s: float
+    records: int = 0
+    commit: Commit | None = None
+    first_commit_s: float = 0.0
+    """When the first transaction behind the claim was found written; 0: none was yet."""
+    has_uncommitted: bool = False
+    """Whether the state holds a batch that was not handed in for a commit: then nothing but the commit of its results
+    may be written, or they would be lost."""
+    waiting: tuple[Effects, int] | None = None
+    """What the state's last batch has brought forth, of so many records, while it waits for a commit that may last."""
+    quiet_since_s: dict[str, float] = field(default_factory=dict)
+    """The topics whose log had nothing more when it was last read, and since when."""
+    paused: set[str] = field(default_factory=set)
+    """The topics that are not read for now, as they run ahead of others."""
+    log_ends: Mapping[str, int] = field(default_factory=dict)
+    """Where the logs ended when it was last looked, for metrics."""
+
+    def ends(self, batches: Mapping[str, Messages], met: Mapping[str, int]) -> dict[str, int]:
+        """The vector after a batch: behind its last messages, or where a log's end was met, if that is farther."""
+        ends = {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
+        offsets = self.recovered.unit.offsets
+        now_s = time.monotonic()
+        for topic in batches:
+            self.quiet_since_s.pop(topic, None)
+        for topic, at in met.items():
+            if at >= ends.get(topic, offsets[topic]):
+                self.quiet_since_s.setdefault(topic, now_s)
+        return ends | {topic: at for topic, at in met.items() if at > ends.get(topic, offsets[topic])}
+
+    def to_pause(self) -> set[str]:
+        """The topics that should not be read for now."""
+        if self.waiting is not None:
+            return set(self.recovered.unit.offsets)
+        latest_s = time.monotonic() - SILENT_S
+        silent = {topic for topic, since_s in self.quiet_since_s.items() if since_s < latest_s}
+        return topics_to_pause(self.recovered.unit.leads(), self.paused, silent)
+
+    @property
+    def why_paused(self) -> str:
+        """Why topics are not read for now."""
+        return "its records fill the buffer" if self.waiting is None else "a large snapshot is being written"
+
+    def is_changed(self) -> bool:
+        """Whether the last snapshot is not of this state."""
+        return self.recovered.unit.offsets != self.recovered.snapshot_offsets
+
+    def snapshot_due(self, application: ApplicationSettings) -> bool:
+        """Whether it is time for one, also where behind the last one it could not be seen that all is decided."""
+        if not self.is_changed() and not self.transactions.has_undecided:
+            return False
+        late = time.monotonic() - self.snapshot_at_s >= application.snapshot_interval / 1e9
+        return late or self.records >= application.snapshot_records
+
+    def snapshot(self) -> tuple[bytes, SnapshotPlace]:
+        """One of this state, and the place of the one before, to be handed in."""
+        self.snapshot_at_s, self.records = time.monotonic(), 0
+        return self.recovered.unit.snapshot(), self.recovered.place
+
+    def progress(self, failed: Mapping[str, Failures] = MappingProxyType({})) -> Progress:
+        """The progress record of this state; whose the unit is, the claim has written into the last one.
+
+        ``failed``: pairs since the last one whose joining function failed, by join.
+        """
+        unit, last = self.recovered.unit, self.recovered.progress
+        return msgspec.structs.replace(
+            last,
+            offsets=dict(unit.offsets),
+            counts=counts_with(unit.counts, last.counts, failed),
+            joins=unit.progress(),
+        )
+
+    def told(self) -> Told:
+        """For metrics; any thread may ask."""
+        recovered = self.recovered
+        lag = sum(max(0, self.log_ends.get(topic, at) - at) for topic, at in recovered.progress.offsets.items())
+        is_saved = recovered.progress.offsets == recovered.snapshot_offsets
+        age_s = 0.0 if is_saved else time.monotonic() - self.snapshot_at_s
+        return Told(recovered.progress, recovered.unit.held_bytes(), self.paused, lag, age_s)
+
+    @property
+    def is_writing_long(self) -> bool:
+        """Whether the commit that is on its way is not to be waited for."""
+        return self.commit is not None and self.commit.may_last
+
+    def hand_in(self, commit: Commit) -> None:
+        """The commit of this state has begun."""
+        self.commit, self.has_uncommitted = commit, False
+
+    def finish_commit(self) -> None:
+        """Wait for the commit that is on its way, if any is. Raises what it raises."""
+        commit, self.commit = self.commit, None
+        if commit is None:
+            return
+        place = commit.written.result()
+        self.first_commit_s = self.first_commit_s or time.monotonic()
+        recovered = self.recovered
+        recovered.progress = commit.progress
+        if place is not None:
+            recovered.place, recovered.snapshot_offsets = place, commit.progress.offsets

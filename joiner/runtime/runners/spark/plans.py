@@ -1,0 +1,135 @@
+"""What the driver asks of a worker, and what it gets back: one small row for a unit and batch each way.
+
+The records themselves do not travel through Spark on their way in. Kafka has co-partitioned them by unit already, which
+is all that a shuffle could do; so what is shuffled are ranges, and whoever gets a range reads it from Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from joiner.runtime.model import JoinProgress
+from joiner.runtime.task.effects import Outgoing, Written, cut_apart
+from joiner.runtime.task.flow_control import Lead
+from joiner.runtime.task.function_failures import Failures
+
+Place = TypeVar("Place", bound=Hashable)
+
+_CODEC: Final = "lz4"
+_LENGTH_BYTES: Final = 8
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A range of a unit's input: from the vector ``begin`` up to ``end``, both by topic.
+
+    ``start`` is where the unit began, which its state depends on as well: a reset begins it anew. ``claim`` numbers the
+    claims of the driver, so that it can tell what was planned before it lost a unit and took it again. ``snapshot``:
+    the state at the end is wanted. Without vectors, the worker is only to be there.
+    """
+
+    unit: int
+    claim: int
+    start: dict[str, int]
+    begin: dict[str, int]
+    end: dict[str, int]
+    snapshot: bool = False
+
+
+class Outcome(msgspec.Struct):
+    """What became of a plan: messages to be written, in parts (see `pack`), and what the unit is like at its end.
+
+    ``stopped``: the unit cannot go on, for this reason. ``failed``: not now, the plan may be tried again. ``lost``: the
+    input is not there any more, so somebody else may have the unit. Then nothing else is there, and the unit's state is
+    that before the plan.
+    """
+
+    plan: Plan
+    parts: list[bytes] = msgspec.field(default_factory=list)
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    joins: dict[str, JoinProgress] = msgspec.field(default_factory=dict)
+    leads: list[Lead] = msgspec.field(default_factory=list)
+    records: int = 0
+    pairs: int = 0
+    held: int = 0
+    held_bytes: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    appended_ms: dict[int, int] = msgspec.field(default_factory=dict)
+    failed_pairs: dict[str, Failures] = msgspec.field(default_factory=dict)
+    snapshot: bytes | None = None
+    spent_s: dict[str, float] = msgspec.field(default_factory=dict)
+    stopped: str = ""
+    failed: str = ""
+    lost: str = ""
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """An offset of the source: the number of the batch that ends at it, and the plans of that batch."""
+
+    number: int = 0
+    plans: list[Plan] = msgspec.field(default_factory=list)
+
+
+def share_out(waiting: Mapping[Place, int], room: int) -> dict[Place, int]:
+    """How many records a batch takes of each place, of so many that wait there; it takes ``room`` of them at most.
+
+    Where few wait, all of them, so that they need not wait for others; of the others by how many wait, so that they are
+    through at the same time, and no core is left without work before.
+    """
+    found: dict[Place, int] = {}
+    by_length = sorted(waiting.items(), key=lambda item: item[1])
+    for at, (place, count) in enumerate(by_length):
+        if count > room // (len(by_length) - at):
+            rest = sum(count for _, count in by_length[at:])
+            return found | {place: max(1, room * count // rest) for place, count in by_length[at:]}
+        found[place] = count
+        room -= count
+    return found
+
+
+_outcome = msgspec.msgpack.Decoder(Outcome)
+_plan = msgspec.msgpack.Decoder(Plan)
+_written = msgspec.msgpack.Decoder(dict[str, tuple[list[bytes | None], bytes]])
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """The bytes that travel through Spark."""
+    return msgspec.msgpack.encode(plan)
+
+
+def decode_plan(data: bytes) -> Plan:
+    """Inverse of `encode_plan`."""
+    return _plan.decode(data)
+
+
+def encode_outcome(outcome: Outcome) -> bytes:
+    """The bytes that travel through Spark."""
+    return msgspec.msgpack.encode(outcome)
+
+
+def decode_outcome(data: memoryview) -> Outcome:
+    """Inverse of `encode_outcome`."""
+    return _outcome.decode(data)
+
+
+def pack(written: Written) -> bytes:
+    """Messages as they travel through Spark: compressed, for they are copied half a dozen times on their way."""
+    plain = msgspec.msgpack.encode(written)
+    packed: bytes = pa.compress(plain, codec=_CODEC, asbytes=True)
+    return len(plain).to_bytes(_LENGTH_BYTES, "big") + packed
+
+
+def unpack(parts: Iterable[bytes]) -> Outgoing:
+    """The messages of parts that were packed, one part behind the other."""
+    found: dict[str, tuple[list[bytes | None], list[bytes | None]]] = {}
+    for part in parts:
+        data = memoryview(part)
+        length = int.from_bytes(data[:_LENGTH_BYTES], "big")
+        written = _written.decode(pa.decompress(data[_LENGTH_BYTES:], length, codec=_CODEC))
+        for topic, (keys, values) in cut_apart(written).items():
+            all_keys, all_values = found.setdefault(topic, ([], []))
+            all_keys += keys
+            all_values += values
+    return dict(found)

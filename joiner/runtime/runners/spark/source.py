@@ -1,0 +1,145 @@
+"""Spark's source of plans. Spark asks a process of its own for offsets; that one asks the driver, which decides.
+
+A Unix socket in a folder that only this user may enter connects the two, as Spark starts both on one machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from joiner.runtime.runners.spark.plans import Turn, encode_plan
+
+SOURCE: Final = "lsb_plans"
+SCHEMA: Final = "slot int, plan binary"
+"""``slot`` is the grouping key of the unit."""
+
+
+_RETRY_WAIT_S: Final = 0.1
+
+_log = logging.getLogger(__name__)
+
+
+class PlanSource(DataSource):
+    """Options: ``socket``, where the driver answers; ``slots``, the grouping key of each unit, with commas between."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self._socket = options["socket"]
+        self._slots = [int(slot) for slot in options["slots"].split(",")]
+
+    @classmethod
+    def name(cls) -> str:
+        """As in ``readStream.format``."""
+        return SOURCE
+
+    def schema(self) -> str:
+        """One row a plan."""
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
+        """What Spark asks."""
+        return _PlanReader(self._socket, self._slots)
+
+
+class _Part(InputPartition):
+    def __init__(self, rows: list[tuple[int, bytes]]) -> None:
+        self.rows = rows
+
+
+class _PlanReader(DataSourceStreamReader):
+    """An offset is a `Turn`, as JSON: it holds the plans of the batch that ends there."""
+
+    def __init__(self, socket: str, slots: list[int]) -> None:
+        self._socket = socket
+        self._slots = slots
+        self._driver: Connection[Any, Any] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Nothing has been planned."""
+        return _as_offset(Turn())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 - Spark's signature
+        """Ask the driver what comes next; it knows how much that may be."""
+        if self._driver is None:
+            self._driver = Client(self._socket, "AF_UNIX")
+        self._driver.send_bytes(msgspec.json.encode(start))
+        try:
+            answer = self._driver.recv_bytes()
+        except EOFError as error:
+            raise ConnectionError("the driver answers no more") from error
+        return cast("dict[str, Any]", msgspec.json.decode(answer))
+
+    def stop(self) -> None:
+        """End at once where Spark has hung up: pyspark would try to tell it so, and show a user the trace of that."""
+        if isinstance(sys.exception(), EOFError):
+            os._exit(0)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """All in one: the rows are few and small."""
+        turn = msgspec.convert(end, Turn)
+        if start == end or not turn.plans:
+            return []
+        return [_Part([(self._slots[plan.unit], encode_plan(plan)) for plan in turn.plans])]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int, bytes]]:
+        """The rows of a batch."""
+        assert isinstance(partition, _Part)  # noqa: S101 - for the type checker
+        return iter(partition.rows)
+
+
+def _as_offset(turn: Turn) -> dict[str, Any]:
+    return cast("dict[str, Any]", msgspec.to_builtins(turn))
+
+
+class PlanServer:
+    """Answers the source, in the driver: ``next_turn`` gets the last turn and gives the next one, or the same."""
+
+    def __init__(self, folder: Path, next_turn: Callable[[Turn], Turn]) -> None:
+        self.address = str(folder / "plans")
+        self._next_turn = next_turn
+        self._is_closed = False
+        self._listener = Listener(self.address, "AF_UNIX")
+        threading.Thread(target=self._serve, name="plans", daemon=True).start()
+
+    def _serve(self) -> None:
+        # One client after the other: Spark starts its planning process anew with each query.
+        while not self._is_closed:
+            try:
+                with self._listener.accept() as client:
+                    self._answer(client)
+            except (EOFError, ConnectionError):
+                continue
+            except Exception as error:  # noqa: BLE001 - without an answer the query fails, and is started anew
+                if not self._is_closed:
+                    _log.warning("the source of plans could not be answered: %s: %s", type(error).__name__, error)
+                    time.sleep(_RETRY_WAIT_S)
+
+    def _answer(self, client: Connection[Any, Any]) -> None:
+        while True:
+            last = msgspec.json.decode(client.recv_bytes(), type=Turn)
+            client.send_bytes(msgspec.json.encode(self._next_turn(last)))
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._is_closed = True
+        self._listener.close()
+
+
+def read_plans(session: SparkSession, server: PlanServer, slots: Sequence[int]) -> Any:
+    """The streaming DataFrame of plans."""
+    session.dataSource.register(PlanSource)
+    given = {"socket": server.address, "slots": ",".join(map(str, slots))}
+    return session.readStream.format(SOURCE).options(**given).load()

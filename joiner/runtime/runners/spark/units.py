@@ -1,0 +1,433 @@
+"""The units that a driver serves: what is planned of each, what came of it, and the transaction that is on its way.
+
+Spark runs one batch after the other. For each it asks what is to be done (`Units.next_turn`), and hands over what came
+of it (`Units.take`); the transactions are written while Spark is already at the next batch. Spark's own commit of a
+batch means nothing here: what counts is the progress record in Kafka, and whatever Spark has done that did not get into
+one is thrown away, by a claim with a new number. So a failed transaction never stops the query.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import msgspec
+from confluent_kafka import KafkaException
+
+from joiner.runtime.kafka.snapshot_log import SnapshotPlace
+from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions, goes_apart
+from joiner.runtime.model import Progress, UnitStopped
+from joiner.runtime.ownership.restore import unless_fenced
+from joiner.runtime.ownership.retry_policy import Obstacle, Troubles, cause_of
+from joiner.runtime.runners.active_task import Commit
+from joiner.runtime.runners.spark.plans import Outcome, Plan, Turn, share_out, unpack
+from joiner.runtime.settings import ApplicationSettings, JoinerSettings
+from joiner.runtime.task.flow_control import SILENT_S, Lead, topics_to_pause
+from joiner.runtime.task.function_failures import FailureLog, counts_with
+from joiner.runtime.telemetry.metrics import Meters, Told
+from joiner.runtime.telemetry.throughput import Metrics
+
+Ends = Callable[[], Mapping[int, Mapping[str, int]]]
+"""The stable ends of the input topics, by unit and topic. Raises KafkaException."""
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.01
+
+_AWAKE_S: Final = 20.0
+
+_RETRY_WAIT_S: Final = 1.0
+"""Before what has failed is tried again."""
+
+_SHORT_S: Final = 5.0
+"""After an election a leader may not know its stable end for a moment."""
+
+_RECORD_BYTES: Final = 600
+"""Of a held record, about, its id included."""
+
+
+@dataclass
+class Leaving:
+    """A unit that is on its way out: what its last progress record says, and what is done when it is written."""
+
+    run: str
+    placement: str
+    then: Callable[[], None]
+    written: Future[None] = field(default_factory=Future)
+    plan: Plan | None = None
+    """The last plan, once it is made."""
+
+
+@dataclass
+class Served:
+    """A unit of this driver: claimed, and gone on with from plan to plan."""
+
+    claim: int
+    transactions: UnitTransactions
+    progress: Progress
+    """The last one that is known to be committed."""
+    place: SnapshotPlace
+    snapshot_offsets: dict[str, int]
+    snapshot_at_s: float = field(default_factory=time.monotonic)
+    records: int = 0
+    held: int = 0
+    held_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    commit: Commit | None = None
+    planned: Plan | None = None
+    """What Spark is at."""
+    leaving: Leaving | None = None
+    first_commit_s: float = 0.0
+    """When the first transaction behind the claim was found written; 0: none was yet."""
+    quiet_since_s: dict[str, float] = field(default_factory=dict)
+    """The topics whose log had nothing more when it was last asked, and since when."""
+    leads: list[Lead] = field(default_factory=list)
+    paused: set[str] = field(default_factory=set)
+    """The topics that are not read for now, as they run ahead of others."""
+    not_before_s: float = 0.0
+    """Nothing is planned before, for the last plan has failed."""
+    short_since_s: float | None = None
+    """Since when a log has ended before what was read of it already."""
+
+    @property
+    def reached(self) -> dict[str, int]:
+        """The vector that the next plan begins at: behind what is committed or on its way."""
+        return self.progress.offsets if self.commit is None else self.commit.progress.offsets
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether nothing is on its way, and the newest snapshot is of this state."""
+        return self.commit is None and self.reached == self.snapshot_offsets
+
+    def told(self, ends: Mapping[str, int]) -> Told:
+        """For metrics, with the ends of its input."""
+        progress = self.progress
+        lag = sum(max(0, ends.get(topic, at) - at) for topic, at in progress.offsets.items())
+        age_s = 0.0 if progress.offsets == self.snapshot_offsets else time.monotonic() - self.snapshot_at_s
+        return Told(progress, self.held_bytes, self.paused, lag, age_s)
+
+    def snapshot_due(self, application: ApplicationSettings, *, last: bool) -> bool:
+        """Whether the next plan is to bring a snapshot; ``last``: nothing comes after it."""
+        if self.reached == self.snapshot_offsets and not self.transactions.has_undecided:
+            return False
+        late = time.monotonic() - self.snapshot_at_s >= application.snapshot_interval / 1e9
+        return last or late or self.records >= application.snapshot_records
+
+
+class Units:
+    """The units of this driver. Its methods may be called from any thread."""
+
+    def __init__(
+        self, settings: JoinerSettings, ends: Ends, give_up: Callable[[int, Exception], None], meters: Meters
+    ) -> None:
+        """``give_up`` is told of a unit that was dropped, and why."""
+        self._settings = settings
+        self._meters = meters
+        self._ends = ends
+        self._ends_seen: Mapping[int, Mapping[str, int]] = {}
+        self._give_up = give_up
+        self.served: dict[int, Served] = {}
+        """By number; changed by this class alone."""
+        self._lock = threading.RLock()
+        self._pool = ThreadPoolExecutor(settings.topics.partitions, "commit")
+        self._troubles = Troubles(Random())  # noqa: S311 - no secret
+        self._ask_ends_s = 0.0
+        self._is_last = False
+        self._woken_s: float | None = None
+        self._metrics = Metrics()
+        self._failures = FailureLog(settings)
+        self._spent_s: dict[str, float] = {}
+
+    def add(self, number: int, served: Served) -> None:
+        """Serve a unit that was claimed."""
+        with self._lock:
+            self.served[number] = served
+
+    def begin_anew(self) -> None:
+        """A new query begins: what was planned for the one before will not come."""
+        with self._lock:
+            self._woken_s = None
+            for served in self.served.values():
+                served.planned = None
+
+    def release(self, number: int, leaving: Leaving) -> bool:
+        """Let a unit go: the next plan is its last, and once that is written, it is not served any more.
+
+        False: it is not served, by now.
+        """
+        with self._lock:
+            served = self.served.get(number)
+            if served is None:
+                return False
+            served.leaving = leaving
+            return True
+
+    def drop_all(self) -> None:
+        """Forget all units without committing anything."""
+        with self._lock:
+            self.served.clear()
+
+    def told(self) -> dict[int, Told]:
+        """What metrics tell of the units."""
+        return {number: served.told(self._ends_seen.get(number, {})) for number, served in list(self.served.items())}
+
+    def obstacles(self) -> dict[int, Obstacle]:
+        """What served units wait for whose last plan has failed."""
+        served = list(self.served.items())
+        found = {number: self._troubles.obstacle(number, one.not_before_s) for number, one in served}
+        return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether the query that runs has had a batch: then the next takes no longer than others."""
+        return self._woken_s is not None
+
+    # What Spark does next
+
+    def next_turn(self, last: Turn) -> Turn:
+        """The plans of the next batch; the last turn again where there is nothing to do."""
+        if time.monotonic() < self._ask_ends_s:
+            return last
+        try:
+            # Without the lock, for it may take long. Ends only grow, so older ones are right as well.
+            ends = self._ends_seen = self._ends()
+        except KafkaException as error:
+            _log.warning("Kafka does not tell the ends of the input: %s", error.args[0].str())
+            self._ask_ends_s = time.monotonic() + _RETRY_WAIT_S
+            return last
+        with self._lock:
+            plans = self._plans(ends)
+            plans = plans or self._wake_up()
+            return Turn(last.number + 1, plans) if plans else last
+
+    def _plans(self, ends: Mapping[int, Mapping[str, int]]) -> list[Plan]:
+        now_s = time.monotonic()
+        ready = {
+            number: served
+            for number, served in sorted(self.served.items())
+            if now_s >= served.not_before_s
+            and not (served.commit is not None and served.commit.may_last)
+            and not self._is_short(number, served, ends.get(number, {}))
+        }
+        waiting = {}
+        for number, served in ready.items():
+            self._pause(number, served, ends.get(number, {}))
+            for topic, at in served.reached.items():
+                if topic not in served.paused:
+                    waiting[number, topic] = max(0, ends.get(number, {}).get(topic, at) - at)
+        shares = share_out(waiting, self._settings.spark.batch_records_max)
+        found = []
+        for number, served in self.served.items():
+            served.planned = self._plan(number, served, shares) if number in ready else None
+            if served.planned is not None:
+                found.append(served.planned)
+        return sorted(found, key=lambda plan: plan.unit)
+
+    def _wake_up(self) -> list[Plan]:
+        """Plans of nothing, from time to time: Spark ends workers that have had no work for a minute."""
+        if self._woken_s is not None and time.monotonic() - self._woken_s < _AWAKE_S:
+            return []
+        return [Plan(unit, 0, {}, {}, {}) for unit in range(self._settings.topics.partitions)]
+
+    def _plan(self, number: int, served: Served, shares: Mapping[tuple[int, str], int]) -> Plan | None:
+        begin, most = served.reached, self._most()
+        end = {topic: at + min(most, shares.get((number, topic), 0)) for topic, at in begin.items()}
+        snapshot = served.snapshot_due(self._settings.application, last=self._is_last)
+        if end == begin and not snapshot and served.leaving is None:
+            return None
+        snapshot = snapshot or served.leaving is not None
+        plan = Plan(number, served.claim, served.progress.start, begin, end, snapshot)
+        if served.leaving is not None:
+            served.leaving.plan = plan
+        return plan
+
+    def _most(self) -> int:
+        """Records of a topic that a unit may read in a batch: so few that a side which runs ahead can be paused."""
+        application, topics = self._settings.application, len(self._settings.input_topics)
+        room = min(application.buffer_records_max, application.buffer_bytes_max // _RECORD_BYTES)
+        return max(1, room // (2 * topics))
+
+    def _is_short(self, number: int, served: Served, ends: Mapping[str, int]) -> bool:
+        """Whether a log ends before what was read of it: for a moment after an election, else the claim judges."""
+        if all(ends.get(topic, at) >= at for topic, at in served.reached.items()):
+            served.short_since_s = None
+            return False
+        now_s = time.monotonic()
+        if served.short_since_s is None:
+            served.short_since_s = now_s
+        elif now_s - served.short_since_s > _SHORT_S:
+            _log.warning("unit %s: its input ends before what was joined already", number)
+            self._drop_for(number, served, Fenced())
+        return True
+
+    def _pause(self, number: int, served: Served, ends: Mapping[str, int]) -> None:
+        now_s = time.monotonic()
+        for topic, at in served.reached.items():
+            if ends.get(topic, at) > at:
+                served.quiet_since_s.pop(topic, None)
+            else:
+                served.quiet_since_s.setdefault(topic, now_s)
+        silent = {topic for topic, since_s in served.quiet_since_s.items() if since_s < now_s - SILENT_S}
+        ahead = topics_to_pause(served.leads, served.paused, silent)
+        if ahead != served.paused:
+            _log.info("unit %s: topics that wait now: %s", number, ", ".join(sorted(ahead)) or "none")
+        served.paused = ahead
+
+    # What came of it
+
+    def take(self, outcome: Outcome) -> None:
+        """Begin the transaction of what came of a plan, when the one before is written."""
+        number = outcome.plan.unit
+        served = self.served.get(number)
+        if served is not None and (commit := served.commit) is not None:
+            # Without the lock, for it may take long.
+            wait([commit.written])
+        with self._lock:
+            self._woken_s = time.monotonic()
+            served = self.served.get(number)
+            if served is None or served.planned != outcome.plan:
+                return
+            served.planned = None
+            if not self._finish(number, served):
+                return
+            if outcome.stopped:
+                # Judged where a transaction would be written, and told as one that failed.
+                judged = self._pool.submit(_judge, served.transactions, outcome.stopped)
+                served.commit = Commit(served.progress, judged)
+            elif outcome.lost:
+                _log.warning("unit %s: cannot be read where the join stands: %s", number, outcome.lost)
+                self._drop_for(number, served, Fenced())
+            elif outcome.failed:
+                wait_s = self._troubles.wait_s(number, cause_of(Aborted()), outcome.failed) or 0.0
+                again = "unit %s: a batch could not be joined now, trying again in %.1f s: %s"
+                _log.warning(again, number, wait_s, outcome.failed)
+                served.not_before_s = time.monotonic() + wait_s
+            else:
+                self._troubles.served(number)
+                self._hand_in(served, outcome)
+
+    def _hand_in(self, served: Served, outcome: Outcome) -> None:
+        plan, leaving = outcome.plan, served.leaving
+        counts = counts_with(outcome.counts, served.progress.counts, outcome.failed_pairs)
+        progress = msgspec.structs.replace(served.progress, offsets=plan.end, counts=counts, joins=outcome.joins)
+        self._failures.note(plan.unit, outcome.failed_pairs)
+        if leaving is not None and leaving.plan == plan:
+            progress = msgspec.structs.replace(progress, run=leaving.run, placement=leaving.placement)
+        served.held, served.held_bytes = outcome.held, outcome.held_bytes
+        served.records += outcome.records
+        snapshot = None
+        if outcome.snapshot is not None:
+            snapshot = outcome.snapshot, served.place
+            served.snapshot_at_s, served.records = time.monotonic(), 0
+        served.leads = outcome.leads
+        written = self._pool.submit(self._commit, served.transactions, outcome, progress, snapshot)
+        served.commit = Commit(progress, written, goes_apart(snapshot))
+        if leaving is not None and leaving.plan == plan:
+            del self.served[plan.unit]
+            written.add_done_callback(lambda last: _tell(leaving, last))
+        self._metrics.count(outcome.records, outcome.pairs, outcome.failed_pairs)
+        for what, seconds in outcome.spent_s.items():
+            self._spent_s[what] = self._spent_s.get(what, 0.0) + seconds
+
+    def _commit(
+        self,
+        transactions: UnitTransactions,
+        outcome: Outcome,
+        progress: Progress,
+        snapshot: tuple[bytes, SnapshotPlace] | None,
+    ) -> SnapshotPlace | None:
+        return self._meters.commit(transactions, unpack(outcome.parts), outcome.appended_ms, progress, snapshot)
+
+    def _finish(self, number: int, served: Served) -> bool:
+        """Wait for the transaction that is on its way, if any is; returns whether the unit goes on."""
+        commit, served.commit = served.commit, None
+        if commit is None:
+            return True
+        try:
+            place = commit.written.result()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
+            self._drop_for(number, served, error)
+            return False
+        served.first_commit_s = served.first_commit_s or time.monotonic()
+        served.progress = commit.progress
+        if place is not None:
+            served.place, served.snapshot_offsets = place, commit.progress.offsets
+        return True
+
+    def _drop_for(self, number: int, served: Served, error: Exception) -> None:
+        if served.leaving is not None:
+            # Whoever waits for it gives it up.
+            served.leaving.written.set_exception(error)
+        else:
+            # First: as long as it is served, nobody takes it.
+            self._give_up(number, error)
+        del self.served[number]
+
+    # From time to time
+
+    def tend(self) -> None:
+        """Look after transactions that are written, and tell of progress."""
+        with self._lock:
+            for number, served in list(self.served.items()):
+                if served.commit is not None and served.commit.written.done():
+                    self._finish(number, served)
+            self._metrics.report({number: served.held for number, served in self.served.items()})
+
+    def finish(self, until_s: float) -> None:
+        """Plan last snapshots and wait until they are written, as far as that is before a moment (monotonic)."""
+        self._is_last = True
+        while time.monotonic() < until_s:
+            self.tend()
+            with self._lock:
+                if all(
+                    served.commit is None and served.reached == served.snapshot_offsets
+                    for served in self.served.values()
+                ):
+                    break
+            time.sleep(_LOOK_S)
+        self._tell_stopped(until_s)
+        with self._lock:
+            self._failures.close()
+            self._metrics.report({number: served.held for number, served in self.served.items()}, last=True)
+            spent = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in self._spent_s.items())
+            _log.info("what the workers have spent their time on: %s", spent or "nothing")
+
+    def _tell_stopped(self, until_s: float) -> None:
+        """Write progress records which say that this driver has ended, as far as that is before a moment."""
+        with self._lock:
+            written = []
+            for served in self.served.values():
+                if served.commit is None and served.leaving is None:
+                    progress = msgspec.structs.replace(served.progress, stopped=True)
+                    last = self._pool.submit(self._meters.commit, served.transactions, {}, {}, progress, None)
+                    served.commit = Commit(progress, last)
+                    written.append(last)
+        wait(written, timeout=max(0.0, until_s - time.monotonic()))
+        self.tend()
+
+    def close(self) -> None:
+        """Begin no more transactions."""
+        self._pool.shutdown(wait=False)
+
+
+def _judge(transactions: UnitTransactions, fault: str) -> SnapshotPlace | None:
+    """A worker has found a fault, which counts only if nobody has taken the unit. Raises `UnitStopped` or `Fenced`."""
+    with unless_fenced(transactions):
+        raise UnitStopped(fault)
+
+
+def _tell(leaving: Leaving, last: Future[SnapshotPlace | None]) -> None:
+    error = last.exception()
+    if error is not None:
+        leaving.written.set_exception(error)
+        return
+    try:
+        leaving.then()
+    finally:
+        # Whether anybody was told or not: the unit is gone.
+        leaving.written.set_result(None)

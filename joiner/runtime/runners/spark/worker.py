@@ -1,0 +1,241 @@
+"""What a worker of Spark does with a plan: the unit's state at its begin, the range from Kafka, the join.
+
+The state at a vector is the same wherever it comes from, so it is taken from where it is nearest:
+
+ 1. this process's memory, where it was left by the batch before
+ 2. Spark's state store, which every batch is written to: another worker may get the unit next
+ 3. the newest snapshot in Kafka and a silent replay, as every runner recovers
+
+What a worker holds of a unit is never needed: nothing of a worker, living or left over, can do harm.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import pandas as pd
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from joiner.runtime.kafka.checkpoint_log import read_state
+from joiner.runtime.kafka.clients import make_reader
+from joiner.runtime.kafka.gaps import SecondReader
+from joiner.runtime.kafka.ranges import read_range
+from joiner.runtime.kafka.transaction import Fenced
+from joiner.runtime.model import UnitStopped
+from joiner.runtime.ownership.restore import build_state
+from joiner.runtime.ownership.retry_policy import cause_of
+from joiner.runtime.runners.gc_tuning import spare_the_collector
+from joiner.runtime.runners.spark.plans import Outcome, Plan, decode_plan, encode_outcome, pack
+from joiner.runtime.task.function_failures import add_up
+from joiner.runtime.task.unit import Unit
+
+if TYPE_CHECKING:
+    from joiner.runtime.settings import JoinerSettings
+    from joiner.runtime.task.decode import Messages
+
+OUTPUT_SCHEMA: Final = "outcome binary"
+
+_CHUNK_BYTES: Final = 256 * 1024
+"""Of the state in Spark's store: it is slow with large values (10 MB in one took 0.4 s to write, in chunks 8 ms)."""
+
+_FETCH_BYTES: Final = 4 * 1024 * 1024
+
+_AT_ONCE: Final = 20_000
+"""Messages that are joined at a time: what is made of so many stays in memory that is there already."""
+
+_HELD_MAX: Final = 1_000_000
+"""Records that are held by all units which a process keeps between batches."""
+
+_LOST: Final = {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001 - the public names
+
+
+class _Left(NamedTuple):
+    """What this process has left of a unit: its state, and where the unit had begun."""
+
+    start: dict[str, int]
+    unit: Unit
+
+
+_units: dict[tuple[str, int], _Left] = {}
+"""By application and number, those that were worked on last at the end."""
+
+_second: list[SecondReader] = []
+_readers: list[Consumer] = []
+"""The consumer of this process, if it has one: connecting takes longer than reading a small batch."""
+
+
+class UnitProcessor(StatefulProcessor):
+    """Spark's operator; its grouping key is a unit."""
+
+    def __init__(self, settings: JoinerSettings) -> None:
+        self._settings = settings
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Called for every task."""
+        _prepare()
+        self._copy = StateCopy(handle)
+
+    def handleInputRows(  # noqa: N802 - Spark's name
+        self,
+        key: Any,  # noqa: ARG002 - Spark's signature
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: ARG002, N803 - Spark's signature
+    ) -> Iterator[pd.DataFrame]:
+        """One row in, one row out."""
+        for frame in rows:
+            for plan in frame["plan"]:
+                outcome = carry_out(self._settings, decode_plan(bytes(plan)), self._copy)
+                yield pd.DataFrame({"outcome": [encode_outcome(outcome)]})
+
+
+class StateCopy:
+    """The state of a unit in Spark's state store: at which vector it is, and the bytes of its snapshot in chunks.
+
+    A write that fails half way may be kept by Spark all the same, so what is read is checked.
+    """
+
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        self._head = handle.getValueState("head", "at binary, chunks int, checksum long")
+        self._chunks = handle.getMapState("chunks", "at int", "part binary")
+
+    def read(self, start: Mapping[str, int], offsets: Mapping[str, int]) -> bytes | None:
+        """The snapshot of a unit that began at ``start``, at a vector; None where there is none of that."""
+        head = self._head.get()
+        if head is None or msgspec.json.decode(head[0]) != [start, offsets]:
+            return None
+        parts = (self._chunks.getValue((at,)) for at in range(head[1]))
+        data = b"".join(bytes(part[0]) for part in parts if part is not None)
+        return data if zlib.crc32(data) == head[2] else None
+
+    def write(self, start: Mapping[str, int], offsets: Mapping[str, int], data: bytes) -> None:
+        """Replace what is there."""
+        before = self._head.get()
+        count = -(-len(data) // _CHUNK_BYTES)
+        for at in range(count):
+            self._chunks.updateValue((at,), (data[at * _CHUNK_BYTES : (at + 1) * _CHUNK_BYTES],))
+        for at in range(count, before[1] if before is not None else 0):
+            self._chunks.removeKey((at,))
+        self._head.update((msgspec.json.encode([start, offsets]), count, zlib.crc32(data)))
+
+
+def carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
+    """What comes of a plan; never raises, so that a unit that cannot go on does not take the others with it."""
+    if not plan.end:
+        return Outcome(plan)
+    try:
+        return _carry_out(settings, plan, copy)
+    except KafkaException as error:
+        text = error.args[0].str()
+        return Outcome(plan, lost=text) if error.args[0].code() in _LOST else Outcome(plan, failed=text)
+    except Fenced:
+        return Outcome(plan, lost="the input that is to be joined was removed meanwhile")
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
+        return _failed(plan, error)
+
+
+def _failed(plan: Plan, error: Exception) -> Outcome:
+    what = f"unit {plan.unit}: a batch failed with {type(error).__name__}: {error}; nothing of it was written"
+    if isinstance(error, UnitStopped):
+        what = str(error)
+    elif not cause_of(error).passes:
+        what += ". Restart the joiner; if it happens again, this is a defect to report"
+    return Outcome(plan, failed=what) if cause_of(error).passes else Outcome(plan, stopped=what)
+
+
+def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
+    clock = _Clock()
+    place = settings.application.name, plan.unit
+    unit = _unit_at(settings, plan, copy, _units.pop(place, None))
+    clock.note("state")
+    found = Outcome(plan)
+    appended_ms = Counter[int]()
+    for batches, end in _read(settings, plan):
+        clock.note("read")
+        _second_reader(settings).check(plan.unit, unit.offsets, batches)
+        effects = unit.apply(batches, end, is_part=end != plan.end)
+        clock.note("join")
+        found.parts.append(pack(effects.written(settings.topics)))
+        found.records += sum(map(len, batches.values()))
+        found.pairs += len(effects.joined)
+        appended_ms += effects.appended_ms
+        add_up(found.failed_pairs, effects.failed_pairs)
+        clock.note("pack")
+    data = unit.snapshot()
+    copy.write(plan.start, unit.offsets, data)
+    clock.note("store")
+    # Only now: a unit that has failed in between is of no use.
+    _keep(place, _Left(plan.start, unit))
+    found.counts, found.joins, found.leads = dict(unit.counts), unit.progress(), unit.leads()
+    found.held, found.held_bytes = unit.held(), unit.held_bytes()
+    found.appended_ms = dict(appended_ms)
+    found.snapshot = data if plan.snapshot else None
+    found.spent_s = clock.spent_s
+    return found
+
+
+def _keep(place: tuple[str, int], left: _Left) -> None:
+    """For the next batch, where this process gets the unit again."""
+    _units[place] = left
+    while len(_units) > 1 and sum(one.unit.held() for one in _units.values()) > _HELD_MAX:
+        del _units[next(iter(_units))]
+
+
+def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, left: _Left | None) -> Unit:
+    """The unit at the begin of a plan; ``left`` is what this process has of it."""
+    warm = left.unit if left is not None and left.start == plan.start else None
+    if warm is not None and warm.offsets == plan.begin:
+        return warm
+    data = copy.read(plan.start, plan.begin)
+    if data is not None:
+        return Unit.restore(settings, plan.unit, data)
+    state = read_state(settings.kafka, settings.application.name, settings.state_topic, plan.unit)
+    progress = state.progress()
+    if progress is None:
+        raise UnitStopped(f"unit {plan.unit}: {settings.state_topic} holds no progress of it any more: was it deleted?")
+    return build_state(settings, msgspec.structs.replace(progress, offsets=plan.begin), state, warm)
+
+
+def _read(settings: JoinerSettings, plan: Plan) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
+    """The range in parts, see `read_range`."""
+    if plan.begin == plan.end:
+        return
+    # Not put back where it fails: another one is made.
+    consumer = _readers.pop() if _readers else _make_reader(settings)
+    yield from read_range(consumer, plan.unit, plan.begin, plan.end, _AT_ONCE)
+    _readers.append(consumer)
+
+
+def _make_reader(settings: JoinerSettings) -> Consumer:
+    """A consumer that gets much at once, as it begins anew with each range."""
+    return make_reader(settings.kafka, settings.application.name, fetch_message_max_bytes=_FETCH_BYTES)
+
+
+def _second_reader(settings: JoinerSettings) -> SecondReader:
+    if not _second:
+        _second.append(SecondReader(settings))
+    return _second[0]
+
+
+class _Clock:
+    """Where the time of a batch goes."""
+
+    def __init__(self) -> None:
+        self.spent_s: dict[str, float] = {}
+        self._at_s = time.perf_counter()
+
+    def note(self, what: str) -> None:
+        """``what`` has taken the time since the last note."""
+        now_s = time.perf_counter()
+        self.spent_s[what] = self.spent_s.get(what, 0.0) + now_s - self._at_s
+        self._at_s = now_s
+
+
+_prepare = functools.cache(spare_the_collector)
+"""Once in each process."""

@@ -1,0 +1,51 @@
+"""When the records of one input topic arrived in Kafka, by offset: for the latency of results, and for nothing else.
+
+A step function, for the records of a producer's batch were appended together. Only its newest steps are kept: a record
+from before them counts as of the oldest, so that what is told of a very long wait is too short.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from joiner.runtime.task.decode import Messages
+
+    Ints = NDArray[np.int64]
+
+STEPS_MAX: Final = 16_384
+"""Kept at least, of 32 bytes each; twice as many at most."""
+
+
+class Arrivals:
+    """Offsets and times from which on records were appended, both rising."""
+
+    def __init__(self) -> None:
+        self._offset = np.zeros(2 * STEPS_MAX, dtype=np.int64)
+        self._append_ms = np.zeros(2 * STEPS_MAX, dtype=np.int64)
+        self._used = 0
+
+    def add(self, messages: Messages) -> None:
+        """Those that follow."""
+        append_ms = np.array(messages.append_ms, dtype=np.int64)
+        last_ms = self._append_ms[self._used - 1] if self._used else -1
+        steps = np.flatnonzero(np.diff(append_ms, prepend=last_ms))
+        if len(steps) > STEPS_MAX:
+            steps, self._used = steps[-STEPS_MAX:], 0
+        if self._used + len(steps) > len(self._offset):
+            for column in (self._offset, self._append_ms):
+                column[:STEPS_MAX] = column[self._used - STEPS_MAX : self._used]
+            self._used = STEPS_MAX
+        new = slice(self._used, self._used + len(steps))
+        self._offset[new] = [messages.offset[step] for step in steps.tolist()]
+        self._append_ms[new] = append_ms[steps]
+        self._used = new.stop
+
+    def of(self, offset: Ints) -> Ints:
+        """When the records of these offsets were appended, in ms; 0 where nothing has come yet."""
+        step = self._offset[: self._used].searchsorted(offset, "right") - 1
+        return self._append_ms.take(np.maximum(step, 0))

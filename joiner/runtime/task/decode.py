@@ -1,0 +1,374 @@
+"""From the messages of one unit and topic to columns for each side of each join, and to dead letters.
+
+Every message becomes exactly one of: a record of the sides that select it, a mark, rejected, or not selected.
+The order of the checks is part of the contract, because the checker repeats it: readable, selected, not from the
+future, in its key's partition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from broker.partitioner import partition_of
+from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
+from broker.wire.bulk import encode_sides, read_plain
+from broker.wire.columns import Texts, decimals, glue
+from broker.wire.records import (
+    Mark,
+    Record,
+    Rejected,
+    Side,
+    Unreadable,
+    decode_data,
+    decode_records,
+    encode_lines,
+    reject,
+)
+from joiner.core.arguments import ALL_KEYS
+from joiner.runtime.task.payloads import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from joiner.runtime.settings import JoinerSettings
+
+    Ints = NDArray[np.int64]
+
+LEFT: Final = 0
+RIGHT: Final = 1
+
+_NO_ROWS: Final = Rows.room(0)
+
+_SINGLY: Final = 16
+"""So few messages are read one by one, where one of them is no plain record."""
+
+
+@dataclass(frozen=True)
+class Messages:
+    """What the joiner needs of n Kafka messages of one partition: offsets, the broker's append times in ms, values."""
+
+    offset: list[int]
+    append_ms: list[int]
+    value: list[bytes | None]
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def part(self, begin: int, end: int) -> Messages:
+        """Those from one index up to another."""
+        return Messages(self.offset[begin:end], self.append_ms[begin:end], self.value[begin:end])
+
+
+class Records(NamedTuple):
+    """n records of one topic: offsets, times in ns, their texts, values, and what results show of them."""
+
+    seq: Ints
+    ts_ns: Ints
+    thing: Texts
+    quantity: Texts
+    id: Texts
+    result: NDArray[np.float64]
+    shown: Texts
+
+    def take(self, which: Ints) -> Records:
+        """Those of an index."""
+        return Records._make(column.take(which) for column in self)
+
+
+@dataclass
+class SideInput:
+    """What a batch holds for one side of one join, in log order: records with the hashes of their ids, and marks.
+
+    ``mixed``: the side takes several quantities, so that an event may give it several records of one id.
+    """
+
+    mixed: bool = False
+    parts: list[Rows] = field(default_factory=list)
+    identities: list[Ints] = field(default_factory=list)
+    mark_key: list[int] = field(default_factory=list)
+    mark_ts_ns: list[int] = field(default_factory=list)
+    mark_seq: list[int] = field(default_factory=list)
+
+    def rows(self) -> Rows:
+        """All of the records."""
+        if not self.parts:
+            return _NO_ROWS
+        if len(self.parts) > 1:
+            self.parts = [Rows.together(self.parts)]
+        return self.parts[0]
+
+    def columns(self) -> tuple[Ints, Ints, Ints, Ints] | None:
+        """Keys, times, offsets and identities for the engine; None where there are no records."""
+        if not self.parts:
+            return None
+        rows = self.rows()
+        return rows.key, rows.ts_ns, rows.seq, np.concatenate(self.identities)
+
+    def marks(self) -> tuple[Ints, Ints, Ints] | None:
+        """Keys, times and offsets of the marks; None where there are none."""
+        if not self.mark_key:
+            return None
+        return _int64(self.mark_key), _int64(self.mark_ts_ns), _int64(self.mark_seq)
+
+
+@dataclass
+class Intake:
+    """A batch, sorted: input by (join, side), dead letters, and how many messages were what."""
+
+    sides: dict[tuple[int, int], SideInput] = field(default_factory=dict)
+    rejected: list[Rejected] = field(default_factory=list)
+    not_selected: int = 0
+    marks: int = 0
+    selected: int = 0
+
+
+class Keys:
+    """The key dictionary of a unit: a thing has a number from when it is first seen until nothing is known of it."""
+
+    def __init__(self, unit: int, partitions: int, things: Sequence[str] = ()) -> None:
+        self._unit = unit
+        self._partitions = partitions
+        self.things = list(things)
+        """The things by number; empty where the number is free."""
+        self._number = {thing: number for number, thing in enumerate(things) if thing}
+        self._free = [number for number, thing in enumerate(things) if not thing]
+        self._in_use = np.empty(0, dtype=np.int64)
+
+    def number(self, thing: str) -> int | None:
+        """The number of a thing, given now if it is new; None if its records belong into another partition."""
+        number = self._number.get(thing)
+        if number is None:
+            if partition_of(thing.encode(), self._partitions) != self._unit:
+                return None
+            if self._free:
+                number = self._free.pop()
+                self.things[number] = thing
+            else:
+                number = len(self.things)
+                self.things.append(thing)
+            self._number[thing] = number
+        return number
+
+    def numbers(self, things: Texts) -> Ints | None:
+        """Those of many; None where some do not belong here."""
+        which, first = things.distinct()
+        found = [self.number(thing.decode()) for thing in things.take(first).each()]
+        return None if None in found else np.array(found, dtype=np.int64).take(which)
+
+    def keep(self, known: Ints) -> None:
+        """Forget all things but those of these numbers, whose own are free from now on."""
+        kept = set(known.tolist())
+        self._number = {thing: number for thing, number in self._number.items() if number in kept}
+        self.things = [thing if number in kept else "" for number, thing in enumerate(self.things)]
+        del self.things[max(self._number.values(), default=-1) + 1 :]
+        self._free = [number for number, thing in enumerate(self.things) if not thing]
+        self._in_use = np.empty(0, dtype=np.int64)
+
+    def numbers_in_use(self) -> Ints:
+        """All of them; asked for with every commit, and mostly the same as before."""
+        if len(self._in_use) != len(self._number):
+            self._in_use = np.fromiter(self._number.values(), dtype=np.int64, count=len(self._number))
+        return self._in_use
+
+    def __len__(self) -> int:
+        return len(self._number)
+
+
+class TopicReader:
+    """Reads one input topic for all joins of one unit."""
+
+    def __init__(self, settings: JoinerSettings, topic: str, unit: int, keys: Keys) -> None:
+        self._topic = topic
+        self._unit = unit
+        self._keys = keys
+        self._partitions = settings.topics.partitions
+        self._source = settings.application.name
+        self._time_unit = settings.events.time_unit
+        self._ahead_max_ns = settings.application.ahead_max
+        self._whole: list[tuple[int, int]] = []
+        self._by_quantity: dict[str, list[tuple[int, int]]] = {}
+        for join, options in enumerate(settings.join):
+            for side, stream in enumerate((options.left, options.right)):
+                selection = settings.stream(stream)
+                if selection["topic"] != topic:
+                    continue
+                if selection["quantity"] is None:
+                    self._whole.append((join, side))
+                else:
+                    self._by_quantity.setdefault(selection["quantity"], []).append((join, side))
+        for sides in self._by_quantity.values():
+            sides.extend(self._whole)
+
+    def read(self, messages: Messages) -> Intake:
+        """Sort a batch of messages, which are in the order of their offsets."""
+        intake = Intake()
+        self._take(intake, messages)
+        return intake
+
+    def _take(self, intake: Intake, messages: Messages) -> None:
+        """Take messages all at once; where one of them needs to be looked at, halve by halve."""
+        count = len(messages)
+        if not count or self._take_together(intake, messages):
+            return
+        if count <= _SINGLY:
+            self._take_singly(intake, messages)
+            return
+        for begin, end in ((0, count // 2), (count // 2, count)):
+            self._take(intake, messages.part(begin, end))
+
+    def _take_together(self, intake: Intake, messages: Messages) -> bool:
+        """Take messages all of which are records with nothing to say against; False: they are not, nothing is taken."""
+        records = _read_together(messages, self._time_unit)
+        # One limit of time for all, which is too strict for some: then each is judged by its own.
+        if records is None or int(records.ts_ns.max()) > min(messages.append_ms) * 1_000_000 + self._ahead_max_ns:
+            return False
+        number, first = records.quantity.distinct()
+        names = [name.decode() for name in records.quantity.take(first).each()]
+        takers = [self._by_quantity.get(name, self._whole) for name in names]
+        if not all(takers):
+            which = np.array([bool(sides) for sides in takers]).take(number).nonzero()[0]
+            records, number = records.take(which), number.take(which)
+        keys = self._keys.numbers(records.thing)
+        if keys is None:
+            return False
+        intake.not_selected += len(messages) - len(number)
+        intake.selected += len(number)
+        if len(number):
+            self._share_out(intake, records, keys, number, takers)
+        return True
+
+    def _share_out(
+        self, intake: Intake, records: Records, keys: Ints, number: Ints, takers: list[list[tuple[int, int]]]
+    ) -> None:
+        """Give the records to the sides that take their quantities; ``takers`` by the quantities' numbers."""
+        rows = Rows(records.seq, keys, records.ts_ns, records.result, records.shown)
+        for target in sorted({target for sides in takers for target in sides}):
+            wanted = np.array([target in sides for sides in takers])
+            which = None if wanted.all() else wanted.take(number).nonzero()[0]
+            mine, ids = (rows, records.id) if which is None else (rows.take(which), records.id.take(which))
+            side = self._side(intake, target)
+            if side.mixed:
+                ids = glue(records.quantity if which is None else records.quantity.take(which), b"\0", ids)
+            side.parts.append(mine)
+            # Only records of one stream, key and time are ever compared by it, so that two different ids are taken for
+            # one with a chance of 2**-64 for each pair of records that share all of these.
+            side.identities.append(ids.hashes())
+
+    def _take_singly(self, intake: Intake, messages: Messages) -> None:
+        for offset, append_ms, value in zip(messages.offset, messages.append_ms, messages.value, strict=True):
+            try:
+                content, ts_ns = decode_data(value, self._time_unit)
+                if isinstance(content, Record):
+                    self._take_record(intake, offset, append_ms, content, ts_ns)
+                else:
+                    self._take_mark(intake, offset, append_ms, content, ts_ns)
+            except Unreadable as reason:
+                intake.rejected.append(
+                    reject(
+                        value,
+                        str(reason),
+                        source=self._source,
+                        topic=self._topic,
+                        partition=self._unit,
+                        offset=offset,
+                    )
+                )
+
+    def _take_record(self, intake: Intake, offset: int, append_ms: int, record: Record, ts_ns: int) -> None:
+        if not self._by_quantity.get(record.quantity, self._whole):
+            intake.not_selected += 1
+            return
+        key = self._checked_key(append_ms, record.thing, ts_ns)
+        intake.selected += 1
+        records = records_of(_int64([offset]), _int64([ts_ns]), [record])
+        takers = [self._by_quantity.get(record.quantity, self._whole)]
+        self._share_out(intake, records, _int64([key]), _int64([0]), takers)
+
+    def _take_mark(self, intake: Intake, offset: int, append_ms: int, mark: Mark, ts_ns: int) -> None:
+        if mark.quantity is None:
+            targets = {target for sides in self._by_quantity.values() for target in sides} | set(self._whole)
+        else:
+            # A side that takes the whole topic is not covered by a promise about one quantity of it.
+            targets = set(self._by_quantity.get(mark.quantity, [])) - set(self._whole)
+        if not targets:
+            intake.not_selected += 1
+            return
+        key = self._checked_key(append_ms, mark.thing, ts_ns)
+        intake.marks += 1
+        for target in sorted(targets):
+            side = self._side(intake, target)
+            side.mark_key.append(key)
+            side.mark_ts_ns.append(ts_ns)
+            side.mark_seq.append(offset)
+
+    def _checked_key(self, append_ms: int, thing: str | None, ts_ns: int) -> int:
+        if ts_ns > append_ms * 1_000_000 + self._ahead_max_ns:
+            ahead_s = (ts_ns - append_ms * 1_000_000) // 10**9
+            reason = f"its time is {ahead_s} s ahead of its arrival, more than application.ahead_max allows"
+            raise Unreadable(reason)
+        if thing is None:
+            return ALL_KEYS
+        key = self._keys.number(thing)
+        if key is None:
+            right = partition_of(thing.encode(), self._partitions)
+            reason = (
+                f"thing {thing!r} belongs into partition {right}, this is {self._unit}: "
+                "its producer must use the murmur2 partitioner and the thing as key"
+            )
+            raise Unreadable(reason)
+        return key
+
+    def _side(self, intake: Intake, target: tuple[int, int]) -> SideInput:
+        side = intake.sides.get(target)
+        if side is None:
+            side = intake.sides[target] = SideInput(mixed=target in self._whole)
+        return side
+
+
+def _read_together(messages: Messages, unit: str) -> Records | None:
+    """The records that messages are, with times in whole units; None where some have to be looked at singly."""
+    seq = _int64(messages.offset)
+    plain = read_plain(messages.value)
+    if plain is not None:
+        times_ns = _times_ns(plain.time, unit)
+        if times_ns is None:
+            return None
+        shown = encode_sides(plain.quantity, decimals(plain.time), plain.result, plain.id)
+        return Records(seq, times_ns, plain.thing, plain.quantity, plain.id, plain.result, shown)
+    records = decode_records(messages.value)
+    if records is None or any(type(record.phenomenonTime) is not int for record in records):
+        return None
+    try:
+        times = np.array([record.phenomenonTime for record in records], dtype=np.int64)
+    except OverflowError:
+        return None
+    times_ns = _times_ns(times, unit)
+    return None if times_ns is None else records_of(seq, times_ns, records)
+
+
+def _times_ns(times: Ints, unit: str) -> Ints | None:
+    """Times in ns; None where some are out of range."""
+    unit_ns = UNIT_NS[unit]
+    if times.min() < -(-TIME_MIN_NS // unit_ns) or times.max() > TIME_MAX_NS // unit_ns:
+        return None
+    return times * unit_ns
+
+
+def records_of(seq: Ints, ts_ns: Ints, records: Sequence[Record]) -> Records:
+    """The columns of records that were read as objects."""
+    sides = [Side(one.quantity, one.phenomenonTime, one.result, one.id) for one in records]
+    things, quantities, ids = (
+        Texts.of([text.encode() for text in texts])
+        for texts in zip(*((one.thing, one.quantity, one.id) for one in records), strict=True)
+    )
+    result = np.array([one.result for one in records], dtype=np.float64)
+    return Records(seq, ts_ns, things, quantities, ids, result, Texts.of_lines(encode_lines(sides)))
+
+
+def _int64(values: list[int]) -> Ints:
+    return np.array(values, dtype=np.int64)

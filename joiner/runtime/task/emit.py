@@ -1,0 +1,227 @@
+"""From pairs to results: the joining function is applied to whole batches, what fails goes to the dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import msgspec
+import numpy as np
+
+from broker.times import UNIT_NS, mean_text
+from broker.wire.bulk import JoinedColumns, encode_joined
+from broker.wire.columns import Texts, decimals, glue
+from broker.wire.records import Record, Rejected, Side, decode_sides, encode, encode_lines, pair_id, reject
+from joiner import functions
+from joiner.functions import Columns, JoinFunction, call_function, load_function, place_of, reason_of
+from joiner.runtime.task.function_failures import Failures
+from joiner.runtime.task.payloads import Rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from joiner.runtime.settings import JoinerSettings, JoinSettings
+
+    Ints = NDArray[np.int64]
+
+
+class Things(NamedTuple):
+    """The things of n records: those that differ, and the number of each record's among them (int64, shape (n,))."""
+
+    names: list[str]
+    number: Ints
+
+    def texts(self) -> Texts:
+        """Each as JSON."""
+        return Texts.of([encode(name) for name in self.names]).take(self.number)
+
+    def each(self) -> list[str]:
+        """Each by itself."""
+        return [self.names[number] for number in self.number.tolist()]
+
+    def keys(self) -> list[bytes]:
+        """Each as the key of a message in Kafka."""
+        names = [name.encode() for name in self.names]
+        return [names[number] for number in self.number.tolist()]
+
+
+class Pairs(NamedTuple):
+    """n pairs of one join: the records, their things, and the engine's ordinals (int64, shape (n,))."""
+
+    left: Rows
+    right: Rows
+    things: Things
+    left_ordinal: Ints
+    right_ordinal: Ints
+
+    def __len__(self) -> int:
+        return len(self.left_ordinal)
+
+    def take(self, which: Ints) -> Pairs:
+        """Those of an index."""
+        return Pairs(
+            self.left.take(which),
+            self.right.take(which),
+            self.things._replace(number=self.things.number.take(which)),
+            self.left_ordinal.take(which),
+            self.right_ordinal.take(which),
+        )
+
+
+@dataclass
+class Results:
+    """Results as they are written: the key of each, and their values, a line each."""
+
+    keys: list[bytes] = field(default_factory=list)
+    lines: bytes = b""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __iadd__(self, more: Results) -> Self:
+        self.keys += more.keys
+        self.lines += more.lines
+        return self
+
+
+class Outlet:
+    """Makes the results of one join in one unit."""
+
+    def __init__(self, settings: JoinerSettings, join: JoinSettings, unit: int) -> None:
+        self._join = join
+        self._unit = unit
+        self._source = settings.application.name
+        self._topic = settings.topics.out
+        self._time_unit = settings.events.time_unit
+        self._function = load_function(join.function)
+        self.failures: Failures | None = None
+        """Those among the last `results`."""
+
+    def results(self, pairs: Pairs) -> tuple[Results, list[Rejected]]:
+        """One result for each pair, in order, and a dead letter for each pair whose function failed."""
+        values, reasons = _evaluate(self._function, pairs)
+        failed = []
+        self.failures = None
+        if reasons:
+            which = np.array(sorted(reasons), dtype=np.int64)
+            failed = self._dead_letters(pairs.take(which), [reasons[at].text for at in which.tolist()])
+            self.failures = Failures.of(len(failed), *reasons[int(which[0])])
+            which = np.setdiff1d(np.arange(len(pairs)), which)
+            pairs, values = pairs.take(which), [values[at] for at in which.tolist()]
+        columns = JoinedColumns(
+            pairs.things.texts(),
+            mean_times(pairs.left.ts_ns, pairs.right.ts_ns, self._time_unit),
+            Texts.of_lines(encode_lines(values)),
+            pairs.left.seq,
+            pairs.right.seq,
+            pairs.left.shown,
+            pairs.right.shown,
+            pairs.left_ordinal,
+            pairs.right_ordinal,
+        )
+        written = encode_joined(columns, self._join.output, self._join.name, self._unit)
+        return Results(pairs.things.keys(), written), failed
+
+    def _dead_letters(self, pairs: Pairs, reasons: list[str]) -> list[Rejected]:
+        records = (
+            [encode(record_of(thing, side)) for thing, side in zip(pairs.things.each(), sides_of(rows), strict=True)]
+            for rows in (pairs.left, pairs.right)
+        )
+        return [
+            reject(
+                b'{"left":' + left + b',"right":' + right + b"}",
+                f"the joining function {self._join.function} of join {self._join.name!r}: {reason}",
+                source=self._source,
+                topic=self._topic,
+                partition=self._unit,
+                identity=pair_id(self._join.name, self._unit, left_seq, right_seq),
+            )
+            for left, right, left_seq, right_seq, reason in zip(
+                *records, pairs.left.seq.tolist(), pairs.right.seq.tolist(), reasons, strict=True
+            )
+        ]
+
+
+def sides_of(rows: Rows) -> list[Side]:
+    """What results show of records, as objects."""
+    return decode_sides(glue(rows.shown, b"\n").joined())
+
+
+def record_of(thing: str, side: Side) -> Record:
+    """The record that a side of a result shows."""
+    return Record(thing, side.quantity, side.phenomenonTime, side.result, side.id)
+
+
+def mean_time(left_ns: int, right_ns: int, unit: str) -> int | msgspec.Raw:
+    """The mean of two times in ``unit``, exact: an integer, or the text of a decimal."""
+    whole, rest = divmod(left_ns + right_ns, 2 * UNIT_NS[unit])
+    return msgspec.Raw(mean_text(left_ns, right_ns, unit).encode()) if rest else whole
+
+
+def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> Texts:
+    """As `mean_time`, of n pairs of times, as JSON."""
+    unit_ns = UNIT_NS[unit]
+    (left, left_rest), (right, right_rest) = np.divmod(left_ns, unit_ns), np.divmod(right_ns, unit_ns)
+    # Rounded down, without the sum, which an int64 may not hold.
+    whole = (left & right) + ((left ^ right) >> 1)
+    if left_rest.any() or right_rest.any() or (whole < 0).any():
+        means = [mean_time(one, other, unit) for one, other in zip(left_ns.tolist(), right_ns.tolist(), strict=True)]
+        return Texts.of_lines(encode_lines(means))
+    has_half = ((left ^ right) & 1).astype(bool)
+    return glue(decimals(whole), Texts.repeated(b".5", len(whole)).where(has_half))
+
+
+class _Reason(NamedTuple):
+    """Why a pair has no value, and where that was in the user's program."""
+
+    text: str
+    place: str = ""
+
+
+def _evaluate(
+    function: JoinFunction, pairs: Pairs, *, with_place: bool = True
+) -> tuple[list[float] | list[dict[str, float]], dict[int, _Reason]]:
+    """The values by position, and by position the reasons of those that have none.
+
+    A function that raises on a batch is asked again for each pair, so that one bad pair costs only itself. It gets
+    new columns each time: it may have altered those that it was given. ``with_place``: of an error it is looked where
+    it was raised, which takes longer than the call.
+    """
+    count = len(pairs)
+    try:
+        columns = (_columns(rows, pairs.things, function) for rows in (pairs.left, pairs.right))
+        values = call_function(function, *columns)
+    except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, SystemExit too; signals come otherwise
+        if count == 1:
+            place = place_of(error) if with_place else ""
+            return [np.nan], {0: _Reason(reason_of(error), place)}
+        return _evaluate_singly(function, pairs)
+    finite = np.isfinite(values) if values.ndim == 1 else np.isfinite(values).all(axis=1)
+    reasons = {
+        at: _Reason(f"the value is {values[at].tolist()}, not a finite number")
+        for at in np.flatnonzero(~finite).tolist()
+    }
+    if values.ndim == 1:
+        return values.tolist(), reasons
+    return [{"left": left, "right": right} for left, right in values.tolist()], reasons
+
+
+def _evaluate_singly(
+    function: JoinFunction, pairs: Pairs
+) -> tuple[list[float] | list[dict[str, float]], dict[int, _Reason]]:
+    values: list[object] = []
+    reasons: dict[int, _Reason] = {}
+    for at in range(len(pairs)):
+        value, why = _evaluate(function, pairs.take(np.array([at])), with_place=not reasons)
+        values.append(value[0])
+        if why:
+            reasons[at] = why[0]
+    return values, reasons  # type: ignore[return-value] # numbers or pairs of them, as the function gives
+
+
+def _columns(rows: Rows, things: Things, function: JoinFunction) -> Columns:
+    result, time_ns = rows.result.copy(), rows.ts_ns.copy()
+    if getattr(function, "__module__", "") == functions.__name__:
+        # Ours look at numbers alone, and to make the texts takes longer than all the rest.
+        return Columns(result, time_ns, (), ())
+    return Columns(result, time_ns, things.each(), [side.id for side in sides_of(rows)])

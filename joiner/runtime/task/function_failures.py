@@ -1,0 +1,108 @@
+"""Joining functions that fail: how many pairs, with what, and a line in the log that does not come for each.
+
+A failed pair is a dead letter. How many there were stands in the progress record as `failed`, of all joins, and as
+`<join>:failed`: not in the unit's state, because a silent replay calls no function. So each record counts on from the
+one before, over restarts and moves.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from joiner.runtime.settings import JoinerSettings
+
+FAILED: Final = "failed"
+"""The count of failed pairs in a progress record."""
+
+_FIRST_LENGTH_MAX: Final = 300
+"""Characters of a reason; a user's error may say anything."""
+
+_AGAIN_S: Final = 60.0
+"""After the first line about a join, one so often at most."""
+
+_log = logging.getLogger(__name__)
+
+
+class Failures(msgspec.Struct, frozen=True):
+    """Pairs of a join whose function failed: how many, and why the first of them did, with the place."""
+
+    count: int
+    first: str
+
+    @classmethod
+    def of(cls, count: int, reason: str, place: str) -> Failures:
+        """Of so many pairs, the first with this reason, in one line whatever it holds."""
+        shown = reason if len(reason) <= _FIRST_LENGTH_MAX else f"{reason[:_FIRST_LENGTH_MAX]}..."
+        shown = " ".join(shown.encode(errors="backslashreplace").decode().split())
+        return cls(count, f"{shown} ({place})" if place else shown)
+
+    def __add__(self, more: Failures) -> Failures:
+        return Failures(self.count + more.count, self.first)
+
+
+def add_up(failed: dict[str, Failures], more: Mapping[str, Failures]) -> None:
+    """Add failures by join to ``failed``."""
+    for join, one in more.items():
+        failed[join] = failed[join] + one if join in failed else one
+
+
+def counts_with(counts: Mapping[str, int], before: Mapping[str, int], failed: Mapping[str, Failures]) -> dict[str, int]:
+    """The counts of a progress record: those of a unit's state, and its failures: of the record before, and since."""
+    found = dict(counts) | {name: count for name, count in before.items() if name == FAILED or of_join(name)}
+    for join, one in failed.items():
+        for name in (FAILED, f"{join}:{FAILED}"):
+            found[name] = found.get(name, 0) + one.count
+    return found
+
+
+def of_join(name: str) -> str | None:
+    """The join whose failures a count is of; None where it counts something else."""
+    join, _, what = name.rpartition(":")
+    return join if join and what == FAILED else None
+
+
+class FailureLog:
+    """Tells of failures in the log: the first of a join at once, then what has come together in a minute."""
+
+    def __init__(self, settings: JoinerSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._topic = settings.topics.rejected
+        self._functions = {join.name: join.function for join in settings.join}
+        self._clock = clock
+        self._told_s: dict[str, float] = {}
+        self._untold: dict[str, Failures] = {}
+
+    def note(self, unit: int, failed: Mapping[str, Failures]) -> None:
+        """Failures by join of a batch of a unit."""
+        for join, one in failed.items():
+            told_s = self._told_s.get(join)
+            if told_s is None:
+                self._told_s[join] = self._clock()
+                self._tell(join, f"{one.count:,} pairs of unit {unit}", one)
+            elif self._clock() - told_s < _AGAIN_S:
+                add_up(self._untold, {join: one})
+            else:
+                before = self._untold.pop(join, None)
+                self._told_s[join] = self._clock()
+                self._tell(join, f"{one.count + (before.count if before else 0):,} more pairs", one)
+
+    def close(self) -> None:
+        """Tell of those that no line has told of yet."""
+        for join, one in self._untold.items():
+            self._tell(join, f"{one.count:,} more pairs", one)
+        self._untold.clear()
+
+    def _tell(self, join: str, which: str, one: Failures) -> None:
+        _log.warning(
+            "join %r: the function %s failed for %s: %s. Each such pair is a dead letter in %s, and gives no result",
+            join,
+            self._functions.get(join, "?"),
+            which,
+            one.first,
+            self._topic,
+        )

@@ -1,0 +1,120 @@
+"""The form of a unit's snapshot: what its buffers hold, and the rows beside them, as columns.
+
+Of a row, all but three texts are numbers: its quantity is one of a few; its time as it was given follows from the time
+in ns, unless it was no plain number of the configured unit; its id is written as JSON has it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+import msgspec
+import numpy as np
+
+from broker.times import UNIT_NS
+from broker.wire.bulk import encode_sides, find_fields
+from broker.wire.columns import Texts, decimals
+from broker.wire.records import encode_lines
+from joiner.core import snapshot
+from joiner.core.errors import NewerSnapshotError, SnapshotError
+from joiner.runtime.task.emit import sides_of
+from joiner.runtime.task.payloads import Rows
+
+VERSION: Final = 4
+"""2 had no free numbers among its things, and is read as it is; it and 3 had the ids one by one."""
+
+_OLDEST: Final = 2
+
+
+class SavedRows(msgspec.Struct):
+    """n rows. ``times``: each one's time as JSON, or nothing where all of them follow from those in ns.
+
+    ``ids`` one after the other, as JSON without quotes; their lengths are a column.
+    """
+
+    columns: bytes
+    quantities: list[str]
+    ids: bytes | list[str]
+    times: bytes
+
+
+class Saved(msgspec.Struct):
+    """A unit at the vector ``offsets``. ``rows`` by join and side name: what the buffers hold."""
+
+    version: int
+    offsets: dict[str, int]
+    things: list[str]
+    counts: dict[str, int]
+    buffers: dict[str, bytes]
+    rows: dict[str, SavedRows]
+
+
+class _Version(msgspec.Struct):
+    """What every release can read of a snapshot, whatever else a newer one may hold."""
+
+    version: int
+
+
+def encode(saved: Saved) -> bytes:
+    """The bytes of a snapshot."""
+    return msgspec.msgpack.encode(saved)
+
+
+def decode(data: bytes) -> Saved:
+    """Inverse of `encode`. Raises `SnapshotError`, msgspec.DecodeError or UnicodeDecodeError."""
+    version = msgspec.msgpack.decode(data, type=_Version).version
+    if version > VERSION:
+        message = f"format {version}, this one reads up to {VERSION}"
+        raise NewerSnapshotError(message)
+    if version < _OLDEST:
+        message = f"format {version}, this one reads from {_OLDEST} on"
+        raise SnapshotError(message)
+    return msgspec.msgpack.decode(data, type=Saved)
+
+
+def save_rows(rows: Rows, time_unit: str) -> SavedRows:
+    """Rows as they are kept."""
+    fields, times = find_fields(rows.shown, with_thing=False), b""
+    if fields is not None and fields.time.integers() is not None:
+        number, first = fields.quantity.distinct()
+        quantities, ids = [one.decode() for one in fields.quantity.take(first).each()], fields.id
+    else:
+        sides = sides_of(rows)
+        given = [bytes(cast("msgspec.Raw", side.phenomenonTime)) for side in sides]
+        if given != decimals(rows.ts_ns // UNIT_NS[time_unit]).each():
+            times = b"[" + b",".join(given) + b"]"
+        number, first = Texts.of([side.quantity.encode() for side in sides]).distinct()
+        quantities = [sides[at].quantity for at in first.tolist()]
+        ids = _escaped([side.id for side in sides])
+    columns = {
+        "seq": rows.seq,
+        "key": rows.key,
+        "ts_ns": rows.ts_ns,
+        "result": rows.result.view(np.int64),
+        "quantity": number,
+        "id_length": ids.lengths(),
+    }
+    return SavedRows(snapshot.pack({}, columns), quantities, ids.joined(), times)
+
+
+def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
+    """Inverse of `save_rows`. Raises `SnapshotError` or msgspec.DecodeError."""
+    _, columns = snapshot.unpack(saved.columns)
+    seq, key, ts_ns, result = columns["seq"], columns["key"], columns["ts_ns"], columns["result"].view(np.float64)
+    if saved.times:
+        times = Texts.of([bytes(one) for one in msgspec.json.decode(saved.times, type=list[msgspec.Raw])])
+    else:
+        times = decimals(ts_ns // UNIT_NS[time_unit])
+    try:
+        ids = _escaped(saved.ids) if isinstance(saved.ids, list) else Texts.of_lengths(saved.ids, columns["id_length"])
+        shown = encode_sides(_escaped(saved.quantities).take(columns["quantity"]), times, result, ids)
+    except (ValueError, KeyError, IndexError) as error:
+        message = f"its rows do not fit together: {error}"
+        raise SnapshotError(message) from error
+    return Rows(seq, key, ts_ns, result, shown)
+
+
+def _escaped(texts: list[str]) -> Texts:
+    """As JSON has them, without their quotes."""
+    whole = Texts.of_lines(encode_lines(texts))
+    return Texts(whole.data, whole.start + 1, whole.end - 1)

@@ -1,0 +1,49 @@
+"""The joiner's progress lines; what it tells over HTTP is in `metrics`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from joiner.runtime.task.function_failures import Failures
+
+_INTERVAL_S: Final = 10.0
+_log = logging.getLogger(__name__)
+
+
+class Metrics:
+    """Counts records and pairs of this process, and says so now and then."""
+
+    def __init__(self) -> None:
+        self._started_s = self._reported_s = time.monotonic()
+        self._records = self._pairs = self._failed = self._records_before = 0
+
+    def count(self, records: int, pairs: int, failed: Mapping[str, Failures]) -> None:
+        """Add a batch; ``failed``: pairs whose joining function failed, by join."""
+        self._records += records
+        self._pairs += pairs
+        self._failed += sum(one.count for one in failed.values())
+
+    def report(self, held: Mapping[int, int], *, last: bool = False) -> None:
+        """Log a line if it is time; ``held`` are the records held by unit. ``last``: what they were when it ended."""
+        now = time.monotonic()
+        passed = now - self._reported_s
+        if passed < _INTERVAL_S and not last:
+            return
+        failed = f", {self._failed} pairs failed in the joining function" if self._failed else ""
+        totals = f"{self._records} records in, {self._pairs} pairs out{failed}"
+        if last:
+            rest = f"units {sorted(held)} go on from Kafka at the next start, with {sum(held.values())} records held"
+            _log.info("ended: %s; %s", totals, rest if held else "no units were served here at the end")
+            return
+        _log.info(
+            "%s, %.0f records/s, units %s, %s records held",
+            totals,
+            (self._records - self._records_before) / max(passed, 1e-9),
+            sorted(held),
+            sum(held.values()),
+        )
+        self._reported_s, self._records_before = now, self._records
