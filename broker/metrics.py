@@ -122,7 +122,7 @@ class Distribution(Collector):
         yield HistogramMetricFamily(self._name, self._meaning, buckets=buckets, sum_value=total)
 
 
-class Teller:
+class TelemetryServer:
     """What one service tells: a registry for its metrics, whether it is healthy, whether it is ready.
 
     To be entered when the service starts, and left when it ends. Where ``metrics.listen`` is not set, it tells nobody.
@@ -142,7 +142,7 @@ class Teller:
         self.why_unready: Callable[[], str] = lambda: "it is starting"
         """Why the service is not ready, in a few words; empty where it is. Called by other threads."""
 
-    def turned(self) -> None:
+    def heartbeat(self) -> None:
         """The main loop has come round once more."""
         self._turned_s = self._clock()
 
@@ -195,7 +195,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, host: str, port: int, teller: Teller) -> None:
+    def __init__(self, host: str, port: int, teller: TelemetryServer) -> None:
         self.address_family = AF_INET6 if ":" in host else AF_INET
         self.teller = teller
         super().__init__((host, port), _Handler)

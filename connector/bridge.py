@@ -23,7 +23,7 @@ from typing import Final
 from broker.kafka.client_log import client_logger
 from broker.kafka.producer import LastingProducer, Outgoing
 from broker.kafka.topics import data_topic_specs, wait_for_topics
-from broker.metrics import Teller
+from broker.metrics import TelemetryServer
 from broker.times import UNIT_NS
 from broker.wire.records import Mark, encode
 from connector.acknowledgement import NO_PACKET, Ledger, Ticket
@@ -74,7 +74,7 @@ class Bridge:
         )
         self._marks = _MarkWriter(settings) if own.idle_after is not None else None
         self._progress = Progress()
-        self._teller = Teller(settings.metrics)
+        self._teller = TelemetryServer(settings.metrics)
         self._publish_times = PublishTimes(self._teller)
         tell(self._teller, self._progress, self._ledger, self._session)
         self._back_off_s = _BACK_OFF_S[0]
@@ -110,7 +110,7 @@ class Bridge:
 
     def _is_over(self) -> bool:
         """Asked whenever the loop turns."""
-        self._teller.turned()
+        self._teller.heartbeat()
         return self._is_stopping()
 
     def _release(self) -> list[int]:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.metrics import DURATIONS_S, Distribution, Teller
+from broker.metrics import DURATIONS_S, Distribution, TelemetryServer
 
 if TYPE_CHECKING:
     from connector.acknowledgement import Ledger
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from connector.session import MqttSession
 
 
-def tell(teller: Teller, progress: Progress, ledger: Ledger, session: MqttSession) -> None:
+def tell(teller: TelemetryServer, progress: Progress, ledger: Ledger, session: MqttSession) -> None:
     """Let ``teller`` read the connector's figures where they are kept."""
     counter, gauge = teller.readings.counter, teller.readings.gauge
     counter("lsb_connector_events", "Events that came from MQTT, redelivered ones too.", lambda: progress.messages)
@@ -39,7 +39,7 @@ class PublishTimes:
     for each of them.
     """
 
-    def __init__(self, teller: Teller, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, teller: TelemetryServer, clock: Callable[[], float] = time.monotonic) -> None:
         meaning = "From when an event came until Kafka had all of its records."
         self._seconds = Distribution(teller.registry, "lsb_connector_publish_duration_seconds", meaning, DURATIONS_S)
         self._clock = clock

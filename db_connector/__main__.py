@@ -18,10 +18,10 @@ from broker.kafka.client_log import client_logger
 from broker.kafka.producer import DeliveryError
 from broker.kafka.topics import TopicError, data_topic_specs, wait_for_topics
 from broker.logs import set_up_logs
-from broker.metrics import Teller
+from broker.metrics import TelemetryServer
 from broker.settings import SettingsError, load_settings
 from db_connector.database import InfluxDatabase
-from db_connector.letters import DeadLetters
+from db_connector.dead_letters import DeadLetters
 from db_connector.progress import Journal
 from db_connector.service import KafkaFailureError, Service
 from db_connector.settings import DbConnectorSettings
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load_settings(DbConnectorSettings, options.config)
         with ExitStack() as stack:
             journal = stack.enter_context(Journal(options.journal)) if options.journal else None
-            teller = stack.enter_context(Teller(settings.metrics))
+            teller = stack.enter_context(TelemetryServer(settings.metrics))
             return _serve(settings, stop, journal, teller)
     except SettingsError as error:
         print(f"db_connector: wrong settings\n{error}", file=sys.stderr)
@@ -88,12 +88,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _serve(settings: DbConnectorSettings, stop: threading.Event, journal: Journal | None, teller: Teller) -> int:
+def _serve(
+    settings: DbConnectorSettings, stop: threading.Event, journal: Journal | None, teller: TelemetryServer
+) -> int:
     own = settings.db_connector
     database = InfluxDatabase(settings.influxdb, own)
 
     def is_over() -> bool:
-        teller.turned()
+        teller.heartbeat()
         return stop.is_set()
 
     try:

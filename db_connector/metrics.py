@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.metrics import DURATIONS_S, Distribution, Teller
+from broker.metrics import DURATIONS_S, Distribution, TelemetryServer
 
 if TYPE_CHECKING:
     from db_connector.progress import Progress
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 class WriteTimes(Distribution):
     """How long batches take to be written."""
 
-    def __init__(self, teller: Teller) -> None:
+    def __init__(self, teller: TelemetryServer) -> None:
         meaning = "From the begin of a batch's write until the database had acknowledged or refused each point."
         super().__init__(teller.registry, "lsb_db_connector_write_duration_seconds", meaning, DURATIONS_S)
 
 
-def tell(teller: Teller, progress: Progress, thread: WriterThread[Any], lags: Callable[[], Mapping[int, int]]) -> None:
+def tell(
+    teller: TelemetryServer, progress: Progress, thread: WriterThread[Any], lags: Callable[[], Mapping[int, int]]
+) -> None:
     """Let ``teller`` read the service's figures where they are kept; ``lags``: records by partition."""
     counter, gauge = teller.readings.counter, teller.readings.gauge
     counter("lsb_db_connector_results", "Results that were read, again too.", lambda: progress.results)

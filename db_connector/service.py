@@ -26,10 +26,10 @@ import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from broker.kafka.client_log import answered, client_logger
-from broker.metrics import Teller
+from broker.metrics import TelemetryServer
 from broker.wire.records import decode_joined
+from db_connector.dead_letters import SOURCE, DeadLetters
 from db_connector.lag import Lag
-from db_connector.letters import SOURCE, DeadLetters
 from db_connector.metrics import WriteTimes, tell
 from db_connector.points import UnrepresentableError, point_line
 from db_connector.progress import Journal, Progress, Seldom
@@ -104,7 +104,7 @@ class Service:
         letters: DeadLetters,
         stop: threading.Event,
         journal: Journal | None = None,
-        teller: Teller | None = None,
+        teller: TelemetryServer | None = None,
     ) -> None:
         self._settings, self._own = settings, settings.db_connector
         self._topic = settings.topics.out
@@ -129,7 +129,7 @@ class Service:
         self._paused = False
         self._trouble = Seldom(10.0)
         self.progress = Progress()
-        self._teller = teller or Teller(settings.metrics)
+        self._teller = teller or TelemetryServer(settings.metrics)
         self._write_times = WriteTimes(self._teller)
         self._lag, self._lags_seen = Lag(self._topic), dict[int, int]()
         tell(self._teller, self.progress, writer, lambda: self._lags_seen)
@@ -139,7 +139,7 @@ class Service:
         self._subscribe()
         try:
             while not self._stop.is_set():
-                self._teller.turned()
+                self._teller.heartbeat()
                 self._step()
                 if self._teller.is_look_due():
                     self._lags_seen = self._lags()
@@ -341,7 +341,7 @@ class Service:
 
     def _keep_alive(self) -> None:
         """Serve the group without taking records; what comes nevertheless is kept for the next batch."""
-        self._teller.turned()
+        self._teller.heartbeat()
         if not self._paused:
             self._consumer.pause(self._consumer.assignment())
             self._paused = True
@@ -355,7 +355,7 @@ class Service:
         """
         known: list[TopicPartition] | None = None
         while known is None:
-            self._teller.turned()
+            self._teller.heartbeat()
             try:
                 known = consumer.committed(partitions, timeout=_ASK_KAFKA_S)
             except KafkaException as error:

@@ -89,10 +89,10 @@ def main() -> None:
     else:
         left.join_asof(right, on_merge=pair, grace_ms=options.grace_ms, name="before-left").to_topic(out)
         if chosen["sides"] == "both":
-            turned = right.join_asof(
+            heartbeat = right.join_asof(
                 left, on_merge=lambda after, before: pair(before, after), grace_ms=options.grace_ms, name="before-right"
             )
-            turned.to_topic(out)
+            heartbeat.to_topic(out)
     application.run()
     for other in others:
         other.terminate()

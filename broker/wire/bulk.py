@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numba import types
 
-from broker.wire.columns import Texts, decimals, glue
+from broker.wire.columns import StringColumn, decimals, glue
 from broker.wire.compiled import BYTES, COLUMNS_OUT, INTS, compiled
 from broker.wire.records import NAME_LENGTH_MAX, encode, encode_lines
 
@@ -51,19 +51,19 @@ _numbers = msgspec.json.Decoder(list[float])
 class Fields(NamedTuple):
     """The values of n plain records as they are written, texts without their quotes; sides of results have no thing."""
 
-    thing: Texts
-    quantity: Texts
-    id: Texts
-    time: Texts
-    result: Texts
+    thing: StringColumn
+    quantity: StringColumn
+    id: StringColumn
+    time: StringColumn
+    result: StringColumn
 
 
 class PlainRecords(NamedTuple):
     """n records: their texts, times in the unit they are given in (int64), and values (float64)."""
 
-    thing: Texts
-    quantity: Texts
-    id: Texts
+    thing: StringColumn
+    quantity: StringColumn
+    id: StringColumn
     time: Ints
     result: NDArray[np.float64]
 
@@ -73,7 +73,7 @@ def read_plain(values: Sequence[bytes | None]) -> PlainRecords | None:
     if not all(values):
         return None
     whole: Sequence[bytes] = values  # type: ignore[assignment] # none of them is None
-    fields = find_fields(Texts.of(whole))
+    fields = find_fields(StringColumn.of(whole))
     times = None if fields is None else fields.time.integers()
     if fields is None or times is None:
         return None
@@ -84,7 +84,7 @@ def read_plain(values: Sequence[bytes | None]) -> PlainRecords | None:
     return PlainRecords(fields.thing, fields.quantity, fields.id, times, np.array(results, dtype=np.float64))
 
 
-def find_fields(values: Texts, *, with_thing: bool = True) -> Fields | None:
+def find_fields(values: StringColumn, *, with_thing: bool = True) -> Fields | None:
     """The fields of plain records, or of sides of results; None where not all are plain.
 
     Of times and results it is only known that they have nothing in them that numbers do not have.
@@ -93,12 +93,16 @@ def find_fields(values: Texts, *, with_thing: bool = True) -> Fields | None:
     wanted = _ALL_BITS if with_thing else _ALL_BITS - _THING_BIT
     if not _find_fields(values.data, values.start, values.end, wanted, spans):
         return None
-    return Fields._make(Texts(values.data, start, end) for start, end in zip(spans[::2], spans[1::2], strict=True))
+    return Fields._make(
+        StringColumn(values.data, start, end) for start, end in zip(spans[::2], spans[1::2], strict=True)
+    )
 
 
-def encode_sides(quantity: Texts, time: Texts, result: NDArray[np.float64], identity: Texts) -> Texts:
+def encode_sides(
+    quantity: StringColumn, time: StringColumn, result: NDArray[np.float64], identity: StringColumn
+) -> StringColumn:
     """What results show of n records: `records.Side` of each, as JSON. Quantities and ids without their quotes."""
-    results = Texts.of_lines(encode_lines(result.tolist()))
+    results = StringColumn.of_lines(encode_lines(result.tolist()))
     return glue(
         b'{"quantity":"', quantity, b'","phenomenonTime":', time, b',"result":', results, b',"id":"', identity, b'"}'
     )
@@ -107,13 +111,13 @@ def encode_sides(quantity: Texts, time: Texts, result: NDArray[np.float64], iden
 class JoinedColumns(NamedTuple):
     """n results, see `records.Joined`: their parts as JSON; of both sides, the offsets and ordinals (int64)."""
 
-    thing: Texts
-    time: Texts
-    result: Texts
+    thing: StringColumn
+    time: StringColumn
+    result: StringColumn
     left_seq: Ints
     right_seq: Ints
-    left: Texts
-    right: Texts
+    left: StringColumn
+    right: StringColumn
     left_ordinal: Ints
     right_ordinal: Ints
 
@@ -141,7 +145,7 @@ def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -
     return glue(*pieces).joined()
 
 
-def _ties(left: Ints, right: Ints) -> Texts | bytes:
+def _ties(left: Ints, right: Ints) -> StringColumn | bytes:
     """The field that names a pair among those of equal times; empty where it is the only one."""
     tied = (left != 0) | (right != 0)
     if not tied.any():

@@ -26,7 +26,7 @@ _TABLE_MIN: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class StringColumn:
     """n texts: the bytes ``data[start[i]:end[i]]`` of each (uint8; int64, shape (n,)). ``data`` may hold more."""
 
     data: Bytes
@@ -40,15 +40,15 @@ class Texts:
         """Bytes of each."""
         return self.end - self.start
 
-    def take(self, which: Ints) -> Texts:
+    def take(self, which: Ints) -> StringColumn:
         """Those of an index; the bytes are not copied."""
-        return Texts(self.data, self.start.take(which), self.end.take(which))
+        return StringColumn(self.data, self.start.take(which), self.end.take(which))
 
-    def where(self, chosen: NDArray[np.bool_]) -> Texts:
+    def where(self, chosen: NDArray[np.bool_]) -> StringColumn:
         """The same ones where they are chosen, and empty ones elsewhere."""
-        return Texts(self.data, self.start, np.where(chosen, self.end, self.start))
+        return StringColumn(self.data, self.start, np.where(chosen, self.end, self.start))
 
-    def packed(self) -> Texts:
+    def packed(self) -> StringColumn:
         """The same ones, one after the other, with nothing between them; itself where they are so already."""
         is_packed = (
             len(self) > 0
@@ -92,7 +92,7 @@ class Texts:
         return cls(data, start, breaks)
 
     @classmethod
-    def together(cls, parts: Sequence[Texts]) -> Self:
+    def concat(cls, parts: Sequence[StringColumn]) -> Self:
         """Those of one after those of the other."""
         packed = [part.packed() for part in parts]
         sizes = np.array([0, *(len(part.data) for part in packed)]).cumsum()
@@ -133,17 +133,17 @@ _ZERO, _NINE, _MINUS = b"09-"
 _INTEGER_DIGITS_MAX = 18
 
 
-def glue(*columns: Texts | bytes) -> Texts:
+def glue(*columns: StringColumn | bytes) -> StringColumn:
     """Row by row, the texts of all columns one after the other. Bytes stand in every row.
 
     Raises ValueError where columns have different numbers of rows.
     """
-    counts = {len(column) for column in columns if isinstance(column, Texts)}
+    counts = {len(column) for column in columns if isinstance(column, StringColumn)}
     if len(counts) != 1:
         message = f"columns of {sorted(counts)} texts do not fit together"
         raise ValueError(message)
     (count,) = counts
-    pieces = [Texts.repeated(column, count) if isinstance(column, bytes) else column for column in columns]
+    pieces = [StringColumn.repeated(column, count) if isinstance(column, bytes) else column for column in columns]
     end = np.zeros(count, dtype=np.int64)
     for piece in pieces:
         end += piece.end
@@ -157,17 +157,17 @@ def glue(*columns: Texts | bytes) -> Texts:
         rows = slice(first, first + _BLOCK)
         for piece in pieces:
             _copy(piece.data, piece.start[rows], piece.end[rows], data, at[rows])
-    return Texts(data, start, end)
+    return StringColumn(data, start, end)
 
 
 _BLOCK = 1024
 
 
-def decimals(values: Ints) -> Texts:
+def decimals(values: Ints) -> StringColumn:
     """Integers in plain digits."""
     room, start = np.empty(len(values) * _ROOM, dtype=np.uint8), np.empty(len(values), dtype=np.int64)
     _write_integers(np.ascontiguousarray(values), room, start)
-    return Texts(room, start, np.arange(1, len(values) + 1) * _ROOM)
+    return StringColumn(room, start, np.arange(1, len(values) + 1) * _ROOM)
 
 
 _ROOM = 20

@@ -98,7 +98,7 @@ class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     tie: str = ""
 
 
-class Told(msgspec.Struct, frozen=True, gc=False):
+class OutputRecord(msgspec.Struct, frozen=True, gc=False):
     """What is told of one record of one side of a join: ``topic``, ``partition``, ``offset`` say where it lies."""
 
     id: str
@@ -111,14 +111,14 @@ class Told(msgspec.Struct, frozen=True, gc=False):
     record: Record
 
 
-class Late(Told, frozen=True, gc=False):
+class Late(OutputRecord, frozen=True, gc=False):
     """A record that came after its stream's frontier had passed its time: not joined, not lost.
 
     ``id`` is ``join:unit:side:offset``.
     """
 
 
-class Unmatched(Told, frozen=True, gc=False):
+class Unmatched(OutputRecord, frozen=True, gc=False):
     """A record that is in no pair and cannot get into one any more.
 
     ``id`` is ``join:unit:offset:`` of a left record, ``join:unit::offset`` of a right one: that of a pair without the
@@ -259,7 +259,7 @@ def _time_ns(value: int | str | bytes, unit: str) -> int:
         raise Unreadable(str(error)) from error
 
 
-def encode(message: Record | Mark | Joined | Told | Rejected | str) -> bytes:
+def encode(message: Record | Mark | Joined | OutputRecord | Rejected | str) -> bytes:
     """The JSON bytes of a message, or of a text in one."""
     return _encoder.encode(message)
 

@@ -153,20 +153,20 @@ class _Move:
             if waited_s <= _SETTLE_S:
                 return False
             why = f"it is {progress.owner}: a joiner with --placement {order.to} takes it as soon as it is started"
-            order.settle(unit, Step.KEPT, why)
+            order.finish(unit, Step.KEPT, why)
         elif is_there:
             if waited_s <= _ANSWER_S:
                 return False  # it tells of itself with its first commit
-            order.settle(unit, Step.MOVED, f"claimed by {progress.instance}, which has not said that it goes on")
+            order.finish(unit, Step.MOVED, f"claimed by {progress.instance}, which has not said that it goes on")
         elif one.released_ms:
             # The source says so itself, a moment after its claim.
             is_back = progress.instance == one.source
-            order.settle(unit, Step.KEPT, TAKEN_BACK if is_back else f"taken back by {progress.instance}")
+            order.finish(unit, Step.KEPT, TAKEN_BACK if is_back else f"taken back by {progress.instance}")
         elif waited_s <= _ANSWER_S:
             return False  # may be being released
         else:
             way_out = f"if it is gone, `joiner run --placement {order.to} --take` takes the unit"
-            order.settle(unit, Step.KEPT, f"{progress.owner} has not released it; {way_out}")
+            order.finish(unit, Step.KEPT, f"{progress.owner} has not released it; {way_out}")
         return True
 
     def _told(self, unit: int) -> str:

@@ -11,7 +11,7 @@ from joiner.runtime.kafka.topics import application_topics
 from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions, unsubscribed_consumer
 from joiner.runtime.model import RESET_RUN
 from joiner.runtime.ownership.claim import first_progress, group_offsets
-from joiner.runtime.ownership.dangling import draw_line
+from joiner.runtime.ownership.dangling import fence_partitions
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.settings import JoinerSettings
 
@@ -35,14 +35,14 @@ def reset(settings: JoinerSettings, *, confirmed: bool) -> int:
         return 2
     topics = ensure_topics(admin, application_topics(settings))
     claimant = Claimant(RESET_RUN, settings.application.instance)
-    lender = unsubscribed_consumer(settings)
+    group_metadata_consumer = unsubscribed_consumer(settings)
     failed = False
     for unit in units:
-        transactions = UnitTransactions(settings, unit, lender)
+        transactions = UnitTransactions(settings, unit, group_metadata_consumer)
         try:
             transactions.init()
             progress = first_progress(settings, unit, topics, claimant)
-            line = draw_line(settings, unit, transactions, progress)
+            line = fence_partitions(settings, unit, transactions, progress)
             state = read_state(settings.kafka, application, settings.state_topic, unit)
             transactions.begin_anew(state, msgspec.structs.replace(progress, result_ends=line))
         except (Fenced, Aborted) as error:

@@ -52,7 +52,7 @@ class JoinStatus(msgspec.Struct, frozen=True):
     frontier_right: tuple[int, int] | None
 
 
-class UnitStatus(msgspec.Struct, frozen=True):
+class UnitSummary(msgspec.Struct, frozen=True):
     """A unit as of its last commit. ``pairs`` are results, without those whose joining function ``failed``."""
 
     unit: int
@@ -83,7 +83,7 @@ class Status(msgspec.Struct, frozen=True):
     at: str
     semantics: str
     processes: dict[str, dict[str, list[int]]]
-    units: list[UnitStatus | None]
+    units: list[UnitSummary | None]
     not_served: list[str]
 
 
@@ -145,10 +145,10 @@ def _lag(consumer: Consumer, progress: Progress) -> int:
     return sum(ends[topic] - at for topic, at in progress.offsets.items())
 
 
-def _unit(found: AppendedProgress, members: Members, lag: int, now_s: float) -> UnitStatus:
+def _unit(found: AppendedProgress, members: Members, lag: int, now_s: float) -> UnitSummary:
     progress = found.progress
     counts = progress.counts
-    return UnitStatus(
+    return UnitSummary(
         unit=progress.unit,
         owner=progress.owner,
         placement=progress.placement,
@@ -227,7 +227,7 @@ def _processes(placement: str, there: Mapping[str, Sequence[int]]) -> list[str]:
     return textwrap.wrap(f"processes at {placement}: {', '.join(each)}", WIDTH)
 
 
-def _unit_row(number: int, unit: UnitStatus | None) -> tuple[str, ...]:
+def _unit_row(number: int, unit: UnitSummary | None) -> tuple[str, ...]:
     if unit is None:
         return (str(number), "nobody yet", *[""] * 6)
     is_one = len(unit.offsets) == 1

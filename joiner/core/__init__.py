@@ -2,7 +2,7 @@
 
 It does not know what a quantity, a topic or Spark is, and uses no clock, random number, log, file or thread.
 The data's way through it: `arguments` (what is accepted), `frontier` (what is late, how far a stream is),
-`held` (what is held, and how new records come to it), `match` (which relations
-are certain), `release` (what can be forgotten), `unmatched` (what may still get into a pair), `waiting` (what nothing
+`record_store` (what is held, and how new records come to it), `match` (which relations
+are certain), `release` (what can be forgotten), `unmatched` (what may still get into a pair), `backlog` (what nothing
 concerns for now), `engine` (the buffer that joins them), `snapshot` (its bytes).
 """

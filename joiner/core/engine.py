@@ -21,13 +21,23 @@ from joiner.core.arguments import (
     check_records,
     check_rising,
 )
+from joiner.core.backlog import Backlog, is_backlog
 from joiner.core.compiled import compile_declared, distinct
 from joiner.core.errors import ArgumentError
+from joiner.core.evaluate import evaluate
 from joiner.core.frontier import NEVER, Frontiers
-from joiner.core.held import COLUMNS, KEY, SEQ, Held, Side, in_time_order, number, table_of, without_repeats
-from joiner.core.match import DIRECTIONS, DRIVERS, wants_of
-from joiner.core.settle import settle
-from joiner.core.waiting import Waiting, is_backlog
+from joiner.core.match import DIRECTIONS, DRIVERS, neighbour_specs
+from joiner.core.record_store import (
+    COLUMNS,
+    KEY,
+    SEQ,
+    RecordStore,
+    Side,
+    in_time_order,
+    number,
+    table_of,
+    without_repeats,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +136,7 @@ class LocalStreamBuffer:
                 raise ArgumentError(message)
         self._direction, self._driver, self._progress = direction, driver, progress
         self._emit_unmatched = emit_unmatched
-        self._wants = wants_of(direction, driver)
+        self._wants = neighbour_specs(direction, driver)
         self._tells_unmatched = emit_unmatched in {"left", "both"}, emit_unmatched in {"right", "both"}
         self._tolerance_ns = None if tolerance_ns is None else check_duration("tolerance_ns", tolerance_ns)
         self._tolerance = _ANY_DISTANCE if self._tolerance_ns is None else np.uint64(self._tolerance_ns)
@@ -136,8 +146,8 @@ class LocalStreamBuffer:
             raise ArgumentError(message)
         lateness = [check_duration(f"lateness_ns ({name})", value) for name, value in zip(_NAMES, sides, strict=True)]
         self._frontiers = Frontiers((lateness[_LEFT], lateness[_RIGHT]), by_partition=progress == "partition")
-        self._held = Held(), Held()
-        self._waiting = Waiting(), Waiting()
+        self._held = RecordStore(), RecordStore()
+        self._waiting = Backlog(), Backlog()
         # Of each key of a step, its index among them.
         self._place = np.empty(0, dtype=np.int64)
         self._last_seq: list[int | None] = [None, None]
@@ -254,7 +264,7 @@ class LocalStreamBuffer:
         for held, table in zip(buffer._held, np.split(rows, [options["lefts"]], axis=1), strict=True):
             keys = np.unique(table[KEY])
             records = in_time_order(np.ascontiguousarray(table))
-            side, _ = held.together(keys, buffer._places_of(keys), records, since=0)
+            side, _ = held.merge(keys, buffer._places_of(keys), records, since=0)
             held.put(keys, side, side.begin[:-1])
         buffer._last_seq, buffer._identified = options["last_seq"], options["identified"]
         buffer._closed = options["closed"]
@@ -264,7 +274,7 @@ class LocalStreamBuffer:
         """All records of a side as a table, key by key, each in order."""
         keys = self._held[side].keys()
         waiting = in_time_order(self._waiting[side].all())
-        return self._held[side].together(keys, self._places_of(keys), waiting, since=0)[0].rows
+        return self._held[side].merge(keys, self._places_of(keys), waiting, since=0)[0].rows
 
     def _held_keys(self) -> Ints:
         """The keys of which records are held, ascending. Where some wait, others of the key are in the table."""
@@ -342,7 +352,7 @@ class LocalStreamBuffer:
             tables = [np.concatenate(both, axis=1) for both in zip(woken, tables, strict=True)]
         sides, repeated, places = [], [], self._places_of(keys)
         for side, table in enumerate(tables):
-            found, has_equal = self._held[side].together(keys, places, in_time_order(table), since=since[side])
+            found, has_equal = self._held[side].merge(keys, places, in_time_order(table), since=since[side])
             again = _NOTHING
             if has_equal:
                 if self._identified[side]:
@@ -376,16 +386,16 @@ class LocalStreamBuffer:
         """
         now = self._frontiers.at(keys)
         left, right = sides
-        found = settle(left, right, before, now, self._wants, self._tolerance, self._tells_unmatched, ends)
+        found = evaluate(left, right, before, now, self._wants, self._tolerance, self._tells_unmatched, ends)
         kept = [found.left_kept, found.right_kept]
         released = found.left_released, found.right_released
         if is_backlog(left.begin[-1] + right.begin[-1] - sum(map(len, released)), touched):
-            left, right = self._set_aside(sides, kept, now)
+            left, right = self._mark_failed(sides, kept, now)
         for held, side, of_side in zip(self._held, (left, right), kept, strict=True):
             held.put(keys, side, of_side)
         return Step(*found[:4], *left_out, *released, np.sort(found.left_unmatched), np.sort(found.right_unmatched))
 
-    def _set_aside(self, sides: tuple[Side, Side], kept: list[Ints], now: Ints) -> tuple[Side, Side]:
+    def _mark_failed(self, sides: tuple[Side, Side], kept: list[Ints], now: Ints) -> tuple[Side, Side]:
         """The same without the records that can wait; ``kept`` is changed to it."""
         stay = []
         for own, other in _BOTH_WAYS:

@@ -21,7 +21,7 @@ import numpy as np
 from numba import types
 
 from joiner.core.compiled import FLAG, TABLE, compiled, gap, is_apart_at_most, named, several
-from joiner.core.held import DONE, NOTES, ORDINAL, SEQ, TOLD, TS, Side
+from joiner.core.record_store import DONE, EMITTED, NOTES, ORDINAL, SEQ, TS, Side
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.uint8]
 
 
-class Wants(NamedTuple):
+class NeighbourSpec(NamedTuple):
     """Which neighbours the records of one side look for; ``nearest``: only the nearer one of the two."""
 
     prev: bool
@@ -38,22 +38,22 @@ class Wants(NamedTuple):
     nearest: bool = False
 
 
-WANTS: Final = named(Wants, FLAG, FLAG, FLAG)
+WANTS: Final = named(NeighbourSpec, FLAG, FLAG, FLAG)
 OF_BOTH: Final = several(WANTS, WANTS)
 
 _DIRECTIONS: Final = {
-    "both": Wants(prev=True, next=True),
-    "backward": Wants(prev=True, next=False),
-    "forward": Wants(prev=False, next=True),
-    "nearest": Wants(prev=True, next=True, nearest=True),
+    "both": NeighbourSpec(prev=True, next=True),
+    "backward": NeighbourSpec(prev=True, next=False),
+    "forward": NeighbourSpec(prev=False, next=True),
+    "nearest": NeighbourSpec(prev=True, next=True, nearest=True),
 }
-_NOTHING: Final = Wants(prev=False, next=False)
+_NOTHING: Final = NeighbourSpec(prev=False, next=False)
 
 DIRECTIONS: Final = tuple(_DIRECTIONS)
 DRIVERS: Final = ("both", "left", "right")
 
 
-def wants_of(direction: str, driver: str) -> tuple[Wants, Wants]:
+def neighbour_specs(direction: str, driver: str) -> tuple[NeighbourSpec, NeighbourSpec]:
     """What the left and the right records look for."""
     wants = _DIRECTIONS[direction]
     return (_NOTHING if driver == "right" else wants), (_NOTHING if driver == "left" else wants)
@@ -85,7 +85,7 @@ HERE: Final = 8
 """There is such a neighbour for now; of nearest, the other one is none."""
 
 
-class Sight(NamedTuple):
+class NeighbourView(NamedTuple):
     """What a record sees of the other side: its time, its neighbours' for now, and the frontier before and after.
 
     ``is_old``, ``is_next_old``: there before the step; ``is_done``: what decided its next neighbour was told long ago,
@@ -105,7 +105,7 @@ class Sight(NamedTuple):
 
 
 @compiled()
-def relate(own: Side, other: Side, before: Ints, now: Ints, wants: Wants) -> Relations:
+def relate(own: Side, other: Side, before: Ints, now: Ints, wants: NeighbourSpec) -> Relations:
     """The relations of the records of one side; ``before``, ``now``: the other's frontiers, before and after, (k,)."""
     times, seq, notes = own.rows[TS], own.rows[SEQ], own.rows[NOTES]
     other_times, other_seq = other.rows[TS], other.rows[SEQ]
@@ -121,7 +121,7 @@ def relate(own: Side, other: Side, before: Ints, now: Ints, wants: Wants) -> Rel
             while behind < end and other_times[behind] <= ts:
                 behind += 1
             prev, following = behind - 1, min(first, end - 1)
-            sight = Sight(
+            sight = NeighbourView(
                 ts,
                 seq[i] <= own.since,
                 notes[i] & DONE != 0,
@@ -142,7 +142,7 @@ def relate(own: Side, other: Side, before: Ints, now: Ints, wants: Wants) -> Rel
 
 
 @compiled()
-def _judge_both(sight: Sight) -> tuple[int, int]:
+def _judge_both(sight: NeighbourView) -> tuple[int, int]:
     """Certain is prev by itself, and next by itself."""
     of_prev = OPEN if sight.now <= sight.ts else 0
     if sight.has_prev:
@@ -158,7 +158,7 @@ def _judge_both(sight: Sight) -> tuple[int, int]:
 
 
 @compiled()
-def _judge_nearest(sight: Sight) -> tuple[int, int]:
+def _judge_nearest(sight: NeighbourView) -> tuple[int, int]:
     """Certain is one of the two, once nothing nearer can come. The other one is not looked for."""
     if sight.is_done:
         return 0, 0
@@ -173,7 +173,7 @@ def _judge_nearest(sight: Sight) -> tuple[int, int]:
 
 
 @compiled()
-def _is_nearest_known(sight: Sight, is_prev: bool, frontier: int) -> bool:  # noqa: FBT001 - a loop takes no keywords
+def _is_nearest_known(sight: NeighbourView, is_prev: bool, frontier: int) -> bool:  # noqa: FBT001 - a loop takes no keywords
     is_next_known = _is_next_known(sight, frontier)
     if not is_prev:
         return is_next_known
@@ -181,13 +181,13 @@ def _is_nearest_known(sight: Sight, is_prev: bool, frontier: int) -> bool:  # no
 
 
 @compiled()
-def _is_next_known(sight: Sight, frontier: int) -> bool:
+def _is_next_known(sight: NeighbourView, frontier: int) -> bool:
     """Whether nothing can come before the next neighbour any more."""
     return sight.has_next and (sight.next_ts <= frontier or sight.next_ts == sight.ts)
 
 
 @compiled()
-def tell_pairs(
+def emit_pairs(
     left: Side, right: Side, of_left: Relations, of_right: Relations, tolerance: np.uint64
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """The pairs that became certain, at most ``tolerance`` apart: the positions of both records, and their ordinals.
@@ -207,8 +207,8 @@ def tell_pairs(
                 if known & (NOW | BEFORE) == NOW and is_apart_at_most(tolerance, lefts[TS, i], rights[TS, j]):
                     found[0, count], found[2, count] = lefts[SEQ, i], lefts[NOTES, i] >> ORDINAL
                     found[1, count], found[3, count] = rights[SEQ, j], rights[NOTES, j] >> ORDINAL
-                    lefts[NOTES, i] |= TOLD
-                    rights[NOTES, j] |= TOLD
+                    lefts[NOTES, i] |= EMITTED
+                    rights[NOTES, j] |= EMITTED
                     count += 1
     return found[0, :count], found[1, :count], found[2, :count], found[3, :count]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from joiner.core.compiled import compiled, is_within
-from joiner.core.held import DONE, NOTES, SEQ, TS, Side
-from joiner.core.match import NEXT, NOW, PREV, Relations, Wants, is_open, is_tentative
+from joiner.core.match import NEXT, NOW, PREV, NeighbourSpec, Relations, is_open, is_tentative
+from joiner.core.record_store import DONE, NOTES, SEQ, TS, Side
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 @compiled()
-def let_go(
+def evict(
     left: Side,
     right: Side,
     of_left: Relations,
     of_right: Relations,
     frontiers: Ints,
-    wants: tuple[Wants, Wants],
+    wants: tuple[NeighbourSpec, NeighbourSpec],
     tolerance: np.uint64,
     ends: bool,  # noqa: FBT001 - a loop takes no keywords
 ) -> tuple[Ints, Ints, Ints, Ints]:
@@ -54,7 +54,7 @@ def _find_kept(
     of_other: Relations,
     frontier: Ints,
     other_frontier: Ints,
-    other_wants: Wants,
+    other_wants: NeighbourSpec,
     tolerance: np.uint64,
 ) -> Ints:
     """Where in each key the records begin that must be held on, shape (k,).
@@ -99,7 +99,7 @@ def _find_last(ts: Ints, begin: int, end: int, until: int, tolerance: np.uint64)
 
 
 @compiled()
-def _note_done(own: Side, relations: Relations, kept: Ints, other_kept: Ints, wants: Wants) -> None:
+def _note_done(own: Side, relations: Relations, kept: Ints, other_kept: Ints, wants: NeighbourSpec) -> None:
     """Note of the kept records whose certain next, or nearest, neighbour is not kept that they are done with.
 
     For a previous one that is not the nearest it needs no note: nothing before it is kept either.

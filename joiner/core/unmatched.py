@@ -18,8 +18,8 @@ import numpy as np
 
 from joiner.core.compiled import compiled, gap, is_apart_at_most, is_within
 from joiner.core.frontier import FOREVER, NEVER
-from joiner.core.held import NOTES, SEQ, TOLD, TS, Side
-from joiner.core.match import NEXT, PREV, Relations, Wants, is_open, is_tentative
+from joiner.core.match import NEXT, PREV, NeighbourSpec, Relations, is_open, is_tentative
+from joiner.core.record_store import EMITTED, NOTES, SEQ, TS, Side
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 @compiled()
-def tell_unmatched(
+def find_unmatched(
     own: Side,
     other: Side,
     relations: Relations,
     of_other: Relations,
     frontier: Ints,
-    wants: Wants,
+    wants: NeighbourSpec,
     tolerance: np.uint64,
 ) -> Ints:
     """The positions of the records that are in no pair and cannot get into one, which is noted of them.
@@ -58,15 +58,15 @@ def tell_unmatched(
                     or _may_be_found(before, ts[at], behind, until, wants, tolerance)
                 )
             )
-            if not may_match and not notes[at] & TOLD:
-                notes[at] |= TOLD
+            if not may_match and not notes[at] & EMITTED:
+                notes[at] |= EMITTED
                 found[count] = own.rows[SEQ, at]
                 count += 1
     return found[:count]
 
 
 @compiled()
-def _may_be_found(before: int, ts: int, behind: int, until: int, wants: Wants, tolerance: np.uint64) -> bool:
+def _may_be_found(before: int, ts: int, behind: int, until: int, wants: NeighbourSpec, tolerance: np.uint64) -> bool:
     """Whether a record of the other side that is still to come may find this one, which stands between two others."""
     comes = max(until, ts)
     as_prev = wants.prev and behind > comes

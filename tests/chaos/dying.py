@@ -23,7 +23,7 @@ from joiner.runtime.control import Ready, Released, Taken
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.kafka.transaction import UnitTransactions
 from joiner.runtime.migration.handover import Handover
-from joiner.runtime.ownership.claim import Taker
+from joiner.runtime.ownership.claim import Claimer
 from joiner.runtime.task.unit import Unit
 from simulator.publishing import Publisher
 
@@ -109,7 +109,7 @@ TARGET_POINTS: Final[dict[str, Point]] = {
     "ready-told": Point(ControlLog, "write", before=False, counts=_tells(Ready)),
     # The id is taken, the claim is not written; then it is, and the state is still behind.
     "claiming": Point(UnitTransactions, "init", before=False),
-    "claimed": Point(Taker, "claim", before=False),
+    "claimed": Point(Claimer, "claim", before=False),
     "taken-untold": Point(ControlLog, "write", before=True, counts=_tells(Taken)),
 }
 """Where a joiner may die to which a unit moves."""

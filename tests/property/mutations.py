@@ -216,15 +216,17 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "the later one of the same is kept",
-        "held.py",
+        "record_store.py",
         "repeats[first + order[n]] = True",
         "repeats[first + order[n - 1]] = True",
     ),
-    Mutation("equal times have no ordinals", "held.py", "((rows[NOTES, i - 1] >> ORDINAL) + 1) << ORDINAL", "0"),
-    Mutation("what was held gets another ordinal", "held.py", " and rows[SEQ, i] > side.since:", ":"),
+    Mutation(
+        "equal times have no ordinals", "record_store.py", "((rows[NOTES, i - 1] >> ORDINAL) + 1) << ORDINAL", "0"
+    ),
+    Mutation("what was held gets another ordinal", "record_store.py", " and rows[SEQ, i] > side.since:", ":"),
     Mutation(
         "of equal times the later one stands first",
-        "held.py",
+        "record_store.py",
         "table[TS, old] <= more[TS, new[at]]",
         "table[TS, old] < more[TS, new[at]]",
     ),
@@ -249,37 +251,37 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "what the other side may still send waits",
-        "waiting.py",
+        "backlog.py",
         "        reached = other_frontier[k]\n",
         "        reached = -FOREVER\n",
     ),
     Mutation(
         "what the other side has sent waits",
-        "waiting.py",
+        "backlog.py",
         "        if other.begin[k + 1] > other.begin[k]:\n",
         "        if other.begin[k + 1] < other.begin[k]:\n",
     ),
     Mutation(
-        "what has the time of the other side's last waits", "waiting.py", "ts[first] <= reached", "ts[first] < reached"
+        "what has the time of the other side's last waits", "backlog.py", "ts[first] <= reached", "ts[first] < reached"
     ),
     Mutation(
-        "the last ones wait, too", "waiting.py", "found[at] = ts[at] < ts[end - 1]", "found[at] = ts[at] <= ts[end - 1]"
+        "the last ones wait, too", "backlog.py", "found[at] = ts[at] < ts[end - 1]", "found[at] = ts[at] <= ts[end - 1]"
     ),
     Mutation(
         "what its own side may still come before waits",
-        "waiting.py",
+        "backlog.py",
         "ts[end - 1] >= frontier[k]",
         "ts[end - 1] >= FOREVER",
     ),
-    Mutation("the first one waits, too", "waiting.py", "range(first + 1, end)", "range(first, end)"),
+    Mutation("the first one waits, too", "backlog.py", "range(first + 1, end)", "range(first, end)"),
     Mutation(
         "none but those reached wait no longer",
-        "waiting.py",
+        "backlog.py",
         "one_more = (behind < end) & (first",
         "one_more = (behind < start) & (first",
     ),
     Mutation(
-        "what was reached at its very time waits on", "waiting.py", 'until[n], side="right")', 'until[n], side="left")'
+        "what was reached at its very time waits on", "backlog.py", 'until[n], side="right")', 'until[n], side="left")'
     ),
     Mutation(
         "records do not wake what waits, frontiers alone do",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from broker.wire.bulk import JoinedColumns, encode_joined, encode_sides, find_fields, read_plain
-from broker.wire.columns import Texts, decimals
+from broker.wire.columns import StringColumn, decimals
 from broker.wire.records import (
     NAME_LENGTH_MAX,
     Joined,
@@ -122,8 +122,8 @@ _PAIRS = st.tuples(
 )
 
 
-def _json(values: list[Any]) -> Texts:
-    return Texts.of_lines(encode_lines(values))
+def _json(values: list[Any]) -> StringColumn:
+    return StringColumn.of_lines(encode_lines(values))
 
 
 def _int64(values: list[int]) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.times import parse_time
-from broker.wire.columns import Texts
+from broker.wire.columns import StringColumn
 from broker.wire.records import Side, encode_lines
 from joiner.core.snapshot import pack, unpack
 from joiner.runtime.task.payloads import Rows
@@ -50,7 +50,7 @@ def test_rows_come_back_as_they_were(shown: list[Side]) -> None:
         np.arange(len(shown)) % 2,
         np.array([parse_time(text, "ms") for text in texts], dtype=np.int64),
         np.array([one.result for one in shown], dtype=np.float64),
-        Texts.of_lines(encode_lines(shown)),
+        StringColumn.of_lines(encode_lines(shown)),
     )
     found = restore_rows(save_rows(rows, "ms"), "ms")
     assert [column.tolist() for column in found[:-1]] == [column.tolist() for column in rows[:-1]]

@@ -17,14 +17,14 @@ from confluent_kafka import KafkaException, TopicPartition
 from broker.settings import KafkaSettings
 from joiner.runtime.kafka import checkpoint_log, clients, pending_markers, snapshot_log, transaction
 from joiner.runtime.kafka.clients import log_range, make_consumer
-from joiner.runtime.kafka.gaps import SecondReader
+from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions
 from joiner.runtime.model import StateLog, encode, progress_key
 from joiner.runtime.ownership import claim as claims
 from joiner.runtime.ownership import dangling, restore
-from joiner.runtime.ownership.assignment import Wanted
-from joiner.runtime.ownership.retry_policy import Troubles
-from joiner.runtime.runners.active_task import Owned
+from joiner.runtime.ownership.assignment import AssignmentManager
+from joiner.runtime.ownership.retry_policy import RetryTracker
+from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.process import JoinerProcess
 from joiner.runtime.task.decode import Keys
 from joiner.runtime.task.effects import Effects
@@ -77,12 +77,12 @@ def results_before_offsets() -> AbstractContextManager[None]:
 
 def progress_of_the_batch_before() -> AbstractContextManager[None]:
     """The progress record holds the vector before the batch."""
-    of = Owned.progress
+    of = ActiveTask.progress
 
     def wrong(self: Any) -> Any:
         return msgspec.structs.replace(of(self), offsets=self.recovered.progress.offsets)
 
-    return _changed(Owned, "progress", wrong)
+    return _changed(ActiveTask, "progress", wrong)
 
 
 def claim_before_init() -> AbstractContextManager[None]:
@@ -165,7 +165,7 @@ def last_record_is_the_end() -> AbstractContextManager[None]:
     def wrong(_self: Any, batches: Any, _met: Any) -> dict[str, int]:
         return {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
 
-    return _changed(Owned, "ends", wrong)
+    return _changed(ActiveTask, "ends", wrong)
 
 
 def snapshot_of_a_later_state() -> AbstractContextManager[None]:
@@ -183,7 +183,7 @@ def snapshot_of_a_later_state() -> AbstractContextManager[None]:
 
 def own_run_is_not_checked() -> AbstractContextManager[None]:
     """A fenced owner takes its unit back without looking whose it is."""
-    return _changed(Wanted, "_check_still_ours", lambda _self, _number, _runs: None)
+    return _changed(AssignmentManager, "_check_still_ours", lambda _self, _number, _runs: None)
 
 
 def fenced_state_goes_on() -> AbstractContextManager[None]:
@@ -218,7 +218,7 @@ def failed_commit_is_ignored() -> AbstractContextManager[None]:
     def wrong(self: Any, number: int, owned: Any) -> bool:
         if owned.commit is None or not isinstance(owned.commit.written.exception(), Aborted):
             return bool(finish(self, number, owned))
-        owned.transactions, owned.commit = UnitTransactions(self._settings, number, self._lender), None
+        owned.transactions, owned.commit = UnitTransactions(self._settings, number, self._group_metadata_consumer), None
         owned.transactions.init()
         return True
 
@@ -318,12 +318,12 @@ def keys_are_not_in_the_snapshot() -> AbstractContextManager[None]:
 
 def hanging_is_not_looked_for() -> AbstractContextManager[None]:
     """A claimant trusts that Kafka has ended everything."""
-    return _changed(claims, "find_unsettled", lambda *_: None)
+    return _changed(claims, "find_dangling", lambda *_: None)
 
 
 def no_line_is_drawn() -> AbstractContextManager[None]:
     """A claimant that finds nothing open trusts that nothing older comes any more."""
-    return _changed(claims, "draw_line", lambda *_: None)
+    return _changed(claims, "fence_partitions", lambda *_: None)
 
 
 def what_hangs_is_rolled_back_without_a_note() -> AbstractContextManager[None]:
@@ -333,12 +333,12 @@ def what_hangs_is_rolled_back_without_a_note() -> AbstractContextManager[None]:
 
 def what_hangs_is_taken_for_rolled_back() -> AbstractContextManager[None]:
     """What hangs is rolled back, and the unit goes on from its last visible progress as if nothing else were there."""
-    settle = dangling.settle
+    settle = dangling.resolve
 
     def wrong(settings: Any, unsettled: Any, transactions: Any, progress: Any, _again: Any) -> Effects:
-        return settle(settings, unsettled, transactions, progress, lambda: dangling.Again(Effects(), {}))
+        return settle(settings, unsettled, transactions, progress, lambda: dangling.ReplayedEffects(Effects(), {}))
 
-    return _changed(claims, "settle", wrong)
+    return _changed(claims, "resolve", wrong)
 
 
 def errors_inside_a_batch_are_only_logged() -> AbstractContextManager[None]:
@@ -348,7 +348,7 @@ def errors_inside_a_batch_are_only_logged() -> AbstractContextManager[None]:
     def planted() -> Iterator[None]:
         with (
             _changed(JoinerProcess, "_read_error", lambda *_: None),
-            _changed(SecondReader, "check", lambda *_: None),
+            _changed(GapVerifier, "check", lambda *_: None),
         ):
             yield
 
@@ -357,7 +357,7 @@ def errors_inside_a_batch_are_only_logged() -> AbstractContextManager[None]:
 
 def what_was_ended_wrongly_is_not_looked_for() -> AbstractContextManager[None]:
     """A claimant that finds nothing open trusts that everything was ended as its owner had said."""
-    return _changed(claims, "find_ended_wrongly", lambda *_: None)
+    return _changed(claims, "find_wrongly_ended", lambda *_: None)
 
 
 def progress_that_was_rolled_back_is_not_read() -> AbstractContextManager[None]:
@@ -367,12 +367,12 @@ def progress_that_was_rolled_back_is_not_read() -> AbstractContextManager[None]:
 
 def only_the_end_of_a_topic_is_searched() -> AbstractContextManager[None]:
     """What is there already is looked for among the last few offsets, whoever has written them."""
-    search = dangling._not_there  # noqa: SLF001 - this is what is broken
+    search = dangling._missing_results  # noqa: SLF001 - this is what is broken
 
     def wrong(consumer: Any, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
         return search(consumer, topic, unit, wanted, max(start, end - 8), end)
 
-    return _changed(dangling, "_not_there", wrong)
+    return _changed(dangling, "_missing_results", wrong)
 
 
 def records_of_other_applications_are_taken_for_ours() -> AbstractContextManager[None]:
@@ -408,7 +408,7 @@ def a_manifest_outlives_its_chunks() -> AbstractContextManager[None]:
 
 def who_was_fenced_does_not_wait() -> AbstractContextManager[None]:
     """Whoever was fenced claims again at once, for as long as others do."""
-    return _changed(Troubles, "wait_s", lambda _self, _number, _cause, _why: 0.0)
+    return _changed(RetryTracker, "wait_s", lambda _self, _number, _cause, _why: 0.0)
 
 
 BUGS: Final[dict[str, Bug]] = {

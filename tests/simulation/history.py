@@ -275,7 +275,7 @@ class _History:
         ]
         rows += [
             f"{process.run}: owns {sorted(process.joiner._owned)}, waits {process.joiner._wanted._waiting}, "  # noqa: SLF001 - for the report
-            f"aside {process.joiner._wanted.aside}"  # noqa: SLF001 - for the report
+            f"aside {process.joiner._wanted.failed}"  # noqa: SLF001 - for the report
             for process in self.world.processes
         ]
         group = kafka.group(APPLICATION)

@@ -155,15 +155,17 @@ class KafkaContract:
         old = producer_of(cluster, topic)
         open_transaction(old, topic, b"old")
         new = producer_of(cluster, topic)
-        lender: Any = make_consumer(cluster.kafka, topic)
-        lender.assign([])
+        group_metadata_consumer: Any = make_consumer(cluster.kafka, topic)
+        group_metadata_consumer.assign([])
 
         def go_on() -> None:
             if step == "produce":
                 old.produce(topic, b"more", b"key", 0)
                 old.flush(30)
             if step == "send_offsets":
-                old.send_offsets_to_transaction([TopicPartition(topic, 0, 1)], lender.consumer_group_metadata(), 30)
+                old.send_offsets_to_transaction(
+                    [TopicPartition(topic, 0, 1)], group_metadata_consumer.consumer_group_metadata(), 30
+                )
             old.commit_transaction(30)
 
         with pytest.raises(KafkaException) as refused:
@@ -175,7 +177,7 @@ class KafkaContract:
         open_transaction(new, topic, b"new")
         new.commit_transaction(30)
         assert read_until(cluster, topic, 4) == [b"new"]
-        lender.close()
+        group_metadata_consumer.close()
 
     def test_initialising_an_id_aborts_what_is_open(self, cluster: Cluster) -> None:
         topic = cluster.make_topic()
@@ -210,23 +212,25 @@ class KafkaContract:
 
     def test_offsets_of_a_stranger_to_the_group_become_visible_with_the_commit(self, cluster: Cluster) -> None:
         topic = cluster.make_topic()
-        lender: Any = make_consumer(cluster.kafka, topic)
-        lender.assign([])
+        group_metadata_consumer: Any = make_consumer(cluster.kafka, topic)
+        group_metadata_consumer.assign([])
 
         def committed() -> int | None:
             try:
-                (place,) = lender.committed([TopicPartition(topic, 0)], 2)
+                (place,) = group_metadata_consumer.committed([TopicPartition(topic, 0)], 2)
             except KafkaException:
                 return None  # a real one may wait for the transaction's end
             return place.offset if place.error is None and place.offset >= 0 else None
 
         producer = producer_of(cluster, topic)
         open_transaction(producer, topic, b"one")
-        producer.send_offsets_to_transaction([TopicPartition(topic, 0, 17)], lender.consumer_group_metadata(), 30)
+        producer.send_offsets_to_transaction(
+            [TopicPartition(topic, 0, 17)], group_metadata_consumer.consumer_group_metadata(), 30
+        )
         assert committed() is None
         producer.commit_transaction(30)
         assert committed() == 17
-        lender.close()
+        group_metadata_consumer.close()
 
     def test_a_commit_whose_answer_was_lost_may_be_asked_for_again(self, cluster: Cluster) -> None:
         topic = cluster.make_topic()

@@ -248,7 +248,7 @@ def on_stage(world: World) -> Iterator[None]:
         (concurrent_claims, "wait", partial(_wait, world)),
         (process, "threading", _Threading(world)),
         # One interpreter plays thousands of processes.
-        (process, "spare_the_collector", lambda: None),
+        (process, "tune_gc", lambda: None),
         (process, "wait_for_topics", lambda *_: _facts(world.link.kafka)),
         (snapshot_log, "CHUNK_BYTES_MAX", CHUNK_BYTES),
         (transaction, "SNAPSHOT_BYTES_MAX", world.snapshot_bytes_max),

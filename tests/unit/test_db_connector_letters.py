@@ -11,8 +11,8 @@ import pytest
 from broker.kafka.producer import Outgoing
 from broker.settings import KafkaSettings
 from broker.wire.records import Rejected
-from db_connector import letters
-from db_connector.letters import DeadLetters
+from db_connector import dead_letters
+from db_connector.dead_letters import DeadLetters
 
 MESSAGE_BYTES_MAX = 1_000_000
 """librdkafka's `message.max.bytes`."""
@@ -33,7 +33,7 @@ class Keeping:
 
 
 def letter_of(monkeypatch: pytest.MonkeyPatch, key: bytes | None, value: bytes, identity: str | None) -> Outgoing[None]:
-    monkeypatch.setattr(letters, "LastingProducer", Keeping)
+    monkeypatch.setattr(dead_letters, "LastingProducer", Keeping)
     dead = DeadLetters(KafkaSettings(), "machine.rejected")
     record: Any = SimpleNamespace(
         key=lambda: key, value=lambda: value, topic=lambda: "machine.out", partition=lambda: 2, offset=lambda: 7

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, TopicPartition
 
-from broker.metrics import Teller
+from broker.metrics import TelemetryServer
 from broker.settings import MetricsSettings
 from broker.wire.records import encode
 from db_connector.progress import Journal
@@ -157,7 +157,7 @@ def service_of(
 
     monkeypatch.setattr("db_connector.service.Consumer", make)
     letters, writer = _Letters(stop), _Writer()
-    teller = Teller(MetricsSettings.model_validate({"listen": 0}))
+    teller = TelemetryServer(MetricsSettings.model_validate({"listen": 0}))
     service = Service(DbConnectorSettings(), writer, letters, stop, teller=teller)  # type: ignore[arg-type] # played
     made[0].stop = stop
     return service, made[0], letters
@@ -183,7 +183,7 @@ def test_nothing_behind_an_undelivered_letter_is_committed_at_a_stop(monkeypatch
 def test_what_was_read_and_what_the_database_has_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     service, _, _ = service_of(monkeypatch, stop, [[record(0), record(1)], [_Message(2, b"no pair")], [record(3)]])
-    teller: Teller = service._teller  # noqa: SLF001 - what the service was made with
+    teller: TelemetryServer = service._teller  # noqa: SLF001 - what the service was made with
     assert teller.unready() == "it is starting"
     service.run()
     names = ("results_total", "points_total", "rejected_total", "failed_writes_total", "database_up")

@@ -15,7 +15,7 @@ from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.model import Progress
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.restore import Recovered
-from joiner.runtime.runners.active_task import Owned
+from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.process import JoinerProcess
 from joiner.runtime.runners.spark.plans import Outcome, Plan, decode_outcome, encode_outcome, pack
 from joiner.runtime.task.function_failures import FailureLog, Failures
@@ -61,7 +61,7 @@ class Process:
         start = {DATA: 0}
         self.progress = Progress(1, "app", 0, "run", "one", "process", start, start, {}, 1, "", {}, {}, {})
         recovered = Recovered(Unit(self.settings, 0, start), self.progress, SnapshotPlace(0, [0, 0]), start)
-        self.owned = Owned(recovered, transactions, 1e18)
+        self.owned = ActiveTask(recovered, transactions, 1e18)
         process._owned[0] = self.owned
         self.end = 0
 

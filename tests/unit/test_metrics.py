@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram
 from pydantic import ValidationError
 
-from broker.metrics import Distribution, Teller
+from broker.metrics import Distribution, TelemetryServer
 from broker.settings import MetricsSettings, SettingsError
 
 
@@ -18,7 +18,7 @@ def settings(listen: object = "127.0.0.1:0", stalled_after: str = "10s") -> Metr
     return MetricsSettings.model_validate({"listen": listen, "stalled_after": stalled_after})
 
 
-def ask(teller: Teller, path: str, **headers: str) -> tuple[int, str]:
+def ask(teller: TelemetryServer, path: str, **headers: str) -> tuple[int, str]:
     request = urllib.request.Request(f"http://127.0.0.1:{teller.port}{path}", headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
@@ -39,19 +39,19 @@ class Clock:
 
 def test_health_turns_bad_when_the_loop_stands_still_and_good_when_it_goes_on() -> None:
     clock = Clock()
-    with Teller(settings(), clock=clock) as teller:
+    with TelemetryServer(settings(), clock=clock) as teller:
         assert ask(teller, "/healthz") == (200, "ok\n")
         clock.now_s += 10.0
         assert ask(teller, "/healthz")[0] == 200
         clock.now_s += 0.1
         assert ask(teller, "/healthz") == (503, "the main loop has not turned for 10 s\n")
         assert ask(teller, "/readyz") == ask(teller, "/healthz")
-        teller.turned()
+        teller.heartbeat()
         assert ask(teller, "/healthz") == (200, "ok\n")
 
 
 def test_a_service_is_ready_when_it_does_what_it_is_for_and_says_why_it_is_not() -> None:
-    with Teller(settings()) as teller:
+    with TelemetryServer(settings()) as teller:
         assert ask(teller, "/readyz") == (503, "it is starting\n")
         assert "lsb_ready 0.0" in ask(teller, "/metrics")[1]
         teller.why_unready = lambda: ""
@@ -61,26 +61,29 @@ def test_a_service_is_ready_when_it_does_what_it_is_for_and_says_why_it_is_not()
 
 
 def test_an_address_that_is_taken_is_an_error_that_names_it_and_the_way_out() -> None:
-    with Teller(settings()) as first, pytest.raises(SettingsError, match=rf"127\.0\.0\.1:{first.port} .*LSB_METRICS"):
-        Teller(settings(first.port)).__enter__()
+    with (
+        TelemetryServer(settings()) as first,
+        pytest.raises(SettingsError, match=rf"127\.0\.0\.1:{first.port} .*LSB_METRICS"),
+    ):
+        TelemetryServer(settings(first.port)).__enter__()
 
 
 def test_what_has_ended_listens_no_more_and_its_port_is_free_at_once() -> None:
-    with Teller(settings()) as teller:
+    with TelemetryServer(settings()) as teller:
         port = teller.port
-    with Teller(settings(port)) as again:
+    with TelemetryServer(settings(port)) as again:
         assert again.port == port
         assert ask(again, "/healthz")[0] == 200
 
 
 def test_nobody_listens_unless_told_where() -> None:
-    with Teller(MetricsSettings()) as teller:
+    with TelemetryServer(MetricsSettings()) as teller:
         assert (teller.is_on, teller.port) == (False, 0)
 
 
 def test_readings_are_read_when_somebody_asks_with_their_labels_and_types() -> None:
     held: dict[tuple[str, ...], float] = {("1", "left"): 3.0}
-    with Teller(settings()) as teller:
+    with TelemetryServer(settings()) as teller:
         teller.readings.gauge("held_records", "What is held.", lambda: held, ("unit", "side"))
         teller.readings.counter("events", "Events.", lambda: 7)
         held["1", "right"] = 4.0
@@ -97,7 +100,7 @@ def test_a_value_that_cannot_be_read_costs_its_own_answer_only(caplog: pytest.Lo
     def fail() -> float:
         raise ValueError("not now")
 
-    with Teller(settings()) as teller:
+    with TelemetryServer(settings()) as teller:
         teller.readings.gauge("broken", "Never there.", fail)
         with pytest.raises((urllib.error.URLError, OSError)):
             ask(teller, "/metrics")
@@ -107,7 +110,7 @@ def test_a_value_that_cannot_be_read_costs_its_own_answer_only(caplog: pytest.Lo
 
 
 def test_two_services_of_one_process_have_nothing_in_common() -> None:
-    one, other = Teller(settings()), Teller(settings())
+    one, other = TelemetryServer(settings()), TelemetryServer(settings())
     one.readings.counter("events", "Events.", lambda: 1)
     assert one.registry.get_sample_value("events_total") == 1
     assert other.registry.get_sample_value("events_total") is None
@@ -156,10 +159,10 @@ def test_what_is_no_address_is_refused(given: Any) -> None:
 
 def test_the_main_loop_looks_once_a_second_and_not_at_all_where_nobody_is_told() -> None:
     clock = Clock()
-    teller = Teller(settings(), clock=clock)
+    teller = TelemetryServer(settings(), clock=clock)
     looks = []
     for now_s in (100.0, 100.5, 101.0, 101.9, 102.5):
         clock.now_s = now_s
         looks.append(teller.is_look_due())
     assert looks == [True, False, True, False, True]
-    assert not Teller(MetricsSettings()).is_look_due()
+    assert not TelemetryServer(MetricsSettings()).is_look_due()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from broker.metrics import Teller
+from broker.metrics import TelemetryServer
 from broker.settings import MetricsSettings, MqttSettings
 from connector.acknowledgement import Ledger
 from connector.metrics import PublishTimes
@@ -27,12 +27,13 @@ from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted
 from joiner.runtime.model import JoinProgress, Progress
 from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.runners.commit import write_commit
 from joiner.runtime.runners.process import JoinerProcess
-from joiner.runtime.task.append_times import STEPS_MAX, Arrivals
+from joiner.runtime.task.append_times import STEPS_MAX, AppendTimes
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
-from joiner.runtime.telemetry.metrics import Meters, Told
+from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
 from tests.unit.documents import DOCS, rows
 from tests.unit.joiner_inputs import BASE_MS, DATA, POWER, batch, make_settings, message, record
 
@@ -43,7 +44,7 @@ S: Final = 1_000_000_000
 class Transactions:
     """Takes what is to be committed; ``fails`` is raised by the next commit."""
 
-    has_undecided = False
+    has_pending_markers = False
     fails: Exception | None = None
 
     def commit(self, _messages: Any, _progress: Any, snapshot: Any) -> SnapshotPlace | None:
@@ -60,9 +61,9 @@ class Runner:
 
     def __init__(self, **sections: Any) -> None:
         self.settings = make_settings(metrics={"listen": 0}, **sections)
-        self.teller = Teller(self.settings.metrics)
-        self.told: dict[int, Told] = {}
-        self.meters = Meters(self.settings, Claimant("run", "one"), self.teller, lambda: self.told, lambda: {7})
+        self.teller = TelemetryServer(self.settings.metrics)
+        self.told: dict[int, UnitStatus] = {}
+        self.meters = JoinerMetrics(self.settings, Claimant("run", "one"), self.teller, lambda: self.told, lambda: {7})
         self.transactions: Any = Transactions()
 
     def progress(self, counts: dict[str, int], **joins: JoinProgress) -> Progress:
@@ -71,7 +72,7 @@ class Runner:
 
     def commit(self, effects: Effects, counts: dict[str, int], snapshot: Any = None) -> None:
         messages = effects.messages(self.settings.topics)
-        self.meters.commit(self.transactions, messages, effects.appended_ms, self.progress(counts), snapshot)
+        write_commit(self.meters, self.transactions, messages, effects.appended_ms, self.progress(counts), snapshot)
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.teller.registry.get_sample_value(f"lsb_joiner_{name}", labels)
@@ -116,7 +117,7 @@ def test_what_was_counted_before_the_unit_was_taken_is_not_counted_again() -> No
     runner.meters.fenced()
     assert runner.counted("records") == [10]
     assert runner.value("snapshot_bytes", unit="3") is None, "it is not served here any more"
-    runner.told = {3: Told(runner.progress({}), {}, set(), 0, 0.0)}
+    runner.told = {3: UnitStatus(runner.progress({}), {}, set(), 0, 0.0)}
     assert runner.value("snapshot_bytes", unit="3") == 5
     assert runner.value("claims_total") == runner.value("fencings_total") == 1
     assert runner.value("recovery_duration_seconds_sum") == 0.3
@@ -152,7 +153,7 @@ def test_a_unit_that_was_rebuilt_knows_when_the_records_of_the_replay_came() -> 
 
 
 def test_arrivals_are_those_of_the_offsets_and_the_oldest_are_forgotten() -> None:
-    arrivals = Arrivals()
+    arrivals = AppendTimes()
     count = 5 * STEPS_MAX
     offsets, times = [3 * n for n in range(count)], [1000 + n // 2 for n in range(count)]
     for begin in range(0, count, 777):
@@ -163,7 +164,7 @@ def test_arrivals_are_those_of_the_offsets_and_the_oldest_are_forgotten() -> Non
     assert arrivals.of(newest + 1).tolist() == times[-2 * STEPS_MAX :]
     (oldest,) = arrivals.of(np.array([0])).tolist()
     assert times[0] < oldest <= times[-2 * STEPS_MAX]
-    assert Arrivals().of(np.array([5])).tolist() == [0]
+    assert AppendTimes().of(np.array([5])).tolist() == [0]
 
 
 def test_a_unit_tells_what_it_holds_where_its_frontiers_are_and_who_has_it() -> None:
@@ -173,7 +174,7 @@ def test_a_unit_tells_what_it_holds_where_its_frontiers_are_and_who_has_it() -> 
         join, metrics={"listen": 0}, application={"buffer_records_max": 100, "buffer_bytes_max": 1000}
     )
     held = JoinProgress(20, 5, 3, (40 * S, 60 * S), (10 * S, 50 * S))
-    runner.told = {3: Told(runner.progress({}, power=held), {"power": (100, 400)}, {DATA}, 12, 1.5)}
+    runner.told = {3: UnitStatus(runner.progress({}, power=held), {"power": (100, 400)}, {DATA}, 12, 1.5)}
     side = {"unit": "3", "join": "power", "side": "left"}
     other = side | {"side": "right"}
     assert [runner.value("held_records", **one) for one in (side, other)] == [20, 5]
@@ -195,7 +196,7 @@ def test_a_unit_tells_what_it_holds_where_its_frontiers_are_and_who_has_it() -> 
 
 def test_a_side_of_which_nothing_came_has_no_frontier() -> None:
     runner = Runner()
-    runner.told = {3: Told(runner.progress({}, power=JoinProgress(1, 0, 1, (S, S), None)), {}, set(), 0, 0.0)}
+    runner.told = {3: UnitStatus(runner.progress({}, power=JoinProgress(1, 0, 1, (S, S), None)), {}, set(), 0, 0.0)}
     assert runner.value("frontier_timestamp_seconds", unit="3", join="power", side="left") == 1
     assert runner.value("frontier_timestamp_seconds", unit="3", join="power", side="right") is None
 
@@ -213,8 +214,8 @@ def test_a_joiner_is_ready_when_it_serves_each_unit_that_the_group_gives_it() ->
     assert process._why_unready(group) == ""
 
 
-def connector() -> tuple[Teller, ConnectorProgress, Ledger]:
-    teller, progress, ledger = Teller(ON), ConnectorProgress(), Ledger(messages_max=10, bytes_max=1000)
+def connector() -> tuple[TelemetryServer, ConnectorProgress, Ledger]:
+    teller, progress, ledger = TelemetryServer(ON), ConnectorProgress(), Ledger(messages_max=10, bytes_max=1000)
     tell_of_connector(teller, progress, ledger, MqttSession(MqttSettings(), ConnectorSettings()))
     return teller, progress, ledger
 
@@ -231,7 +232,7 @@ def test_the_connector_tells_what_it_took_what_it_sent_and_what_is_under_way() -
 
 
 def test_how_long_events_take_is_told_of_each_though_nothing_is_kept_of_each() -> None:
-    teller, now_s = Teller(ON), [0.0]
+    teller, now_s = TelemetryServer(ON), [0.0]
     times = PublishTimes(teller, lambda: now_s[0])
     times.began(3)
     now_s[0] = 1.0
@@ -250,11 +251,11 @@ def test_how_long_events_take_is_told_of_each_though_nothing_is_kept_of_each() -
 def registries() -> list[CollectorRegistry]:
     """Those of all services, with a value of each metric."""
     runner = Runner()
-    runner.told = {3: Told(runner.progress({}, power=JoinProgress(1, 1, 1, (S, S), (S, S))), {}, set(), 0, 0.0)}
+    runner.told = {3: UnitStatus(runner.progress({}, power=JoinProgress(1, 1, 1, (S, S), (S, S))), {}, set(), 0, 0.0)}
     runner.commit(Effects(), {"power:failed": 1}, (b"1", SnapshotPlace(1, [1, 0])))
     bridge, _, _ = connector()
     PublishTimes(bridge)
-    database = Teller(ON)
+    database = TelemetryServer(ON)
     WriteTimes(database)
     thread: Any = SimpleNamespace(in_flight=0, writer=SimpleNamespace(failures=0, is_away=False))
     tell_of_db_connector(database, DbProgress(), thread, lambda: {0: 5})

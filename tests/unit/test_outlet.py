@@ -14,7 +14,7 @@ from broker.times import UNIT_NS
 from broker.wire.records import Record, cut_lines, encode
 from joiner.functions import BUILT_IN, load_function
 from joiner.runtime.task.decode import records_of
-from joiner.runtime.task.emit import Outlet, Pairs, Things, mean_time
+from joiner.runtime.task.emit import Emitter, Pairs, Things, mean_time
 from joiner.runtime.task.payloads import Rows
 from tests.unit.joiner_inputs import POWER, make_settings
 
@@ -41,7 +41,7 @@ def results(
         ordinals[:, 0],
         ordinals[:, 1],
     )
-    joined, failed = Outlet(settings, settings.join[0], 4).results(pairs)
+    joined, failed = Emitter(settings, settings.join[0], 4).results(pairs)
     return [json.loads(value) for value in cut_lines(joined.lines)], [json.loads(encode(one)) for one in failed]
 
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from joiner.runtime.task.function_failures import Failures
-from joiner.runtime.telemetry.throughput import Metrics
+from joiner.runtime.telemetry.throughput import Throughput
 from tests.unit.test_function_failures import Process
 
 ROOT = Path(__file__).parents[2]
@@ -32,20 +32,20 @@ def test_the_last_line_of_a_process_says_that_its_units_keep_what_they_held(
 ) -> None:
     process = Process()
     process.turn("speed", "torque")
-    process.process._data = SimpleNamespace(incremental_unassign=lambda _places: None)
-    process.process._metrics.report(process.process._finish_all(), last=True)
+    process.process._input = SimpleNamespace(remove=lambda *_: None)
+    process.process._throughput.report(process.process._finish_all(), last=True)
     assert last_line(caplog) == (
         "ended: 2 records in, 1 pairs out; units [0] go on from Kafka at the next start, with 2 records held"
     )
 
 
 def test_a_process_without_units_says_so_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
-    Metrics().report({}, last=True)
+    Throughput().report({}, last=True)
     assert last_line(caplog) == "ended: 0 records in, 0 pairs out; no units were served here at the end"
 
 
 def test_pairs_whose_function_failed_are_no_pairs_out(caplog: pytest.LogCaptureFixture) -> None:
-    metrics = Metrics()
+    metrics = Throughput()
     metrics.count(10, 2, {"power": Failures(3, "first"), "gap": Failures(1, "first")})
     metrics.report({1: 5}, last=True)
     assert "10 records in, 2 pairs out, 4 pairs failed in the joining function; units [1]" in last_line(caplog)

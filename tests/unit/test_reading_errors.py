@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 from joiner.runtime.kafka import gaps
 from joiner.runtime.kafka.batches import sort_messages
-from joiner.runtime.kafka.gaps import SecondReader
+from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.transaction import Fenced
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership import restore
 from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.runners.active_task import Owned
+from joiner.runtime.runners.active_task import ActiveTask
+from joiner.runtime.runners.input import Read
 from joiner.runtime.runners.process import JoinerProcess
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.unit import Unit
@@ -48,9 +49,8 @@ def fault(error: KafkaError, topic: str | None = DATA, unit: int = 0, at: int = 
 def turn(batch: Sequence[MemoryMessage], *, gap: Exception | None = None) -> tuple[Any, Unit, list[Any]]:
     """One turn of a process that owns unit 0 and reads ``batch``; also what a second reader is asked."""
     process: Any = JoinerProcess(make_settings(), Claimant("run", "instance"))
-    process._data = SimpleNamespace(
-        consume=lambda _count, _wait_s: list(batch), incremental_unassign=lambda _places: None
-    )
+    read: Any = list(batch)
+    process._input = SimpleNamespace(read=lambda _wait_s: Read(*sort_messages(read, [DATA])), remove=lambda *_: None)
     asked: list[Any] = []
 
     def check(number: int, offsets: dict[str, int], batches: dict[str, Messages]) -> None:
@@ -61,11 +61,11 @@ def turn(batch: Sequence[MemoryMessage], *, gap: Exception | None = None) -> tup
 
     process._second = SimpleNamespace(check=check)
     handed_in: list[int] = []
-    process._hand_in = lambda number, *_given, **_more: handed_in.append(number)
+    process._begin_commit = lambda number, *_given, **_more: handed_in.append(number)
     unit = Unit(process._settings, 0, {DATA: 0})
     recovered: Any = SimpleNamespace(unit=unit, snapshot_offsets={DATA: 0})
     nothing: Any = None
-    process._owned[0] = Owned(recovered, nothing, 0.0)
+    process._owned[0] = ActiveTask(recovered, nothing, 0.0)
     process._cycle()
     return process, unit, asked
 
@@ -75,7 +75,7 @@ def test_nothing_behind_an_error_inside_a_batch_is_joined() -> None:
     assert unit.offsets[DATA] <= 10, "what was not read is taken for read"
     assert not process._owned
     assert 0 in process._wanted._waiting, "it is taken again from its last commit"
-    assert not process._wanted.aside
+    assert not process._wanted.failed
 
 
 @pytest.mark.parametrize("code", [KafkaError._BAD_COMPRESSION, KafkaError.KAFKA_STORAGE_ERROR, KafkaError.UNKNOWN])
@@ -104,7 +104,7 @@ def test_gaps_inside_a_batch_are_looked_at_like_one_before_it() -> None:
 def test_a_record_that_only_a_second_reader_sees_stops_the_unit() -> None:
     process, unit, _ = turn([*records(0, 5), *records(8, 10)], gap=UnitStopped("records are missing"))
     assert unit.offsets == {DATA: 0}
-    assert process._wanted.aside == {0: "records are missing"}
+    assert process._wanted.failed == {0: "records are missing"}
 
 
 class Log:
@@ -141,9 +141,9 @@ def batch_of(offsets: Sequence[int]) -> dict[str, Messages]:
     return {DATA: Messages(list(offsets), [BASE_MS] * len(offsets), [None] * len(offsets))}
 
 
-def second_reader(monkeypatch: pytest.MonkeyPatch, log: Log) -> SecondReader:
+def second_reader(monkeypatch: pytest.MonkeyPatch, log: Log) -> GapVerifier:
     monkeypatch.setattr(gaps, "make_consumer", lambda *_given, **_more: log)
-    return SecondReader(make_settings())
+    return GapVerifier(make_settings())
 
 
 COME = [3, 4, 5, 9, 10, 11, 12, 20, 21, 22, 23]
@@ -166,7 +166,7 @@ def test_a_record_that_lies_in_any_gap_is_found(monkeypatch: pytest.MonkeyPatch,
 
 def test_offsets_without_a_gap_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gaps, "make_consumer", None)
-    reader = SecondReader(make_settings())
+    reader = GapVerifier(make_settings())
     reader.check(0, {DATA: 5}, batch_of(range(5, 5000)))
     reader.close()
 
@@ -191,7 +191,7 @@ def test_a_silent_replay_looks_at_gaps_too(monkeypatch: pytest.MonkeyPatch) -> N
 
     asked: list[Any] = []
     monkeypatch.setattr(restore, "read_range", read)
-    monkeypatch.setattr(SecondReader, "check", lambda *given: asked.append(given))
+    monkeypatch.setattr(GapVerifier, "check", lambda *given: asked.append(given))
     readers: Any = SimpleNamespace(log=None, check=lambda: None)
     settings = make_settings()
     restore._replay(settings, Unit(settings, 0, {DATA: 0}), {DATA: 8}, kept=readers)
@@ -203,7 +203,7 @@ def test_a_replay_of_what_was_just_removed_is_tried_again(monkeypatch: pytest.Mo
         raise Fenced
 
     monkeypatch.setattr(restore, "read_range", lambda *_given: iter([({}, {DATA: 8})]))
-    monkeypatch.setattr(SecondReader, "check", removed)
+    monkeypatch.setattr(GapVerifier, "check", removed)
     readers: Any = SimpleNamespace(log=None, check=lambda: None)
     settings = make_settings()
     with pytest.raises(KafkaException, match="input was removed while it was replayed"):

@@ -69,7 +69,7 @@ def test_what_nobody_ends_is_told_with_the_command_that_does(monkeypatch: pytest
     transactions: Any = SimpleNamespace(roll_back=lambda *_given: line)
     readers: Any = SimpleNamespace(stable=None)
     with pytest.raises(KafkaException) as told:
-        dangling.draw_line(settings, 3, transactions, make_progress(), readers)
+        dangling.fence_partitions(settings, 3, transactions, make_progress(), readers)
     text = told.value.args[0].str()
     assert "open for 30 s in machine.out [3] from offset 17" in text
     command = "kafka-transactions.sh --bootstrap-server 127.0.0.1:9092"

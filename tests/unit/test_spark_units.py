@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from broker.metrics import Teller
+from broker.metrics import TelemetryServer
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted, Fenced
 from joiner.runtime.model import JoinProgress, Progress
@@ -26,10 +26,10 @@ from joiner.runtime.runners.spark.plans import (
     share_out,
     unpack,
 )
-from joiner.runtime.runners.spark.units import Leaving, Served, Units
+from joiner.runtime.runners.spark.units import Leaving, SparkTask, Units
 from joiner.runtime.task.effects import Written
 from joiner.runtime.task.flow_control import SILENT_S, Lead
-from joiner.runtime.telemetry.metrics import Meters, Told
+from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
 from tests.unit.joiner_inputs import DATA, make_settings
 
 UNITS = 2
@@ -38,7 +38,7 @@ UNITS = 2
 class Transactions:
     """Takes what is to be committed; ``fails`` is raised by the next commit."""
 
-    has_undecided = False
+    has_pending_markers = False
 
     def __init__(self) -> None:
         self.written: list[tuple[dict[str, Any], Progress, Any]] = []
@@ -65,14 +65,14 @@ class Stage:
         self.ends = {unit: {DATA: 0} for unit in range(UNITS)}
         self.given_up: list[tuple[int, str]] = []
         claimant = Claimant("run", "one", "spark")
-        self.teller = Teller(self.settings.metrics)
-        self.meters = Meters(self.settings, claimant, self.teller, self.told, set)
+        self.teller = TelemetryServer(self.settings.metrics)
+        self.meters = JoinerMetrics(self.settings, claimant, self.teller, self.statuses, set)
         self.units = Units(self.settings, lambda: self.ends, self.give_up, self.meters)
         self.transactions = [Transactions() for _ in range(UNITS)]
         self.turn = Turn()
 
-    def told(self) -> dict[int, Told]:
-        return self.units.told()
+    def statuses(self) -> dict[int, UnitStatus]:
+        return self.units.statuses()
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.teller.registry.get_sample_value(f"lsb_joiner_{name}", {"unit": "0", **labels})
@@ -80,12 +80,12 @@ class Stage:
     def give_up(self, number: int, error: Exception) -> None:
         self.given_up.append((number, type(error).__name__))
 
-    def serve(self, number: int, at: int = 0, claim: int = 1) -> Served:
+    def serve(self, number: int, at: int = 0, claim: int = 1) -> SparkTask:
         progress: Any = Progress(
             1, "app", number, "run", "one", "spark", {DATA: at}, {DATA: 0}, {}, UNITS, "", {}, {}, {}
         )
         transactions: Any = self.transactions[number]
-        served = Served(claim, transactions, progress, SnapshotPlace(0, [0, 0]), {DATA: at})
+        served = SparkTask(claim, transactions, progress, SnapshotPlace(0, [0, 0]), {DATA: at})
         self.units.add(number, served)
         return served
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from joiner.runtime.kafka.readers import CalledOff, Readers
+from joiner.runtime.kafka.readers import ClaimCancelled, Readers
 from joiner.runtime.ownership import restore
-from joiner.runtime.ownership.concurrent_claims import Takeovers
+from joiner.runtime.ownership.concurrent_claims import ConcurrentClaims
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.process import JoinerProcess
 from joiner.runtime.runners.spark.stage import SparkStage
@@ -60,8 +60,8 @@ def work(pool: ThreadPoolExecutor) -> Iterator[Work]:
 
 
 @pytest.fixture
-def takeovers(work: Work, pool: ThreadPoolExecutor) -> Takeovers[str]:
-    made = Takeovers(work.take, work.adopt)
+def takeovers(work: Work, pool: ThreadPoolExecutor) -> ConcurrentClaims[str]:
+    made = ConcurrentClaims(work.take, work.adopt)
     made.start(pool)
     return made
 
@@ -74,7 +74,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def test_a_unit_is_served_when_it_is_taken_and_the_others_do_not_wait_for_it(
-    takeovers: Takeovers[str], work: Work
+    takeovers: ConcurrentClaims[str], work: Work
 ) -> None:
     assert [takeovers.begin(0), takeovers.begin(1), takeovers.begin(0)] == [True, True, False]
     work.ends[1].set()
@@ -87,7 +87,9 @@ def test_a_unit_is_served_when_it_is_taken_and_the_others_do_not_wait_for_it(
     assert (work.adopted, takeovers.busy) == ({1: "unit 1"}, {0})
 
 
-def test_a_unit_that_is_given_away_while_it_is_taken_is_not_served(takeovers: Takeovers[str], work: Work) -> None:
+def test_a_unit_that_is_given_away_while_it_is_taken_is_not_served(
+    takeovers: ConcurrentClaims[str], work: Work
+) -> None:
     work.is_deaf = True
     takeovers.begin(0)
     takeovers.begin(1)
@@ -108,7 +110,7 @@ def test_a_unit_that_is_given_away_while_it_is_taken_is_not_served(takeovers: Ta
     assert takeovers.begin(0)
 
 
-def test_calling_off_waits_until_the_unit_is_let_go(takeovers: Takeovers[str], work: Work) -> None:
+def test_calling_off_waits_until_the_unit_is_let_go(takeovers: ConcurrentClaims[str], work: Work) -> None:
     takeovers.begin(0)
     takeovers.call_off([0, 3], time.monotonic() + DEADLINE_S)
     takeovers.poll({0})
@@ -127,7 +129,7 @@ def test_a_long_recovery_holds_up_neither_the_loop_of_a_process_nor_that_of_the_
             over.wait(DEADLINE_S)
 
         inside: Any = runner
-        inside._takeovers = Takeovers(take, lambda *_: None)
+        inside._takeovers = ConcurrentClaims(take, lambda *_: None)
         inside._takeovers.start(pool)
         group = [SimpleNamespace(units={0, 1})] if isinstance(runner, JoinerProcess) else []
         inside._take_units(*group)
@@ -143,6 +145,6 @@ def test_a_replay_ends_when_it_is_called_off(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(restore, "read_range", lambda *_: iter([({}, {DATA: at}) for at in range(1, 100)]))
     unit = Unit(settings, 0, {DATA: 0})
     readers.is_over = lambda: unit.offsets == {DATA: 3}
-    with pytest.raises(CalledOff):
+    with pytest.raises(ClaimCancelled):
         restore._replay(settings, unit, {DATA: 99}, None, readers)
     assert unit.offsets == {DATA: 3}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from broker.wire.columns import Texts, decimals, glue
+from broker.wire.columns import StringColumn, decimals, glue
 
 
-def _texts(texts: list[str]) -> Texts:
-    return Texts.of([text.encode() for text in texts])
+def _texts(texts: list[str]) -> StringColumn:
+    return StringColumn.of([text.encode() for text in texts])
 
 
 def _hashes(texts: list[str]) -> list[int]:
@@ -40,11 +40,13 @@ def test_ids_that_differ_only_at_the_end_or_in_length_have_other_numbers() -> No
 
 def test_texts_come_back_as_they_were_put_in() -> None:
     texts = [b"a", b"", b"\n", b"bc", b"\0"]
-    assert Texts.of(texts).each() == texts
-    assert Texts.of([]).each() == []
-    assert Texts.of_lines(b"a\n\nbc\n").each() == [b"a", b"", b"bc"]
-    assert Texts.of_lines(b"").each() == []
-    assert Texts.together([Texts.of(texts), Texts.of([]), Texts.of(texts).take(np.array([3, 0]))]).each() == [
+    assert StringColumn.of(texts).each() == texts
+    assert StringColumn.of([]).each() == []
+    assert StringColumn.of_lines(b"a\n\nbc\n").each() == [b"a", b"", b"bc"]
+    assert StringColumn.of_lines(b"").each() == []
+    assert StringColumn.concat(
+        [StringColumn.of(texts), StringColumn.of([]), StringColumn.of(texts).take(np.array([3, 0]))]
+    ).each() == [
         *texts,
         b"bc",
         b"a",
@@ -64,7 +66,7 @@ def test_columns_are_glued_row_by_row() -> None:
     left, right = _texts(["a", "", "ccc"]), _texts(["1", "22", ""]).take(np.array([2, 1, 0]))
     assert glue(b"<", left, b":", right, b"", b">").each() == [b"<a:>", b"<:22>", b"<ccc:1>"]
     assert glue(left.where(np.array([False, True, True]))).each() == [b"", b"", b"ccc"]
-    assert len(glue(b"x", Texts.of([]))) == 0
+    assert len(glue(b"x", StringColumn.of([]))) == 0
 
 
 def test_texts_that_differ_are_numbered_as_they_come() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from joiner.runtime.kafka.pending_markers import FIRSTS_MAX, Undecided, identity_of
+from joiner.runtime.kafka.pending_markers import FIRSTS_MAX, PendingMarkers, identity_of
 from joiner.runtime.model import FirstRecord
 
 OUT, LATE, STATE = "machine.out", "machine.late", "app.state"
 
 
 def test_a_transaction_is_decided_as_soon_as_the_stable_end_is_behind_its_first_record() -> None:
-    undecided = Undecided()
+    undecided = PendingMarkers()
     undecided.add({OUT: 10, STATE: 5}, {OUT: " a"}, is_base=False)
     undecided.note({OUT: 10, STATE: 6})
     assert (bool(undecided), undecided.topics(), undecided.ours({OUT: 10, STATE: 6})) == (True, [OUT], [OUT])
@@ -20,7 +20,7 @@ def test_a_transaction_is_decided_as_soon_as_the_stable_end_is_behind_its_first_
 
 
 def test_what_others_have_open_before_a_transaction_of_ours_is_not_taken_for_ours() -> None:
-    undecided = Undecided()
+    undecided = PendingMarkers()
     undecided.add({OUT: 10}, {OUT: " a"}, is_base=False)
     undecided.note({OUT: 7})
     assert undecided.ours({OUT: 7}) == []
@@ -28,7 +28,7 @@ def test_what_others_have_open_before_a_transaction_of_ours_is_not_taken_for_our
 
 
 def test_the_last_transaction_of_each_topic_is_named_until_it_is_decided() -> None:
-    undecided = Undecided()
+    undecided = PendingMarkers()
     undecided.begin_behind({OUT: 3, LATE: 4})
     assert undecided.records({OUT: " a", LATE: ""}) == {OUT: FirstRecord(" a", 3)}
     undecided.add({OUT: 10, LATE: 20}, {OUT: " a", LATE: "app late"}, is_base=False)
@@ -39,7 +39,7 @@ def test_the_last_transaction_of_each_topic_is_named_until_it_is_decided() -> No
 
 
 def test_a_snapshot_waits_for_what_was_written_up_to_the_one_before_and_for_nothing_newer() -> None:
-    undecided = Undecided()
+    undecided = PendingMarkers()
     undecided.add({OUT: 10, STATE: 1}, {OUT: " a"}, is_base=True)
     undecided.add({OUT: 20, STATE: 2}, {OUT: " b"}, is_base=False)
     undecided.note({OUT: 10, STATE: 2})
@@ -49,7 +49,7 @@ def test_a_snapshot_waits_for_what_was_written_up_to_the_one_before_and_for_noth
 
 
 def test_what_comes_next_lies_behind_the_line_the_last_record_and_the_stable_end() -> None:
-    undecided = Undecided()
+    undecided = PendingMarkers()
     undecided.begin_behind({OUT: 3, LATE: 4})
     undecided.add({OUT: 10}, {}, is_base=False)
     undecided.note({LATE: 9})
@@ -57,7 +57,7 @@ def test_what_comes_next_lies_behind_the_line_the_last_record_and_the_stable_end
 
 
 def test_what_another_program_keeps_open_for_ever_does_not_fill_the_memory() -> None:
-    undecided = Undecided()
+    undecided = PendingMarkers()
     for at in range(FIRSTS_MAX + 100):
         undecided.add({OUT: at + 5}, {OUT: " a"}, is_base=at == 0)
     undecided.note({OUT: 5})

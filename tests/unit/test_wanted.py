@@ -16,10 +16,10 @@ from joiner.runtime.control import decode, encode
 from joiner.runtime.kafka.transaction import Aborted, Fenced
 from joiner.runtime.model import Progress, UnitStopped
 from joiner.runtime.ownership import assignment, claim, retry_policy, unit_reports
-from joiner.runtime.ownership.assignment import Wanted
-from joiner.runtime.ownership.eligibility import Claimant, Elsewhere, LogShort, check_log_range
-from joiner.runtime.ownership.retry_policy import CAUSES, JITTER, Obstacle, Troubles, cause_of
-from joiner.runtime.ownership.unit_reports import REPEAT_S, Notices, NotServed, tell
+from joiner.runtime.ownership.assignment import AssignmentManager
+from joiner.runtime.ownership.eligibility import Claimant, LogShort, OwnedElsewhere, check_log_range
+from joiner.runtime.ownership.retry_policy import CAUSES, JITTER, Obstacle, RetryTracker, cause_of
+from joiner.runtime.ownership.unit_reports import REPEAT_S, NotServed, UnitReports, tell
 from tests.unit.joiner_inputs import DATA, make_settings
 
 UNIT = 3
@@ -50,7 +50,7 @@ def progress(run: str, placement: str = "process") -> Progress:
 
 
 class Claims:
-    """In the place of a `Taker`: what the next claims come to."""
+    """In the place of a `Claimer`: what the next claims come to."""
 
     def __init__(self) -> None:
         self.outcomes: list[Exception] = []
@@ -71,17 +71,17 @@ class Runner:
     def __init__(self, clock: Clock, run: str = "run", *, in_group: bool = True) -> None:
         self.clock = clock
         self.claims = Claims()
-        self.wanted = Wanted(make_settings(partitions=4), Claimant(run, "one"), in_group=in_group)
+        self.wanted = AssignmentManager(make_settings(partitions=4), Claimant(run, "one"), in_group=in_group)
         self.wanted.start(self.claims, lambda *_: False)  # type: ignore[arg-type] # one that answers as told
         self.is_served = False
 
     def turn(self) -> None:
-        self.wanted.settle({UNIT})
+        self.wanted.plan_retries({UNIT})
         for number in self.wanted.due({UNIT}, {UNIT} if self.is_served else set()):
             if self.wanted.take(number, None, None, NO_READERS, lambda *_: "taken"):
                 self.wanted.taken(number)
                 self.is_served = True
-        self.wanted.settle({UNIT})
+        self.wanted.plan_retries({UNIT})
 
     def fail(self, error: Exception) -> None:
         self.is_served = False
@@ -113,7 +113,7 @@ def test_a_unit_whose_batch_fails_for_a_cause_that_passes_is_served_again(
     runner = Runner(clock)
     runner.turn()
     runner.fail(error)
-    assert (runner.wanted.aside, runner.wanted.stuck) == ({}, set())
+    assert (runner.wanted.failed, runner.wanted.failed_units) == ({}, set())
     runner.wait(5.0)
     assert runner.is_served
 
@@ -121,7 +121,7 @@ def test_a_unit_whose_batch_fails_for_a_cause_that_passes_is_served_again(
 def test_force_is_for_the_units_of_the_start_and_for_one_time() -> None:
     """One that comes later may have been moved away meanwhile, by somebody who wanted it there."""
     claims = Claims()
-    runner = Wanted(make_settings(partitions=4), Claimant("run", "one", take=True), in_group=True)
+    runner = AssignmentManager(make_settings(partitions=4), Claimant("run", "one", take=True), in_group=True)
     runner.start(claims, lambda *_: False)  # type: ignore[arg-type] # one that answers as told
 
     def claim(units: set[int]) -> None:
@@ -145,7 +145,7 @@ def test_a_unit_that_cannot_be_taken_for_a_cause_that_passes_is_taken_later(
     runner = Runner(clock)
     runner.claims.outcomes = [error] * 5
     runner.turn()
-    assert runner.wanted.aside == {}
+    assert runner.wanted.failed == {}
     runner.wait(120.0)
     assert runner.is_served
 
@@ -154,7 +154,7 @@ def test_a_unit_that_cannot_be_taken_for_a_cause_that_passes_is_taken_later(
     "error",
     [
         UnitStopped("unit 3: its snapshot does not match its checksum"),
-        Elsewhere("unit 3 is owned by a spark", progress("other", "spark")),
+        OwnedElsewhere("unit 3 is owned by a spark", progress("other", "spark")),
         KeyError("a defect"),
         RuntimeError("a defect"),
     ],
@@ -165,7 +165,7 @@ def test_a_unit_whose_cause_does_not_pass_is_set_aside_for_good(clock: Clock, er
     runner.claims.outcomes = [error]
     runner.wait(3600.0)
     assert runner.claims.made == 1
-    assert runner.wanted.stuck == {UNIT}
+    assert runner.wanted.failed_units == {UNIT}
 
 
 def test_each_error_belongs_to_one_row_of_the_table() -> None:
@@ -180,14 +180,14 @@ def test_each_error_belongs_to_one_row_of_the_table() -> None:
 def test_waits_double_up_to_a_bound_and_two_runners_do_not_stay_in_step(
     clock: Clock, cause: retry_policy.Cause
 ) -> None:
-    one, other = (Troubles(Random(run)) for run in ("one", "other"))
+    one, other = (RetryTracker(Random(run)) for run in ("one", "other"))
     waits = [(one.wait_s(UNIT, cause, ""), other.wait_s(UNIT, cause, "")) for _ in range(200)]
     assert cause.first_s is not None
     for at, pair in enumerate(waits):
         plain_s = min(cause.longest_s, cause.first_s * 2 ** min(at, 30))
         assert all(wait_s is not None and JITTER[0] <= wait_s / plain_s <= JITTER[1] for wait_s in pair)
     assert len({wait_s for pair in waits for wait_s in pair}) == 400
-    again = Troubles(Random("one"))
+    again = RetryTracker(Random("one"))
     assert [again.wait_s(UNIT, cause, "") for _ in range(200)] == [mine for mine, _ in waits]
 
 
@@ -218,7 +218,7 @@ def test_a_log_that_is_short_for_a_moment_is_waited_for_and_one_that_stays_short
     runner = Runner(clock)
     runner.claims.outcomes = [LogShort("the log ends at 3")] * 1000
     runner.wait(30.0)
-    assert runner.wanted.stuck == {UNIT}
+    assert runner.wanted.failed_units == {UNIT}
     assert runner.claims.made < 20
 
 
@@ -254,10 +254,10 @@ def test_a_unit_that_was_lost_is_told_as_such_and_looked_at_again(
     runner.turn()
     runner.fail(Fenced())
     runner.wait(2.0)
-    assert runner.wanted.aside == {UNIT: "unit 3: now owned by process two (run other); given up"}
-    assert runner.wanted.stuck == set()
+    assert runner.wanted.failed == {UNIT: "unit 3: now owned by process two (run other); given up"}
+    assert runner.wanted.failed_units == set()
     obstacle = runner.wanted.obstacles()[UNIT]
-    assert obstacle.why == runner.wanted.aside[UNIT]
+    assert obstacle.why == runner.wanted.failed[UNIT]
     assert obstacle.retry_s is not None
     runner.wait(60.0)
     assert runner.is_served
@@ -287,8 +287,8 @@ def test_what_went_wrong_with_a_unit_that_is_others_by_now_is_forgotten(clock: C
     for number in runner.wanted.due({UNIT}, set()):
         runner.wanted.take(number, None, None, NO_READERS, lambda *_: "taken")
     runner.wanted.forget(UNIT)
-    runner.wanted.settle(set())
-    assert (runner.wanted.aside, runner.wanted.obstacles()) == ({}, {})
+    runner.wanted.plan_retries(set())
+    assert (runner.wanted.failed, runner.wanted.obstacles()) == ({}, {})
 
 
 # Notices
@@ -313,7 +313,7 @@ class Pool:
 
 def test_a_notice_is_written_when_it_is_new_now_and_then_and_when_it_is_over(clock: Clock) -> None:
     pool, written = Pool(), list[NotServed]()
-    told = Notices(Claimant("run", "one"))
+    told = UnitReports(Claimant("run", "one"))
     told.start(pool, written.append)  # type: ignore[arg-type] # as much of a pool as it takes
 
     def poll(obstacles: dict[int, Obstacle]) -> list[NotServed]:
@@ -341,7 +341,7 @@ def test_a_notice_is_written_when_it_is_new_now_and_then_and_when_it_is_over(clo
 
 def test_a_slow_kafka_is_not_asked_to_take_a_second_notice_before_the_first(clock: Clock) -> None:
     pool: Any = Pool()
-    told = Notices(Claimant("run", "one"))
+    told = UnitReports(Claimant("run", "one"))
     told.start(pool, lambda _notice: None)
     told.poll({UNIT: Obstacle("no memory", 3.0, 1.0)})
     told.poll({UNIT: Obstacle("damaged", 3.0, None)})

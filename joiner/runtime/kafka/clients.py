@@ -129,7 +129,7 @@ def names_fencing(error: KafkaException) -> bool:
     }
 
 
-def told(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """What an error says, of whatever kind it is."""
     if isinstance(error, KafkaException):
         return str(error.args[0].str())

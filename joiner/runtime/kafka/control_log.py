@@ -12,7 +12,7 @@ import msgspec
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Producer, TopicPartition
 
 from joiner.runtime.control import Record, decode, encode
-from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_consumer, make_producer, told
+from joiner.runtime.kafka.clients import TIMEOUT_S, describe, log_range, make_consumer, make_producer
 from joiner.runtime.settings import JoinerSettings
 
 _FLUSH_S: Final = 1.0
@@ -74,7 +74,7 @@ class ControlLog:
         try:
             self._append(producer, record)
         except (KafkaException, BufferError) as error:
-            _log.warning("%s could not be written to %s: %s", type(record).__name__, self._topic, told(error))
+            _log.warning("%s could not be written to %s: %s", type(record).__name__, self._topic, describe(error))
 
     def post(self, record: msgspec.Struct) -> None:
         """Append a record that nobody misses if it does not come; returns at once."""

@@ -26,7 +26,7 @@ _WAIT_S: Final = 0.01
 _log = logging.getLogger(__name__)
 
 
-class SecondReader:
+class GapVerifier:
     """Reads again where gaps were met.
 
     Made when it is first needed, and kept: a producer that commits often leaves a gap before every batch.

@@ -41,7 +41,7 @@ def identity_of(value: bytes | None) -> str:
     return f"{named.application or named.source} {named.id}" if named.id else ""
 
 
-class Undecided:
+class PendingMarkers:
     """Of one owner of one unit. By topic, for the unit's partition."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from joiner.runtime.model import StateLog
 
 
-class CalledOff(Exception):
+class ClaimCancelled(Exception):
     """Nobody wants the unit to be taken any more."""
 
 
@@ -60,9 +60,9 @@ class Readers:
                 log_range(consumer, topic, unit)
 
     def check(self) -> None:
-        """Asked at each step of what may last. Raises `CalledOff`."""
+        """Asked at each step of what may last. Raises `ClaimCancelled`."""
         if self.is_over():
-            raise CalledOff
+            raise ClaimCancelled
 
     def close(self) -> None:
         """Close those that were made."""

@@ -47,7 +47,7 @@ from joiner.runtime.kafka.clients import (
     timed_out,
     within,
 )
-from joiner.runtime.kafka.pending_markers import Undecided, identity_of
+from joiner.runtime.kafka.pending_markers import PendingMarkers, identity_of
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace, cut, snapshot_records
 from joiner.runtime.model import (
     FirstRecord,
@@ -114,7 +114,7 @@ class UnitTransactions:
         self._offsets_of = offsets_of
         # What is handed to the producer, again and again: making as many anew costs as much as encoding them.
         self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_AT_ONCE)]
-        self._undecided = Undecided()
+        self._undecided = PendingMarkers()
         # Of the transaction that is open: the offsets of its first records by topic, -1 until they are delivered.
         self._firsts: dict[str, int] = {}
         self._was_asked_again = False
@@ -203,7 +203,7 @@ class UnitTransactions:
             raise _failure(error) from error
 
     @property
-    def has_undecided(self) -> bool:
+    def has_pending_markers(self) -> bool:
         """Whether Kafka has not been seen to end everything that was committed, when it was looked last."""
         return bool(self._undecided)
 

@@ -1,8 +1,8 @@
 """The two sides of a move at work: reads the control topic, asks `Source` and `Target`, has a runner do what they say.
 
 Of a runner it knows five things that it can be asked to do. Each returns at once; its outcome is told with the methods
-of `Mover` by the thread that polls. What the runner's units are, and how it claims, commits and builds a state, is not
-known here.
+of `Coordinator` by the thread that polls. What the runner's units are, and how it claims, commits and builds a state,
+is not known here.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _log = logging.getLogger(__name__)
 
 
 class Runner(Protocol):
-    """What moves ask of a runner."""
+    """What moves ask of a runner; each outcome is told with the method of `Coordinator` that is named."""
 
     def release(self, action: Release) -> None:
-        """Write the unit's last transaction and then ``action.told``; tells `Mover.released` or `Mover.kept`."""
+        """Write the unit's last transaction and then ``action.told``; tells `released` or `kept`."""
         ...
 
     def take_back(self, unit: int, way: OnTheWay) -> None:
-        """Claim with `Claimant.back`; tells `Mover.goes_on`, or `Mover.found` where somebody was quicker."""
+        """Claim with `Claimant.back`; tells `goes_on`, or `found` where somebody was quicker."""
         ...
 
     def warm_up(self, unit: int) -> None:
-        """Build the unit's state beside its owner; tells `Mover.warmed`, `Mover.dropped` or `Mover.failed`."""
+        """Build the unit's state beside its owner; tells `warmed`, `dropped` or `failed`."""
         ...
 
     def cool_down(self, unit: int) -> None:
@@ -44,11 +44,11 @@ class Runner(Protocol):
         ...
 
     def claim(self, unit: int) -> None:
-        """Claim the unit; tells `Mover.goes_on`, `Mover.failed`, or `Mover.found` where somebody else has it."""
+        """Claim the unit; tells `goes_on`, `failed`, or `found` where somebody else has it."""
         ...
 
 
-class Mover:
+class Coordinator:
     """Moves of the units of a runner, for one thread."""
 
     def __init__(self, settings: JoinerSettings, claimant: Claimant, runner: Runner) -> None:

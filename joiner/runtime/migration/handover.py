@@ -19,9 +19,9 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from joiner.runtime.kafka.checkpoint_log import read_progress
-from joiner.runtime.kafka.clients import told
+from joiner.runtime.kafka.clients import describe
 from joiner.runtime.kafka.readers import reading
-from joiner.runtime.migration.coordinator import Mover
+from joiner.runtime.migration.coordinator import Coordinator
 from joiner.runtime.migration.protocol import Release
 from joiner.runtime.model import OnTheWay, Progress, UnitStopped
 from joiner.runtime.ownership.eligibility import Claimant
@@ -67,9 +67,9 @@ class Host(Generic[_Serving]):
     served. None: it goes on, for it cannot be released now."""
     give_up: Callable[[int, Exception], None]
     """A commit has failed."""
-    take_soon: Callable[[int], None]
+    schedule_claim: Callable[[int], None]
     """The unit may be taken by the ordinary procedure."""
-    why_aside: Callable[[int], str]
+    why_failed: Callable[[int], str]
     """Why the unit cannot go on here; empty where it can."""
 
 
@@ -82,7 +82,7 @@ class Handover(Generic[_Serving]):
         self._settings = settings
         self._claimant = claimant
         self._host = host
-        self._mover = Mover(settings, claimant, self)
+        self._mover = Coordinator(settings, claimant, self)
         # Those of other placements, with the moment at which it is looked again whose they are.
         self._elsewhere: dict[int, float] = {}
         self._told: set[int] = set()
@@ -95,9 +95,9 @@ class Handover(Generic[_Serving]):
         # Those that were taken, and since when.
         self._taken_s: dict[int, float] = {}
 
-    def start(self, pool: Executor, admin: AdminClient, lender: Consumer) -> None:
+    def start(self, pool: Executor, admin: AdminClient, group_metadata_consumer: Consumer) -> None:
         """Begin to listen. Raises KafkaException."""
-        self._pool, self._admin, self._lender = pool, admin, lender
+        self._pool, self._admin, self._group_metadata_consumer = pool, admin, group_metadata_consumer
         self._mover.start()
 
     @property
@@ -192,7 +192,7 @@ class Handover(Generic[_Serving]):
 
     def _prepare(self, number: int) -> Warm | None:
         self._host.connect(number)
-        return warm_up(self._settings, number, self._admin, self._lender, self._claimant)
+        return warm_up(self._settings, number, self._admin, self._group_metadata_consumer, self._claimant)
 
     def _after_warm_up(self, number: int, warming: Future[Warm | None]) -> None:
         try:
@@ -247,20 +247,20 @@ class Handover(Generic[_Serving]):
                 except UnitStopped:
                     found[number] = None  # whoever takes it, is told
                 except KafkaException as error:
-                    _log.debug("unit %s: whose it is cannot be read now: %s", number, told(error))
+                    _log.debug("unit %s: whose it is cannot be read now: %s", number, describe(error))
                     break
         return found
 
     def _after_look(self, number: int, progress: Progress | None) -> None:
         if progress is None or self._claimant.may_continue(progress):
             del self._elsewhere[number]
-            self._host.take_soon(number)
+            self._host.schedule_claim(number)
         else:
             self._mover.found(number, progress)
 
     def _tell_of_refused(self) -> None:
         for number in self._mover.arriving:
-            if why := self._host.why_aside(number):
+            if why := self._host.why_failed(number):
                 self._mover.failed(number, why)
 
     def _tell_of_taken(self) -> None:

@@ -21,7 +21,7 @@ class Step(Enum):
 
 
 @dataclass
-class Journey:
+class MoveStatus:
     """The move of a unit: ``pause_ms`` between the last commit of its source and the first of its target."""
 
     step: Step = Step.ASKED
@@ -43,7 +43,7 @@ class Order:
     def __init__(self, move: str, to: str, units: Collection[int], until_s: float) -> None:
         """What is not released at ``until_s`` is cancelled."""
         self.move, self.to = move, to
-        self.units = {unit: Journey() for unit in sorted(units)}
+        self.units = {unit: MoveStatus() for unit in sorted(units)}
         self._until_s = until_s
         self._repeat_s: float | None = None
 
@@ -114,7 +114,7 @@ class Order:
                 pass
         return record.unit if one.step is not before else None
 
-    def settle(self, unit: int, step: Step, why: str) -> None:
+    def finish(self, unit: int, step: Step, why: str) -> None:
         """What the progress record of a unit says came of it, where no message has told."""
         one = self.units[unit]
         one.step, one.why = step, one.why or why

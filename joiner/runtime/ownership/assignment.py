@@ -19,13 +19,13 @@ from typing import NamedTuple, TypeVar
 from confluent_kafka import KafkaException
 
 from joiner.runtime.kafka.checkpoint_log import read_progress
-from joiner.runtime.kafka.clients import told
-from joiner.runtime.kafka.readers import CalledOff, Readers
+from joiner.runtime.kafka.clients import describe
+from joiner.runtime.kafka.readers import ClaimCancelled, Readers
 from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions
 from joiner.runtime.model import RESET_RUN, Progress, UnitStopped
-from joiner.runtime.ownership.claim import Overtaken, Taker
-from joiner.runtime.ownership.eligibility import Claimant, Elsewhere
-from joiner.runtime.ownership.retry_policy import Obstacle, Troubles, cause_of
+from joiner.runtime.ownership.claim import Claimer, Overtaken
+from joiner.runtime.ownership.eligibility import Claimant, OwnedElsewhere
+from joiner.runtime.ownership.retry_policy import Obstacle, RetryTracker, cause_of
 from joiner.runtime.ownership.warmup import Warm
 from joiner.runtime.settings import JoinerSettings
 
@@ -62,7 +62,7 @@ class _Next(NamedTuple):
     runs: frozenset[str] | None = None
 
 
-class Wanted:
+class AssignmentManager:
     """Of which units what is to be done next. `take` may be called by any thread, for one unit by one at a time."""
 
     def __init__(
@@ -87,24 +87,24 @@ class Wanted:
         # Units to be taken (again).
         self._waiting: dict[int, _Next] = {}
         # What has gone wrong in other threads, and is arranged by the loop.
-        self._failed: deque[tuple[int, Exception]] = deque()
-        self.aside: dict[int, str] = {}
+        self._claim_errors: deque[tuple[int, Exception]] = deque()
+        self.failed: dict[int, str] = {}
         """Units that do not go on here, with the reason."""
         # Seeded with the run, so that runners differ and a simulated history can be repeated.
-        self._troubles = Troubles(Random(claimant.run))  # noqa: S311 - no secret
+        self._troubles = RetryTracker(Random(claimant.run))  # noqa: S311 - no secret
         # Of those set aside because another process has claimed them: when it is looked whether they are still ours.
         self._lost: dict[int, float] = {}
 
-    def start(self, taker: Taker, found_elsewhere: Callable[[int, Progress], bool]) -> None:
+    def start(self, taker: Claimer, found_elsewhere: Callable[[int, Progress], bool]) -> None:
         """From now on units can be claimed. ``found_elsewhere`` is told of units of other placements; whether they are
         waited for.
         """
         self._taker, self._found_elsewhere = taker, found_elsewhere
 
     @property
-    def stuck(self) -> set[int]:
+    def failed_units(self) -> set[int]:
         """Units that cannot go on. Those that another process has claimed do: there, or here again after a while."""
-        return self.aside.keys() - self._lost.keys()
+        return self.failed.keys() - self._lost.keys()
 
     def due(
         self, units: AbstractSet[int], busy: AbstractSet[int], claimed: AbstractSet[int] = frozenset()
@@ -120,9 +120,9 @@ class Wanted:
             # By now the group has told everyone. If it still gives us the unit, it was claimed by a process that
             # did not know yet that it had lost it, and nobody serves it.
             del self._lost[number]
-            if self.aside.pop(number, None) is not None:
+            if self.failed.pop(number, None) is not None:
                 _log.info("unit %s: the group still gives it to us; taking it again", number)
-        for number in units - (self._waiting.keys() | self.aside.keys() | busy):
+        for number in units - (self._waiting.keys() | self.failed.keys() | busy):
             self._waiting[number] = _Next(now_s)
         # Listed, for another thread may be giving one up.
         waiting = {
@@ -140,10 +140,9 @@ class Wanted:
         readers: Readers,
         serving: Callable[[UnitTransactions, Progress, Readers], _Taken],
     ) -> _Taken | None:
-        """Claim a unit; None: not now, and `settle` arranges what comes next. ``claimant``: for a move; by default
-        ourselves.
+        """Claim a unit; None: not now, and `plan_retries` says what comes next.
 
-        ``serving`` makes of what was claimed what the runner serves.
+        ``claimant``: for a move; by default ourselves. ``serving`` makes of what was claimed what the runner serves.
         """
         try:
             then = self._waiting.get(number)
@@ -151,19 +150,19 @@ class Wanted:
                 self._check_still_ours(number, then.runs)
             claimed = self._taker.claim(number, claimant or self._claimant_of(number), warm, readers)
             taken = serving(*claimed, readers)
-        except CalledOff:
+        except ClaimCancelled:
             _log.info("unit %s: is not taken, for it is not wanted here any more", number)
             return None
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
-            self._failed.append((number, error))
+            self._claim_errors.append((number, error))
             return None
         _log.info("unit %s: taken", number)
         return taken
 
-    def settle(self, units: AbstractSet[int]) -> None:
+    def plan_retries(self, units: AbstractSet[int]) -> None:
         """Arrange what comes next for units that could not be taken; ``units``: those that are ours to serve."""
-        while self._failed:
-            number, error = self._failed.popleft()
+        while self._claim_errors:
+            number, error = self._claim_errors.popleft()
             if number in units:
                 self._arrange(number, error, _CLAIM)
 
@@ -171,33 +170,33 @@ class Wanted:
         """A batch failed, and the unit is not served any more: begin it anew at its last commit where that may help."""
         self._arrange(number, error, _BATCH)
 
-    def look_who_has(self, number: int, wait_s: float | None = None) -> None:
+    def verify_owner(self, number: int, wait_s: float | None = None) -> None:
         """Before it is taken again, see whether it is still ours. ``wait_s``: how long to wait the first time."""
         self._look_first(number, Fenced(), wait_s)
 
-    def take_soon(self, number: int) -> None:
+    def schedule_claim(self, number: int) -> None:
         """It may be taken by the ordinary procedure."""
-        self.aside.pop(number, None)
+        self.failed.pop(number, None)
         self._waiting[number] = _Next(time.monotonic())
 
     def taken(self, number: int) -> None:
         """It is served from now on."""
         self._take_no_more_by_force(number)
         self._waiting.pop(number, None)
-        self.aside.pop(number, None)
+        self.failed.pop(number, None)
         self._troubles.served(number)
 
     def forget(self, number: int) -> None:
         """It is others' to serve now."""
         self._take_no_more_by_force(number)
         self._waiting.pop(number, None)
-        self.aside.pop(number, None)
+        self.failed.pop(number, None)
         self._lost.pop(number, None)
         self._troubles.forget(number)
 
     def obstacles(self) -> dict[int, Obstacle]:
         """What the units wait for that could not be served, or why they were set aside."""
-        numbers = sorted({*self.aside, *self._waiting})
+        numbers = sorted({*self.failed, *self._waiting})
         found = {number: self._troubles.obstacle(number, self._tried_at_s(number)) for number in numbers}
         return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
 
@@ -222,12 +221,12 @@ class Wanted:
             return
         why = f"unit {number}: now owned by {progress.owner} (run {progress.run}); given up"
         if not self._claimant_of(number).may_continue(progress):
-            raise Elsewhere(why, progress)
+            raise OwnedElsewhere(why, progress)
         raise _Lost(why, progress)
 
     def _arrange(self, number: int, error: Exception, doing: _Doing) -> None:
         """What comes next for a unit that is not served because of ``error``."""
-        if isinstance(error, Elsewhere):
+        if isinstance(error, OwnedElsewhere):
             self._leave_elsewhere(number, error)
             return
         if isinstance(error, Fenced):
@@ -238,7 +237,7 @@ class Wanted:
         wait_s = self._troubles.wait_s(number, cause_of(error), why)
         if wait_s is None:
             _log.debug("unit %s", number, exc_info=error)
-            self._set_aside(number, why)
+            self._mark_failed(number, why)
         else:
             _log.warning("unit %s: %s, trying again in %.1f s: %s", number, doing.again, wait_s, why)
             then = self._waiting.get(number)
@@ -259,17 +258,17 @@ class Wanted:
         _log.warning("unit %s: somebody else may have it; looking who in %.1f s", number, wait_s)
         self._waiting[number] = _Next(time.monotonic() + wait_s, frozenset(runs))
 
-    def _leave_elsewhere(self, number: int, found: Elsewhere) -> None:
+    def _leave_elsewhere(self, number: int, found: OwnedElsewhere) -> None:
         """The unit belongs to another placement."""
         if self._found_elsewhere(number, found.progress):
             self._waiting.pop(number, None)
         else:
             self._troubles.wait_s(number, cause_of(found), str(found))
-            self._set_aside(number, str(found))
+            self._mark_failed(number, str(found))
 
-    def _set_aside(self, number: int, why: str) -> None:
+    def _mark_failed(self, number: int, why: str) -> None:
         _log.error("%s", why)
-        self.aside[number] = why
+        self.failed[number] = why
         self._waiting.pop(number, None)
 
 
@@ -278,8 +277,8 @@ def _why(number: int, error: Exception, doing: _Doing) -> str:
     if isinstance(error, UnitStopped):
         return str(error)
     if isinstance(error, Aborted | KafkaException):
-        return told(error)
-    what = f"unit {number}: {doing.failed} with {type(error).__name__}: {told(error)}; nothing of it was written"
+        return describe(error)
+    what = f"unit {number}: {doing.failed} with {type(error).__name__}: {describe(error)}; nothing of it was written"
     if cause_of(error).passes:
         return what
     again = "Restart the joiner; if it happens again, this is a defect to report (--log-level debug shows where)"

@@ -26,11 +26,11 @@ from joiner.runtime.kafka.readers import Readers, reading
 from joiner.runtime.kafka.transaction import Fenced, UnitTransactions, offsets_as_text
 from joiner.runtime.model import FORMAT_VERSION, Progress, StateLog, UnitStopped
 from joiner.runtime.ownership.dangling import (
-    Unsettled,
-    draw_line,
-    find_ended_wrongly,
-    find_unsettled,
-    settle,
+    DanglingTransaction,
+    fence_partitions,
+    find_dangling,
+    find_wrongly_ended,
+    resolve,
 )
 from joiner.runtime.ownership.eligibility import (
     Claimant,
@@ -86,20 +86,20 @@ def _claim(
     # Only what is read behind the init cannot change any more.
     log = read_newest(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
     with unless_fenced(transactions):
-        unsettled = find_unsettled(settings, log, readers)
+        unsettled = find_dangling(settings, log, readers)
         progress = _to_continue(settings, log, unsettled, topics, claimant)
         check_log_range(settings, unit, progress.offsets, readers)
         if unsettled is None:
-            line = draw_line(settings, unit, transactions, progress, readers)
+            line = fence_partitions(settings, unit, transactions, progress, readers)
             if log.progress() is None:
                 progress = msgspec.structs.replace(progress, result_ends=line)
-            unsettled = find_ended_wrongly(settings, log, line, readers)
+            unsettled = find_wrongly_ended(settings, log, line, readers)
             if unsettled is not None:
                 progress = _to_continue(settings, log, unsettled, topics, claimant)
         messages: Outgoing = {}
         if unsettled is not None:
             reached = unsettled.reached or progress
-            effects = settle(settings, unsettled, transactions, progress, partial(replay_effects, settings, reached))
+            effects = resolve(settings, unsettled, transactions, progress, partial(replay_effects, settings, reached))
             messages = effects.messages(settings.topics)
             messages[settings.state_topic] = ([unsettled.key.encode()], [None])
             progress = _owned(reached, claimant)
@@ -110,7 +110,7 @@ def _claim(
 def _to_continue(
     settings: JoinerSettings,
     log: StateLog,
-    unsettled: Unsettled | None,
+    unsettled: DanglingTransaction | None,
     topics: dict[str, TopicFacts],
     claimant: Claimant,
 ) -> Progress:
@@ -222,19 +222,19 @@ class Overtaken(Fenced):
         self.before = before
 
 
-class Taker:
+class Claimer:
     """Claims units for a runner."""
 
-    def __init__(self, settings: JoinerSettings, admin: AdminClient, lender: Consumer) -> None:
-        self._settings, self._admin, self._lender = settings, admin, lender
+    def __init__(self, settings: JoinerSettings, admin: AdminClient, group_metadata_consumer: Consumer) -> None:
+        self._settings, self._admin, self._group_metadata_consumer = settings, admin, group_metadata_consumer
 
     def claim(
         self, unit: int, claimant: Claimant, warm: Warm | None, readers: Readers
     ) -> tuple[UnitTransactions, Progress]:
-        """Claim a unit, with what is prepared. Raises `Overtaken`, `CalledOff`, and what `claim` does."""
+        """Claim a unit, with what is prepared. Raises `Overtaken`, `ClaimCancelled`, and what `claim` does."""
         settings = self._settings
         before = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
-        transactions = warm.transactions if warm else UnitTransactions(settings, unit, self._lender)
+        transactions = warm.transactions if warm else UnitTransactions(settings, unit, self._group_metadata_consumer)
         readers.check()
         try:
             return transactions, claim(settings, unit, self._admin, transactions, claimant, readers)

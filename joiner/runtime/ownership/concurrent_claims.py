@@ -37,7 +37,7 @@ class _Taking(Generic[_Taken]):
     over: threading.Event
 
 
-class Takeovers(Generic[_Taken]):
+class ConcurrentClaims(Generic[_Taken]):
     """What is being taken; for the thread of the runner."""
 
     def __init__(self, take: Take[_Taken], adopt: Callable[[int, _Taken], None]) -> None:

@@ -52,7 +52,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from broker.wire.records import Rejected, Told, cut_lines, encode
+from broker.wire.records import OutputRecord, Rejected, cut_lines, encode
 from joiner.runtime.kafka.checkpoint_log import read_tried
 from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_producer, read_to_end, timed_out
 from joiner.runtime.kafka.pending_markers import identity_of
@@ -68,7 +68,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Unsettled:
+class DanglingTransaction:
     """What hangs of a unit, or was found hanging by a claimant that did not come to its end.
 
     ``open_from`` is the first open offset of each topic in which something is. ``reached`` is the furthest progress
@@ -85,7 +85,7 @@ class Unsettled:
         return unsettled_key(self.unit)
 
 
-class Again(NamedTuple):
+class ReplayedEffects(NamedTuple):
     """What the unit brings forth again from an earlier state, and offsets of the result topics behind which all of that
     lies, as far as it was written.
     """
@@ -94,7 +94,9 @@ class Again(NamedTuple):
     result_ends: dict[str, int]
 
 
-def find_unsettled(settings: JoinerSettings, log: StateLog, readers: Readers | None = None) -> Unsettled | None:
+def find_dangling(
+    settings: JoinerSettings, log: StateLog, readers: Readers | None = None
+) -> DanglingTransaction | None:
     """Look for what hangs, behind the init; None: nothing does. ``log`` is what is committed in the state topic."""
     with reading(settings, readers) as made:
         ends = _ends(settings, log.unit, made)
@@ -106,9 +108,9 @@ def find_unsettled(settings: JoinerSettings, log: StateLog, readers: Readers | N
     return _unsettled(log, open_from, [*tried, *([note] if note is not None else [])])
 
 
-def find_ended_wrongly(
+def find_wrongly_ended(
     settings: JoinerSettings, log: StateLog, line: Mapping[str, int], readers: Readers | None = None
-) -> Unsettled | None:
+) -> DanglingTransaction | None:
     """Compare what is visible before ``line`` with what the progress records say; None: it is as they say."""
     committed = log.progress()
     named = committed.written if committed is not None else {}
@@ -138,10 +140,10 @@ def find_ended_wrongly(
     return _unsettled(log, {}, tried)
 
 
-def _unsettled(log: StateLog, open_from: dict[str, int], tried: list[Progress]) -> Unsettled:
+def _unsettled(log: StateLog, open_from: dict[str, int], tried: list[Progress]) -> DanglingTransaction:
     committed = log.progress()
     known = [*tried, *([committed] if committed is not None else [])]
-    return Unsettled(log.unit, open_from, max(known, key=lambda one: sum(one.offsets.values()), default=None))
+    return DanglingTransaction(log.unit, open_from, max(known, key=lambda one: sum(one.offsets.values()), default=None))
 
 
 def _tried(settings: JoinerSettings, log: StateLog, readers: Readers) -> list[Progress]:
@@ -166,17 +168,17 @@ def _there(
     here = [first for name, first in wanted if name == topic]
     missing = {first.identity for first in here}
     start = min(first.start for first in here)
-    return missing - _not_there(consumer, topic, unit, missing, start, line[topic])
+    return missing - _missing_results(consumer, topic, unit, missing, start, line[topic])
 
 
-def settle(
+def resolve(
     settings: JoinerSettings,
-    unsettled: Unsettled,
+    unsettled: DanglingTransaction,
     transactions: UnitTransactions,
     progress: Progress,
-    again: Callable[[], Again],
+    again: Callable[[], ReplayedEffects],
 ) -> Effects:
-    """End what hangs; returns what the claim has to write, so that everything up to `Unsettled.reached` is there.
+    """End what hangs; returns what the claim has to write, so that everything up to ``reached`` is there.
 
     ``progress`` is the newest committed one. ``again`` gives what the unit has brought forth from an earlier
     state up to there; it is called when nothing hangs any more. Raises `Fenced`, `Aborted`, `UnitStopped`, and
@@ -193,7 +195,7 @@ def settle(
         offsets_as_text(reached.offsets),
     )
     _note(settings, unsettled.key, unit, reached)
-    line = draw_line(settings, unit, transactions, progress)
+    line = fence_partitions(settings, unit, transactions, progress)
     effects, begin = again()
     topics = settings.topics
     with reading(settings, None) as readers:
@@ -202,7 +204,7 @@ def settle(
             """Which of these values are not visible, and have not been removed either, by number."""
             identities = [identity_of(value) for value in values]
             start, end = begin.get(topic, 0), line.get(topic, -1)
-            absent = _not_there(readers.log, topic, unit, set(identities), start, end)
+            absent = _missing_results(readers.log, topic, unit, set(identities), start, end)
             if reached.offsets == progress.offsets:
                 # All of them were committed, so all of them were in the log.
                 absent -= _removed(readers, topic, unit, absent, start, end)
@@ -240,7 +242,7 @@ def _note(settings: JoinerSettings, key: str, unit: int, reached: Progress) -> N
         raise KafkaException(outcome[0])
 
 
-def draw_line(
+def fence_partitions(
     settings: JoinerSettings,
     unit: int,
     transactions: UnitTransactions,
@@ -283,7 +285,7 @@ def _topics(settings: JoinerSettings) -> list[str]:
     return [settings.state_topic, *settings.output_topics.values()]
 
 
-def _not_there(consumer: Consumer, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
+def _missing_results(consumer: Consumer, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
     """Which of these are not visible between two offsets."""
     missing = set(wanted)
     low, _ = log_range(consumer, topic, unit) if missing else (0, 0)
@@ -303,10 +305,10 @@ def _removed(readers: Readers, topic: str, unit: int, absent: set[str], start: i
     What was rolled back is still in it, for who reads everything.
     """
     low, _ = log_range(readers.everything, topic, unit) if absent else (start, end)
-    return _not_there(readers.everything, topic, unit, absent, low, end) if low > start else set()
+    return _missing_results(readers.everything, topic, unit, absent, low, end) if low > start else set()
 
 
-def _encoded(told: Iterable[Told | Rejected]) -> list[bytes]:
+def _encoded(told: Iterable[OutputRecord | Rejected]) -> list[bytes]:
     return [encode(one) for one in told]
 
 

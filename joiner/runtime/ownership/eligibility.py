@@ -30,7 +30,7 @@ class Claimant:
         return self.back is not None and found.on_the_way == self.back
 
 
-class Elsewhere(UnitStopped):
+class OwnedElsewhere(UnitStopped):
     """The unit belongs to another placement: ``progress`` says to which."""
 
     def __init__(self, text: str, progress: Progress) -> None:
@@ -53,7 +53,7 @@ def check_continues(
     unit, name = found.unit, settings.application.name
     if not claimant.may_continue(found):
         owner = f"owned by a {found.placement} ({found.instance})" if found.on_the_way is None else found.owner
-        raise Elsewhere(
+        raise OwnedElsewhere(
             f"unit {unit} of {name!r} is {owner}: move it (`joiner move --to {claimant.placement}`), wait here until "
             "it is moved (--standby), or take it by force with --take once that has stopped",
             found,

@@ -14,7 +14,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from joiner.runtime.kafka.clients import TIMEOUT_S, told
+from joiner.runtime.kafka.clients import TIMEOUT_S, describe
 from joiner.runtime.model import RESET_RUN, Progress
 from joiner.runtime.settings import SPARK, JoinerSettings
 
@@ -42,7 +42,7 @@ def read_members(admin: AdminClient, settings: JoinerSettings, placements: Itera
             members = described.result().members
         except KafkaException as error:
             if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
-                _log.warning("the members of group %r cannot be read: %s", group, told(error))
+                _log.warning("the members of group %r cannot be read: %s", group, describe(error))
                 continue
             members = []
         found[groups[group]] = {

@@ -13,13 +13,13 @@ from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.clients import (
     timed_out,
 )
-from joiner.runtime.kafka.gaps import SecondReader
+from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.ranges import read_range
 from joiner.runtime.kafka.readers import Readers, reading
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Fenced, UnitTransactions, offsets_as_text
 from joiner.runtime.model import Progress, StateLog, UnitStopped
-from joiner.runtime.ownership.dangling import Again
+from joiner.runtime.ownership.dangling import ReplayedEffects
 from joiner.runtime.ownership.eligibility import (
     check_log_range,
     log_ranges,
@@ -115,7 +115,7 @@ def newest_offsets(progress: Progress, state: StateLog) -> dict[str, int]:
     return dict(manifests[0].offsets if manifests else progress.start)
 
 
-def replay_effects(settings: JoinerSettings, until: Progress) -> Again:
+def replay_effects(settings: JoinerSettings, until: Progress) -> ReplayedEffects:
     """What the unit has brought forth before ``until``, as far back as an earlier state of it can be built."""
     unit = until.unit
     state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
@@ -131,7 +131,7 @@ def replay_effects(settings: JoinerSettings, until: Progress) -> Again:
     effects = Effects()
     _replay(settings, restored, until.offsets, effects)
     manifests = earlier.manifests()
-    return Again(effects, (manifests[0] if manifests else until).result_ends)
+    return ReplayedEffects(effects, (manifests[0] if manifests else until).result_ends)
 
 
 @contextmanager
@@ -181,7 +181,7 @@ def _replay(
     if unit.offsets == until:
         return 0
     replayed = 0
-    with reading(settings, kept) as readers, closing(SecondReader(settings)) as second:
+    with reading(settings, kept) as readers, closing(GapVerifier(settings)) as second:
         for batches, end in read_range(readers.log, unit.number, unit.offsets, until, _REPLAY_BATCH):
             readers.check()
             _check_gaps(second, unit, batches)
@@ -192,7 +192,7 @@ def _replay(
     return replayed
 
 
-def _check_gaps(second: SecondReader, unit: Unit, batches: dict[str, Messages]) -> None:
+def _check_gaps(second: GapVerifier, unit: Unit, batches: dict[str, Messages]) -> None:
     try:
         second.check(unit.number, unit.offsets, batches)
     except Fenced:

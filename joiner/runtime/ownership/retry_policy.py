@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 
 from joiner.runtime.kafka.transaction import Aborted, Fenced
 from joiner.runtime.model import UnitStopped
-from joiner.runtime.ownership.eligibility import Elsewhere, LogShort, TopicUnknown
+from joiner.runtime.ownership.eligibility import LogShort, OwnedElsewhere, TopicUnknown
 
 
 class Cause(NamedTuple):
@@ -38,7 +38,7 @@ class Cause(NamedTuple):
 
 CAUSES: Final = (
     # The first that fits counts.
-    Cause("the unit belongs to another placement", (Elsewhere,)),
+    Cause("the unit belongs to another placement", (OwnedElsewhere,)),
     Cause("a broker does not know an input topic", (TopicUnknown,), 1.0, 30.0),
     # For a moment after an election. Not for longer: a log that was cut would grow beyond the offsets again.
     Cause("a log ends before what was consumed", (LogShort,), 0.5, 2.0, lasts_s=10.0),
@@ -86,7 +86,7 @@ class _Trouble:
     served_since_s: float | None = None
 
 
-class Troubles:
+class RetryTracker:
     """The failures of units in a row: how long to wait before each next attempt. Moments are monotonic."""
 
     def __init__(self, draw: Random) -> None:

@@ -53,7 +53,7 @@ class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     retry_ms: _Span | None = None
 
 
-class Notices:
+class UnitReports:
     """Says what keeps a runner's units from being served; for one thread, and writes in a pool."""
 
     def __init__(self, claimant: Claimant) -> None:

@@ -36,7 +36,7 @@ class Warm:
 
 
 def warm_up(
-    settings: JoinerSettings, number: int, admin: AdminClient, lender: Consumer, claimant: Claimant
+    settings: JoinerSettings, number: int, admin: AdminClient, group_metadata_consumer: Consumer, claimant: Claimant
 ) -> Warm | None:
     """Build what a claim of the unit needs; None: there is no need, it may be claimed already.
 
@@ -44,7 +44,7 @@ def warm_up(
     """
     for attempt in range(_ATTEMPTS):
         try:
-            return _warm_up(settings, number, admin, lender, claimant)
+            return _warm_up(settings, number, admin, group_metadata_consumer, claimant)
         except UnitStopped:
             if attempt + 1 == _ATTEMPTS:
                 raise
@@ -52,7 +52,7 @@ def warm_up(
 
 
 def _warm_up(
-    settings: JoinerSettings, number: int, admin: AdminClient, lender: Consumer, claimant: Claimant
+    settings: JoinerSettings, number: int, admin: AdminClient, group_metadata_consumer: Consumer, claimant: Claimant
 ) -> Warm | None:
     readers = Readers(settings)
     readers.connect(number)
@@ -64,6 +64,6 @@ def _warm_up(
     check_continues(settings, progress, topics, replace(claimant, take=True))
     unit = build_state(settings, progress, state, None, readers)
     readers.state, readers.begun_at = state, progress.start
-    transactions = UnitTransactions(settings, number, lender)
+    transactions = UnitTransactions(settings, number, group_metadata_consumer)
     transactions.connect()
     return Warm(unit, transactions, readers)

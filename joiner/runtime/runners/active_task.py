@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
 
 import msgspec
 
@@ -15,33 +13,17 @@ from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import UnitTransactions
 from joiner.runtime.model import Progress
 from joiner.runtime.ownership.restore import Recovered
+from joiner.runtime.runners.commit import Commit
 from joiner.runtime.settings import ApplicationSettings
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.flow_control import SILENT_S, topics_to_pause
 from joiner.runtime.task.function_failures import Failures, counts_with
-from joiner.runtime.telemetry.metrics import Told
-
-
-class Commit(NamedTuple):
-    """A transaction that is being written: what its progress record says, and where its snapshot went, if it has one.
-
-    While it is on its way, the unit's next batch is read and joined.
-    """
-
-    progress: Progress
-    written: Future[SnapshotPlace | None]
-    is_large: bool = False
-    """Whether a snapshot in transactions of its own is written with it."""
-
-    @property
-    def may_last(self) -> bool:
-        """Whether it may be so long before it is written that nobody is to wait for it."""
-        return self.is_large and not self.written.done()
+from joiner.runtime.telemetry.metrics import UnitStatus
 
 
 @dataclass
-class Owned:
+class ActiveTask:
     """A unit that this process runs."""
 
     recovered: Recovered
@@ -94,7 +76,7 @@ class Owned:
 
     def snapshot_due(self, application: ApplicationSettings) -> bool:
         """Whether it is time for one, also where behind the last one it could not be seen that all is decided."""
-        if not self.is_changed() and not self.transactions.has_undecided:
+        if not self.is_changed() and not self.transactions.has_pending_markers:
             return False
         late = time.monotonic() - self.snapshot_at_s >= application.snapshot_interval / 1e9
         return late or self.records >= application.snapshot_records
@@ -117,20 +99,20 @@ class Owned:
             joins=unit.progress(),
         )
 
-    def told(self) -> Told:
+    def status(self) -> UnitStatus:
         """For metrics; any thread may ask."""
         recovered = self.recovered
         lag = sum(max(0, self.log_ends.get(topic, at) - at) for topic, at in recovered.progress.offsets.items())
         is_saved = recovered.progress.offsets == recovered.snapshot_offsets
         age_s = 0.0 if is_saved else time.monotonic() - self.snapshot_at_s
-        return Told(recovered.progress, recovered.unit.held_bytes(), self.paused, lag, age_s)
+        return UnitStatus(recovered.progress, recovered.unit.held_bytes(), self.paused, lag, age_s)
 
     @property
     def is_writing_long(self) -> bool:
         """Whether the commit that is on its way is not to be waited for."""
         return self.commit is not None and self.commit.may_last
 
-    def hand_in(self, commit: Commit) -> None:
+    def begin_commit(self, commit: Commit) -> None:
         """The commit of this state has begun."""
         self.commit, self.has_uncommitted = commit, False
 

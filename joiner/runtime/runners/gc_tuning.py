@@ -9,7 +9,7 @@ _THRESHOLD: Final = (50_000, 20, 50)
 """Objects and rounds between collections; a batch has tens of thousands of messages."""
 
 
-def spare_the_collector() -> None:
+def tune_gc() -> None:
     """To be called once, when everything that lives to the end is there: it is never looked at again."""
     gc.freeze()
     gc.set_threshold(*_THRESHOLD)

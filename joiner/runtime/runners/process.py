@@ -11,20 +11,19 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
 import msgspec
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 
 from broker.kafka.topics import TopicError, wait_for_topics
-from broker.metrics import Teller
-from joiner.runtime.kafka.batches import sort_messages
-from joiner.runtime.kafka.clients import KAFKA_LOG, log_range, make_admin, make_consumer
-from joiner.runtime.kafka.gaps import SecondReader
+from broker.metrics import TelemetryServer
+from joiner.runtime.kafka.clients import KAFKA_LOG, make_admin
+from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.topics import TopicWatch, application_topics
@@ -32,22 +31,24 @@ from joiner.runtime.kafka.transaction import UnitTransactions, goes_apart, unsub
 from joiner.runtime.migration.handover import Handover, Host
 from joiner.runtime.migration.protocol import Release
 from joiner.runtime.model import Progress
-from joiner.runtime.ownership.assignment import Wanted
-from joiner.runtime.ownership.claim import Taker
-from joiner.runtime.ownership.concurrent_claims import Takeovers
+from joiner.runtime.ownership.assignment import AssignmentManager
+from joiner.runtime.ownership.claim import Claimer
+from joiner.runtime.ownership.concurrent_claims import ConcurrentClaims
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.membership import Membership
 from joiner.runtime.ownership.restore import recover
-from joiner.runtime.ownership.unit_reports import Notices
+from joiner.runtime.ownership.unit_reports import UnitReports
 from joiner.runtime.ownership.warmup import Warm
-from joiner.runtime.runners.active_task import Commit, Owned
-from joiner.runtime.runners.gc_tuning import spare_the_collector
+from joiner.runtime.runners.active_task import ActiveTask
+from joiner.runtime.runners.commit import Commit, write_commit
+from joiner.runtime.runners.gc_tuning import tune_gc
+from joiner.runtime.runners.input import InputConsumer
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.function_failures import FailureLog
-from joiner.runtime.telemetry.metrics import Meters, Told
-from joiner.runtime.telemetry.throughput import Metrics
+from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
+from joiner.runtime.telemetry.throughput import Throughput
 
 _LAST_COMMIT_S: Final = 3.0
 """For the last snapshots when units are given back: ending must take seconds, whatever Kafka does."""
@@ -63,19 +64,21 @@ class JoinerProcess:
         self._settings = settings
         self._claimant = claimant
         self._stop = threading.Event()
-        self._owned: dict[int, Owned] = {}
+        self._owned: dict[int, ActiveTask] = {}
         # What was read last, by unit and topic: messages, and where a log's end was met.
         self._batches: dict[int, dict[str, Messages]] = {}
         self._ends: dict[int, dict[str, int]] = {}
         self._read_s = -math.inf
         """When was read last."""
-        self._second = SecondReader(settings)
-        self._metrics = Metrics()
+        self._second = GapVerifier(settings)
+        self._throughput = Throughput()
         self._failures = FailureLog(settings)
-        self._teller = Teller(settings.metrics)
-        self._meters = Meters(settings, claimant, self._teller, self._told, lambda: self._wanted.stuck)
-        self._wanted = Wanted(settings, claimant, in_group=True, fenced=self._meters.fenced)
-        self._takeovers = Takeovers(self._take, self._adopt)
+        self._teller = TelemetryServer(settings.metrics)
+        self._meters = JoinerMetrics(
+            settings, claimant, self._teller, self._unit_statuses, lambda: self._wanted.failed_units
+        )
+        self._wanted = AssignmentManager(settings, claimant, in_group=True, fenced=self._meters.fenced)
+        self._takeovers = ConcurrentClaims(self._take, self._adopt)
         host = Host(
             owned=self._owned,
             connect=self._connect,
@@ -83,10 +86,10 @@ class JoinerProcess:
             taking=lambda: self._takeovers.busy,
             release=self._release,
             give_up=self._give_up,
-            take_soon=self._wanted.take_soon,
-            why_aside=lambda number: self._wanted.aside.get(number, ""),
+            schedule_claim=self._wanted.schedule_claim,
+            why_failed=lambda number: self._wanted.failed.get(number, ""),
         )
-        self._notices = Notices(claimant)
+        self._notices = UnitReports(claimant)
         # Force is for the start; moves need none.
         self._moves = Handover(settings, replace(claimant, take=False), host, standby=standby)
 
@@ -111,39 +114,34 @@ class JoinerProcess:
         self._admin = make_admin(self._settings.kafka)
         inputs = self._settings.input_topics
         watch = TopicWatch(self._admin, {name: found for name, found in facts.items() if name in inputs})
-        self._lender = unsubscribed_consumer(self._settings)
-        self._data = make_consumer(
-            self._settings.kafka,
-            application.name,
-            # Tells positions behind control records and rolled back ones, which are never read as messages.
-            enable_partition_eof=True,
-            fetch_queue_backoff_ms=2,
-            fetch_wait_max_ms=max(1, application.commit_interval // 1_000_000),
-            queued_max_messages_kbytes=64 * 1024,
-        )
+        self._group_metadata_consumer = unsubscribed_consumer(self._settings)
+        self._input = InputConsumer(self._settings)
         self._pool = ThreadPoolExecutor(self._settings.topics.partitions, "unit")
-        self._wanted.start(Taker(self._settings, self._admin, self._lender), self._moves.found_elsewhere)
+        self._wanted.start(
+            Claimer(self._settings, self._admin, self._group_metadata_consumer), self._moves.found_elsewhere
+        )
         self._takeovers.start(self._pool)
-        self._moves.start(self._pool, self._admin, self._lender)
+        self._moves.start(self._pool, self._admin, self._group_metadata_consumer)
         self._notices.start(self._pool, self._moves.say)
         membership = Membership(self._settings, self._claimant.placement, self._give_back)
         self._teller.why_unready = lambda: self._why_unready(membership)
         who = application.instance, self._claimant.placement, self._claimant.run
         _log.info("joiner %s at %s (%s): waiting for units of %r", *who, application.name)
-        spare_the_collector()
+        tune_gc()
         try:
-            while not self._is_over() and not self._all_aside(membership):
+            while not self._is_over() and not self._all_failed(membership):
                 membership.poll()
                 self._moves.poll(membership.units)
                 self._take_units(membership)
                 self._notices.poll(self._wanted.obstacles())
                 self._cycle()
                 if self._teller.is_look_due():
-                    self._note_log_ends()
-                self._metrics.report(self._owned_units())
+                    for number, owned in self._owned.items():
+                        owned.log_ends = self._input.log_ends(number)
+                self._throughput.report(self._owned_units())
                 watch.check()
             # Looked at here: leaving the group gives back what was set aside, too.
-            status = 1 if self._wanted.stuck else 0
+            status = 1 if self._wanted.failed_units else 0
         except TopicError:
             # What was read last may be of another topic: it must not be saved as the state.
             for number in list(self._owned):
@@ -153,17 +151,17 @@ class JoinerProcess:
             held = self._finish_all()
             self._moves.close()
             membership.close()
-            self._data.close()
+            self._input.close()
             self._second.close()
-            self._lender.close()
+            self._group_metadata_consumer.close()
             self._pool.shutdown(wait=False)
             self._failures.close()
-            self._metrics.report(held, last=True)
+            self._throughput.report(held, last=True)
         return status
 
     def _is_over(self) -> bool:
         """Asked whenever the loop turns."""
-        self._teller.turned()
+        self._teller.heartbeat()
         return self._stop.is_set()
 
     def _why_unready(self, membership: Membership) -> str:
@@ -172,23 +170,15 @@ class JoinerProcess:
         missing = membership.units - self._owned.keys()
         return f"units {sorted(missing)} are not served, see the log" if missing else ""
 
-    def _told(self) -> dict[int, Told]:
+    def _unit_statuses(self) -> dict[int, UnitStatus]:
         """What metrics tell of the units; called by other threads."""
-        return {number: owned.told() for number, owned in list(self._owned.items())}
-
-    def _note_log_ends(self) -> None:
-        """For metrics: as far as Kafka has told them, which costs no question."""
-        for number, owned in self._owned.items():
-            places = {topic: TopicPartition(topic, number) for topic in owned.recovered.unit.offsets}
-            owned.log_ends = {
-                topic: self._data.get_watermark_offsets(place, cached=True)[1] for topic, place in places.items()
-            }
+        return {number: owned.status() for number, owned in list(self._owned.items())}
 
     def _owned_units(self) -> dict[int, int]:
         return {number: owned.recovered.unit.held() for number, owned in self._owned.items()}
 
-    def _all_aside(self, membership: Membership) -> bool:
-        stuck = self._wanted.stuck
+    def _all_failed(self, membership: Membership) -> bool:
+        stuck = self._wanted.failed_units
         return bool(stuck) and membership.units <= stuck
 
     # Taking units
@@ -196,29 +186,28 @@ class JoinerProcess:
     def _take_units(self, membership: Membership) -> None:
         """Serve what was taken, and begin to take what is due; nothing here waits."""
         self._takeovers.poll(membership.units)
-        self._wanted.settle(membership.units)
+        self._wanted.plan_retries(membership.units)
         busy = self._owned.keys() | self._takeovers.busy | self._moves.busy
         for number in self._wanted.due(membership.units, busy, self._moves.claimed_by_others):
             self._takeovers.begin(number)
 
-    def _adopt(self, number: int, taken: Owned) -> None:
+    def _adopt(self, number: int, taken: ActiveTask) -> None:
         self._wanted.taken(number)
         self._owned[number] = taken
-        offsets = taken.recovered.unit.offsets
-        self._data.incremental_assign([TopicPartition(topic, number, at) for topic, at in offsets.items()])
+        self._input.add(number, taken.recovered.unit.offsets)
         self._moves.adopted(number)
 
     def _take(
         self, number: int, claimant: Claimant | None, warm: Warm | None, is_over: Callable[[], bool]
-    ) -> Owned | None:
+    ) -> ActiveTask | None:
         """Claim and recover a unit; None: not now, it stays waiting, or it was set aside or is waited for."""
 
-        def serving(transactions: UnitTransactions, progress: Progress, readers: Readers) -> Owned:
+        def serving(transactions: UnitTransactions, progress: Progress, readers: Readers) -> ActiveTask:
             if warm is None:
-                self._connect(number)
+                self._input.connect(number)
             recovered = recover(self._settings, number, transactions, progress, warm.unit if warm else None, readers)
             self._meters.taken(progress, time.monotonic() - began_s)
-            return Owned(recovered, transactions, time.monotonic())
+            return ActiveTask(recovered, transactions, time.monotonic())
 
         began_s = time.monotonic()
         with closing(warm.readers if warm else Readers(self._settings)) as readers:
@@ -226,19 +215,16 @@ class JoinerProcess:
             return self._wanted.take(number, claimant, warm, readers, serving)
 
     def _connect(self, number: int) -> None:
-        """Connects the consumer before the unit is served; told of its partitions without a connection, it waits."""
-        for topic in self._settings.input_topics:
-            log_range(self._data, topic, number)
+        self._input.connect(number)
 
     # Working
 
     def _cycle(self) -> None:
-        application = self._settings.application
+        interval_s = self._settings.application.commit_interval / 1e9
         # What the last batch took counts: the next one has filled meanwhile.
-        wait_s = max(0.0, self._read_s + application.commit_interval / 1e9 - time.monotonic())
-        messages = self._data.consume(application.batch_records_max, wait_s)
+        wait_s = max(0.0, self._read_s + interval_s - time.monotonic())
+        self._batches, self._ends, errors = self._input.read(wait_s)
         self._read_s = time.monotonic()
-        self._batches, self._ends, errors = sort_messages(messages, self._settings.input_topics)
         for error in errors:
             self._read_error(*error)
         for number, owned in list(self._owned.items()):
@@ -246,7 +232,7 @@ class JoinerProcess:
             if self._owned.get(number) is owned:
                 self._pause_what_runs_ahead(number, owned)
 
-    def _turn(self, number: int, owned: Owned) -> None:
+    def _turn(self, number: int, owned: ActiveTask) -> None:
         """Join what was read of a unit, while its last commit is written, and hand in the next."""
         application = self._settings.application
         batches = self._batches.pop(number, {})
@@ -254,7 +240,11 @@ class JoinerProcess:
         if owned.commit is not None and owned.commit.written.done() and not self._finish_commit(number, owned):
             return
         # What was read before the topics were paused, has to wait here.
-        if owned.waiting is not None and (ends or owned.commit is None) and not self._hand_in_waiting(number, owned):
+        if (
+            owned.waiting is not None
+            and (ends or owned.commit is None)
+            and not self._begin_waiting_commit(number, owned)
+        ):
             return
         if not ends and (owned.commit is not None or not owned.snapshot_due(application)):
             return
@@ -266,31 +256,31 @@ class JoinerProcess:
                 self._give_up(number, error)
             return
         if not owned.is_writing_long:
-            self._hand_in_waiting(number, owned)
+            self._begin_waiting_commit(number, owned)
 
-    def _hand_in_waiting(self, number: int, owned: Owned) -> bool:
+    def _begin_waiting_commit(self, number: int, owned: ActiveTask) -> bool:
         """Hand in what the last batch has brought forth, the commit before being finished; whether the unit goes on."""
         (effects, count), owned.waiting = owned.waiting or (Effects(), 0), None
         if not self._finish_commit(number, owned):
             return False
-        self._hand_in(number, owned, effects, with_snapshot=owned.snapshot_due(self._settings.application))
-        self._metrics.count(count, len(effects.joined), effects.failed_pairs)
+        self._begin_commit(number, owned, effects, with_snapshot=owned.snapshot_due(self._settings.application))
+        self._throughput.count(count, len(effects.joined), effects.failed_pairs)
         return self._owned.get(number) is owned
 
-    def _pause_what_runs_ahead(self, number: int, owned: Owned) -> None:
+    def _pause_what_runs_ahead(self, number: int, owned: ActiveTask) -> None:
         ahead = owned.to_pause()
         if ahead == owned.paused:
             return
         if pausing := ahead - owned.paused:
-            self._data.pause(_places(number, pausing))
+            self._input.pause(number, pausing)
             _log.info("unit %s: %s waits: %s", number, ", ".join(sorted(pausing)), owned.why_paused)
         if resuming := owned.paused - ahead:
-            self._data.resume(_places(number, resuming))
+            self._input.resume(number, resuming)
             _log.info("unit %s: %s goes on", number, ", ".join(sorted(resuming)))
         owned.paused = ahead
 
     def _apply(
-        self, number: int, owned: Owned, batches: dict[str, Messages], ends: dict[str, int]
+        self, number: int, owned: ActiveTask, batches: dict[str, Messages], ends: dict[str, int]
     ) -> tuple[Effects, int]:
         unit = owned.recovered.unit
         self._second.check(number, unit.offsets, batches)
@@ -306,10 +296,10 @@ class JoinerProcess:
         snapshot: tuple[bytes, SnapshotPlace] | None,
     ) -> SnapshotPlace | None:
         messages = effects.messages(self._settings.topics)
-        return self._meters.commit(transactions, messages, effects.appended_ms, progress, snapshot)
+        return write_commit(self._meters, transactions, messages, effects.appended_ms, progress, snapshot)
 
-    def _hand_in(
-        self, number: int, owned: Owned, effects: Effects, *, with_snapshot: bool, stopped: bool = False
+    def _begin_commit(
+        self, number: int, owned: ActiveTask, effects: Effects, *, with_snapshot: bool, stopped: bool = False
     ) -> None:
         """Begin the commit of everything that the unit's state holds, the one before being finished."""
         try:
@@ -320,9 +310,9 @@ class JoinerProcess:
             return
         self._failures.note(number, effects.failed_pairs)
         written = self._pool.submit(self._commit, owned.transactions, effects, progress, snapshot)
-        owned.hand_in(Commit(progress, written, goes_apart(snapshot)))
+        owned.begin_commit(Commit(progress, written, goes_apart(snapshot)))
 
-    def _finish_commit(self, number: int, owned: Owned) -> bool:
+    def _finish_commit(self, number: int, owned: ActiveTask) -> bool:
         """Wait for what is on its way, if anything is; returns whether the unit goes on."""
         try:
             owned.finish_commit()
@@ -349,7 +339,7 @@ class JoinerProcess:
             # ours, the claim finds out which. If not, then only what its owner has done with lies behind us.
             _log.warning("unit %s: %s cannot be read where the join stands: %s", number, topic, error.str())
             self._drop(number)
-            self._wanted.look_who_has(number, 0.0)
+            self._wanted.verify_owner(number, 0.0)
         elif owned.is_writing_long or self._finish_commit(number, owned):
             # What the client gives next may lie behind records that it has left out (a damaged batch, for one).
             self._give_up(number, KafkaException(KafkaError(error.code(), f"reading {topic}: {error.str()}")))
@@ -358,10 +348,7 @@ class JoinerProcess:
         """Forget a unit without committing anything."""
         owned = self._owned.pop(number, None)
         if owned is not None:
-            if owned.paused:
-                # Whoever takes the unit next begins to read at once.
-                self._data.resume(_places(number, owned.paused))
-            self._data.incremental_unassign(_places(number, owned.recovered.unit.offsets))
+            self._input.remove(number, owned.recovered.unit.offsets, owned.paused)
             # What the current batch still holds of it was read for a state that is gone.
             self._batches.pop(number, None)
             self._ends.pop(number, None)
@@ -427,7 +414,7 @@ class JoinerProcess:
             if owned is None or owned.commit is not None or owned.has_uncommitted:
                 continue
             if stopped or owned.is_changed():
-                self._hand_in(number, owned, Effects(), with_snapshot=owned.is_changed(), stopped=stopped)
+                self._begin_commit(number, owned, Effects(), with_snapshot=owned.is_changed(), stopped=stopped)
         self._finish_soon(units, until_s)
         for number in units:
             if number in self._owned and self._owned[number].commit is not None:
@@ -443,8 +430,3 @@ class JoinerProcess:
         for number, commit in under_way.items():
             if commit.written.done():
                 self._finish_commit(number, self._owned[number])
-
-
-def _places(number: int, topics: Iterable[str]) -> list[TopicPartition]:
-    """The partitions of a unit in some topics."""
-    return [TopicPartition(topic, number) for topic in sorted(topics)]

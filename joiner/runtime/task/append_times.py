@@ -21,7 +21,7 @@ STEPS_MAX: Final = 16_384
 """Kept at least, of 32 bytes each; twice as many at most."""
 
 
-class Arrivals:
+class AppendTimes:
     """Offsets and times from which on records were appended, both rising."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from broker.partitioner import partition_of
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
 from broker.wire.bulk import encode_sides, read_plain
-from broker.wire.columns import Texts, decimals, glue
+from broker.wire.columns import StringColumn, decimals, glue
 from broker.wire.records import (
     Mark,
     Record,
@@ -69,11 +69,11 @@ class Records(NamedTuple):
 
     seq: Ints
     ts_ns: Ints
-    thing: Texts
-    quantity: Texts
-    id: Texts
+    thing: StringColumn
+    quantity: StringColumn
+    id: StringColumn
     result: NDArray[np.float64]
-    shown: Texts
+    shown: StringColumn
 
     def take(self, which: Ints) -> Records:
         """Those of an index."""
@@ -99,7 +99,7 @@ class SideInput:
         if not self.parts:
             return _NO_ROWS
         if len(self.parts) > 1:
-            self.parts = [Rows.together(self.parts)]
+            self.parts = [Rows.concat(self.parts)]
         return self.parts[0]
 
     def columns(self) -> tuple[Ints, Ints, Ints, Ints] | None:
@@ -154,7 +154,7 @@ class Keys:
             self._number[thing] = number
         return number
 
-    def numbers(self, things: Texts) -> Ints | None:
+    def numbers(self, things: StringColumn) -> Ints | None:
         """Those of many; None where some do not belong here."""
         which, first = things.distinct()
         found = [self.number(thing.decode()) for thing in things.take(first).each()]
@@ -363,11 +363,11 @@ def records_of(seq: Ints, ts_ns: Ints, records: Sequence[Record]) -> Records:
     """The columns of records that were read as objects."""
     sides = [Side(one.quantity, one.phenomenonTime, one.result, one.id) for one in records]
     things, quantities, ids = (
-        Texts.of([text.encode() for text in texts])
+        StringColumn.of([text.encode() for text in texts])
         for texts in zip(*((one.thing, one.quantity, one.id) for one in records), strict=True)
     )
     result = np.array([one.result for one in records], dtype=np.float64)
-    return Records(seq, ts_ns, things, quantities, ids, result, Texts.of_lines(encode_lines(sides)))
+    return Records(seq, ts_ns, things, quantities, ids, result, StringColumn.of_lines(encode_lines(sides)))
 
 
 def _int64(values: list[int]) -> Ints:

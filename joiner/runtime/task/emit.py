@@ -10,7 +10,7 @@ import numpy as np
 
 from broker.times import UNIT_NS, mean_text
 from broker.wire.bulk import JoinedColumns, encode_joined
-from broker.wire.columns import Texts, decimals, glue
+from broker.wire.columns import StringColumn, decimals, glue
 from broker.wire.records import Record, Rejected, Side, decode_sides, encode, encode_lines, pair_id, reject
 from joiner import functions
 from joiner.functions import Columns, JoinFunction, call_function, load_function, place_of, reason_of
@@ -31,9 +31,9 @@ class Things(NamedTuple):
     names: list[str]
     number: Ints
 
-    def texts(self) -> Texts:
+    def texts(self) -> StringColumn:
         """Each as JSON."""
-        return Texts.of([encode(name) for name in self.names]).take(self.number)
+        return StringColumn.of([encode(name) for name in self.names]).take(self.number)
 
     def each(self) -> list[str]:
         """Each by itself."""
@@ -84,7 +84,7 @@ class Results:
         return self
 
 
-class Outlet:
+class Emitter:
     """Makes the results of one join in one unit."""
 
     def __init__(self, settings: JoinerSettings, join: JoinSettings, unit: int) -> None:
@@ -111,7 +111,7 @@ class Outlet:
         columns = JoinedColumns(
             pairs.things.texts(),
             mean_times(pairs.left.ts_ns, pairs.right.ts_ns, self._time_unit),
-            Texts.of_lines(encode_lines(values)),
+            StringColumn.of_lines(encode_lines(values)),
             pairs.left.seq,
             pairs.right.seq,
             pairs.left.shown,
@@ -158,7 +158,7 @@ def mean_time(left_ns: int, right_ns: int, unit: str) -> int | msgspec.Raw:
     return msgspec.Raw(mean_text(left_ns, right_ns, unit).encode()) if rest else whole
 
 
-def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> Texts:
+def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> StringColumn:
     """As `mean_time`, of n pairs of times, as JSON."""
     unit_ns = UNIT_NS[unit]
     (left, left_rest), (right, right_rest) = np.divmod(left_ns, unit_ns), np.divmod(right_ns, unit_ns)
@@ -166,9 +166,9 @@ def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> Texts:
     whole = (left & right) + ((left ^ right) >> 1)
     if left_rest.any() or right_rest.any() or (whole < 0).any():
         means = [mean_time(one, other, unit) for one, other in zip(left_ns.tolist(), right_ns.tolist(), strict=True)]
-        return Texts.of_lines(encode_lines(means))
+        return StringColumn.of_lines(encode_lines(means))
     has_half = ((left ^ right) & 1).astype(bool)
-    return glue(decimals(whole), Texts.repeated(b".5", len(whole)).where(has_half))
+    return glue(decimals(whole), StringColumn.repeated(b".5", len(whole)).where(has_half))
 
 
 class _Reason(NamedTuple):

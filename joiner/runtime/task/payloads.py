@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 
-from broker.wire.columns import Texts
+from broker.wire.columns import StringColumn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Rows(NamedTuple):
     key: Ints
     ts_ns: Ints
     result: NDArray[np.float64]
-    shown: Texts
+    shown: StringColumn
 
     def take(self, which: Ints) -> Rows:
         """Those of an index."""
@@ -47,15 +47,15 @@ class Rows(NamedTuple):
     def room(cls, n: int, shown_bytes: int = 0) -> Self:
         """Columns of ``n`` entries that mean nothing yet, and room for so much that is shown."""
         seq, key, ts_ns, start, end = (np.empty(n, dtype=np.int64) for _ in range(5))
-        shown = Texts(np.empty(shown_bytes, dtype=np.uint8), start, end)
+        shown = StringColumn(np.empty(shown_bytes, dtype=np.uint8), start, end)
         return cls(seq, key, ts_ns, np.empty(n, dtype=np.float64), shown)
 
     @classmethod
-    def together(cls, parts: Sequence[Rows]) -> Self:
+    def concat(cls, parts: Sequence[Rows]) -> Self:
         """One after the other."""
         seq, key, ts_ns, result, shown = zip(*parts, strict=True)
         numbers = map(np.concatenate, (seq, key, ts_ns, result))
-        return cls._make((*numbers, Texts.together(shown)))
+        return cls._make((*numbers, StringColumn.concat(shown)))
 
 
 class Payloads:

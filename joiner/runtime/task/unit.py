@@ -17,14 +17,14 @@ from broker.wire.records import Late, Unmatched
 from joiner.core.engine import LocalStreamBuffer, Step
 from joiner.core.errors import NewerSnapshotError
 from joiner.runtime.model import JoinProgress, UnitStopped
-from joiner.runtime.task.append_times import Arrivals
+from joiner.runtime.task.append_times import AppendTimes
 from joiner.runtime.task.decode import LEFT, RIGHT, Keys, Messages, SideInput, TopicReader
 from joiner.runtime.task.effects import Effects
-from joiner.runtime.task.emit import Outlet, Pairs, Things, record_of, sides_of
+from joiner.runtime.task.emit import Emitter, Pairs, Things, record_of, sides_of
 from joiner.runtime.task.flow_control import GO_ON_BELOW, Lead
 from joiner.runtime.task.function_failures import add_up
 from joiner.runtime.task.payloads import Payloads
-from joiner.runtime.task.unit_snapshot import VERSION, Saved, decode, encode, restore_rows, save_rows
+from joiner.runtime.task.unit_snapshot import VERSION, UnitSnapshot, decode, encode, restore_rows, save_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _SideName = Literal["left", "right"]
 _SIDE_NAMES: Final[tuple[_SideName, _SideName]] = ("left", "right")
 
-_Told = TypeVar("_Told", Late, Unmatched)
+_Emitted = TypeVar("_Emitted", Late, Unmatched)
 
 _KEYS_MIN: Final = 10_000
 """So many things are kept without looking which of them are needed."""
@@ -64,13 +64,13 @@ class Unit:
             for join in settings.join
         ]
         self._payloads = [(Payloads(), Payloads()) for _ in settings.join]
-        self._outlets = [Outlet(settings, join, unit) for join in settings.join]
+        self._outlets = [Emitter(settings, join, unit) for join in settings.join]
         self._topics = [
             (str(settings.stream(join.left)["topic"]), str(settings.stream(join.right)["topic"]))
             for join in settings.join
         ]
         self._keys_swept_above = _KEYS_MIN
-        self._arrivals = {topic: Arrivals() for topic in offsets} if settings.metrics.listen else {}
+        self._arrivals = {topic: AppendTimes() for topic in offsets} if settings.metrics.listen else {}
         self._make_readers()
 
     def apply(
@@ -158,7 +158,7 @@ class Unit:
             buffers[join.name] = buffer.snapshot()
             for name, side in zip(_SIDE_NAMES, payloads, strict=True):
                 rows[f"{join.name}.{name}"] = save_rows(side.rows(), time_unit)
-        return encode(Saved(VERSION, self.offsets, self._keys.things, dict(self.counts), buffers, rows))
+        return encode(UnitSnapshot(VERSION, self.offsets, self._keys.things, dict(self.counts), buffers, rows))
 
     @classmethod
     def restore(cls, settings: JoinerSettings, unit: int, data: bytes) -> Unit:
@@ -176,7 +176,7 @@ class Unit:
             raise UnitStopped(message) from error
 
     @classmethod
-    def _restored(cls, settings: JoinerSettings, unit: int, saved: Saved) -> Unit:
+    def _restored(cls, settings: JoinerSettings, unit: int, saved: UnitSnapshot) -> Unit:
         buffers = {name: LocalStreamBuffer.restore(buffer) for name, buffer in saved.buffers.items()}
         rows = {name: restore_rows(one, settings.events.time_unit) for name, one in saved.rows.items()}
         restored = cls(settings, unit, saved.offsets)
@@ -224,7 +224,7 @@ class Unit:
                     add_up(effects.failed_pairs, {self._settings.join[join].name: failures})
                 if self._arrivals:
                     self._note_arrivals(join, step, effects)
-            self._tell_of_records(join, step, effects)
+            self._emit_records(join, step, effects)
         self._forget(join, step)
 
     def _things_of(self, keys: Ints) -> Things:
@@ -260,15 +260,15 @@ class Unit:
         times_ms, pairs = np.unique(np.maximum(left, right), return_counts=True)
         effects.appended_ms.update(dict(zip(times_ms.tolist(), pairs.tolist(), strict=True)))
 
-    def _tell_of_records(self, join: int, step: Step, effects: Effects) -> None:
+    def _emit_records(self, join: int, step: Step, effects: Effects) -> None:
         start = f"{self._settings.join[join].name}:{self.number}:"
         late, unmatched = effects.late, effects.unmatched
-        late += self._told(Late, join, LEFT, step.left_late_seq, f"{start}left:%d")
-        late += self._told(Late, join, RIGHT, step.right_late_seq, f"{start}right:%d")
-        unmatched += self._told(Unmatched, join, LEFT, step.left_unmatched_seq, f"{start}%d:")
-        unmatched += self._told(Unmatched, join, RIGHT, step.right_unmatched_seq, f"{start}:%d")
+        late += self._emitted(Late, join, LEFT, step.left_late_seq, f"{start}left:%d")
+        late += self._emitted(Late, join, RIGHT, step.right_late_seq, f"{start}right:%d")
+        unmatched += self._emitted(Unmatched, join, LEFT, step.left_unmatched_seq, f"{start}%d:")
+        unmatched += self._emitted(Unmatched, join, RIGHT, step.right_unmatched_seq, f"{start}:%d")
 
-    def _told(self, kind: type[_Told], join: int, side: int, told_seq: Ints, identity: str) -> list[_Told]:
+    def _emitted(self, kind: type[_Emitted], join: int, side: int, told_seq: Ints, identity: str) -> list[_Emitted]:
         if not len(told_seq):
             return []
         options = self._settings.join[join]

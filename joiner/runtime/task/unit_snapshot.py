@@ -13,7 +13,7 @@ import numpy as np
 
 from broker.times import UNIT_NS
 from broker.wire.bulk import encode_sides, find_fields
-from broker.wire.columns import Texts, decimals
+from broker.wire.columns import StringColumn, decimals
 from broker.wire.records import encode_lines
 from joiner.core import snapshot
 from joiner.core.errors import NewerSnapshotError, SnapshotError
@@ -38,7 +38,7 @@ class SavedRows(msgspec.Struct):
     times: bytes
 
 
-class Saved(msgspec.Struct):
+class UnitSnapshot(msgspec.Struct):
     """A unit at the vector ``offsets``. ``rows`` by join and side name: what the buffers hold."""
 
     version: int
@@ -55,12 +55,12 @@ class _Version(msgspec.Struct):
     version: int
 
 
-def encode(saved: Saved) -> bytes:
+def encode(saved: UnitSnapshot) -> bytes:
     """The bytes of a snapshot."""
     return msgspec.msgpack.encode(saved)
 
 
-def decode(data: bytes) -> Saved:
+def decode(data: bytes) -> UnitSnapshot:
     """Inverse of `encode`. Raises `SnapshotError`, msgspec.DecodeError or UnicodeDecodeError."""
     version = msgspec.msgpack.decode(data, type=_Version).version
     if version > VERSION:
@@ -69,7 +69,7 @@ def decode(data: bytes) -> Saved:
     if version < _OLDEST:
         message = f"format {version}, this one reads from {_OLDEST} on"
         raise SnapshotError(message)
-    return msgspec.msgpack.decode(data, type=Saved)
+    return msgspec.msgpack.decode(data, type=UnitSnapshot)
 
 
 def save_rows(rows: Rows, time_unit: str) -> SavedRows:
@@ -83,7 +83,7 @@ def save_rows(rows: Rows, time_unit: str) -> SavedRows:
         given = [bytes(cast("msgspec.Raw", side.phenomenonTime)) for side in sides]
         if given != decimals(rows.ts_ns // UNIT_NS[time_unit]).each():
             times = b"[" + b",".join(given) + b"]"
-        number, first = Texts.of([side.quantity.encode() for side in sides]).distinct()
+        number, first = StringColumn.of([side.quantity.encode() for side in sides]).distinct()
         quantities = [sides[at].quantity for at in first.tolist()]
         ids = _escaped([side.id for side in sides])
     columns = {
@@ -102,11 +102,15 @@ def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
     _, columns = snapshot.unpack(saved.columns)
     seq, key, ts_ns, result = columns["seq"], columns["key"], columns["ts_ns"], columns["result"].view(np.float64)
     if saved.times:
-        times = Texts.of([bytes(one) for one in msgspec.json.decode(saved.times, type=list[msgspec.Raw])])
+        times = StringColumn.of([bytes(one) for one in msgspec.json.decode(saved.times, type=list[msgspec.Raw])])
     else:
         times = decimals(ts_ns // UNIT_NS[time_unit])
     try:
-        ids = _escaped(saved.ids) if isinstance(saved.ids, list) else Texts.of_lengths(saved.ids, columns["id_length"])
+        ids = (
+            _escaped(saved.ids)
+            if isinstance(saved.ids, list)
+            else StringColumn.of_lengths(saved.ids, columns["id_length"])
+        )
         shown = encode_sides(_escaped(saved.quantities).take(columns["quantity"]), times, result, ids)
     except (ValueError, KeyError, IndexError) as error:
         message = f"its rows do not fit together: {error}"
@@ -114,7 +118,7 @@ def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
     return Rows(seq, key, ts_ns, result, shown)
 
 
-def _escaped(texts: list[str]) -> Texts:
+def _escaped(texts: list[str]) -> StringColumn:
     """As JSON has them, without their quotes."""
-    whole = Texts.of_lines(encode_lines(texts))
-    return Texts(whole.data, whole.start + 1, whole.end - 1)
+    whole = StringColumn.of_lines(encode_lines(texts))
+    return StringColumn(whole.data, whole.start + 1, whole.end - 1)

@@ -17,9 +17,7 @@ from broker.metrics import DURATIONS_S, Distribution
 from joiner.runtime.task.function_failures import of_join
 
 if TYPE_CHECKING:
-    from broker.metrics import Teller
-    from joiner.runtime.kafka.snapshot_log import SnapshotPlace
-    from joiner.runtime.kafka.transaction import UnitTransactions
+    from broker.metrics import TelemetryServer
     from joiner.runtime.model import JoinProgress, Progress
     from joiner.runtime.ownership.eligibility import Claimant
     from joiner.runtime.settings import JoinerSettings
@@ -46,7 +44,7 @@ _COUNTED: Final = {
 _FAILURES: Final = "Pairs whose joining function failed; each is a dead letter."
 
 
-class Told(NamedTuple):
+class UnitStatus(NamedTuple):
     """What is told of a unit that is served here."""
 
     progress: Progress
@@ -59,21 +57,21 @@ class Told(NamedTuple):
     snapshot_age_s: float
 
 
-class Meters:
-    """The figures of a runner. `commit`, `taken` and `fenced` may be called by any thread."""
+class JoinerMetrics:
+    """The figures of a runner. `committed`, `snapshot_written`, `taken` and `fenced` may be called by any thread."""
 
     def __init__(
         self,
         settings: JoinerSettings,
         claimant: Claimant,
-        teller: Teller,
-        told: Callable[[], Mapping[int, Told]],
+        teller: TelemetryServer,
+        statuses: Callable[[], Mapping[int, UnitStatus]],
         stuck: Callable[[], Collection[int]],
     ) -> None:
-        """``told``: the units that are served now; ``stuck``: those that cannot go on. Both are asked by any thread."""
+        """``statuses``: the units that are served; ``stuck``: those that cannot go on. Any thread asks both."""
         self._settings = settings
         self._claimant = claimant
-        self._told = told
+        self._unit_statuses = statuses
         self._is_on = teller.is_on
         self._lock = threading.Lock()
         self._counts: dict[str, Counter[tuple[str, ...]]] = {what: Counter() for what in _COUNTED}
@@ -141,26 +139,15 @@ class Meters:
             _LATENCIES_S,
         )
 
-    def commit(
-        self,
-        transactions: UnitTransactions,
-        messages: Outgoing,
-        appended_ms: Mapping[int, int],
-        progress: Progress,
-        snapshot: tuple[bytes, SnapshotPlace] | None,
-    ) -> SnapshotPlace | None:
-        """As `UnitTransactions.commit`, and what was written is counted.
-
-        ``appended_ms``: pairs by their later append time.
-        """
-        began_s = time.monotonic()
-        place = transactions.commit(messages, progress, snapshot)
+    def committed(self, messages: Outgoing, appended_ms: Mapping[int, int], progress: Progress, took_s: float) -> None:
+        """A transaction was written. ``appended_ms``: how many pairs there are by their later append time."""
         if self._is_on:
-            self._transaction_s.observe(time.monotonic() - began_s)
+            self._transaction_s.observe(took_s)
             self._count(messages, appended_ms, progress)
-            if snapshot is not None and place is not None:
-                self._snapshot_bytes[progress.unit] = len(snapshot[0])
-        return place
+
+    def snapshot_written(self, unit: int, size: int) -> None:
+        """A snapshot of so many bytes is there."""
+        self._snapshot_bytes[unit] = size
 
     def taken(self, progress: Progress, took_s: float) -> None:
         """A unit is served from now on, with this progress."""
@@ -196,25 +183,29 @@ class Meters:
     # What is read when somebody asks
 
     def _by_unit(self, what: str) -> Callable[[], dict[tuple[str, ...], float]]:
-        return lambda: {(str(unit),): getattr(told, what) for unit, told in self._told().items()}
+        return lambda: {(str(unit),): getattr(status, what) for unit, status in self._unit_statuses().items()}
 
     def _snapshots(self) -> dict[tuple[str, ...], float]:
-        return {(str(unit),): size for unit in self._told() if (size := self._snapshot_bytes.get(unit)) is not None}
+        return {
+            (str(unit),): size for unit in self._unit_statuses() if (size := self._snapshot_bytes.get(unit)) is not None
+        }
 
     def _owners(self) -> dict[tuple[str, ...], float]:
-        return {(str(unit), self._claimant.instance, self._claimant.placement): 1.0 for unit in self._told()}
+        return {(str(unit), self._claimant.instance, self._claimant.placement): 1.0 for unit in self._unit_statuses()}
 
     def _paused(self) -> dict[tuple[str, ...], float]:
         topics = self._settings.input_topics
         return {
-            (str(unit), topic): float(topic in told.paused) for unit, told in self._told().items() for topic in topics
+            (str(unit), topic): float(topic in status.paused)
+            for unit, status in self._unit_statuses().items()
+            for topic in topics
         }
 
     def _joins(self) -> Iterator[tuple[str, str, JoinProgress, tuple[int, int]]]:
         """The joins of the units: unit, name, what it holds in records, and in bytes by side."""
-        for unit, told in self._told().items():
-            for name, join in list(told.progress.joins.items()):
-                yield str(unit), name, join, told.held_bytes.get(name, (0, 0))
+        for unit, status in self._unit_statuses().items():
+            for name, join in list(status.progress.joins.items()):
+                yield str(unit), name, join, status.held_bytes.get(name, (0, 0))
 
     def _held_records(self) -> dict[tuple[str, ...], float]:
         return {

@@ -14,7 +14,7 @@ _INTERVAL_S: Final = 10.0
 _log = logging.getLogger(__name__)
 
 
-class Metrics:
+class Throughput:
     """Counts records and pairs of this process, and says so now and then."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from broker.kafka.topics import TopicError, wait_for_topics
-from broker.metrics import Teller
+from broker.metrics import TelemetryServer
 from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.clients import KAFKA_LOG, TIMEOUT_S, make_admin
 from joiner.runtime.kafka.readers import Readers
@@ -37,21 +37,21 @@ from joiner.runtime.kafka.transaction import UnitTransactions, unsubscribed_cons
 from joiner.runtime.migration.handover import Handover, Host
 from joiner.runtime.migration.protocol import Release
 from joiner.runtime.model import Progress
-from joiner.runtime.ownership.assignment import Wanted
-from joiner.runtime.ownership.claim import Taker
-from joiner.runtime.ownership.concurrent_claims import Takeovers
+from joiner.runtime.ownership.assignment import AssignmentManager
+from joiner.runtime.ownership.claim import Claimer
+from joiner.runtime.ownership.concurrent_claims import ConcurrentClaims
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.restore import newest_offsets
-from joiner.runtime.ownership.unit_reports import Notices
+from joiner.runtime.ownership.unit_reports import UnitReports
 from joiner.runtime.ownership.warmup import Warm
 from joiner.runtime.runners.spark.plans import decode_outcome
 from joiner.runtime.runners.spark.session import ForeignFolder, StageFolder, grouping_keys, make_session, scratch_folder
 from joiner.runtime.runners.spark.source import PlanServer, read_plans
-from joiner.runtime.runners.spark.units import Leaving, Served, Units
+from joiner.runtime.runners.spark.units import Leaving, SparkTask, Units
 from joiner.runtime.runners.spark.worker import OUTPUT_SCHEMA, UnitProcessor
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.shutdown import end_on_signals
-from joiner.runtime.telemetry.metrics import Meters, Told
+from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
 
 _LOOK_S: Final = 0.05
 _LAST_S: Final = 1.5
@@ -80,11 +80,13 @@ class SparkStage:
         self._stop = threading.Event()
         self._claims = 0
         self._queries = self._failures = 0
-        self._teller = Teller(settings.metrics)
-        self._meters = Meters(settings, claimant, self._teller, self._told, lambda: self._wanted.stuck)
-        self._wanted = Wanted(settings, claimant, in_group=False, fenced=self._meters.fenced)
+        self._teller = TelemetryServer(settings.metrics)
+        self._meters = JoinerMetrics(
+            settings, claimant, self._teller, self._unit_statuses, lambda: self._wanted.failed_units
+        )
+        self._wanted = AssignmentManager(settings, claimant, in_group=False, fenced=self._meters.fenced)
         self._units = Units(settings, self._ends, self._wanted.give_up, self._meters)
-        self._takeovers = Takeovers(self._take, self._adopt)
+        self._takeovers = ConcurrentClaims(self._take, self._adopt)
         host = Host(
             owned=self._units.served,
             connect=lambda _number: None,
@@ -92,10 +94,10 @@ class SparkStage:
             taking=lambda: self._takeovers.busy,
             release=self._release,
             give_up=self._wanted.give_up,
-            take_soon=self._wanted.take_soon,
-            why_aside=lambda number: self._wanted.aside.get(number, ""),
+            schedule_claim=self._wanted.schedule_claim,
+            why_failed=lambda number: self._wanted.failed.get(number, ""),
         )
-        self._notices = Notices(claimant)
+        self._notices = UnitReports(claimant)
         # Force is for the start; moves need none.
         self._moves = Handover(settings, replace(claimant, take=False), host, standby=standby)
 
@@ -120,11 +122,11 @@ class SparkStage:
         inputs = self._settings.input_topics
         self._admin = make_admin(self._settings.kafka)
         watch = TopicWatch(self._admin, {name: found for name, found in facts.items() if name in inputs})
-        lender = unsubscribed_consumer(self._settings)
+        group_metadata_consumer = unsubscribed_consumer(self._settings)
         self._pool = ThreadPoolExecutor(len(self._numbers), "unit")
-        self._wanted.start(Taker(self._settings, self._admin, lender), self._moves.found_elsewhere)
+        self._wanted.start(Claimer(self._settings, self._admin, group_metadata_consumer), self._moves.found_elsewhere)
         self._takeovers.start(self._pool)
-        self._moves.start(self._pool, self._admin, lender)
+        self._moves.start(self._pool, self._admin, group_metadata_consumer)
         self._notices.start(self._pool, self._moves.say)
         try:
             with scratch_folder() as scratch:
@@ -158,7 +160,7 @@ class SparkStage:
         try:
             self._folder.begin()
             slots = grouping_keys(session, len(self._numbers))
-            while not self._is_over() and self._wanted.stuck < self._numbers:
+            while not self._is_over() and self._wanted.failed_units < self._numbers:
                 if query is None:
                     query = self._start_query(session, server, slots)
                 # Before Spark has run a batch, others serve the units better.
@@ -172,7 +174,7 @@ class SparkStage:
                     self._note_failure(query)
                     query = None
                 self._stop.wait(_LOOK_S)
-            status = 1 if self._wanted.stuck else 0
+            status = 1 if self._wanted.failed_units else 0
             self._units.finish(time.monotonic() + _LAST_S)
         except ForeignFolder as error:
             raise StageFailed(str(error)) from error
@@ -191,7 +193,7 @@ class SparkStage:
 
     def _is_over(self) -> bool:
         """Asked whenever the loop turns."""
-        self._teller.turned()
+        self._teller.heartbeat()
         return self._stop.is_set()
 
     def _why_unready(self) -> str:
@@ -200,8 +202,8 @@ class SparkStage:
         missing = self._numbers - self._units.served.keys()
         return f"units {sorted(missing)} are not served, see the log" if missing else ""
 
-    def _told(self) -> dict[int, Told]:
-        return self._units.told()
+    def _unit_statuses(self) -> dict[int, UnitStatus]:
+        return self._units.statuses()
 
     # The query
 
@@ -269,30 +271,32 @@ class SparkStage:
     def _take_units(self) -> None:
         """Serve what was taken, and begin to take what is due; nothing here waits."""
         self._takeovers.poll(self._numbers)
-        self._wanted.settle(self._numbers)
+        self._wanted.plan_retries(self._numbers)
         busy = self._units.served.keys() | self._takeovers.busy | self._moves.busy
         for number in self._wanted.due(self._numbers, busy, self._moves.claimed_by_others):
             self._takeovers.begin(number)
 
     def _take(
         self, number: int, claimant: Claimant | None, warm: Warm | None, is_over: Callable[[], bool]
-    ) -> Served | None:
+    ) -> SparkTask | None:
         """Claim a unit; None: not now, it stays waiting, or it was set aside or is waited for."""
         began_s = time.monotonic()
         with closing(warm.readers if warm else Readers(self._settings)) as readers:
             readers.is_over = is_over
             return self._wanted.take(number, claimant, warm, readers, partial(self._serving, began_s))
 
-    def _serving(self, began_s: float, transactions: UnitTransactions, progress: Progress, readers: Readers) -> Served:
+    def _serving(
+        self, began_s: float, transactions: UnitTransactions, progress: Progress, readers: Readers
+    ) -> SparkTask:
         """A unit that was claimed. Its state is built by the worker that gets it first."""
         settings = self._settings
         state = readers.state
         if state is None:
             state = read_state(settings.kafka, settings.application.name, settings.state_topic, progress.unit)
         self._meters.taken(progress, time.monotonic() - began_s)
-        return Served(0, transactions, progress, SnapshotPlace.after(state), newest_offsets(progress, state))
+        return SparkTask(0, transactions, progress, SnapshotPlace.after(state), newest_offsets(progress, state))
 
-    def _adopt(self, number: int, served: Served) -> None:
+    def _adopt(self, number: int, served: SparkTask) -> None:
         self._wanted.taken(number)
         self._claims += 1
         served.claim = self._claims

@@ -24,14 +24,14 @@ from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions, goes_apart
 from joiner.runtime.model import Progress, UnitStopped
 from joiner.runtime.ownership.restore import unless_fenced
-from joiner.runtime.ownership.retry_policy import Obstacle, Troubles, cause_of
-from joiner.runtime.runners.active_task import Commit
+from joiner.runtime.ownership.retry_policy import Obstacle, RetryTracker, cause_of
+from joiner.runtime.runners.commit import Commit, write_commit
 from joiner.runtime.runners.spark.plans import Outcome, Plan, Turn, share_out, unpack
 from joiner.runtime.settings import ApplicationSettings, JoinerSettings
 from joiner.runtime.task.flow_control import SILENT_S, Lead, topics_to_pause
 from joiner.runtime.task.function_failures import FailureLog, counts_with
-from joiner.runtime.telemetry.metrics import Meters, Told
-from joiner.runtime.telemetry.throughput import Metrics
+from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
+from joiner.runtime.telemetry.throughput import Throughput
 
 Ends = Callable[[], Mapping[int, Mapping[str, int]]]
 """The stable ends of the input topics, by unit and topic. Raises KafkaException."""
@@ -65,7 +65,7 @@ class Leaving:
 
 
 @dataclass
-class Served:
+class SparkTask:
     """A unit of this driver: claimed, and gone on with from plan to plan."""
 
     claim: int
@@ -104,16 +104,16 @@ class Served:
         """Whether nothing is on its way, and the newest snapshot is of this state."""
         return self.commit is None and self.reached == self.snapshot_offsets
 
-    def told(self, ends: Mapping[str, int]) -> Told:
+    def status(self, ends: Mapping[str, int]) -> UnitStatus:
         """For metrics, with the ends of its input."""
         progress = self.progress
         lag = sum(max(0, ends.get(topic, at) - at) for topic, at in progress.offsets.items())
         age_s = 0.0 if progress.offsets == self.snapshot_offsets else time.monotonic() - self.snapshot_at_s
-        return Told(progress, self.held_bytes, self.paused, lag, age_s)
+        return UnitStatus(progress, self.held_bytes, self.paused, lag, age_s)
 
     def snapshot_due(self, application: ApplicationSettings, *, last: bool) -> bool:
         """Whether the next plan is to bring a snapshot; ``last``: nothing comes after it."""
-        if self.reached == self.snapshot_offsets and not self.transactions.has_undecided:
+        if self.reached == self.snapshot_offsets and not self.transactions.has_pending_markers:
             return False
         late = time.monotonic() - self.snapshot_at_s >= application.snapshot_interval / 1e9
         return last or late or self.records >= application.snapshot_records
@@ -123,7 +123,7 @@ class Units:
     """The units of this driver. Its methods may be called from any thread."""
 
     def __init__(
-        self, settings: JoinerSettings, ends: Ends, give_up: Callable[[int, Exception], None], meters: Meters
+        self, settings: JoinerSettings, ends: Ends, give_up: Callable[[int, Exception], None], meters: JoinerMetrics
     ) -> None:
         """``give_up`` is told of a unit that was dropped, and why."""
         self._settings = settings
@@ -131,19 +131,19 @@ class Units:
         self._ends = ends
         self._ends_seen: Mapping[int, Mapping[str, int]] = {}
         self._give_up = give_up
-        self.served: dict[int, Served] = {}
+        self.served: dict[int, SparkTask] = {}
         """By number; changed by this class alone."""
         self._lock = threading.RLock()
         self._pool = ThreadPoolExecutor(settings.topics.partitions, "commit")
-        self._troubles = Troubles(Random())  # noqa: S311 - no secret
+        self._troubles = RetryTracker(Random())  # noqa: S311 - no secret
         self._ask_ends_s = 0.0
         self._is_last = False
         self._woken_s: float | None = None
-        self._metrics = Metrics()
+        self._throughput = Throughput()
         self._failures = FailureLog(settings)
         self._spent_s: dict[str, float] = {}
 
-    def add(self, number: int, served: Served) -> None:
+    def add(self, number: int, served: SparkTask) -> None:
         """Serve a unit that was claimed."""
         with self._lock:
             self.served[number] = served
@@ -172,9 +172,9 @@ class Units:
         with self._lock:
             self.served.clear()
 
-    def told(self) -> dict[int, Told]:
+    def statuses(self) -> dict[int, UnitStatus]:
         """What metrics tell of the units."""
-        return {number: served.told(self._ends_seen.get(number, {})) for number, served in list(self.served.items())}
+        return {number: served.status(self._ends_seen.get(number, {})) for number, served in list(self.served.items())}
 
     def obstacles(self) -> dict[int, Obstacle]:
         """What served units wait for whose last plan has failed."""
@@ -234,7 +234,7 @@ class Units:
             return []
         return [Plan(unit, 0, {}, {}, {}) for unit in range(self._settings.topics.partitions)]
 
-    def _plan(self, number: int, served: Served, shares: Mapping[tuple[int, str], int]) -> Plan | None:
+    def _plan(self, number: int, served: SparkTask, shares: Mapping[tuple[int, str], int]) -> Plan | None:
         begin, most = served.reached, self._most()
         end = {topic: at + min(most, shares.get((number, topic), 0)) for topic, at in begin.items()}
         snapshot = served.snapshot_due(self._settings.application, last=self._is_last)
@@ -252,7 +252,7 @@ class Units:
         room = min(application.buffer_records_max, application.buffer_bytes_max // _RECORD_BYTES)
         return max(1, room // (2 * topics))
 
-    def _is_short(self, number: int, served: Served, ends: Mapping[str, int]) -> bool:
+    def _is_short(self, number: int, served: SparkTask, ends: Mapping[str, int]) -> bool:
         """Whether a log ends before what was read of it: for a moment after an election, else the claim judges."""
         if all(ends.get(topic, at) >= at for topic, at in served.reached.items()):
             served.short_since_s = None
@@ -265,7 +265,7 @@ class Units:
             self._drop_for(number, served, Fenced())
         return True
 
-    def _pause(self, number: int, served: Served, ends: Mapping[str, int]) -> None:
+    def _pause(self, number: int, served: SparkTask, ends: Mapping[str, int]) -> None:
         now_s = time.monotonic()
         for topic, at in served.reached.items():
             if ends.get(topic, at) > at:
@@ -309,9 +309,9 @@ class Units:
                 served.not_before_s = time.monotonic() + wait_s
             else:
                 self._troubles.served(number)
-                self._hand_in(served, outcome)
+                self._begin_commit(served, outcome)
 
-    def _hand_in(self, served: Served, outcome: Outcome) -> None:
+    def _begin_commit(self, served: SparkTask, outcome: Outcome) -> None:
         plan, leaving = outcome.plan, served.leaving
         counts = counts_with(outcome.counts, served.progress.counts, outcome.failed_pairs)
         progress = msgspec.structs.replace(served.progress, offsets=plan.end, counts=counts, joins=outcome.joins)
@@ -330,7 +330,7 @@ class Units:
         if leaving is not None and leaving.plan == plan:
             del self.served[plan.unit]
             written.add_done_callback(lambda last: _tell(leaving, last))
-        self._metrics.count(outcome.records, outcome.pairs, outcome.failed_pairs)
+        self._throughput.count(outcome.records, outcome.pairs, outcome.failed_pairs)
         for what, seconds in outcome.spent_s.items():
             self._spent_s[what] = self._spent_s.get(what, 0.0) + seconds
 
@@ -341,9 +341,9 @@ class Units:
         progress: Progress,
         snapshot: tuple[bytes, SnapshotPlace] | None,
     ) -> SnapshotPlace | None:
-        return self._meters.commit(transactions, unpack(outcome.parts), outcome.appended_ms, progress, snapshot)
+        return write_commit(self._meters, transactions, unpack(outcome.parts), outcome.appended_ms, progress, snapshot)
 
-    def _finish(self, number: int, served: Served) -> bool:
+    def _finish(self, number: int, served: SparkTask) -> bool:
         """Wait for the transaction that is on its way, if any is; returns whether the unit goes on."""
         commit, served.commit = served.commit, None
         if commit is None:
@@ -359,7 +359,7 @@ class Units:
             served.place, served.snapshot_offsets = place, commit.progress.offsets
         return True
 
-    def _drop_for(self, number: int, served: Served, error: Exception) -> None:
+    def _drop_for(self, number: int, served: SparkTask, error: Exception) -> None:
         if served.leaving is not None:
             # Whoever waits for it gives it up.
             served.leaving.written.set_exception(error)
@@ -376,7 +376,7 @@ class Units:
             for number, served in list(self.served.items()):
                 if served.commit is not None and served.commit.written.done():
                     self._finish(number, served)
-            self._metrics.report({number: served.held for number, served in self.served.items()})
+            self._throughput.report({number: served.held for number, served in self.served.items()})
 
     def finish(self, until_s: float) -> None:
         """Plan last snapshots and wait until they are written, as far as that is before a moment (monotonic)."""
@@ -393,7 +393,7 @@ class Units:
         self._tell_stopped(until_s)
         with self._lock:
             self._failures.close()
-            self._metrics.report({number: served.held for number, served in self.served.items()}, last=True)
+            self._throughput.report({number: served.held for number, served in self.served.items()}, last=True)
             spent = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in self._spent_s.items())
             _log.info("what the workers have spent their time on: %s", spent or "nothing")
 
@@ -404,7 +404,7 @@ class Units:
             for served in self.served.values():
                 if served.commit is None and served.leaving is None:
                     progress = msgspec.structs.replace(served.progress, stopped=True)
-                    last = self._pool.submit(self._meters.commit, served.transactions, {}, {}, progress, None)
+                    last = self._pool.submit(write_commit, self._meters, served.transactions, {}, {}, progress, None)
                     served.commit = Commit(progress, last)
                     written.append(last)
         wait(written, timeout=max(0.0, until_s - time.monotonic()))

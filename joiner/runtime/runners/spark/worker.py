@@ -25,13 +25,13 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.clients import make_reader
-from joiner.runtime.kafka.gaps import SecondReader
+from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.ranges import read_range
 from joiner.runtime.kafka.transaction import Fenced
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership.restore import build_state
 from joiner.runtime.ownership.retry_policy import cause_of
-from joiner.runtime.runners.gc_tuning import spare_the_collector
+from joiner.runtime.runners.gc_tuning import tune_gc
 from joiner.runtime.runners.spark.plans import Outcome, Plan, decode_plan, encode_outcome, pack
 from joiner.runtime.task.function_failures import add_up
 from joiner.runtime.task.unit import Unit
@@ -66,7 +66,7 @@ class _Left(NamedTuple):
 _units: dict[tuple[str, int], _Left] = {}
 """By application and number, those that were worked on last at the end."""
 
-_second: list[SecondReader] = []
+_second: list[GapVerifier] = []
 _readers: list[Consumer] = []
 """The consumer of this process, if it has one: connecting takes longer than reading a small batch."""
 
@@ -217,9 +217,9 @@ def _make_reader(settings: JoinerSettings) -> Consumer:
     return make_reader(settings.kafka, settings.application.name, fetch_message_max_bytes=_FETCH_BYTES)
 
 
-def _second_reader(settings: JoinerSettings) -> SecondReader:
+def _second_reader(settings: JoinerSettings) -> GapVerifier:
     if not _second:
-        _second.append(SecondReader(settings))
+        _second.append(GapVerifier(settings))
     return _second[0]
 
 
@@ -237,5 +237,5 @@ class _Clock:
         self._at_s = now_s
 
 
-_prepare = functools.cache(spare_the_collector)
+_prepare = functools.cache(tune_gc)
 """Once in each process."""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from joiner.core.compiled import DURATION, FLAG, INTS, TABLE, compiled, named, several
-from joiner.core.held import SIDE, Side
-from joiner.core.match import OF_BOTH, Wants, relate, tell_pairs
-from joiner.core.release import let_go
-from joiner.core.unmatched import tell_unmatched
+from joiner.core.match import OF_BOTH, NeighbourSpec, emit_pairs, relate
+from joiner.core.record_store import SIDE, Side
+from joiner.core.release import evict
+from joiner.core.unmatched import find_unmatched
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,12 +48,12 @@ class Settled(NamedTuple):
     several(FLAG, FLAG),
     FLAG,
 )
-def settle(
+def evaluate(
     left: Side,
     right: Side,
     before: Ints,
     now: Ints,
-    wants: tuple[Wants, Wants],
+    wants: tuple[NeighbourSpec, NeighbourSpec],
     tolerance: np.uint64,
     tells_unmatched: tuple[bool, bool],
     ends: bool,  # noqa: FBT001 - a loop takes no keywords
@@ -65,13 +65,13 @@ def settle(
     """
     of_left = relate(left, right, before[1], now[1], wants[0])
     of_right = relate(right, left, before[0], now[0], wants[1])
-    left_seq, right_seq, left_ordinal, right_ordinal = tell_pairs(left, right, of_left, of_right, tolerance)
+    left_seq, right_seq, left_ordinal, right_ordinal = emit_pairs(left, right, of_left, of_right, tolerance)
     left_unmatched = right_unmatched = np.empty(0, dtype=np.int64)
     if tells_unmatched[0]:
-        left_unmatched = tell_unmatched(left, right, of_left, of_right, now[1], wants[1], tolerance)
+        left_unmatched = find_unmatched(left, right, of_left, of_right, now[1], wants[1], tolerance)
     if tells_unmatched[1]:
-        right_unmatched = tell_unmatched(right, left, of_right, of_left, now[0], wants[0], tolerance)
-    kept = let_go(left, right, of_left, of_right, now, wants, tolerance, ends)
+        right_unmatched = find_unmatched(right, left, of_right, of_left, now[0], wants[0], tolerance)
+    kept = evict(left, right, of_left, of_right, now, wants, tolerance, ends)
     left_kept, right_kept, left_released, right_released = kept
     return Settled(
         left_seq,

@@ -18,7 +18,7 @@ import numpy as np
 
 from joiner.core.compiled import FLAGS, INTS, TABLE, compiled
 from joiner.core.frontier import FOREVER
-from joiner.core.held import COLUMNS, KEY, SIDE, TS, Side
+from joiner.core.record_store import COLUMNS, KEY, SIDE, TS, Side
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +35,7 @@ def is_backlog(kept: int, touched: int) -> bool:
     return kept > _FEW + _TIMES * touched
 
 
-class Waiting:
+class Backlog:
     """What waits of all keys, of one side."""
 
     def __init__(self) -> None:

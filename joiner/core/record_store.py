@@ -28,7 +28,7 @@ _COLUMNS: Final = len(COLUMNS)
 
 DONE: Final = 1
 """Noted where the neighbour that was found for certain, and told, has left the buffer."""
-TOLD: Final = 2
+EMITTED: Final = 2
 """Noted where the record has been in a pair, or has been told to be unmatched."""
 ORDINAL: Final = 2
 """Above so many bits, the notes are the ordinal among the records of the same side, key and time."""
@@ -80,7 +80,7 @@ class Side(NamedTuple):
 SIDE: Final = named(Side, TABLE, INTS, COUNT)
 
 
-class Held:
+class RecordStore:
     """What is held of all keys, of one side."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Held:
         """How many records are held of each of ``keys``."""
         return self._count.take(keys)
 
-    def together(self, keys: Ints, place: Ints, more: Ints, since: int) -> tuple[Side, bool]:
+    def merge(self, keys: Ints, place: Ints, more: Ints, since: int) -> tuple[Side, bool]:
         """The records of ``keys``, ascending, with those of a table ``more`` in the order of time put among them.
 
         Of equal times those of the table come last; returns also whether there are such. ``place``: of each key its

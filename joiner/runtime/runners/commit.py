@@ -1,0 +1,48 @@
+"""A transaction of a unit, on its way: the same for every kind of runner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from joiner.runtime.kafka.snapshot_log import SnapshotPlace
+from joiner.runtime.kafka.transaction import UnitTransactions
+from joiner.runtime.model import Progress
+from joiner.runtime.task.effects import Outgoing
+from joiner.runtime.telemetry.metrics import JoinerMetrics
+
+
+class Commit(NamedTuple):
+    """A transaction that is being written: what its progress record says, and where its snapshot went, if it has one.
+
+    While it is on its way, the unit's next batch is read and joined.
+    """
+
+    progress: Progress
+    written: Future[SnapshotPlace | None]
+    is_large: bool = False
+    """Whether a snapshot in transactions of its own is written with it."""
+
+    @property
+    def may_last(self) -> bool:
+        """Whether it may be so long before it is written that nobody is to wait for it."""
+        return self.is_large and not self.written.done()
+
+
+def write_commit(
+    metrics: JoinerMetrics,
+    transactions: UnitTransactions,
+    messages: Outgoing,
+    appended_ms: Mapping[int, int],
+    progress: Progress,
+    snapshot: tuple[bytes, SnapshotPlace] | None,
+) -> SnapshotPlace | None:
+    """As `UnitTransactions.commit`, and counts what was written; ``appended_ms``: pairs by their later append time."""
+    began_s = time.monotonic()
+    place = transactions.commit(messages, progress, snapshot)
+    metrics.committed(messages, appended_ms, progress, time.monotonic() - began_s)
+    if snapshot is not None and place is not None:
+        metrics.snapshot_written(progress.unit, len(snapshot[0]))
+    return place

@@ -1,0 +1,80 @@
+"""The input of a process: one consumer for all of its units, at explicit offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError, TopicPartition
+
+from joiner.runtime.kafka.batches import sort_messages
+from joiner.runtime.kafka.clients import log_range, make_consumer
+from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task.decode import Messages
+
+
+class Read(NamedTuple):
+    """What one look at the input gave, by unit and topic: messages, and where a log's end was met; and errors."""
+
+    batches: dict[int, dict[str, Messages]]
+    ends: dict[int, dict[str, int]]
+    errors: list[tuple[KafkaError, int | None, str | None]]
+
+
+class InputConsumer:
+    """Reads the input of units from where they stand; for the thread of the runner, but for `connect`."""
+
+    def __init__(self, settings: JoinerSettings) -> None:
+        application = settings.application
+        self._topics = settings.input_topics
+        self._most = application.batch_records_max
+        self._consumer = make_consumer(
+            settings.kafka,
+            application.name,
+            # Tells positions behind control records and rolled back ones, which are never read as messages.
+            enable_partition_eof=True,
+            fetch_queue_backoff_ms=2,
+            fetch_wait_max_ms=max(1, application.commit_interval // 1_000_000),
+            queued_max_messages_kbytes=64 * 1024,
+        )
+
+    def connect(self, unit: int) -> None:
+        """Before a unit is added: told of its partitions without a connection, the consumer waits. Any thread."""
+        for topic in self._topics:
+            log_range(self._consumer, topic, unit)
+
+    def add(self, unit: int, offsets: Mapping[str, int]) -> None:
+        """Read a unit from now on, from these offsets by topic."""
+        self._consumer.incremental_assign([TopicPartition(topic, unit, at) for topic, at in offsets.items()])
+
+    def remove(self, unit: int, topics: Iterable[str], paused: Iterable[str]) -> None:
+        """Read a unit no more; ``paused``: topics of it that are."""
+        if paused := list(paused):
+            # Whoever takes the unit next begins to read at once.
+            self.resume(unit, paused)
+        self._consumer.incremental_unassign(_places(unit, topics))
+
+    def pause(self, unit: int, topics: Iterable[str]) -> None:
+        """Leave these in Kafka for now."""
+        self._consumer.pause(_places(unit, topics))
+
+    def resume(self, unit: int, topics: Iterable[str]) -> None:
+        """Read these again."""
+        self._consumer.resume(_places(unit, topics))
+
+    def read(self, wait_s: float) -> Read:
+        """What has come, waiting so long for it at most."""
+        return Read(*sort_messages(self._consumer.consume(self._most, wait_s), self._topics))
+
+    def log_ends(self, unit: int) -> dict[str, int]:
+        """The ends of a unit's logs as far as Kafka has told them, which costs no request."""
+        places = {topic: TopicPartition(topic, unit) for topic in self._topics}
+        return {topic: self._consumer.get_watermark_offsets(at, cached=True)[1] for topic, at in places.items()}
+
+    def close(self) -> None:
+        """Read nothing any more."""
+        self._consumer.close()
+
+
+def _places(unit: int, topics: Iterable[str]) -> list[TopicPartition]:
+    return [TopicPartition(topic, unit) for topic in sorted(topics)]
