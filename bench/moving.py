@@ -26,7 +26,7 @@ from bench.harness.pipeline import PARTITIONS, Application, about, make_topic, o
 from bench.harness.report import spread, table, write
 from broker.settings import KafkaSettings
 from joiner.cli.move import carry_out
-from joiner.runtime.kafka.checkpoint_log import read_progress
+from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
 from joiner.runtime.migration.request import Step
 
@@ -103,7 +103,7 @@ def _wait_until_owned(application: Application, placement: str, running: list[su
             raise RuntimeError("a runner has ended by itself")
         time.sleep(_LOOK_S)
         with suppress(KafkaException):  # the state topic is just being made
-            found = [read_progress(kafka, "bench", topic, unit) for unit in range(PARTITIONS)]
+            found = [read_checkpoint(kafka, "bench", topic, unit) for unit in range(PARTITIONS)]
             owners = [one.placement if one is not None else None for one in found]
 
 

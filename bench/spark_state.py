@@ -35,7 +35,7 @@ from bench.harness.report import spread, table, write
 from broker.settings import KafkaSettings
 from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
-from joiner.runtime.model import decode_progress, progress_key
+from joiner.runtime.model import checkpoint_key, decode_checkpoint
 
 HOUR: Final = 3_600_000
 """Records of an hour, a millisecond apart."""
@@ -97,8 +97,8 @@ def commits_of(application: Application, unit: int) -> list[tuple[int, int]]:
     with closing(make_reader(settings.kafka, "bench")) as consumer:
         low, high = log_range(consumer, settings.state_topic, unit)
         for message in read_to_end(consumer, settings.state_topic, unit, low, high):
-            if (message.key() or b"").decode() == progress_key(unit):
-                joined = sum(decode_progress(message.value() or b"").offsets.values())
+            if (message.key() or b"").decode() == checkpoint_key(unit):
+                joined = sum(decode_checkpoint(message.value() or b"").offsets.values())
                 if joined:
                     found.append((int(message.timestamp()[1]), joined))
     return found
@@ -148,7 +148,7 @@ def _state(application: Application) -> dict[str, Any] | None:
     try:
         for unit in range(PARTITIONS):
             state = read_state(settings.kafka, "bench", settings.state_topic, unit)
-            progress = state.progress()
+            progress = state.checkpoint()
             if progress is None:
                 return None
             held = sum(join.held_left + join.held_right for join in progress.joins.values())

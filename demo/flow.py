@@ -14,7 +14,7 @@ from broker.settings import EventSettings
 from demo.services import Services
 from demo.task import Pipeline
 from joiner.check.verify.events import parse_row
-from joiner.runtime.kafka.checkpoint_log import read_progress
+from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import log_range, make_consumer
 
 STALL_S: Final = 60.0
@@ -66,7 +66,7 @@ class Flow:
         self._wait("into Kafka", look, services)
 
     def wait_joined(self, services: Services) -> None:
-        """Until every unit's progress record has reached the end of the data topic."""
+        """Until every unit's checkpoint has reached the end of the data topic."""
 
         def look() -> tuple[int, int]:
             topic = self._settings.topics.data
@@ -91,7 +91,7 @@ class Flow:
 
     def _joined(self, topic: str, unit: int) -> int:
         settings = self._settings
-        progress = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
+        progress = read_checkpoint(settings.kafka, settings.application.name, settings.state_topic, unit)
         return progress.offsets[topic] if progress is not None else 0
 
     def _wait(self, what: str, look: Callable[[], tuple[int, int]], services: Services) -> None:

@@ -122,7 +122,7 @@ def _held(job: Job) -> dict[str, float]:
         except (KafkaException, FileNotFoundError):
             return {}
         length += max((one.length for one in state.manifests()), default=0)
-        progress = state.progress()
+        progress = state.checkpoint()
         rows += sum(one.held_left + one.held_right for one in progress.joins.values()) if progress else 0
     return {"state_bytes": length, "state_rows": rows} if length else {"state_rows": rows}
 

@@ -21,7 +21,7 @@ from broker.settings import KafkaSettings, load_settings
 from broker.stack import LocalStack, ephemeral_stack
 from broker.stack.parts import KAFKA_VERSION
 from joiner.check.command import main as tester
-from joiner.runtime.kafka.checkpoint_log import read_progress
+from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import log_range, make_admin, make_consumer
 from joiner.runtime.settings import JoinerSettings
 
@@ -165,7 +165,7 @@ class Application:
     def _is_through(self, wanted: list[int]) -> bool:
         kafka, topic = self.settings.kafka, self.settings.state_topic
         try:
-            found = [read_progress(kafka, "bench", topic, unit) for unit in range(len(wanted))]
+            found = [read_checkpoint(kafka, "bench", topic, unit) for unit in range(len(wanted))]
         except KafkaException:
             return False  # the state topic is just being made
         return [one.offsets[self.data] if one else 0 for one in found] == wanted

@@ -75,7 +75,7 @@ def data_topic_specs(settings: TopicSettings, inputs: Sequence[str] = ()) -> lis
 
 
 def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
-    """The compacted topic of an application's progress records and snapshots, a partition for each unit.
+    """The compacted topic of an application's checkpoints and snapshots, a partition for each unit.
 
     Only closed segments are compacted, and recovery reads what is there: small segments keep both small.
     """
@@ -88,7 +88,7 @@ def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
             "min.cleanable.dirty.ratio": "0.1",
             "segment.bytes": str(16 * 1024 * 1024),
             "segment.ms": "600000",
-            # So that how old a progress record is, is told by one clock.
+            # So that how old a checkpoint is, is told by one clock.
             "message.timestamp.type": "LogAppendTime",
         },
     )

@@ -1,4 +1,4 @@
-"""``joiner move``: give the order, tell what happens, and judge by the progress records what came of it.
+"""``joiner move``: give the order, tell what happens, and judge by the checkpoints what came of it.
 
 Nothing is lost where this program dies: its order lapses, and what was on its way arrives or is taken back without it.
 """
@@ -14,18 +14,18 @@ from confluent_kafka import KafkaException
 
 from broker.kafka.topics import ensure_topics, topic_facts
 from joiner.runtime.control import Cancelled, Record
-from joiner.runtime.kafka.checkpoint_log import read_progress
+from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import make_admin
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.kafka.topics import application_topics
 from joiner.runtime.migration.protocol import TAKE_BACK_S, TAKEN_BACK
 from joiner.runtime.migration.request import Order, Step
-from joiner.runtime.model import RESET_RUN, Progress
+from joiner.runtime.model import RESET_RUN, Checkpoint
 from joiner.runtime.settings import JoinerSettings
 
 _WAIT_S: Final = 0.1
 _LOOK_S: Final = 1.0
-"""From one look at the progress records to the next, for units that are on their way."""
+"""From one look at the checkpoints to the next, for units that are on their way."""
 
 _SETTLE_S: Final = TAKE_BACK_S + 15.0
 """For units on their way: the source takes back what nobody claims, and that takes a claim and a replay."""
@@ -48,8 +48,8 @@ def move(settings: JoinerSettings, to: str, wanted: list[int] | None, timeout_s:
         return 2
     units = sorted(set(wanted)) if wanted is not None else list(every)
     found = {unit: _progress(settings, unit) for unit in units}
-    to_move = [unit for unit, progress in found.items() if _is_to_move(unit, progress, to)]
-    impossible = any(progress is None or progress.run == RESET_RUN for progress in found.values())
+    to_move = [unit for unit, checkpoint in found.items() if _is_to_move(unit, checkpoint, to)]
+    impossible = any(checkpoint is None or checkpoint.run == RESET_RUN for checkpoint in found.values())
     if not to_move:
         print("nothing to do" if not impossible else f"start a joiner with --placement {to} for what is nobody's")
         return 1 if impossible else 0
@@ -70,19 +70,19 @@ def carry_out(
     return _Move(settings, to, units, timeout_s, tell).run()
 
 
-def _progress(settings: JoinerSettings, unit: int) -> Progress | None:
-    return read_progress(settings.kafka, settings.application.name, settings.state_topic, unit)
+def _progress(settings: JoinerSettings, unit: int) -> Checkpoint | None:
+    return read_checkpoint(settings.kafka, settings.application.name, settings.state_topic, unit)
 
 
-def _is_to_move(unit: int, progress: Progress | None, to: str) -> bool:
-    if progress is None:
+def _is_to_move(unit: int, checkpoint: Checkpoint | None, to: str) -> bool:
+    if checkpoint is None:
         print(f"unit {unit}: was never begun, so nobody has it: start a joiner with --placement {to}, which takes it")
         return False
-    if progress.run == RESET_RUN:
+    if checkpoint.run == RESET_RUN:
         print(f"unit {unit}: is nobody's since a reset: start a joiner with --placement {to}, which takes it")
         return False
-    if progress.placement == to:
-        print(f"unit {unit}: is {progress.owner} already, nothing to do")
+    if checkpoint.placement == to:
+        print(f"unit {unit}: is {checkpoint.owner} already, nothing to do")
         return False
     return True
 
@@ -136,37 +136,37 @@ class _Move:
         """Judge by the log where no message came: whoever was to write it may have died."""
         for unit in self._order.underway:
             try:
-                progress = _progress(self._settings, unit)
+                checkpoint = _progress(self._settings, unit)
             except KafkaException:
                 continue
-            if progress is not None and self._judge(unit, progress, now_s):
+            if checkpoint is not None and self._judge(unit, checkpoint, now_s):
                 self._tell(f"unit {unit}: {self._told(unit)}")
 
-    def _judge(self, unit: int, progress: Progress, now_s: float) -> bool:
-        """Whether the progress record, or the time that has passed, says what came of a unit."""
+    def _judge(self, unit: int, checkpoint: Checkpoint, now_s: float) -> bool:
+        """Whether the checkpoint, or the time that has passed, says what came of a unit."""
         order, one = self._order, self._order.units[unit]
-        is_there = progress.placement == order.to
+        is_there = checkpoint.placement == order.to
         if one.step is Step.READY and not is_there:
             return False  # to be released, or cancelled in time
         waited_s = now_s - self._since_s.setdefault(unit, now_s)
-        if progress.on_the_way is not None:
+        if checkpoint.on_the_way is not None:
             if waited_s <= _SETTLE_S:
                 return False
-            why = f"it is {progress.owner}: a joiner with --placement {order.to} takes it as soon as it is started"
+            why = f"it is {checkpoint.owner}: a joiner with --placement {order.to} takes it as soon as it is started"
             order.finish(unit, Step.KEPT, why)
         elif is_there:
             if waited_s <= _ANSWER_S:
                 return False  # it tells of itself with its first commit
-            order.finish(unit, Step.MOVED, f"claimed by {progress.instance}, which has not said that it goes on")
+            order.finish(unit, Step.MOVED, f"claimed by {checkpoint.instance}, which has not said that it goes on")
         elif one.released_ms:
             # The source says so itself, a moment after its claim.
-            is_back = progress.instance == one.source
-            order.finish(unit, Step.KEPT, TAKEN_BACK if is_back else f"taken back by {progress.instance}")
+            is_back = checkpoint.instance == one.source
+            order.finish(unit, Step.KEPT, TAKEN_BACK if is_back else f"taken back by {checkpoint.instance}")
         elif waited_s <= _ANSWER_S:
             return False  # may be being released
         else:
             way_out = f"if it is gone, `joiner run --placement {order.to} --take` takes the unit"
-            order.finish(unit, Step.KEPT, f"{progress.owner} has not released it; {way_out}")
+            order.finish(unit, Step.KEPT, f"{checkpoint.owner} has not released it; {way_out}")
         return True
 
     def _told(self, unit: int) -> str:

@@ -10,7 +10,7 @@ from joiner.runtime.kafka.clients import make_admin
 from joiner.runtime.kafka.topics import application_topics
 from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions, unsubscribed_consumer
 from joiner.runtime.model import RESET_RUN
-from joiner.runtime.ownership.claim import first_progress, group_offsets
+from joiner.runtime.ownership.claim import first_checkpoint, group_offsets
 from joiner.runtime.ownership.dangling import fence_partitions
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.settings import JoinerSettings
@@ -41,10 +41,10 @@ def reset(settings: JoinerSettings, *, confirmed: bool) -> int:
         transactions = UnitTransactions(settings, unit, group_metadata_consumer)
         try:
             transactions.init()
-            progress = first_progress(settings, unit, topics, claimant)
-            line = fence_partitions(settings, unit, transactions, progress)
+            checkpoint = first_checkpoint(settings, unit, topics, claimant)
+            line = fence_partitions(settings, unit, transactions, checkpoint)
             state = read_state(settings.kafka, application, settings.state_topic, unit)
-            transactions.begin_anew(state, msgspec.structs.replace(progress, result_ends=line))
+            transactions.begin_anew(state, msgspec.structs.replace(checkpoint, result_ends=line))
         except (Fenced, Aborted) as error:
             failed = True
             print(f"unit {unit}: not begun anew ({str(error) or 'a running process took it back'}): stop it and repeat")

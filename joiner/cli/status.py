@@ -1,4 +1,4 @@
-"""``joiner status``: what the progress records say, beside the ends of the logs and the members of the groups.
+"""``joiner status``: what the checkpoints say, beside the ends of the logs and the members of the groups.
 
 All of it is as of the last commit of each unit. How old that is stands beside it, with whether its owner runs as far as
 that can be known (see `presence`).
@@ -18,9 +18,9 @@ import msgspec
 from confluent_kafka import Consumer
 
 from broker.kafka.topics import topic_facts
-from joiner.runtime.kafka.checkpoint_log import AppendedProgress, read_appended
+from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint, read_appended
 from joiner.runtime.kafka.clients import log_range, make_admin, make_reader
-from joiner.runtime.model import JoinProgress, Progress
+from joiner.runtime.model import Checkpoint, JoinSummary
 from joiner.runtime.ownership.presence import Members, read_members, state_of
 from joiner.runtime.ownership.unit_reports import read_notices
 from joiner.runtime.settings import JoinerSettings
@@ -113,7 +113,7 @@ def read_status(settings: JoinerSettings, admin: AdminClient, consumer: Consumer
     """Everything as it is now. Raises KafkaException and `UnitStopped`."""
     units = range(settings.topics.partitions)
     found = [read_appended(consumer, settings.state_topic, unit) for unit in units]
-    placements = {one.progress.placement for one in found if one is not None} | {settings.application.placement}
+    placements = {one.checkpoint.placement for one in found if one is not None} | {settings.application.placement}
     members = read_members(admin, settings, sorted(placements))
     now_s = time.time()
     return Status(
@@ -124,7 +124,7 @@ def read_status(settings: JoinerSettings, admin: AdminClient, consumer: Consumer
             placement: {name: sorted(mine) for name, mine in sorted(there.items())}
             for placement, there in members.items()
         },
-        [None if one is None else _unit(one, members, _lag(consumer, one.progress), now_s) for one in found],
+        [None if one is None else _unit(one, members, _lag(consumer, one.checkpoint), now_s) for one in found],
         _notices(settings, admin),
     )
 
@@ -140,23 +140,23 @@ def _notices(settings: JoinerSettings, admin: AdminClient) -> list[str]:
     return read_notices(settings) if is_there else []
 
 
-def _lag(consumer: Consumer, progress: Progress) -> int:
-    ends = {topic: log_range(consumer, topic, progress.unit)[1] for topic in progress.offsets}
-    return sum(ends[topic] - at for topic, at in progress.offsets.items())
+def _lag(consumer: Consumer, checkpoint: Checkpoint) -> int:
+    ends = {topic: log_range(consumer, topic, checkpoint.unit)[1] for topic in checkpoint.offsets}
+    return sum(ends[topic] - at for topic, at in checkpoint.offsets.items())
 
 
-def _unit(found: AppendedProgress, members: Members, lag: int, now_s: float) -> UnitSummary:
-    progress = found.progress
-    counts = progress.counts
+def _unit(found: AppendedCheckpoint, members: Members, lag: int, now_s: float) -> UnitSummary:
+    checkpoint = found.checkpoint
+    counts = checkpoint.counts
     return UnitSummary(
-        unit=progress.unit,
-        owner=progress.owner,
-        placement=progress.placement,
-        instance=progress.instance,
-        state=state_of(progress, members),
+        unit=checkpoint.unit,
+        owner=checkpoint.owner,
+        placement=checkpoint.placement,
+        instance=checkpoint.instance,
+        state=state_of(checkpoint, members),
         # The clock of Kafka may be ahead of ours.
         committed_s_ago=round(max(0.0, now_s - found.appended_ms / 1e3), 3),
-        offsets=progress.offsets,
+        offsets=checkpoint.offsets,
         lag=lag,
         records=counts.get("records", 0),
         pairs=counts.get("pairs", 0) - counts.get(FAILED, 0),
@@ -166,12 +166,13 @@ def _unit(found: AppendedProgress, members: Members, lag: int, now_s: float) -> 
         unmatched=counts.get("unmatched", 0),
         rejected=counts.get("rejected", 0),
         joins={
-            name: _join(name, join, counts, is_only=len(progress.joins) == 1) for name, join in progress.joins.items()
+            name: _join(name, join, counts, is_only=len(checkpoint.joins) == 1)
+            for name, join in checkpoint.joins.items()
         },
     )
 
 
-def _join(name: str, join: JoinProgress, counts: Mapping[str, int], *, is_only: bool) -> JoinStatus:
+def _join(name: str, join: JoinSummary, counts: Mapping[str, int], *, is_only: bool) -> JoinStatus:
     """``is_only``: what was counted of the unit is all of this join."""
     prefix = "" if is_only else f"{name}:"
     pairs, late, duplicates, unmatched = (counts.get(f"{prefix}{what}") for what in _COUNTED if what != FAILED)

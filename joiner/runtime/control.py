@@ -1,6 +1,6 @@
 """The records of the control topic ``<application>.control``: what a move's order, source and target tell each other.
 
-It accelerates and explains; it decides nothing. Whose a unit is stands in its progress record alone, so a message that
+It accelerates and explains; it decides nothing. Whose a unit is stands in its checkpoint alone, so a message that
 is lost, read twice or never costs time at most. Therefore a reader begins at the end of the log: whoever has to know
 something is told it again (see `migration.protocol`). One partition, so that all readers see one order.
 """

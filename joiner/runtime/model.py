@@ -2,10 +2,10 @@
 
 One partition a unit, compacted, written under the unit's ``transactional.id``. Keys:
 
-    <unit>/progress           `Progress`, in every transaction of the unit; what it says counts
+    <unit>/progress           `Checkpoint`, in every transaction of the unit; what it says counts
     <unit>/<slot>/<i>         chunk i of the snapshot in that slot: raw bytes
     <unit>/<slot>/manifest    `Manifest` of that snapshot, written last
-    <unit>/unsettled          `Progress` up to which results may be there: the only record outside a transaction,
+    <unit>/unsettled          `Checkpoint` up to which results may be there: the only record outside a transaction,
                               where Kafka has forgotten to end one (see `dangling`); removed by the next claim
 
 Two slots alternate, so that a complete snapshot is there while the next is written. A snapshot and its manifest
@@ -50,12 +50,12 @@ class OnTheWay(NamedTuple):
     source: str
 
     def run(self) -> str:
-        """The run that the source's last progress record names, so that nobody's claim is a restart's by mistake."""
+        """The run that the source's last checkpoint names, so that nobody's claim is a restart's by mistake."""
         return f"{_MOVING}:{self.move}:{self.source}"
 
 
-class JoinProgress(msgspec.Struct, frozen=True):
-    """What a join holds at the progress record's offsets: for people and ``joiner status``, not for recovery.
+class JoinSummary(msgspec.Struct, frozen=True):
+    """What a join holds at the checkpoint's offsets: for people and ``joiner status``, not for recovery.
 
     ``frontier_*`` are the lowest and the highest frontier of any key of that side, in ns; None: nothing came yet.
     """
@@ -77,7 +77,7 @@ class FirstRecord(msgspec.Struct, frozen=True):
     start: int
 
 
-class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
+class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a unit has come, and who owns it.
 
     ``offsets`` is the vector C: by input topic, the offset of the next record to consume. ``start`` is the
@@ -104,7 +104,7 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     fingerprint: str
     semantics: dict[str, Any]
     counts: dict[str, int]
-    joins: dict[str, JoinProgress]
+    joins: dict[str, JoinSummary]
     stopped: bool = False
     written: dict[str, FirstRecord] = {}
     result_ends: dict[str, int] = {}
@@ -151,12 +151,12 @@ class _Format(msgspec.Struct):
 
 _encoder = msgspec.json.Encoder()
 _format = msgspec.json.Decoder(_Format)
-_progress = msgspec.json.Decoder(Progress)
+_progress = msgspec.json.Decoder(Checkpoint)
 _manifest = msgspec.json.Decoder(Manifest)
 
 
-def progress_key(unit: int) -> str:
-    """The key of the unit's progress record."""
+def checkpoint_key(unit: int) -> str:
+    """The key of the unit's checkpoint."""
     return f"{unit}/progress"
 
 
@@ -175,7 +175,7 @@ def chunk_key(unit: int, slot: int, index: int) -> str:
     return f"{unit}/{slot}/{index}"
 
 
-def encode(record: Progress | Manifest) -> bytes:
+def encode(record: Checkpoint | Manifest) -> bytes:
     """The JSON bytes of a record."""
     return _encoder.encode(record)
 
@@ -185,8 +185,8 @@ def decode_format(value: bytes) -> int:
     return _format.decode(value).format
 
 
-def decode_progress(value: bytes) -> Progress:
-    """A progress record. Raises msgspec.DecodeError where it is none."""
+def decode_checkpoint(value: bytes) -> Checkpoint:
+    """A checkpoint. Raises msgspec.DecodeError where it is none."""
     return _progress.decode(value)
 
 
@@ -195,7 +195,7 @@ def decode_manifest(value: bytes) -> Manifest:
     return _manifest.decode(value)
 
 
-_Versioned = TypeVar("_Versioned", Progress, Manifest)
+_Versioned = TypeVar("_Versioned", Checkpoint, Manifest)
 
 
 def decode_checked(unit: int, decode: Callable[[bytes], _Versioned], value: bytes) -> _Versioned:
@@ -223,18 +223,18 @@ class StateLog:
     values: dict[str, bytes] = field(default_factory=dict)
     end: int = 0
     """The offset up to which it was read."""
-    progress_at: int = -1
-    """The offset of the newest progress record; -1 where there is none."""
+    checkpoint_at: int = -1
+    """The offset of the newest checkpoint; -1 where there is none."""
 
-    def progress(self) -> Progress | None:
-        """The newest progress record; None where the unit was never begun."""
-        value = self.values.get(progress_key(self.unit))
-        return None if value is None else decode_checked(self.unit, decode_progress, value)
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint; None where the unit was never begun."""
+        value = self.values.get(checkpoint_key(self.unit))
+        return None if value is None else decode_checked(self.unit, decode_checkpoint, value)
 
-    def unsettled(self) -> Progress | None:
+    def unsettled(self) -> Checkpoint | None:
         """Up to where results may be there already; None where nothing is to be settled (see `dangling`)."""
         value = self.values.get(unsettled_key(self.unit))
-        return None if value is None else decode_checked(self.unit, decode_progress, value)
+        return None if value is None else decode_checked(self.unit, decode_checkpoint, value)
 
     def manifests(self) -> list[Manifest]:
         """The manifests of both slots, the newest first."""

@@ -111,7 +111,7 @@ class Play:
             self._note(f"{source.placement} to {target.placement}\n{done.stdout}{done.stderr}")
             if done.returncode == 0:
                 break
-        owners = {progress.placement for progress in self._app.progress().values()}
+        owners = {progress.placement for progress in self._app.checkpoints().values()}
         assert owners == {target.placement}, "\n".join(self.timeline)
 
     def _note(self, text: str) -> None:

@@ -21,7 +21,7 @@ from confluent_kafka import TopicPartition
 
 from broker.settings import load_settings
 from joiner.runtime.kafka.clients import make_reader
-from joiner.runtime.model import Progress, decode_progress
+from joiner.runtime.model import Checkpoint, decode_checkpoint
 from joiner.runtime.settings import JoinerSettings
 from simulator.generate import Plan, write
 from tests.chaos.pipeline import PARTITIONS, ChaosPipeline, chaos_stack
@@ -35,10 +35,10 @@ _CALM_S: Final = 3.0
 
 
 class Watch:
-    """Sees the progress records of all units as they are committed."""
+    """Sees the checkpoints of all units as they are committed."""
 
     def __init__(self, settings: JoinerSettings) -> None:
-        self.newest: dict[int, Progress] = {}
+        self.newest: dict[int, Checkpoint] = {}
         self._consumer = make_reader(settings.kafka, "recovery-times")
         self._consumer.assign([TopicPartition(settings.state_topic, unit, 0) for unit in range(PARTITIONS)])
 
@@ -46,8 +46,8 @@ class Watch:
         """Take what has come, waiting a little."""
         for message in self._consumer.consume(500, 0.02):
             if message.error() is None and (message.key() or b"").endswith(b"/progress"):
-                progress = decode_progress(message.value() or b"")
-                self.newest[progress.unit] = progress
+                checkpoint = decode_checkpoint(message.value() or b"")
+                self.newest[checkpoint.unit] = checkpoint
 
     def look_for(self, seconds: float) -> None:
         """Look for so long."""
@@ -80,7 +80,7 @@ def measure(pipeline: ChaosPipeline, watch: Watch, victim: str, *, restart: bool
     return took_s
 
 
-def _gives_output(now: Progress, before: Progress) -> bool:
+def _gives_output(now: Checkpoint, before: Checkpoint) -> bool:
     return now.run != before.run and now.counts.get("pairs", 0) > before.counts.get("pairs", 0)
 
 

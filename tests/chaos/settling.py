@@ -14,7 +14,7 @@ from broker.settings import load_settings
 from broker.wire.records import Record, decode_data
 from connector.settings import Settings as ConnectorSettings
 from joiner.check.verify.events import parse_row
-from joiner.runtime.kafka.checkpoint_log import read_progress
+from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import log_range
 from joiner.runtime.settings import JoinerSettings
 from tests.chaos.pipeline import PARTITIONS, ChaosPipeline
@@ -80,7 +80,7 @@ class Settling:
         settings = self._settings
         try:
             for unit in range(PARTITIONS):
-                progress = read_progress(settings.kafka, f"{self._pipeline.name}-watch", settings.state_topic, unit)
+                progress = read_checkpoint(settings.kafka, f"{self._pipeline.name}-watch", settings.state_topic, unit)
                 if progress is None or any(at < self._end(topic, unit) for topic, at in progress.offsets.items()):
                     return False
         except KafkaException:

@@ -32,7 +32,7 @@ from joiner.runtime.migration.claim_signals import Claims
 from joiner.runtime.migration.protocol import Source
 from joiner.runtime.migration.protocol import Target as MoveTarget
 from joiner.runtime.migration.request import Order
-from joiner.runtime.model import Progress, StateLog, UnitStopped, progress_key, unsettled_key
+from joiner.runtime.model import Checkpoint, StateLog, UnitStopped, checkpoint_key, unsettled_key
 from joiner.runtime.model import encode as encode_progress
 from joiner.runtime.ownership import restore, unit_reports
 from joiner.runtime.settings import JoinerSettings
@@ -271,12 +271,12 @@ def _state() -> tuple[dict[str, bytes], bytes]:
     unit.apply({DATA: Messages(list(range(10)), [BASE_MS] * 10, values)}, {DATA: 10})  # type: ignore[arg-type] # plain lists
     data = unit.snapshot()
     fingerprint = _SETTINGS.fingerprint()
-    progress = Progress(
+    checkpoint = Checkpoint(
         1, "app", 0, "run", "one", "process", {DATA: 10}, {DATA: 0}, {DATA: "id"}, 1, fingerprint, {}, {}, {}
     )
-    records, _ = snapshot_records(data, SnapshotPlace(-1, [0, 0]), progress, {})
+    records, _ = snapshot_records(data, SnapshotPlace(-1, [0, 0]), checkpoint, {})
     kept = {key: value for key, value in records if value is not None}
-    return {**kept, progress_key(0): encode_progress(progress), unsettled_key(0): encode_progress(progress)}, data
+    return {**kept, checkpoint_key(0): encode_progress(checkpoint), unsettled_key(0): encode_progress(checkpoint)}, data
 
 
 def _state_values(mutator: Mutator) -> dict[str, bytes]:
@@ -284,8 +284,8 @@ def _state_values(mutator: Mutator) -> dict[str, bytes]:
     values = dict(values)
     if mutator.draw.random() < 0.5:
         # What another program of the format might write: the checksum is right.
-        progress = msgspec.json.decode(values[progress_key(0)], type=Progress)
-        records, _ = snapshot_records(mutator.data(data), SnapshotPlace(-1, [0, 0]), progress, {})
+        checkpoint = msgspec.json.decode(values[checkpoint_key(0)], type=Checkpoint)
+        records, _ = snapshot_records(mutator.data(data), SnapshotPlace(-1, [0, 0]), checkpoint, {})
         values |= {key: value for key, value in records if value is not None}
     else:
         key = mutator.one_of(*sorted(values))
@@ -301,14 +301,14 @@ def _restore(values: dict[str, bytes]) -> str:
     """What a claim and a recovery read."""
     log = StateLog(0, values)
     try:
-        progress = log.progress()
+        checkpoint = log.checkpoint()
         log.unsettled()
         log.manifests()
         log.without_newest_snapshot().chunks_in(1)
         SnapshotPlace.after(log)
-        if progress is None:
+        if checkpoint is None:
             return "never begun"
-        restore._from_snapshot(_SETTINGS, 0, log, progress)  # noqa: SLF001 - without Kafka around it
+        restore._from_snapshot(_SETTINGS, 0, log, checkpoint)  # noqa: SLF001 - without Kafka around it
     except UnitStopped as stopped:
         assert_clear(stopped)
         return "the unit stops"

@@ -28,8 +28,8 @@ from broker.partitioner import partition_of
 from broker.settings import load_settings
 from broker.wire.records import Rejected, decode_rejected
 from joiner.check.command import main as tester
-from joiner.runtime.kafka.checkpoint_log import read_progress
-from joiner.runtime.model import Progress
+from joiner.runtime.kafka.checkpoint_log import read_checkpoint
+from joiner.runtime.model import Checkpoint
 from joiner.runtime.settings import JoinerSettings
 from tests.integration.services import (
     DEADLINE_S,
@@ -291,17 +291,17 @@ class Application:
         """The unit of a thing."""
         return partition_of(thing.encode(), self.partitions)
 
-    def progress(self) -> dict[int, Progress]:
-        """The newest progress record of each unit that has one."""
+    def checkpoints(self) -> dict[int, Checkpoint]:
+        """The newest checkpoint of each unit that has one."""
         settings = self.settings()
         try:
             found = {
-                unit: read_progress(settings.kafka, f"{self.name}-watch", settings.state_topic, unit)
+                unit: read_checkpoint(settings.kafka, f"{self.name}-watch", settings.state_topic, unit)
                 for unit in range(self.partitions)
             }
         except KafkaException:
             return {}  # the state topic is just being made
-        return {unit: progress for unit, progress in found.items() if progress is not None}
+        return {unit: checkpoint for unit, checkpoint in found.items() if checkpoint is not None}
 
     def ends(self) -> dict[int, dict[str, int]]:
         """The stable ends of the input topics, by unit."""
@@ -317,7 +317,7 @@ class Application:
         def is_through() -> bool:
             running = [joiner for joiner in self.started if joiner.process.poll() is None]
             assert running, f"no joiner is left:\n{self.started[-1].text()[-3000:]}"
-            return {unit: progress.offsets for unit, progress in self.progress().items()} == ends
+            return {unit: checkpoint.offsets for unit, checkpoint in self.checkpoints().items()} == ends
 
         wait_until(is_through, f"all input of {self.name} is consumed and committed", deadline_s)
 

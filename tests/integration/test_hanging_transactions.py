@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, Producer
 
 from broker.kafka.client_log import client_logger
 from broker.stack import LocalStack, ephemeral_stack
-from joiner.runtime.model import encode, progress_key
+from joiner.runtime.model import checkpoint_key, encode
 from tests.integration.belated_owner import BelatedOwner
 from tests.integration.joiner_application import (
     PARTITIONS,
@@ -56,11 +56,11 @@ def test_what_kafka_forgot_to_end_is_there_once_and_what_was_rolled_back_is_not(
     run_once(app, 61)
     app.produce(seeded_entries(62, 600))
     ends = app.ends()
-    progress = app.progress()
+    progress = app.checkpoints()
     _leave_open(app, 0, app.topic("out"), b'{"id":"power:0:100000:100001"}', b"R1")
     for unit in range(1, PARTITIONS):
         later = msgspec.structs.replace(progress[unit], offsets=ends[unit], run="dead", instance="dead")
-        _leave_open(app, unit, f"{app.name}.state", encode(later), progress_key(unit).encode())
+        _leave_open(app, unit, f"{app.name}.state", encode(later), checkpoint_key(unit).encode())
     left_s = time.monotonic()
     own_stack.kafka.kill()
     wait_until(lambda: time.monotonic() > left_s + _TRANSACTION_S, "their time has run out")

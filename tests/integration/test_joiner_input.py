@@ -152,7 +152,7 @@ def test_input_of_transactions_is_read_without_what_was_rolled_back(app: Applica
             producer.commit_transaction(DEADLINE_S)
     # The vector reaches the logs' ends, which are control records: retention may remove everything before them.
     app.wait_until_through()
-    assert sum(progress.counts["records"] for progress in app.progress().values()) == 800
+    assert sum(progress.counts["records"] for progress in app.checkpoints().values()) == 800
     joiner.kill()
     again = app.start()
     again.wait_for_units()
@@ -228,7 +228,7 @@ def test_records_that_come_damaged_are_not_left_out_and_are_joined_once_they_can
     damaged = DamagedLog(stack, app.topic("data"), unit, f"part 1 speed {BASE_MS + 100}".encode())
     joiner = app.start()
     joiner.wait_for(rf"unit {unit}: going back to its last commit, .*: reading {app.topic('data')}: .*CRC32C")
-    assert app.progress()[unit].offsets[app.topic("data")] <= 20
+    assert app.checkpoints()[unit].offsets[app.topic("data")] <= 20
     damaged.mend()
     app.wait_until_through()
     assert joiner.stop() == 0

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from joiner.runtime.model import Progress, encode, progress_key
+from joiner.runtime.model import Checkpoint, checkpoint_key, encode
 from tests.integration.joiner_application import (
     PARTITIONS,
     Application,
@@ -30,13 +30,13 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def claim_as(app: Application, unit: int, **changes: str) -> None:
-    """Write the unit's progress record as another runner would."""
+    """Write the unit's checkpoint as another runner would."""
     producer = outsider(app, unit)
-    found = app.progress()[unit]
+    found = app.checkpoints()[unit]
     changed = msgspec.structs.replace(found, **changes)
-    assert isinstance(changed, Progress)
+    assert isinstance(changed, Checkpoint)
     producer.begin_transaction()
-    producer.produce(f"{app.name}.state", encode(changed), progress_key(unit).encode(), unit)
+    producer.produce(f"{app.name}.state", encode(changed), checkpoint_key(unit).encode(), unit)
     producer.commit_transaction(DEADLINE_S)
 
 
@@ -48,7 +48,7 @@ def group_offsets(app: Application) -> dict[int, int]:
 
 def test_group_offsets_that_were_reset_or_deleted_change_nothing_and_are_repaired(app: Application) -> None:
     run_once(app, 21)
-    right = {unit: progress.offsets[app.topic("data")] for unit, progress in app.progress().items()}
+    right = {unit: checkpoint.offsets[app.topic("data")] for unit, checkpoint in app.checkpoints().items()}
     assert group_offsets(app) == right
     wrong = [TopicPartition(app.topic("data"), unit, unit) for unit in range(PARTITIONS)]
 
@@ -135,7 +135,7 @@ def test_an_owner_whose_unit_was_claimed_gives_it_up_and_says_to_whom_and_is_the
     app.produce(seeded_entries(28, 600))
     given_up = "now owned by process elsewhere (run abcdef); given up"
     wait_until(lambda: joiner.text().count(given_up) == PARTITIONS, "every unit is given up")
-    assert {progress.run for progress in app.progress().values()} == {"abcdef"}
+    assert {checkpoint.run for checkpoint in app.checkpoints().values()} == {"abcdef"}
     app.wait_until_through()
     assert joiner.text().count("the group still gives it to us; taking it again") == PARTITIONS
     assert joiner.stop() == 0
@@ -146,16 +146,16 @@ def test_a_unit_of_another_kind_of_runner_is_taken_only_when_told_to(app: Applic
     run_once(app, 29)
     for unit in range(PARTITIONS):
         claim_as(app, unit, placement="spark", instance="driver-7")
-    before = app.progress()
+    before = app.checkpoints()
     said = refusal(app)
     assert "is owned by a spark (driver-7)" in said
     assert "--take" in said
-    assert app.progress() == before
+    assert app.checkpoints() == before
     app.produce(seeded_entries(30, 300))
     joiner = app.start("--take")
     app.wait_until_through()
     assert joiner.stop() == 0
-    assert {progress.placement for progress in app.progress().values()} == {"process"}
+    assert {checkpoint.placement for checkpoint in app.checkpoints().values()} == {"process"}
     app.verify()
 
 
@@ -168,11 +168,11 @@ def test_a_unit_of_another_kind_of_runner_is_taken_only_when_told_to(app: Applic
 )
 def test_a_state_topic_that_cannot_be_understood_is_refused(app: Application, value: bytes | None, what: str) -> None:
     run_once(app, 31, 200)
-    found = app.progress()[0]
+    found = app.checkpoints()[0]
     newer = json.loads(encode(found)) | {"format": 99}
     producer = outsider(app, 0)
     producer.begin_transaction()
-    producer.produce(f"{app.name}.state", value or json.dumps(newer).encode(), progress_key(0).encode(), 0)
+    producer.produce(f"{app.name}.state", value or json.dumps(newer).encode(), checkpoint_key(0).encode(), 0)
     producer.commit_transaction(DEADLINE_S)
     joiner = app.start()
     joiner.wait_for(what)

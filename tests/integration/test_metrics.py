@@ -75,11 +75,11 @@ def test_a_joiner_tells_what_it_read_wrote_and_holds(app: Application, told: Tol
     told.wait_until_ready()
     app.produce(entries[1000:])
     app.wait_until_through()
-    # The progress record that is waited for is seen a moment before it is counted.
+    # The checkpoint that is waited for is seen a moment before it is counted.
     wait_until(lambda: told.total("joiner_records_total") == len(entries), "all records are counted")
     for name, kind in (("pairs", "out"), ("late", "late"), ("rejected", "rejected"), ("unmatched", "unmatched")):
         assert told.total(f"joiner_{name}_total") == len(app.values(kind)), name
-    progress = app.progress()
+    progress = app.checkpoints()
     assert told.total("joiner_pairs_total") > 500
     assert told.total("joiner_late_total") > 0
     assert told.total("joiner_output_latency_seconds_count") == told.total("joiner_pairs_total")
@@ -132,7 +132,7 @@ def test_the_stage_in_spark_tells_the_same_figures(app: Application, told: Told)
     assert told.total("joiner_output_latency_seconds_count") == told.total("joiner_pairs_total")
     assert told.total("joiner_unit_owner", placement="spark") == PARTITIONS
     assert told.total("joiner_held_records") == sum(
-        join.held_left + join.held_right for found in app.progress().values() for join in found.joins.values()
+        join.held_left + join.held_right for found in app.checkpoints().values() for join in found.joins.values()
     )
     assert (told.total("joiner_held_bytes") > 0) == (told.total("joiner_held_records") > 0)
     assert told.total("joiner_lag_records") == 0

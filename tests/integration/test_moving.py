@@ -52,7 +52,7 @@ def move(app: Application, to: str = "green", *more: str) -> CompletedProcess[st
 
 
 def owners(app: Application) -> dict[int, str]:
-    return {unit: progress.owner for unit, progress in app.progress().items()}
+    return {unit: progress.owner for unit, progress in app.checkpoints().items()}
 
 
 def all_of(owner: str) -> dict[int, str]:
@@ -91,11 +91,11 @@ def test_some_units_move_and_the_others_stay(app: Application) -> None:
 def test_without_a_target_the_source_goes_on(app: Application) -> None:
     with flowing(app, 3):
         blue = begin(app)
-        before = app.progress()
+        before = app.checkpoints()
         moved = move(app, "nowhere", "--timeout", "2s")
         assert moved.returncode == 1
         assert moved.stdout.count("nobody took it in time") == PARTITIONS
-        assert {unit: one.run for unit, one in app.progress().items()} == {
+        assert {unit: one.run for unit, one in app.checkpoints().items()} == {
             unit: one.run for unit, one in before.items()
         }
     app.wait_until_through()
@@ -106,14 +106,14 @@ def test_without_a_target_the_source_goes_on(app: Application) -> None:
 def test_a_target_with_other_settings_refuses_before_anything_is_released(app: Application) -> None:
     with flowing(app, 12):
         blue = begin(app)
-        before = {unit: one.run for unit, one in app.progress().items()}
+        before = {unit: one.run for unit, one in app.checkpoints().items()}
         right, app.tolerance = app.tolerance, "7s"
         standby(app)
         moved = move(app)
         assert moved.returncode == 1
         assert moved.stdout.count("was begun with other settings") == PARTITIONS, moved.stdout
         assert "released" not in blue.text()
-        assert {unit: one.run for unit, one in app.progress().items()} == before
+        assert {unit: one.run for unit, one in app.checkpoints().items()} == before
         app.tolerance = right
     app.wait_until_through()
     assert blue.stop() == 0

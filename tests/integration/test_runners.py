@@ -105,7 +105,7 @@ def test_a_join_moves_to_and_fro_between_processes_and_spark_while_data_comes(ap
         for target in ("spark", "process", "green", "spark", "process", "green"):
             moved = app.command("move", "--to", target)
             assert moved.returncode == 0, moved.stdout + moved.stderr
-            assert {progress.placement for progress in app.progress().values()} == {target}
+            assert {progress.placement for progress in app.checkpoints().values()} == {target}
     app.wait_until_through()
     assert app.verify()["total"]["found"] > 0
 

@@ -1,6 +1,6 @@
 """Does `tester.py verify` see on real Kafka and real InfluxDB what is really there?
 
-A pretended joiner (`tests.unit.tester_fake`, on the oracle) writes its outputs and progress records in
+A pretended joiner (`tests.unit.tester_fake`, on the oracle) writes its outputs and checkpoints in
 transactions. Each scenario has output topics of its own; the input topic and the progress are the same for all.
 """
 
@@ -25,7 +25,15 @@ from joiner.check.command import main
 from joiner.check.found.evidence import Message
 from joiner.runtime import model
 from joiner.runtime.settings import JoinerSettings
-from tests.unit.tester_fake import APPLICATION, JOINS, PARTITIONS, Pipeline, make_pipeline, make_progress, make_settings
+from tests.unit.tester_fake import (
+    APPLICATION,
+    JOINS,
+    PARTITIONS,
+    Pipeline,
+    make_checkpoint,
+    make_pipeline,
+    make_settings,
+)
 
 TIMEOUT_S = 60.0
 
@@ -106,10 +114,10 @@ class World:
         }
         for unit in range(PARTITIONS):
             for stop in (0, 5, None):
-                made = make_progress(self.pipeline, unit, stop)
+                made = make_checkpoint(self.pipeline, unit, stop)
                 fields = {name: getattr(made, name) for name in made.__struct_fields__}
-                whole = model.Progress(**(fields | changed))
-                key = model.progress_key(unit).encode()
+                whole = model.Checkpoint(**(fields | changed))
+                key = model.checkpoint_key(unit).encode()
                 records.append(Message(f"{APPLICATION}.state", unit, 0, 0, key, model.encode(whole)))
         self.produce(records)
 

@@ -19,7 +19,7 @@ from joiner.runtime.kafka import checkpoint_log, clients, pending_markers, snaps
 from joiner.runtime.kafka.clients import log_range, make_consumer
 from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions
-from joiner.runtime.model import StateLog, encode, progress_key
+from joiner.runtime.model import StateLog, checkpoint_key, encode
 from joiner.runtime.ownership import claim as claims
 from joiner.runtime.ownership import dangling, restore
 from joiner.runtime.ownership.assignment import AssignmentManager
@@ -76,17 +76,17 @@ def results_before_offsets() -> AbstractContextManager[None]:
 
 
 def progress_of_the_batch_before() -> AbstractContextManager[None]:
-    """The progress record holds the vector before the batch."""
-    of = ActiveTask.progress
+    """The checkpoint holds the vector before the batch."""
+    of = ActiveTask.checkpoint
 
     def wrong(self: Any) -> Any:
-        return msgspec.structs.replace(of(self), offsets=self.recovered.progress.offsets)
+        return msgspec.structs.replace(of(self), offsets=self.recovered.checkpoint.offsets)
 
-    return _changed(ActiveTask, "progress", wrong)
+    return _changed(ActiveTask, "checkpoint", wrong)
 
 
 def claim_before_init() -> AbstractContextManager[None]:
-    """The progress record is read before the transactional id is initialised."""
+    """The checkpoint is read before the transactional id is initialised."""
     read, claim = checkpoint_log.read_newest, claims.claim
 
     def early(settings: Any, unit: int, *rest: Any) -> Any:
@@ -114,7 +114,7 @@ def progress_is_cached() -> AbstractContextManager[None]:
 
     def wrong(kafka: Any, group: str, topic: str, unit: int, *_kept: Any) -> Any:
         seen = threading.current_thread().__dict__["process"].__dict__.setdefault("seen", {})
-        if unit not in seen or seen[unit].progress() is None:
+        if unit not in seen or seen[unit].checkpoint() is None:
             seen[unit] = read(kafka, group, topic, unit)
         return seen[unit]
 
@@ -274,19 +274,19 @@ def replay_goes_beyond_c() -> AbstractContextManager[None]:
 
 
 def group_offsets_are_believed() -> AbstractContextManager[None]:
-    """A unit goes on from the offsets that the group has, not from those of the progress record."""
+    """A unit goes on from the offsets that the group has, not from those of the checkpoint."""
     read = checkpoint_log.read_newest
 
     def wrong(kafka: Any, group: str, topic: str, unit: int, *_kept: Any) -> Any:
         log = read(kafka, group, topic, unit)
-        found = log.progress()
+        found = log.checkpoint()
         if found is None:
             return log
         consumer = make_consumer(kafka, group)
         places = consumer.committed([TopicPartition(name, unit) for name in found.offsets], 1.0)
         believed = {place.topic: place.offset for place in places if place.offset >= 0}
         wrongly = msgspec.structs.replace(found, offsets=found.offsets | believed)
-        return StateLog(unit, log.values | {progress_key(unit): encode(wrongly)})
+        return StateLog(unit, log.values | {checkpoint_key(unit): encode(wrongly)})
 
     return _changed(claims, "read_newest", wrong)
 

@@ -34,7 +34,7 @@ _TAKE_BESIDE = 0.7
 _LATER = 0.6
 """Of what is handed to a pool: which part is done beside its process, at once (above), or when somebody asks."""
 TAIL = 12
-"""So short that the newest progress record is not always within it."""
+"""So short that the newest checkpoint is not always within it."""
 
 
 class World(Protocol):

@@ -6,7 +6,7 @@ import random
 
 import msgspec
 
-from joiner.runtime.model import encode, progress_key
+from joiner.runtime.model import checkpoint_key, encode
 from joiner.runtime.settings import JoinerSettings
 from tests.simulation.feed import APPLICATION, make_settings
 from tests.simulation.memory_log import COMMITTED
@@ -52,7 +52,7 @@ class Intruder:
         kafka, name = self.world.kafka, f"{APPLICATION}-0"
         _, epoch = kafka.init(name, 60.0)
         within = kafka.transaction(name, epoch)
-        kafka.append("sim.state", 0, progress_key(0).encode(), encode(progress), within)  # type: ignore[arg-type] # a changed one
+        kafka.append("sim.state", 0, checkpoint_key(0).encode(), encode(progress), within)  # type: ignore[arg-type] # a changed one
         kafka.end(name, epoch, COMMITTED)
         for topic in self.settings.input_topics:
             kafka.append(topic, 0, None, b"more input")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from joiner.check.found.evidence import Message, RecordedEvidence
 from joiner.check.report import render_findings
 from joiner.check.verify.outputs import verify
-from joiner.runtime.model import Progress, decode_progress, progress_key
+from joiner.runtime.model import Checkpoint, checkpoint_key, decode_checkpoint
 from tests.simulation.memory_kafka import MemoryKafka
 
 if TYPE_CHECKING:
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 
-def committed_progress(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> Progress | None:
-    """The unit's newest progress record among what is committed, marked in the log already or not."""
-    key = progress_key(unit).encode()
+def committed_progress(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> Checkpoint | None:
+    """The unit's newest checkpoint among what is committed, marked in the log already or not."""
+    key = checkpoint_key(unit).encode()
     for entry in reversed(kafka.log(settings.state_topic, unit).archive):
         if entry.key == key and entry.is_committed and entry.value is not None:
-            return decode_progress(entry.value)
+            return decode_checkpoint(entry.value)
     return None
 
 
 def runs_in_order(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> list[str]:
     """Whose commits the unit's were, one after the other."""
-    key = progress_key(unit).encode()
+    key = checkpoint_key(unit).encode()
     entries = kafka.log(settings.state_topic, unit).archive
     return [
-        decode_progress(entry.value).run
+        decode_checkpoint(entry.value).run
         for entry in entries
         if entry.key == key and entry.is_committed and entry.value is not None
     ]
 
 
-def all_progress(kafka: MemoryKafka, settings: JoinerSettings) -> dict[int, Progress]:
+def all_progress(kafka: MemoryKafka, settings: JoinerSettings) -> dict[int, Checkpoint]:
     """By unit, of those that have begun."""
     found = {unit: committed_progress(kafka, settings, unit) for unit in range(settings.topics.partitions)}
-    return {unit: progress for unit, progress in found.items() if progress is not None}
+    return {unit: checkpoint for unit, checkpoint in found.items() if checkpoint is not None}
 
 
 def stable_ends(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> dict[str, int]:
@@ -52,8 +52,8 @@ def stable_ends(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> dict
 
 def judge(kafka: MemoryKafka, settings: JoinerSettings) -> tuple[str, Findings | None]:
     """A text that says what differs, empty where nothing does; and the counts, where a unit has begun."""
-    progress = all_progress(kafka, settings)
-    if not progress:
+    checkpoint = all_progress(kafka, settings)
+    if not checkpoint:
         written = (settings.topics.out, settings.topics.late)
         outputs = [topic for topic in written if _messages(kafka, topic, ours=True)]
         return (f"nothing is claimed and {outputs} hold records" if outputs else ""), None
@@ -61,7 +61,7 @@ def judge(kafka: MemoryKafka, settings: JoinerSettings) -> tuple[str, Findings |
     messages = [message for name in settings.input_topics for message in _messages(kafka, name)]
     outputs = [topics.out, topics.late, topics.rejected, topics.unmatched]
     messages += [message for name in outputs for message in _messages(kafka, name, ours=True)]
-    evidence = RecordedEvidence(progress, messages, topics)
+    evidence = RecordedEvidence(checkpoint, messages, topics)
     findings = verify(settings, evidence)
     return ("" if findings.is_right else render_findings(findings)), findings
 

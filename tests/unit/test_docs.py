@@ -235,7 +235,7 @@ def test_every_topic_is_in_the_formats() -> None:
 
 def test_every_key_of_the_state_topic_is_in_the_formats() -> None:
     unit, slot, index = 71, 82, 93
-    of_unit = [model.progress_key(unit), model.unsettled_key(unit)]
+    of_unit = [model.checkpoint_key(unit), model.unsettled_key(unit)]
     keys = [*of_unit, model.manifest_key(unit, slot), model.chunk_key(unit, slot, index)]
     names = {str(unit): "<unit>", str(slot): "<slot>", str(index): "<i>"}
     forms = {re.sub(r"\d+", lambda digits: names[digits[0]], key) for key in keys}
@@ -262,7 +262,7 @@ FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[s
     "late": (msgspec.json.Decoder(records.Late).decode, records.Late, set()),
     "unmatched": (msgspec.json.Decoder(records.Unmatched).decode, records.Unmatched, set()),
     "rejected": (records.decode_rejected, records.Rejected, set()),
-    "progress": (model.decode_progress, model.Progress, {"stopped"}),
+    "progress": (model.decode_checkpoint, model.Checkpoint, {"stopped"}),
     "manifest": (model.decode_manifest, model.Manifest, set()),
     "control notserved": (unit_reports.decode, unit_reports.NotServed, set()),
     **{f"control {kind.__name__.lower()}": (control.decode, kind, set()) for kind in get_args(control.Record)},
@@ -315,7 +315,7 @@ def test_the_example_dead_letter_is_what_its_value_gives() -> None:
 
 
 def test_the_example_fingerprint_is_that_of_its_semantics() -> None:
-    found = model.decode_progress(example("progress"))
+    found = model.decode_checkpoint(example("progress"))
     text = json.dumps(found.semantics, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     assert hashlib.sha256(text.encode()).hexdigest() == found.fingerprint
     settings = shared.load_settings(JoinerSettings, ROOT / "lsb.toml")

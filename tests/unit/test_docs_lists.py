@@ -18,12 +18,12 @@ def test_the_list_of_sections_names_every_section() -> None:
 
 
 def test_the_steps_of_a_commit_are_told_in_the_order_of_the_code() -> None:
-    kinds = ("begin", "offsets", "late", "snapshot", "progress", "commit")
+    kinds = ("begin", "offsets", "late", "snapshot", "checkpoint", "commit")
     orders = []
     for text in (transaction.__doc__ or "", read(DOCS / "recovery.md").partition("## A commit")[2]):
         steps = re.findall(r"^ *[1-6]\. (.*)", text, re.MULTILINE)[: len(kinds)]
         orders.append([next(kind for kind in kinds if kind in step) for step in steps])
-    assert orders == [["begin", "offsets", "late", "snapshot", "progress", "commit"]] * 2
+    assert orders == [["begin", "offsets", "late", "snapshot", "checkpoint", "commit"]] * 2
 
 
 def test_the_waits_before_another_attempt_are_those_of_the_code() -> None:

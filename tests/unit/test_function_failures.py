@@ -1,4 +1,4 @@
-"""Is a joining function that fails told of in the log, in the progress record and in metrics, by every runner?"""
+"""Is a joining function that fails told of in the log, in the checkpoint and in metrics, by every runner?"""
 
 # ruff: noqa: SLF001 - a process that is played by hand
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
-from joiner.runtime.model import Progress
+from joiner.runtime.model import Checkpoint
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.restore import Recovered
 from joiner.runtime.runners.active_task import ActiveTask
@@ -29,14 +29,14 @@ FIRST = "ValueError: no such machine"
 
 
 class Transactions(QuietTransactions):
-    """Keeps the progress records."""
+    """Keeps the checkpoints."""
 
     def __init__(self) -> None:
-        self.written: list[Progress] = []
+        self.written: list[Checkpoint] = []
 
-    def commit(self, messages: Any, progress: Any, snapshot: Any) -> SnapshotPlace | None:
-        place = super().commit(messages, progress, snapshot)
-        self.written.append(progress)
+    def commit(self, messages: Any, checkpoint: Any, snapshot: Any) -> SnapshotPlace | None:
+        place = super().commit(messages, checkpoint, snapshot)
+        self.written.append(checkpoint)
         return place
 
 
@@ -59,8 +59,8 @@ class Process:
         process._pool = Pool()
         self.process, self.transactions = process, transactions
         start = {DATA: 0}
-        self.progress = Progress(1, "app", 0, "run", "one", "process", start, start, {}, 1, "", {}, {}, {})
-        recovered = Recovered(Unit(self.settings, 0, start), self.progress, SnapshotPlace(0, [0, 0]), start)
+        self.checkpoint = Checkpoint(1, "app", 0, "run", "one", "process", start, start, {}, 1, "", {}, {}, {})
+        recovered = Recovered(Unit(self.settings, 0, start), self.checkpoint, SnapshotPlace(0, [0, 0]), start)
         self.owned = ActiveTask(recovered, transactions, 1e18)
         process._owned[0] = self.owned
         self.end = 0
@@ -140,8 +140,8 @@ def test_a_function_that_fails_in_spark_is_told_of_by_the_driver(caplog: pytest.
         stage.settle()
     assert FIRST in warnings(caplog)[0]
     assert len(warnings(caplog)) == 1
-    _, progress, _ = stage.transactions[0].written[-1]
-    assert progress.counts == {"pairs": 100, "failed": 100, "power:failed": 100}
+    _, checkpoint, _ = stage.transactions[0].written[-1]
+    assert checkpoint.counts == {"pairs": 100, "failed": 100, "power:failed": 100}
     assert stage.value("function_failures_total", join="power") == 100
 
 

@@ -25,7 +25,7 @@ from db_connector.metrics import tell as tell_of_db_connector
 from db_connector.progress import Progress as DbProgress
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted
-from joiner.runtime.model import JoinProgress, Progress
+from joiner.runtime.model import Checkpoint, JoinSummary
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.commit import write_commit
 from joiner.runtime.runners.process import JoinerProcess
@@ -66,13 +66,13 @@ class Runner:
         self.meters = JoinerMetrics(self.settings, Claimant("run", "one"), self.teller, lambda: self.told, lambda: {7})
         self.transactions: Any = Transactions()
 
-    def progress(self, counts: dict[str, int], **joins: JoinProgress) -> Progress:
+    def checkpoint(self, counts: dict[str, int], **joins: JoinSummary) -> Checkpoint:
         place = {DATA: 0}
-        return Progress(1, "app", 3, "run", "one", "process", place, place, {}, 5, "", {}, counts, joins)
+        return Checkpoint(1, "app", 3, "run", "one", "process", place, place, {}, 5, "", {}, counts, joins)
 
     def commit(self, effects: Effects, counts: dict[str, int], snapshot: Any = None) -> None:
         messages = effects.messages(self.settings.topics)
-        write_commit(self.meters, self.transactions, messages, effects.appended_ms, self.progress(counts), snapshot)
+        write_commit(self.meters, self.transactions, messages, effects.appended_ms, self.checkpoint(counts), snapshot)
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.teller.registry.get_sample_value(f"lsb_joiner_{name}", labels)
@@ -112,12 +112,12 @@ def test_a_batch_is_counted_when_it_is_committed_and_not_when_that_fails() -> No
 
 def test_what_was_counted_before_the_unit_was_taken_is_not_counted_again() -> None:
     runner = Runner()
-    runner.meters.taken(runner.progress({"records": 1000}), 0.3)
+    runner.meters.taken(runner.checkpoint({"records": 1000}), 0.3)
     runner.commit(Effects(), {"records": 1010}, (b"12345", SnapshotPlace(1, [1, 0])))
     runner.meters.fenced()
     assert runner.counted("records") == [10]
     assert runner.value("snapshot_bytes", unit="3") is None, "it is not served here any more"
-    runner.told = {3: UnitStatus(runner.progress({}), {}, set(), 0, 0.0)}
+    runner.told = {3: UnitStatus(runner.checkpoint({}), {}, set(), 0, 0.0)}
     assert runner.value("snapshot_bytes", unit="3") == 5
     assert runner.value("claims_total") == runner.value("fencings_total") == 1
     assert runner.value("recovery_duration_seconds_sum") == 0.3
@@ -173,8 +173,8 @@ def test_a_unit_tells_what_it_holds_where_its_frontiers_are_and_who_has_it() -> 
     runner.settings = runner.meters._settings = make_settings(
         join, metrics={"listen": 0}, application={"buffer_records_max": 100, "buffer_bytes_max": 1000}
     )
-    held = JoinProgress(20, 5, 3, (40 * S, 60 * S), (10 * S, 50 * S))
-    runner.told = {3: UnitStatus(runner.progress({}, power=held), {"power": (100, 400)}, {DATA}, 12, 1.5)}
+    held = JoinSummary(20, 5, 3, (40 * S, 60 * S), (10 * S, 50 * S))
+    runner.told = {3: UnitStatus(runner.checkpoint({}, power=held), {"power": (100, 400)}, {DATA}, 12, 1.5)}
     side = {"unit": "3", "join": "power", "side": "left"}
     other = side | {"side": "right"}
     assert [runner.value("held_records", **one) for one in (side, other)] == [20, 5]
@@ -196,7 +196,7 @@ def test_a_unit_tells_what_it_holds_where_its_frontiers_are_and_who_has_it() -> 
 
 def test_a_side_of_which_nothing_came_has_no_frontier() -> None:
     runner = Runner()
-    runner.told = {3: UnitStatus(runner.progress({}, power=JoinProgress(1, 0, 1, (S, S), None)), {}, set(), 0, 0.0)}
+    runner.told = {3: UnitStatus(runner.checkpoint({}, power=JoinSummary(1, 0, 1, (S, S), None)), {}, set(), 0, 0.0)}
     assert runner.value("frontier_timestamp_seconds", unit="3", join="power", side="left") == 1
     assert runner.value("frontier_timestamp_seconds", unit="3", join="power", side="right") is None
 
@@ -215,14 +215,14 @@ def test_a_joiner_is_ready_when_it_serves_each_unit_that_the_group_gives_it() ->
 
 
 def connector() -> tuple[TelemetryServer, ConnectorProgress, Ledger]:
-    teller, progress, ledger = TelemetryServer(ON), ConnectorProgress(), Ledger(messages_max=10, bytes_max=1000)
-    tell_of_connector(teller, progress, ledger, MqttSession(MqttSettings(), ConnectorSettings()))
-    return teller, progress, ledger
+    teller, checkpoint, ledger = TelemetryServer(ON), ConnectorProgress(), Ledger(messages_max=10, bytes_max=1000)
+    tell_of_connector(teller, checkpoint, ledger, MqttSession(MqttSettings(), ConnectorSettings()))
+    return teller, checkpoint, ledger
 
 
 def test_the_connector_tells_what_it_took_what_it_sent_and_what_is_under_way() -> None:
-    teller, progress, ledger = connector()
-    progress.count(5, 8, 2)
+    teller, checkpoint, ledger = connector()
+    checkpoint.count(5, 8, 2)
     ledger.take(1, 30, 2)
     ledger.take(2, 40, 1)
     names = ("events_total", "records_total", "rejected_total", "unacknowledged_events", "unacknowledged_bytes")
@@ -251,7 +251,7 @@ def test_how_long_events_take_is_told_of_each_though_nothing_is_kept_of_each() -
 def registries() -> list[CollectorRegistry]:
     """Those of all services, with a value of each metric."""
     runner = Runner()
-    runner.told = {3: UnitStatus(runner.progress({}, power=JoinProgress(1, 1, 1, (S, S), (S, S))), {}, set(), 0, 0.0)}
+    runner.told = {3: UnitStatus(runner.checkpoint({}, power=JoinSummary(1, 1, 1, (S, S), (S, S))), {}, set(), 0, 0.0)}
     runner.commit(Effects(), {"power:failed": 1}, (b"1", SnapshotPlace(1, [1, 0])))
     bridge, _, _ = connector()
     PublishTimes(bridge)

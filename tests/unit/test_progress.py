@@ -11,26 +11,26 @@ import pytest
 from broker.kafka.topics import TopicFacts
 from joiner.runtime.model import (
     FORMAT_VERSION,
-    JoinProgress,
+    Checkpoint,
+    JoinSummary,
     Manifest,
     OnTheWay,
-    Progress,
     StateLog,
     UnitStopped,
+    checkpoint_key,
     chunk_key,
+    decode_checkpoint,
     decode_manifest,
-    decode_progress,
     encode,
     manifest_key,
-    progress_key,
 )
 from joiner.runtime.ownership.eligibility import Claimant, check_continues
 from tests.unit.joiner_inputs import DATA, POWER, make_settings
 
 
-def make_progress(**changes: Any) -> Progress:
+def make_checkpoint(**changes: Any) -> Checkpoint:
     settings = make_settings()
-    made = Progress(
+    made = Checkpoint(
         format=FORMAT_VERSION,
         application="lsb",
         unit=0,
@@ -44,7 +44,7 @@ def make_progress(**changes: Any) -> Progress:
         fingerprint=settings.fingerprint(),
         semantics=settings.semantics(),
         counts={"pairs": 5},
-        joins={"power": JoinProgress(1, 2, 3, (4, 5), None)},
+        joins={"power": JoinSummary(1, 2, 3, (4, 5), None)},
     )
     return msgspec.structs.replace(made, **changes)
 
@@ -56,29 +56,29 @@ def make_manifest(serial: int, slot: int, data: bytes = b"abcdef", chunks: int =
 
 
 def test_records_come_back_as_they_were_written() -> None:
-    assert decode_progress(encode(make_progress())) == make_progress()
+    assert decode_checkpoint(encode(make_checkpoint())) == make_checkpoint()
     assert decode_manifest(encode(make_manifest(1, 1))) == make_manifest(1, 1)
 
 
 def test_the_keys_are_those_of_the_format() -> None:
-    assert (progress_key(3), manifest_key(3, 1), chunk_key(3, 1, 7)) == ("3/progress", "3/1/manifest", "3/1/7")
+    assert (checkpoint_key(3), manifest_key(3, 1), chunk_key(3, 1, 7)) == ("3/progress", "3/1/manifest", "3/1/7")
 
 
 @pytest.mark.parametrize("value", [b"", b"null", b"{}", b"\x00", b'{"format": "1"}', b'{"format": 1, "x": "\xff"}'])
 def test_what_is_no_progress_record_stops_the_unit(value: bytes) -> None:
     with pytest.raises(UnitStopped, match="unit 0: a record of the state topic cannot be read"):
-        StateLog(0, {progress_key(0): value}).progress()
+        StateLog(0, {checkpoint_key(0): value}).checkpoint()
 
 
 def test_a_newer_format_is_refused() -> None:
-    newer = encode(make_progress(format=FORMAT_VERSION + 1))
+    newer = encode(make_checkpoint(format=FORMAT_VERSION + 1))
     for value in (newer, b'{"format": 2, "everything": {"else": ["is", "new"]}}'):
-        log = StateLog(0, {progress_key(0): value, manifest_key(0, 1): value})
+        log = StateLog(0, {checkpoint_key(0): value, manifest_key(0, 1): value})
         with pytest.raises(UnitStopped, match="newer release"):
-            log.progress()
+            log.checkpoint()
         with pytest.raises(UnitStopped, match="newer release"):
             log.manifests()
-    assert StateLog(0).progress() is None
+    assert StateLog(0).checkpoint() is None
 
 
 @pytest.mark.parametrize("serials", [(4, 5), (6, 5)])
@@ -129,28 +129,28 @@ def test_what_does_not_continue_is_refused_with_what_changed(
 ) -> None:
     facts = {DATA: TopicFacts("id", 1)}
     with pytest.raises(UnitStopped) as refused:
-        check_continues(make_settings(join), make_progress(**changes), facts, Claimant("run2", "two"))
+        check_continues(make_settings(join), make_checkpoint(**changes), facts, Claimant("run2", "two"))
     assert said in str(refused.value)
 
 
 @pytest.mark.parametrize("claimant", [Claimant("run2", "two"), Claimant("run2", "two", take=True)])
 def test_the_same_settings_and_topics_continue(claimant: Claimant) -> None:
-    check_continues(make_settings(), make_progress(), {DATA: TopicFacts("id", 1)}, claimant)
+    check_continues(make_settings(), make_checkpoint(), {DATA: TopicFacts("id", 1)}, claimant)
 
 
 def test_another_runner_is_taken_by_force_only() -> None:
-    spark = make_progress(placement="spark")
+    spark = make_checkpoint(placement="spark")
     check_continues(make_settings(), spark, {DATA: TopicFacts("id", 1)}, Claimant("run2", "two", take=True))
 
 
 @pytest.mark.parametrize("move", ["23fc8d182feb", "a:b", ":", "", "moving:x:y"])
 def test_a_unit_on_its_way_is_known_whatever_the_move_is_called(move: str) -> None:
     way = OnTheWay(move, "process")
-    progress = make_progress(run=way.run(), placement="spark")
-    assert progress.on_the_way == way
-    assert progress.owner == "nobody: on its way from process to spark"
+    checkpoint = make_checkpoint(run=way.run(), placement="spark")
+    assert checkpoint.on_the_way == way
+    assert checkpoint.owner == "nobody: on its way from process to spark"
 
 
 @pytest.mark.parametrize("run", ["run", "reset", "moving", "moving:", "moving:one"])
 def test_a_run_that_is_no_move_is_not_on_its_way(run: str) -> None:
-    assert make_progress(run=run).on_the_way is None
+    assert make_checkpoint(run=run).on_the_way is None

@@ -15,7 +15,7 @@ from joiner.runtime.ownership import dangling, restore
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 from tests.unit.joiner_inputs import BASE_MS, DATA, batch, make_settings, record
-from tests.unit.test_progress import make_progress
+from tests.unit.test_progress import make_checkpoint
 
 APART = {"name": "apart", "left": {"topic": "one"}, "right": {"topic": "two"}, "output": "a"}
 
@@ -52,7 +52,7 @@ def test_a_state_that_was_prepared_before_a_reset_is_not_continued(
     readers = Readers(settings)
     readers.state, readers.begun_at = StateLog(0), {DATA: 3}
     warm = Unit(settings, 0, {DATA: 9})
-    progress = make_progress(start={DATA: start}, offsets={DATA: 12})
+    progress = make_checkpoint(start={DATA: start}, offsets={DATA: 12})
     restore.recover(settings, 0, None, progress, warm, readers)  # type: ignore[arg-type] # nothing is committed
     assert (built[0] is warm, built[0].offsets) == (start == 3, {DATA: begins_at})
 
@@ -69,7 +69,7 @@ def test_what_nobody_ends_is_told_with_the_command_that_does(monkeypatch: pytest
     transactions: Any = SimpleNamespace(roll_back=lambda *_given: line)
     readers: Any = SimpleNamespace(stable=None)
     with pytest.raises(KafkaException) as told:
-        dangling.fence_partitions(settings, 3, transactions, make_progress(), readers)
+        dangling.fence_partitions(settings, 3, transactions, make_checkpoint(), readers)
     text = told.value.args[0].str()
     assert "open for 30 s in machine.out [3] from offset 17" in text
     command = "kafka-transactions.sh --bootstrap-server 127.0.0.1:9092"

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from broker.metrics import TelemetryServer
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted, Fenced
-from joiner.runtime.model import JoinProgress, Progress
+from joiner.runtime.model import Checkpoint, JoinSummary
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.spark.plans import (
     Outcome,
@@ -41,13 +41,13 @@ class Transactions:
     has_pending_markers = False
 
     def __init__(self) -> None:
-        self.written: list[tuple[dict[str, Any], Progress, Any]] = []
+        self.written: list[tuple[dict[str, Any], Checkpoint, Any]] = []
         self.fails: list[Exception] = []
 
-    def commit(self, messages: dict[str, Any], progress: Progress, snapshot: Any) -> SnapshotPlace | None:
+    def commit(self, messages: dict[str, Any], checkpoint: Checkpoint, snapshot: Any) -> SnapshotPlace | None:
         if self.fails:
             raise self.fails.pop()
-        self.written.append((messages, progress, snapshot))
+        self.written.append((messages, checkpoint, snapshot))
         return SnapshotPlace(7, [1, 1]) if snapshot else None
 
     def check_owner(self) -> None:
@@ -81,11 +81,11 @@ class Stage:
         self.given_up.append((number, type(error).__name__))
 
     def serve(self, number: int, at: int = 0, claim: int = 1) -> SparkTask:
-        progress: Any = Progress(
+        checkpoint: Any = Checkpoint(
             1, "app", number, "run", "one", "spark", {DATA: at}, {DATA: 0}, {}, UNITS, "", {}, {}, {}
         )
         transactions: Any = self.transactions[number]
-        served = SparkTask(claim, transactions, progress, SnapshotPlace(0, [0, 0]), {DATA: at})
+        served = SparkTask(claim, transactions, checkpoint, SnapshotPlace(0, [0, 0]), {DATA: at})
         self.units.add(number, served)
         return served
 
@@ -137,7 +137,7 @@ def test_a_batch_is_shared_by_the_units_and_each_goes_on_where_it_was() -> None:
     # Not waiting for the transactions.
     assert [(plan.unit, plan.begin[DATA], plan.end[DATA]) for plan in stage.plans()] == [(0, 180, 250)]
     stage.settle()
-    assert [progress.offsets[DATA] for _, progress, _ in stage.transactions[0].written] == [180]
+    assert [checkpoint.offsets[DATA] for _, checkpoint, _ in stage.transactions[0].written] == [180]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_what_a_worker_brings_is_counted_when_it_is_committed_and_told_as_any_ru
     begun(stage)
     served = stage.serve(0)
     stage.ends[0] = {DATA: 150}
-    held = {"power": JoinProgress(3, 0, 1, (0, 10**9), None)}
+    held = {"power": JoinSummary(3, 0, 1, (0, 10**9), None)}
     brought = {"counts": {"records": 100}, "joins": held, "held_bytes": {"power": (900, 0)}, "appended_ms": {1: 4}}
     stage.transactions[0].fails.append(Aborted("no answer"))
     for _ in range(2):
@@ -174,7 +174,7 @@ def test_what_a_worker_brings_is_counted_when_it_is_committed_and_told_as_any_ru
         if 0 not in stage.units.served:
             assert stage.value("records_total") is None
             served = stage.serve(0)
-    assert served.progress.offsets == {DATA: 150}
+    assert served.checkpoint.offsets == {DATA: 150}
     stage.ends[0] = {DATA: 200}
     stage.plans()
     assert [stage.value(name) for name in ("records_total", "lag_records")] == [100, 50]
@@ -312,7 +312,7 @@ def test_a_topic_that_runs_ahead_waits_for_the_other() -> None:
     stage.units = Units(stage.settings, lambda: stage.ends, stage.give_up, stage.meters)
     begun(stage)
     served = stage.serve(0)
-    served.progress = SimpleNamespace(offsets={"l": 0, "r": 0}, start={})  # type: ignore[assignment] # what is read of it
+    served.checkpoint = SimpleNamespace(offsets={"l": 0, "r": 0}, start={})  # type: ignore[assignment] # what is read of it
     served.snapshot_offsets = {"l": 0, "r": 0}
     served.leads = [Lead("l", "r", fill=0.9, share=0.9)]
     stage.ends = {0: {"l": 50, "r": 50}}

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from joiner.runtime.kafka.gaps import gaps_in
 from joiner.runtime.kafka.transaction import Fenced
-from joiner.runtime.model import Progress, UnitStopped
+from joiner.runtime.model import Checkpoint, UnitStopped
 from joiner.runtime.ownership.eligibility import LogShort
 from joiner.runtime.runners.spark import worker
 from joiner.runtime.runners.spark.plans import Outcome, Plan, unpack
@@ -63,15 +63,15 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The log as it is read; what was asked of Kafka beside it."""
     asked: list[str] = []
 
-    def build_state(_settings: Any, progress: Any, _state: Any, warm: Unit | None) -> Unit:
-        asked.append(f"from {warm.offsets[DATA] if warm else 'nothing'} to {progress.offsets[DATA]}")
+    def build_state(_settings: Any, checkpoint: Any, _state: Any, warm: Unit | None) -> Unit:
+        asked.append(f"from {warm.offsets[DATA] if warm else 'nothing'} to {checkpoint.offsets[DATA]}")
         unit = warm or Unit(SETTINGS, 0, START)
-        unit.apply({DATA: batch(LOG[unit.offsets[DATA] : progress.offsets[DATA]])}, progress.offsets, silent=True)
+        unit.apply({DATA: batch(LOG[unit.offsets[DATA] : checkpoint.offsets[DATA]])}, checkpoint.offsets, silent=True)
         return unit
 
     def read_state(*_given: Any) -> Any:
-        progress = Progress(1, "app", 0, "run", "one", "spark", START, START, {}, 1, "", {}, {}, {})
-        return SimpleNamespace(progress=lambda: progress)
+        checkpoint = Checkpoint(1, "app", 0, "run", "one", "spark", START, START, {}, 1, "", {}, {}, {})
+        return SimpleNamespace(checkpoint=lambda: checkpoint)
 
     monkeypatch.setattr(worker, "_read", read)
     monkeypatch.setattr(worker, "build_state", build_state)

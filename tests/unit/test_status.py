@@ -16,14 +16,14 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from broker.kafka.topics import TopicFacts
 from joiner.cli import status
 from joiner.cli.status import WIDTH, lines_of, read_status
-from joiner.runtime.kafka.checkpoint_log import AppendedProgress
-from joiner.runtime.model import RESET_RUN, JoinProgress, OnTheWay, Progress, decode_progress, encode
+from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
+from joiner.runtime.model import RESET_RUN, Checkpoint, JoinSummary, OnTheWay, decode_checkpoint, encode
 from joiner.runtime.ownership.claim import _owned
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.presence import read_members, state_of
 from tests.unit.joiner_inputs import DATA, GAP, POWER, make_settings
 from tests.unit.test_function_failures import FAILS, Process
-from tests.unit.test_progress import make_progress
+from tests.unit.test_progress import make_checkpoint
 from tests.unit.test_spark_units import Stage, begun
 
 NOW_S = 2_000_000_000.0
@@ -54,17 +54,17 @@ def admin(**members: list[int]) -> Any:
 
 def shown(
     monkeypatch: pytest.MonkeyPatch,
-    *records: Progress,
+    *records: Checkpoint,
     age_s: float = 3.0,
     joins: Any = (POWER,),
     notices: Any = None,
     **members: Any,
 ) -> status.Status:
-    """The status of an application with these progress records, and ``notices`` where it has a control topic."""
+    """The status of an application with these checkpoints, and ``notices`` where it has a control topic."""
     topics: Any = {} if notices is None else {make_settings().control_topic: TopicFacts("id", 1)}
     monkeypatch.setattr(status, "topic_facts", lambda _admin, _names: topics)
     monkeypatch.setattr(status, "read_notices", lambda _settings: list(notices))
-    by_unit = {one.unit: AppendedProgress(one, int((NOW_S - age_s) * 1000)) for one in records}
+    by_unit = {one.unit: AppendedCheckpoint(one, int((NOW_S - age_s) * 1000)) for one in records}
     monkeypatch.setattr(status, "read_appended", lambda _consumer, _topic, unit: by_unit.get(unit))
     monkeypatch.setattr(status, "log_range", lambda _consumer, _topic, _unit: (0, 20))
     monkeypatch.setattr("joiner.cli.status.time.time", lambda: NOW_S)
@@ -93,7 +93,7 @@ def test_what_can_be_known_of_an_owner_is_said_and_nothing_else(
     settings = make_settings()
     there = read_members(admin(**members), settings, ["process", "spark"])
     assert "spark" not in there
-    assert state_of(make_progress(**changes), there) == state
+    assert state_of(make_checkpoint(**changes), there) == state
 
 
 @pytest.mark.parametrize(
@@ -106,13 +106,13 @@ def test_where_kafka_tells_of_no_group_only_what_follows_from_it_is_said(code: i
         return dict.fromkeys(groups, failed)
 
     kafka: Any = SimpleNamespace(describe_consumer_groups=describe_consumer_groups)
-    assert state_of(make_progress(), read_members(kafka, make_settings(), ["process"])) == state
+    assert state_of(make_checkpoint(), read_members(kafka, make_settings(), ["process"])) == state
 
 
 def test_the_age_of_what_is_shown_and_a_killed_owner_stand_in_the_row_of_the_unit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = shown(monkeypatch, make_progress(), make_progress(unit=1, instance="two"), age_s=400.0, two=[1])
+    found = shown(monkeypatch, make_checkpoint(), make_checkpoint(unit=1, instance="two"), age_s=400.0, two=[1])
     rows = [line for line in lines_of(found) if line.lstrip()[:1].isdigit()]
     assert rows[0].split() == ["0", "process", "one", "gone", "6", "min", "ago", "8", "0", "0", "12"]
     assert rows[1].split()[3] == "running"
@@ -124,14 +124,14 @@ def test_the_age_of_what_is_shown_and_a_killed_owner_stand_in_the_row_of_the_uni
     [(-5.0, "0 s"), (0.4, "0 s"), (119.0, "119 s"), (121.0, "2 min"), (7_300.0, "2 h"), (200_000.0, "2 d")],
 )
 def test_an_age_is_short(monkeypatch: pytest.MonkeyPatch, age_s: float, text: str) -> None:
-    assert f"{text} ago" in "\n".join(lines_of(shown(monkeypatch, make_progress(), age_s=age_s)))
+    assert f"{text} ago" in "\n".join(lines_of(shown(monkeypatch, make_checkpoint(), age_s=age_s)))
 
 
 def test_a_record_of_an_older_release_is_shown_and_one_of_this_is_read_by_it() -> None:
-    old = encode(make_progress())
+    old = encode(make_checkpoint())
     assert b"stopped" not in old
-    assert decode_progress(old).stopped is False
-    assert decode_progress(encode(make_progress(stopped=True))).stopped is True
+    assert decode_checkpoint(old).stopped is False
+    assert decode_checkpoint(encode(make_checkpoint(stopped=True))).stopped is True
 
 
 def test_failed_pairs_are_no_results_and_each_join_has_its_own_totals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,11 +148,11 @@ def test_failed_pairs_are_no_results_and_each_join_has_its_own_totals(monkeypatc
 
 
 def test_what_an_older_release_has_not_counted_by_join_is_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    join = JoinProgress(1, 2, 3)
+    join = JoinSummary(1, 2, 3)
     counts = {"pairs": 5, "late": 1, "duplicates": 0, "unmatched": 0}
-    two = shown(monkeypatch, make_progress(joins={"power": join, "gap": join}, counts=counts))
+    two = shown(monkeypatch, make_checkpoint(joins={"power": join, "gap": join}, counts=counts))
     assert "not counted by join yet" in lines_of(two)[-1]
-    one = shown(monkeypatch, make_progress(joins={"power": join}, counts=counts))
+    one = shown(monkeypatch, make_checkpoint(joins={"power": join}, counts=counts))
     assert one.units[0] is not None
     assert (one.units[0].joins["power"].pairs, one.units[0].joins["power"].failed) == (5, 0)
 
@@ -160,11 +160,11 @@ def test_what_an_older_release_has_not_counted_by_join_is_no_zero(monkeypatch: p
 def test_it_fits_into_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     start_ns = 1_554_096_460 * NS
     span = start_ns, start_ns + 80 * NS
-    joins = {name: JoinProgress(7_016, 300_000, 171, span, span) for name in ("mechPower_C11", "x" * 100)}
+    joins = {name: JoinSummary(7_016, 300_000, 171, span, span) for name in ("mechPower_C11", "x" * 100)}
     counts = {"records": 1_234_567_890, "rejected": 123_456, "pairs": 2_000_000_000}
     counts |= {f"{name}:pairs": 1_000_000_000 for name in joins} | {f"{name}:failed": 5_000_000 for name in joins}
     records = [
-        make_progress(
+        make_checkpoint(
             unit=unit, instance=f"ip-10-0-12-{unit}.eu-central-1.compute.internal", joins=joins, counts=counts
         )
         for unit in range(12)
@@ -176,14 +176,14 @@ def test_it_fits_into_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_runners_say_of_units_that_they_cannot_serve_stands_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = shown(monkeypatch, make_progress(), notices=["unit 0: not served by process one: memory is short"])
+    found = shown(monkeypatch, make_checkpoint(), notices=["unit 0: not served by process one: memory is short"])
     assert found.not_served == lines_of(found)[-1:] == ["unit 0: not served by process one: memory is short"]
     # The control topic is made by the first joiner of a release that has one.
-    assert shown(monkeypatch, make_progress()).not_served == []
+    assert shown(monkeypatch, make_checkpoint()).not_served == []
 
 
 def test_a_unit_that_was_never_begun_is_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = shown(monkeypatch, make_progress(), make_progress(unit=7))
+    found = shown(monkeypatch, make_checkpoint(), make_checkpoint(unit=7))
     assert found.units[1] is None
     assert any(line.split() == ["1", "nobody", "yet"] for line in lines_of(found))
 
@@ -191,7 +191,7 @@ def test_a_unit_that_was_never_begun_is_nobody_s(monkeypatch: pytest.MonkeyPatch
 def test_for_programs_all_of_it_is_one_object(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = shown(monkeypatch, make_progress(), one=[0])
+    found = shown(monkeypatch, make_checkpoint(), one=[0])
     status._print(found, as_json=True, is_watched=True)
     (line,) = capsys.readouterr().out.splitlines()
     told = json.loads(line)

@@ -17,7 +17,7 @@ from joiner.check.report import render_findings
 from joiner.check.verify.events import EventsCheck
 from joiner.check.verify.outputs import WrongApplicationError, verify
 from joiner.check.verify.points import PointKey, PointsCheck
-from tests.unit.tester_fake import Pipeline, make_pipeline, make_progress, make_settings
+from tests.unit.tester_fake import Pipeline, make_checkpoint, make_pipeline, make_settings
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_what_became_due_after_the_progress_was_read_is_neither_missing_nor_unex
 ) -> None:
     whole = pipeline.evidence()
     earlier = {
-        unit: make_progress(pipeline, unit, stop=min(20, pipeline.ends["machine.data", unit])) for unit in range(3)
+        unit: make_checkpoint(pipeline, unit, stop=min(20, pipeline.ends["machine.data", unit])) for unit in range(3)
     }
     running = RecordedEvidence(
         earlier,
@@ -210,7 +210,7 @@ def test_what_became_due_after_the_progress_was_read_is_neither_missing_nor_unex
 def test_at_an_earlier_vector_what_came_later_is_unexpected(pipeline: Pipeline) -> None:
     whole = pipeline.evidence()
     earlier = {
-        unit: make_progress(pipeline, unit, stop=min(20, pipeline.ends["machine.data", unit])) for unit in range(3)
+        unit: make_checkpoint(pipeline, unit, stop=min(20, pipeline.ends["machine.data", unit])) for unit in range(3)
     }
     at_rest = RecordedEvidence(earlier, whole.messages, whole.topics)
     assert verify(pipeline.settings, at_rest).total.unexpected > 0
@@ -235,7 +235,7 @@ def test_the_outputs_of_a_unit_that_has_not_begun_are_unexpected(pipeline: Pipel
     theirs = [m for m in pipeline.outputs if m.partition == 1]
     findings = verify(pipeline.settings, evidence)
     assert findings.total.unexpected == len(theirs) > 0
-    assert "unit 1 has no progress record" in findings.notes[0]
+    assert "unit 1 has no checkpoint" in findings.notes[0]
 
 
 # The replayed file

@@ -22,12 +22,12 @@ from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted, UnitTransactions, offsets_as_text
 from joiner.runtime.model import (
     FORMAT_VERSION,
+    Checkpoint,
     Manifest,
     OnTheWay,
-    Progress,
     StateLog,
+    decode_checkpoint,
     decode_manifest,
-    decode_progress,
     encode,
     manifest_key,
 )
@@ -153,7 +153,7 @@ def transactions(monkeypatch: pytest.MonkeyPatch, producer: NarrowProducer) -> U
     return UnitTransactions(make_settings(), 3, consumer)
 
 
-PROGRESS = Progress(1, "app", 3, "run", "one", "green", {DATA: 0}, {DATA: 9}, {}, 1, "", {}, {}, {})
+PROGRESS = Checkpoint(1, "app", 3, "run", "one", "green", {DATA: 0}, {DATA: 9}, {}, 1, "", {}, {}, {})
 
 
 @pytest.mark.parametrize("room", [1, 7, 999, 1_000, 1_001, 10_000])
@@ -226,7 +226,7 @@ def test_a_unit_is_released_behind_a_large_snapshot(monkeypatch: pytest.MonkeyPa
     owned.commit({}, PROGRESS)
     released = msgspec.structs.replace(PROGRESS, run=OnTheWay("m", "green").run(), placement="blue")
     owned.commit({}, released, (b"x" * 2500, SnapshotPlace(4, [9, 9])))
-    told = [decode_progress(part[-1][1] or b"") for part in producer.committed]
+    told = [decode_checkpoint(part[-1][1] or b"") for part in producer.committed]
     assert [one.owner for one in told] == [PROGRESS.owner] * (len(told) - 1) + [released.owner]
     assert producer.committed[-2][-2][0] == manifest_key(3, 1)
 

@@ -80,7 +80,7 @@ def test_restore_or_silent_replay_at_any_point_changes_nothing(seed: int) -> Non
         assert apply(replayed, sent[:cut], silent=True) == Effects()
         assert lines(settings, first, apply(replayed, sent[cut:])) == expected
         assert replayed.counts == restored.counts == whole.counts
-        assert replayed.progress() == restored.progress() == whole.progress()
+        assert replayed.join_summaries() == restored.join_summaries() == whole.join_summaries()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -186,9 +186,9 @@ def test_a_full_buffer_names_the_keys_that_hold_most_and_the_ways_out() -> None:
 
 def test_progress_tells_what_is_held_and_how_far_the_streams_are() -> None:
     unit = Unit(make_settings(), 0, {DATA: 0})
-    assert unit.progress()["power"].frontier_left is None
+    assert unit.join_summaries()["power"].frontier_left is None
     apply(unit, [record(0, "speed", BASE_MS), record(1, "speed", BASE_MS + 5, thing="b")])
-    found = unit.progress()["power"]
+    found = unit.join_summaries()["power"]
     assert (found.held_left, found.held_right, found.keys) == (2, 0, 2)
     assert found.frontier_left == (BASE_MS * 10**6, (BASE_MS + 5) * 10**6)
     assert found.frontier_right is None
@@ -296,9 +296,9 @@ def test_things_that_are_done_leave_nothing_behind() -> None:
     unit = Unit(make_settings(ORDERS), 0, {DATA: 0})
     pairs = sum(len(apply(unit, orders(first, 1_000)).joined) for first in range(0, 40_000, 1_000))
     assert pairs > 39_900
-    assert unit.progress()["power"].keys <= 20_000
+    assert unit.join_summaries()["power"].keys <= 20_000
     unit.snapshot()
-    assert unit.progress()["power"].keys < 100
+    assert unit.join_summaries()["power"].keys < 100
     again = Unit.restore(make_settings(ORDERS), 0, unit.snapshot())
     assert lines(make_settings(ORDERS), apply(again, orders(40_000, 500))) == lines(
         make_settings(ORDERS), apply(unit, orders(40_000, 500))
@@ -338,7 +338,7 @@ def test_a_thing_of_which_nothing_is_held_is_not_forgotten_while_its_records_may
     assert [late.offset for late in apply(unit, both).late] == [4]
     apply(unit, [message(5, {"mark": BASE_MS + 9_000})])
     unit.snapshot()
-    assert unit.progress()["power"].keys == 0, "what is known of them is known of all"
+    assert unit.join_summaries()["power"].keys == 0, "what is known of them is known of all"
     assert (
         len(apply(unit, [record(6, "speed", BASE_MS + 5_000), record(7, "speed", BASE_MS + 5_000, thing="b")]).late)
         == 2

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from broker.kafka.topics import TopicFacts
 from joiner.runtime.control import decode, encode
 from joiner.runtime.kafka.transaction import Aborted, Fenced
-from joiner.runtime.model import Progress, UnitStopped
+from joiner.runtime.model import Checkpoint, UnitStopped
 from joiner.runtime.ownership import assignment, claim, retry_policy, unit_reports
 from joiner.runtime.ownership.assignment import AssignmentManager
 from joiner.runtime.ownership.eligibility import Claimant, LogShort, OwnedElsewhere, check_log_range
@@ -45,8 +45,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     return found  # type: ignore[return-value] # pytest takes it as it is
 
 
-def progress(run: str, placement: str = "process") -> Progress:
-    return Progress(1, "app", UNIT, run, "two", placement, {DATA: 4}, {DATA: 0}, {}, 4, "", {}, {}, {})
+def checkpoint(run: str, placement: str = "process") -> Checkpoint:
+    return Checkpoint(1, "app", UNIT, run, "two", placement, {DATA: 4}, {DATA: 0}, {}, 4, "", {}, {}, {})
 
 
 class Claims:
@@ -109,7 +109,7 @@ PASSING: list[Exception] = [
 def test_a_unit_whose_batch_fails_for_a_cause_that_passes_is_served_again(
     clock: Clock, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assignment, "read_progress", lambda *_: progress("run"))
+    monkeypatch.setattr(assignment, "read_checkpoint", lambda *_: checkpoint("run"))
     runner = Runner(clock)
     runner.turn()
     runner.fail(error)
@@ -141,7 +141,7 @@ def test_force_is_for_the_units_of_the_start_and_for_one_time() -> None:
 def test_a_unit_that_cannot_be_taken_for_a_cause_that_passes_is_taken_later(
     clock: Clock, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assignment, "read_progress", lambda *_: progress("run"))
+    monkeypatch.setattr(assignment, "read_checkpoint", lambda *_: checkpoint("run"))
     runner = Runner(clock)
     runner.claims.outcomes = [error] * 5
     runner.turn()
@@ -154,7 +154,7 @@ def test_a_unit_that_cannot_be_taken_for_a_cause_that_passes_is_taken_later(
     "error",
     [
         UnitStopped("unit 3: its snapshot does not match its checksum"),
-        OwnedElsewhere("unit 3 is owned by a spark", progress("other", "spark")),
+        OwnedElsewhere("unit 3 is owned by a spark", checkpoint("other", "spark")),
         KeyError("a defect"),
         RuntimeError("a defect"),
     ],
@@ -226,7 +226,7 @@ def test_a_topic_that_a_broker_does_not_know_yet_is_waited_for(monkeypatch: pyte
     settings, known = make_settings(partitions=4), False
     facts = {topic: TopicFacts("id", 4) for topic in settings.input_topics}
     monkeypatch.setattr(claim, "topic_facts", lambda *_: facts if known else {})
-    monkeypatch.setattr(claim, "read_progress", lambda *_: pytest.fail("the unit is claimed"))
+    monkeypatch.setattr(claim, "read_checkpoint", lambda *_: pytest.fail("the unit is claimed"))
     nothing: Any = None
     with pytest.raises(UnitStopped, match="does not exist any more") as raised:
         claim.claim(settings, UNIT, nothing, nothing, Claimant("run", "one"))
@@ -249,7 +249,7 @@ def test_a_log_that_ends_before_what_was_consumed_is_told_from_one_that_begins_b
 def test_a_unit_that_was_lost_is_told_as_such_and_looked_at_again(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assignment, "read_progress", lambda *_: progress("other"))
+    monkeypatch.setattr(assignment, "read_checkpoint", lambda *_: checkpoint("other"))
     runner = Runner(clock)
     runner.turn()
     runner.fail(Fenced())

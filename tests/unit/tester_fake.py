@@ -20,7 +20,7 @@ from broker.times import mean_text
 from broker.wire import records as wire
 from joiner.check.found.evidence import Message, RecordedEvidence
 from joiner.check.model import oracle
-from joiner.runtime.model import FORMAT_VERSION, Progress
+from joiner.runtime.model import FORMAT_VERSION, Checkpoint
 from joiner.runtime.settings import JoinerSettings
 
 BASE_MS = 1_554_096_460_000
@@ -110,16 +110,16 @@ class Pipeline:
     def evidence(self) -> RecordedEvidence:
         """What the tester may see of it."""
         topics = self.settings.topics
-        progress = {unit: make_progress(self, unit) for unit in range(PARTITIONS)}
-        return RecordedEvidence(progress, [*self.inputs, *self.outputs], topics)
+        checkpoint = {unit: make_checkpoint(self, unit) for unit in range(PARTITIONS)}
+        return RecordedEvidence(checkpoint, [*self.inputs, *self.outputs], topics)
 
 
-def make_progress(pipeline: Pipeline, unit: int, stop: int | None = None) -> Progress:
-    """The progress record of a unit that has consumed everything, or everything before ``stop``."""
+def make_checkpoint(pipeline: Pipeline, unit: int, stop: int | None = None) -> Checkpoint:
+    """The checkpoint of a unit that has consumed everything, or everything before ``stop``."""
     settings = pipeline.settings
     topic = settings.topics.data
     end = pipeline.ends[topic, unit] if stop is None else stop
-    return Progress(
+    return Checkpoint(
         format=FORMAT_VERSION,
         application=settings.application.name,
         unit=unit,

@@ -1,4 +1,4 @@
-"""What a verdict rests on: progress records, input logs, output logs. Plain data, wherever it comes from.
+"""What a verdict rests on: checkpoints, input logs, output logs. Plain data, wherever it comes from.
 
 `joiner.check.found.kafka_log` reads it from Kafka; tests make a `RecordedEvidence` by hand. The order of asking
 matters while the joiner runs: the vector C before any output, C once more (C') after the outputs. Whatever
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from broker.settings import TopicSettings
-    from joiner.runtime.model import Progress
+    from joiner.runtime.model import Checkpoint
 
 
 class EvidenceError(Exception):
@@ -40,8 +40,8 @@ class Message(NamedTuple):
 class Evidence(Protocol):
     """What `verify.outputs` asks for, in this order: progress, late, unmatched, rejected, then unit by unit."""
 
-    def progress(self, unit: int) -> Progress | None:
-        """The newest committed progress record before any output was read: C. None: the unit has not
+    def checkpoint(self, unit: int) -> Checkpoint | None:
+        """The newest committed checkpoint before any output was read: C. None: the unit has not
         begun.
         """
         ...
@@ -62,8 +62,8 @@ class Evidence(Protocol):
         """The unit's partition of the results."""
         ...
 
-    def progress_after(self, unit: int) -> Progress | None:
-        """The newest committed progress record now that all outputs have been read: C'."""
+    def progress_after(self, unit: int) -> Checkpoint | None:
+        """The newest committed checkpoint now that all outputs have been read: C'."""
         ...
 
     def inputs(self, unit: int, topic: str, start: int, stop: int) -> Iterable[Message]:
@@ -84,18 +84,18 @@ class Evidence(Protocol):
 
 @dataclass
 class RecordedEvidence:
-    """Evidence made by hand: logs as lists of messages, progress records by unit."""
+    """Evidence made by hand: logs as lists of messages, checkpoints by unit."""
 
-    progress_by_unit: dict[int, Progress]
+    progress_by_unit: dict[int, Checkpoint]
     messages: list[Message]
     topics: TopicSettings
-    progress_later: dict[int, Progress] = field(default_factory=dict)
+    progress_later: dict[int, Checkpoint] = field(default_factory=dict)
 
-    def progress(self, unit: int) -> Progress | None:
+    def checkpoint(self, unit: int) -> Checkpoint | None:
         """See `Evidence.progress`."""
         return self.progress_by_unit.get(unit)
 
-    def progress_after(self, unit: int) -> Progress | None:
+    def progress_after(self, unit: int) -> Checkpoint | None:
         """See `Evidence.progress_after`."""
         return self.progress_later.get(unit, self.progress_by_unit.get(unit))
 

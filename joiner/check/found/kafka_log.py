@@ -19,14 +19,14 @@ from broker.kafka.topics import TopicFacts, topic_facts
 from broker.settings import SettingsError
 from joiner.check.found.evidence import EvidenceError, Message
 from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
-from joiner.runtime.model import FORMAT_VERSION, decode_progress, progress_key
+from joiner.runtime.model import FORMAT_VERSION, checkpoint_key, decode_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from confluent_kafka import Message as KafkaMessage
 
-    from joiner.runtime.model import Progress
+    from joiner.runtime.model import Checkpoint
     from joiner.runtime.settings import JoinerSettings
 
 _BATCH_RECORDS: Final = 20_000
@@ -37,7 +37,7 @@ _REQUEST_TIMEOUT_S: Final = 20.0
 """For one question to Kafka; the first one waits no longer than ``stall_s`` either."""
 
 _TAIL_OFFSETS: Final = 2_000
-"""Offsets at the end of the state topic that are searched first for the newest progress record."""
+"""Offsets at the end of the state topic that are searched first for the newest checkpoint."""
 
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # the library types it not
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call] # the library types it not
@@ -51,7 +51,7 @@ class KafkaEvidence:
     def __init__(self, settings: JoinerSettings, *, stall_s: float = 90.0) -> None:
         self._settings = settings
         self._stall_s = stall_s
-        self._progress: dict[int, Progress | None] = {}
+        self._progress: dict[int, Checkpoint | None] = {}
         self._ends: dict[tuple[str, int], int] = {}
         try:
             self._make_clients()
@@ -97,10 +97,10 @@ class KafkaEvidence:
         partitions = self._settings.topics.partitions
         facts = self._topic_facts()
         for unit in range(partitions):
-            progress = self._newest_progress(unit)
-            if progress is not None:
-                _check_topics(progress, facts, partitions)
-            self._progress[unit] = progress
+            checkpoint = self._newest_progress(unit)
+            if checkpoint is not None:
+                _check_topics(checkpoint, facts, partitions)
+            self._progress[unit] = checkpoint
         for topic in (*self._settings.output_topics.values(), *self._settings.input_topics):
             for partition in range(partitions):
                 self._ends[topic, partition] = self._range(topic, partition)[1]
@@ -132,11 +132,11 @@ class KafkaEvidence:
             raise EvidenceError(message)
         return facts
 
-    def progress(self, unit: int) -> Progress | None:
+    def checkpoint(self, unit: int) -> Checkpoint | None:
         """See `joiner.check.found.evidence.Evidence`, here and below."""
         return self._progress[unit]
 
-    def progress_after(self, unit: int) -> Progress | None:
+    def progress_after(self, unit: int) -> Checkpoint | None:
         """C'."""
         return self._newest_progress(unit)
 
@@ -239,9 +239,9 @@ class KafkaEvidence:
             "timeout has passed, or with a longer --timeout"
         )
 
-    def _newest_progress(self, unit: int) -> Progress | None:
+    def _newest_progress(self, unit: int) -> Checkpoint | None:
         """Search the unit's partition of the state topic from its end, in growing steps."""
-        topic, key = self._settings.state_topic, progress_key(unit).encode()
+        topic, key = self._settings.state_topic, checkpoint_key(unit).encode()
         low, high = self._range(topic, unit)
         length = _TAIL_OFFSETS
         while True:
@@ -269,32 +269,32 @@ def _message(message: KafkaMessage, topic: str, partition: int, offset: int) -> 
     )
 
 
-def _progress(message: Message) -> Progress:
+def _progress(message: Message) -> Checkpoint:
     try:
-        progress = decode_progress(message.value or b"")
+        checkpoint = decode_checkpoint(message.value or b"")
     except ValueError as error:
-        text = f"{message.place} is no progress record: {error}"
+        text = f"{message.place} is no checkpoint: {error}"
         raise EvidenceError(text) from error
-    if progress.format > FORMAT_VERSION:
+    if checkpoint.format > FORMAT_VERSION:
         text = (
-            f"{message.place} has format {progress.format}, and this program knows {FORMAT_VERSION}: "
+            f"{message.place} has format {checkpoint.format}, and this program knows {FORMAT_VERSION}: "
             "use the version that the joiner has"
         )
         raise EvidenceError(text)
-    return progress
+    return checkpoint
 
 
-def _check_topics(progress: Progress, facts: dict[str, TopicFacts], partitions: int) -> None:
-    for topic, topic_id in progress.topics.items():
+def _check_topics(checkpoint: Checkpoint, facts: dict[str, TopicFacts], partitions: int) -> None:
+    for topic, topic_id in checkpoint.topics.items():
         if topic in facts and facts[topic].topic_id != topic_id:
             message = (
-                f"topic {topic} was deleted and made anew since unit {progress.unit} of "
-                f"{progress.application!r} read it: what it has read is gone, so the check cannot "
+                f"topic {topic} was deleted and made anew since unit {checkpoint.unit} of "
+                f"{checkpoint.application!r} read it: what it has read is gone, so the check cannot "
                 "be made any more"
             )
             raise EvidenceError(message)
-    if progress.partitions != partitions:
+    if checkpoint.partitions != partitions:
         message = (
-            f"the application ran with {progress.partitions} partitions, and topics.partitions is {partitions} here"
+            f"the application ran with {checkpoint.partitions} partitions, and topics.partitions is {partitions} here"
         )
         raise EvidenceError(message)

@@ -1,7 +1,7 @@
 """The check of a pipeline: what the inputs up to the committed vector C demand, against what the outputs
 hold.
 
-    1. C of every unit, from its newest committed progress record
+    1. C of every unit, from its newest committed checkpoint
     2. the late and unmatched records and the dead letters, sorted by id; where asked for, the points of the database
     3. for each unit: the results of its partition; C once more (C'); its input logs from the start to C and
        on to C', judged record by record; the pairs that are certain at C (must be there) and at C' (may be
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from joiner.check.found.evidence import Evidence
     from joiner.check.verify.judgement import SideJudgement
     from joiner.check.verify.pairs import Certain, ExpectedPairs
-    from joiner.runtime.model import Progress
+    from joiner.runtime.model import Checkpoint
     from joiner.runtime.settings import JoinerSettings
 
 
@@ -87,15 +87,15 @@ def verify(
     return findings
 
 
-def _begun_units(settings: JoinerSettings, evidence: Evidence, findings: Findings) -> dict[int, Progress]:
+def _begun_units(settings: JoinerSettings, evidence: Evidence, findings: Findings) -> dict[int, Checkpoint]:
     begun = {}
     for unit in range(settings.topics.partitions):
-        progress = evidence.progress(unit)
-        if progress is None:
-            findings.notes.append(f"unit {unit} has no progress record: the application has not begun it")
+        checkpoint = evidence.checkpoint(unit)
+        if checkpoint is None:
+            findings.notes.append(f"unit {unit} has no checkpoint: the application has not begun it")
         else:
-            _check_same_application(settings, progress)
-            begun[unit] = progress
+            _check_same_application(settings, checkpoint)
+            begun[unit] = checkpoint
     if not begun:
         message = (
             f"the application {settings.application.name!r} has committed nothing to {settings.state_topic}: "
@@ -105,13 +105,13 @@ def _begun_units(settings: JoinerSettings, evidence: Evidence, findings: Finding
     return begun
 
 
-def _check_same_application(settings: JoinerSettings, progress: Progress) -> None:
-    if progress.fingerprint == settings.fingerprint():
+def _check_same_application(settings: JoinerSettings, checkpoint: Checkpoint) -> None:
+    if checkpoint.fingerprint == settings.fingerprint():
         return
-    differing = sorted(_differences(progress.semantics, settings.semantics(), ""))
+    differing = sorted(_differences(checkpoint.semantics, settings.semantics(), ""))
     what = "; ".join(differing[:10]) or "the fingerprint alone"
     message = (
-        f"unit {progress.unit} of {progress.application!r} ran with other settings: {what}. "
+        f"unit {checkpoint.unit} of {checkpoint.application!r} ran with other settings: {what}. "
         "Give the settings file it ran with (--config)"
     )
     raise WrongApplicationError(message)
@@ -132,12 +132,12 @@ def _verify_unit(
     settings: JoinerSettings,
     evidence: Evidence,
     unit: int,
-    progress: Progress | None,
+    checkpoint: Checkpoint | None,
     outputs: comparison.Outputs,
     findings: Findings,
 ) -> UnitResult:
     results = list(evidence.out(unit))
-    span = _span(settings, progress, evidence.progress_after(unit))
+    span = _span(settings, checkpoint, evidence.progress_after(unit))
     judgement = UnitJudgement(settings, unit)
     pairs = _judge_unit(evidence, span, judgement)
     comparison.compare_results(pairs, results, judgement, settings.events.time_unit, findings)
@@ -152,20 +152,20 @@ def _verify_unit(
     return result
 
 
-def _span(settings: JoinerSettings, progress: Progress | None, later: Progress | None) -> Span:
+def _span(settings: JoinerSettings, checkpoint: Checkpoint | None, later: Checkpoint | None) -> Span:
     """Where the unit began, C, C'. A unit that has not begun has consumed nothing; its outputs are
     unexpected.
     """
-    newest = later or progress
+    newest = later or checkpoint
     if newest is None:
         nothing = dict.fromkeys(settings.input_topics, 0)
         return Span(nothing, nothing, nothing)
     _check_same_application(settings, newest)
-    due = newest.start if progress is None else progress.offsets
+    due = newest.start if checkpoint is None else checkpoint.offsets
     span = Span(newest.start, due, newest.offsets)
     for topic in settings.input_topics:
         if not all(topic in offsets for offsets in (span.start, span.due, span.stop)):
-            message = f"the progress record of unit {newest.unit} has no offset of the input topic {topic}"
+            message = f"the checkpoint of unit {newest.unit} has no offset of the input topic {topic}"
             raise EvidenceError(message)
         if span.stop[topic] < span.due[topic]:
             message = (

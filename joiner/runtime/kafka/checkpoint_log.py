@@ -1,4 +1,4 @@
-"""Reading the state topic: the newest progress record of a unit, and its newest complete snapshot."""
+"""Reading the state topic: the newest checkpoint of a unit, and its newest complete snapshot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 from broker.settings import KafkaSettings
 from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
 from joiner.runtime.kafka.readers import Readers
-from joiner.runtime.model import Progress, StateLog, decode_checked, decode_progress, progress_key, unsettled_key
+from joiner.runtime.model import Checkpoint, StateLog, checkpoint_key, decode_checked, decode_checkpoint, unsettled_key
 
 _TAIL: Final = 64
 """Records at the end of a state partition that are looked at first: every transaction ends with its progress."""
@@ -28,57 +28,57 @@ def read_on(consumer: Consumer, topic: str, state: StateLog) -> StateLog:
     longer than a unit is waited for.
     """
     _, end = log_range(consumer, topic, state.unit)
-    values, progress_at = dict(state.values), state.progress_at
+    values, checkpoint_at = dict(state.values), state.checkpoint_at
     if end > state.end:
-        progress_at = max(progress_at, _add_values(values, consumer, topic, state.unit, state.end, end))
-    return StateLog(state.unit, values, end, progress_at)
+        checkpoint_at = max(checkpoint_at, _add_values(values, consumer, topic, state.unit, state.end, end))
+    return StateLog(state.unit, values, end, checkpoint_at)
 
 
 def read_newest(kafka: KafkaSettings, group: str, topic: str, unit: int, readers: Readers | None = None) -> StateLog:
-    """What is enough to know the newest progress record, which is at the end of the partition in most cases."""
+    """What is enough to know the newest checkpoint, which is at the end of the partition in most cases."""
     if readers is not None and readers.state is not None:
         readers.state = read_on(readers.log, topic, readers.state)
         return readers.state
     consumer = readers.log if readers is not None else None
     newest = _read(kafka, group, topic, unit, _TAIL, consumer)
-    return newest if newest.progress() is not None else _read(kafka, group, topic, unit, None, consumer)
+    return newest if newest.checkpoint() is not None else _read(kafka, group, topic, unit, None, consumer)
 
 
-def read_progress(
+def read_checkpoint(
     kafka: KafkaSettings, group: str, topic: str, unit: int, readers: Readers | None = None
-) -> Progress | None:
-    """The newest progress record alone."""
-    return read_newest(kafka, group, topic, unit, readers).progress()
+) -> Checkpoint | None:
+    """The newest checkpoint alone."""
+    return read_newest(kafka, group, topic, unit, readers).checkpoint()
 
 
-class AppendedProgress(NamedTuple):
-    """A progress record, and when it was written."""
+class AppendedCheckpoint(NamedTuple):
+    """A checkpoint, and when it was written."""
 
-    progress: Progress
+    checkpoint: Checkpoint
     appended_ms: int
 
 
-def read_appended(consumer: Consumer, topic: str, unit: int) -> AppendedProgress | None:
-    """The newest progress record of a unit, by a consumer of `make_reader`; None where there is none."""
+def read_appended(consumer: Consumer, topic: str, unit: int) -> AppendedCheckpoint | None:
+    """The newest checkpoint of a unit, by a consumer of `make_reader`; None where there is none."""
     low, end = log_range(consumer, topic, unit)
     for start in dict.fromkeys((max(low, end - _TAIL), low)):
         found = None
         for message in read_to_end(consumer, topic, unit, start, end):
-            if message.key() == progress_key(unit).encode() and (value := message.value()) is not None:
-                found = AppendedProgress(decode_checked(unit, decode_progress, value), message.timestamp()[1])
+            if message.key() == checkpoint_key(unit).encode() and (value := message.value()) is not None:
+                found = AppendedCheckpoint(decode_checked(unit, decode_checkpoint, value), message.timestamp()[1])
         if found is not None:
             return found
     return None
 
 
-def read_tried(consumer: Consumer, topic: str, unit: int, start: int, end: int) -> list[Progress]:
-    """The progress records from ``start`` on, committed or not, and the notes (see `dangling`).
+def read_tried(consumer: Consumer, topic: str, unit: int, start: int, end: int) -> list[Checkpoint]:
+    """The checkpoints from ``start`` on, committed or not, and the notes (see `dangling`).
 
     ``consumer`` reads what is not committed, too.
     """
-    keys = {progress_key(unit).encode(), unsettled_key(unit).encode()}
+    keys = {checkpoint_key(unit).encode(), unsettled_key(unit).encode()}
     return [
-        decode_checked(unit, decode_progress, value)
+        decode_checked(unit, decode_checkpoint, value)
         for message in read_to_end(consumer, topic, unit, start, end)
         if message.key() in keys and (value := message.value()) is not None
     ]
@@ -95,8 +95,8 @@ def _read(
 
 
 def _add_values(values: dict[str, bytes], consumer: Consumer, topic: str, unit: int, start: int, end: int) -> int:
-    """Take what is there; returns the offset of the last progress record, -1 where none is."""
-    progress, progress_at = progress_key(unit), -1
+    """Take what is there; returns the offset of the last checkpoint, -1 where none is."""
+    checkpoint, checkpoint_at = checkpoint_key(unit), -1
     for message in read_to_end(consumer, topic, unit, start, end):
         # Replaced: a key that is no text is somebody else's, and none that is asked for.
         key, value = (message.key() or b"").decode(errors="replace"), message.value()
@@ -104,6 +104,6 @@ def _add_values(values: dict[str, bytes], consumer: Consumer, topic: str, unit: 
             values.pop(key, None)
         else:
             values[key] = value
-        if key == progress:
-            progress_at = message.offset() or 0
-    return progress_at
+        if key == checkpoint:
+            checkpoint_at = message.offset() or 0
+    return checkpoint_at

@@ -60,7 +60,7 @@ class PendingMarkers:
         self._bounds = dict(line)
 
     def records(self, identities: Mapping[str, str]) -> dict[str, FirstRecord]:
-        """What the progress record of a transaction has to tell, which begins with ``identities`` in its topics."""
+        """What the checkpoint of a transaction has to tell, which begins with ``identities`` in its topics."""
         found = dict(self._last)
         for topic, identity in identities.items():
             found.pop(topic, None)

@@ -10,8 +10,8 @@ from joiner.runtime.model import (
     CHUNK_BYTES_MAX,
     FORMAT_VERSION,
     SLOTS,
+    Checkpoint,
     Manifest,
-    Progress,
     StateLog,
     chunk_key,
     encode,
@@ -37,10 +37,10 @@ class SnapshotPlace:
 
 
 def snapshot_records(
-    data: bytes, place: SnapshotPlace, progress: Progress, result_ends: Mapping[str, int]
+    data: bytes, place: SnapshotPlace, checkpoint: Checkpoint, result_ends: Mapping[str, int]
 ) -> tuple[Records, SnapshotPlace]:
-    """What is written for a snapshot at ``progress``, the manifest last; and the place of the next one."""
-    unit, serial = progress.unit, place.serial + 1
+    """What is written for a snapshot at ``checkpoint``, the manifest last; and the place of the next one."""
+    unit, serial = checkpoint.unit, place.serial + 1
     slot = serial % SLOTS
     parts = [data[at : at + CHUNK_BYTES_MAX] for at in range(0, len(data), CHUNK_BYTES_MAX)]
     records: Records = [(chunk_key(unit, slot, index), part) for index, part in enumerate(parts)]
@@ -52,8 +52,8 @@ def snapshot_records(
         len(parts),
         len(data),
         hashlib.sha256(data).hexdigest(),
-        progress.offsets,
-        progress.fingerprint,
+        checkpoint.offsets,
+        checkpoint.fingerprint,
         dict(result_ends),
     )
     records.append((manifest_key(unit, slot), encode(manifest)))

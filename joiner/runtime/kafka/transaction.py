@@ -1,13 +1,13 @@
 """The transactions of one unit: everything a batch brought forth becomes visible at once, or not at all.
 
 Steps of a commit, in this order (a snapshot that is too large for it has transactions of its own behind it, and where
-the unit is released, the progress record that says so comes behind those):
+the unit is released, the checkpoint that says so comes behind those):
 
  1. begin
- 2. the input offsets, for the consumer group (for tools to see; the progress record is what counts)
+ 2. the input offsets, for the consumer group (for tools to see; the checkpoint is what counts)
  3. the joined, late, unmatched and rejected records
  4. now and then a snapshot: chunks, tombstones of surplus ones, manifest
- 5. the progress record, last in the unit's partition of the state topic
+ 5. the checkpoint, last in the unit's partition of the state topic
  6. commit
 
 The offsets come first, because Kafka takes nothing until it has ended the transaction before everywhere. Offsets are
@@ -16,7 +16,7 @@ then tried again by librdkafka after `retry.backoff.ms`, 2 ms here, and records 
 Kafka may forget to end a committed transaction in some partition (see `dangling`). The next records of the unit there
 share the fate of what was forgotten, which only a commit puts right. So:
 
- - the progress record names the first record of the last transaction in each result topic, until it is known that the
+ - the checkpoint names the first record of the last transaction in each result topic, until it is known that the
    topic has been told of its end: the next claim compares it with what is visible
  - an owner looks behind each snapshot, behind a claim, and where Kafka may have been away. What is open and its own
    makes it claim the unit anew
@@ -50,11 +50,11 @@ from joiner.runtime.kafka.clients import (
 from joiner.runtime.kafka.pending_markers import PendingMarkers, identity_of
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace, cut, snapshot_records
 from joiner.runtime.model import (
+    Checkpoint,
     FirstRecord,
-    Progress,
     StateLog,
+    checkpoint_key,
     encode,
-    progress_key,
 )
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.effects import Outgoing
@@ -99,7 +99,7 @@ class Fenced(Exception):
 class Aborted(Exception):
     """The transaction failed, or whether it was committed is unknown: the unit must be claimed anew.
 
-    The claim settles it: `init_transactions` rolls back what is open, and the progress record that is read
+    The claim settles it: `init_transactions` rolls back what is open, and the checkpoint that is read
     afterwards says what was committed.
     """
 
@@ -119,7 +119,7 @@ class UnitTransactions:
         self._firsts: dict[str, int] = {}
         self._was_asked_again = False
         self._is_claimed = False
-        # What the last progress record says of its owner.
+        # What the last checkpoint says of its owner.
         self._run = self._placement = ""
         self._producer = make_producer(
             settings.kafka,
@@ -156,7 +156,7 @@ class UnitTransactions:
     def commit(
         self,
         messages: Outgoing,
-        progress: Progress,
+        checkpoint: Checkpoint,
         snapshot: tuple[bytes, SnapshotPlace] | None = None,
     ) -> SnapshotPlace | None:
         """Write one transaction (steps 1-6); returns the place of the snapshot that was written.
@@ -166,37 +166,37 @@ class UnitTransactions:
         began_s, place = time.monotonic(), None
         identities = _identities(messages, self._settings.state_topic)
         try:
-            self._begin(progress)
+            self._begin(checkpoint)
             if snapshot is not None and not self._may_replace_snapshot():
                 snapshot = None
             is_apart = goes_apart(snapshot)
             # Who a unit is released to may claim it as soon as that is visible. So the snapshot comes before.
-            ours = self._still_ours(progress) if is_apart else progress
+            ours = self._still_ours(checkpoint) if is_apart else checkpoint
             self._produce_all(messages)
             if snapshot is not None and not is_apart:
-                place = self._produce_snapshot(*snapshot, progress)
+                place = self._produce_snapshot(*snapshot, checkpoint)
             self._finish(ours, self._undecided.records(identities))
             self._note_written(identities, is_base=place is not None or not self._is_claimed)
             if snapshot is not None and is_apart:
                 place = self._write_apart(*snapshot, ours)
-            if ours != progress:
-                self._begin(progress)
-                self._finish(progress, self._undecided.records({}))
+            if ours != checkpoint:
+                self._begin(checkpoint)
+                self._finish(checkpoint, self._undecided.records({}))
                 self._note_written({}, is_base=False)
             if place is not None or not self._is_claimed or self._was_disturbed(began_s):
                 self.check_ended()
         except KafkaException as error:
             raise _failure(error) from error
-        self._is_claimed, self._run, self._placement = True, progress.run, progress.placement
+        self._is_claimed, self._run, self._placement = True, checkpoint.run, checkpoint.placement
         return place
 
-    def begin_anew(self, state: StateLog, progress: Progress) -> None:
-        """Tombstone all snapshots of this unit and write ``progress`` as its only record, in one transaction."""
+    def begin_anew(self, state: StateLog, checkpoint: Checkpoint) -> None:
+        """Tombstone all snapshots of this unit and write ``checkpoint`` as its only record, in one transaction."""
         try:
-            self._begin(progress)
+            self._begin(checkpoint)
             for key in state.values:
                 self._produce(self._settings.state_topic, key, None)
-            self._finish(progress, {})
+            self._finish(checkpoint, {})
             self._note_written({}, is_base=True)
             self.check_ended()
         except KafkaException as error:
@@ -233,7 +233,7 @@ class UnitTransactions:
         except KafkaException as error:
             raise _failure(error) from error
 
-    def roll_back(self, topics: Sequence[str], progress: Progress) -> dict[str, int]:
+    def roll_back(self, topics: Sequence[str], checkpoint: Checkpoint) -> dict[str, int]:
         """Write a record to the unit's partition of each topic, and to the group's offsets, and abort that.
 
         The marker of the rollback also ends what an earlier transaction of this producer has left open there.
@@ -243,7 +243,7 @@ class UnitTransactions:
             self._start()
             for topic in topics:
                 self._produce(topic, f"{self._unit}/rolled-back", None)
-            self._send_offsets(progress.offsets)
+            self._send_offsets(checkpoint.offsets)
             if self._producer.flush(_COMMIT_S):
                 raise timed_out(f"the records of a rollback were not written within {_COMMIT_S:.0f} s")
             self._producer.abort_transaction(_COMMIT_S)
@@ -253,11 +253,11 @@ class UnitTransactions:
         self._undecided.begin_behind(self._firsts)
         return dict(self._firsts)
 
-    def _still_ours(self, progress: Progress) -> Progress:
+    def _still_ours(self, checkpoint: Checkpoint) -> Checkpoint:
         """As this one, but for what it says of a release."""
-        if progress.on_the_way is None:
-            return progress
-        return msgspec.structs.replace(progress, run=self._run, placement=self._placement)
+        if checkpoint.on_the_way is None:
+            return checkpoint
+        return msgspec.structs.replace(checkpoint, run=self._run, placement=self._placement)
 
     def _was_disturbed(self, began_s: float) -> bool:
         """Whether Kafka may have been started anew meanwhile: it took long, or was asked for again."""
@@ -334,26 +334,26 @@ class UnitTransactions:
             else:
                 return
 
-    def _produce_snapshot(self, data: bytes, place: SnapshotPlace, progress: Progress) -> SnapshotPlace:
-        records, after = snapshot_records(data, place, progress, self._undecided.ends())
+    def _produce_snapshot(self, data: bytes, place: SnapshotPlace, checkpoint: Checkpoint) -> SnapshotPlace:
+        records, after = snapshot_records(data, place, checkpoint, self._undecided.ends())
         for key, value in records:
             self._produce(self._settings.state_topic, key, value)
         return after
 
-    def _write_apart(self, data: bytes, place: SnapshotPlace, progress: Progress) -> SnapshotPlace:
-        """A snapshot in transactions of its own, each of which repeats the progress record.
+    def _write_apart(self, data: bytes, place: SnapshotPlace, checkpoint: Checkpoint) -> SnapshotPlace:
+        """A snapshot in transactions of its own, each of which repeats the checkpoint.
 
         The manifest whose chunks are replaced goes first, and the new one comes last: whoever dies in between leaves
         the other snapshot, and nothing that came before that one is in doubt.
         """
-        records, after = snapshot_records(data, place, progress, self._undecided.ends())
+        records, after = snapshot_records(data, place, checkpoint, self._undecided.ends())
         manifest_key, _ = records[-1]
         parts = cut([(manifest_key, None), *records], SNAPSHOT_BYTES_MAX)
         for part in parts:
-            self._begin(progress)
+            self._begin(checkpoint)
             for key, value in part:
                 self._produce(self._settings.state_topic, key, value)
-            self._finish(progress, self._undecided.records({}))
+            self._finish(checkpoint, self._undecided.records({}))
             self._note_written({}, is_base=part is parts[-1])
         return after
 
@@ -361,15 +361,15 @@ class UnitTransactions:
         self._firsts = {}
         self._producer.begin_transaction()
 
-    def _begin(self, progress: Progress) -> None:
+    def _begin(self, checkpoint: Checkpoint) -> None:
         """Steps 1 and 2."""
         self._start()
-        self._send_offsets(progress.offsets)
+        self._send_offsets(checkpoint.offsets)
 
-    def _finish(self, progress: Progress, written: dict[str, FirstRecord]) -> None:
+    def _finish(self, checkpoint: Checkpoint, written: dict[str, FirstRecord]) -> None:
         """Steps 5 and 6."""
-        told = msgspec.structs.replace(progress, written=written)
-        self._produce(self._settings.state_topic, progress_key(self._unit), encode(told))
+        told = msgspec.structs.replace(checkpoint, written=written)
+        self._produce(self._settings.state_topic, checkpoint_key(self._unit), encode(told))
         self._commit(time.monotonic() + _COMMIT_S)
 
     def _send_offsets(self, offsets: Mapping[str, int]) -> None:

@@ -17,7 +17,7 @@ from joiner.runtime.control import Claiming, Refused, Released, Taken
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.migration.claim_signals import Claims
 from joiner.runtime.migration.protocol import Action, Claim, CoolDown, Release, Source, TakeBack, Target, WarmUp, Write
-from joiner.runtime.model import OnTheWay, Progress
+from joiner.runtime.model import Checkpoint, OnTheWay
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.settings import JoinerSettings
 
@@ -120,13 +120,13 @@ class Coordinator:
         self._do(self._source.is_back(unit))
         self._do(self._target.goes_on(unit, late_ms))
 
-    def found(self, unit: int, progress: Progress) -> None:
+    def found(self, unit: int, checkpoint: Checkpoint) -> None:
         """The log says that the unit is another placement's, or on its way there."""
-        way = progress.on_the_way
+        way = checkpoint.on_the_way
         if way is None:
             self._source.gone(unit)
         else:
-            self._do(self._source.found(unit, way, progress.placement, time.monotonic()))
+            self._do(self._source.found(unit, way, checkpoint.placement, time.monotonic()))
         if unit in self._target.claiming:
             self._do(self._target.lost(unit))
 

@@ -18,12 +18,12 @@ from typing import Final, Generic, Protocol, TypeVar
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from joiner.runtime.kafka.checkpoint_log import read_progress
+from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import describe
 from joiner.runtime.kafka.readers import reading
 from joiner.runtime.migration.coordinator import Coordinator
 from joiner.runtime.migration.protocol import Release
-from joiner.runtime.model import OnTheWay, Progress, UnitStopped
+from joiner.runtime.model import Checkpoint, OnTheWay, UnitStopped
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.unit_reports import NotServed
 from joiner.runtime.ownership.warmup import Warm, warm_up
@@ -87,11 +87,11 @@ class Handover(Generic[_Serving]):
         self._elsewhere: dict[int, float] = {}
         self._told: set[int] = set()
         # Told by the pool's threads, in the order of their finding.
-        self._found: deque[tuple[int, Progress]] = deque()
+        self._found: deque[tuple[int, Checkpoint]] = deque()
         self._warm: dict[int, Warm] = {}
         self._warming: dict[int, Future[Warm | None]] = {}
         self._releases: dict[int, Future[None]] = {}
-        self._look: Future[dict[int, Progress | None]] | None = None
+        self._look: Future[dict[int, Checkpoint | None]] | None = None
         # Those that were taken, and since when.
         self._taken_s: dict[int, float] = {}
 
@@ -113,8 +113,8 @@ class Handover(Generic[_Serving]):
     def poll(self, units: AbstractSet[int]) -> None:
         """Do what is due; ``units``: those that this runner is to serve."""
         while self._found:
-            number, progress = self._found.popleft()
-            self._mover.found(number, progress)
+            number, checkpoint = self._found.popleft()
+            self._mover.found(number, checkpoint)
         _settle(self._warming, self._after_warm_up)
         _settle(self._releases, self._after_release)
         self._look_whose_they_are()
@@ -122,15 +122,15 @@ class Handover(Generic[_Serving]):
         self._tell_of_taken()
         self._tell_of_refused()
 
-    def found_elsewhere(self, number: int, progress: Progress) -> bool:
+    def found_elsewhere(self, number: int, checkpoint: Checkpoint) -> bool:
         """A claim has found that a unit belongs to another placement: whether it is waited for. Any thread."""
-        way = progress.on_the_way
+        way = checkpoint.on_the_way
         waits = self.is_standby or (way is not None and way.source == self._claimant.placement)
         if waits and number not in self._told:
             self._told.add(number)
-            _log.info("unit %s: %s; waiting until it is moved here", number, progress.owner)
+            _log.info("unit %s: %s; waiting until it is moved here", number, checkpoint.owner)
         self._elsewhere[number] = time.monotonic() + LOOK_S
-        self._found.append((number, progress))
+        self._found.append((number, checkpoint))
         return waits
 
     def adopted(self, number: int) -> None:
@@ -226,9 +226,9 @@ class Handover(Generic[_Serving]):
     def _look_whose_they_are(self) -> None:
         if self._look is not None and self._look.done():
             look, self._look = self._look, None
-            for number, progress in look.result().items():
+            for number, checkpoint in look.result().items():
                 if number in self._elsewhere and number not in self._host.taking():
-                    self._after_look(number, progress)
+                    self._after_look(number, checkpoint)
         now_s = time.monotonic()
         # Listed, for a claim that ends may add to them.
         due = [number for number, look_s in list(self._elsewhere.items()) if look_s <= now_s]
@@ -236,14 +236,14 @@ class Handover(Generic[_Serving]):
             self._elsewhere.update(dict.fromkeys(due, now_s + LOOK_S))
             self._look = self._pool.submit(self._read, due)
 
-    def _read(self, numbers: list[int]) -> dict[int, Progress | None]:
-        """The progress records of some units, as far as Kafka answers, by one consumer."""
+    def _read(self, numbers: list[int]) -> dict[int, Checkpoint | None]:
+        """The checkpoints of some units, as far as Kafka answers, by one consumer."""
         kafka, name, topic = self._settings.kafka, self._settings.application.name, self._settings.state_topic
-        found: dict[int, Progress | None] = {}
+        found: dict[int, Checkpoint | None] = {}
         with reading(self._settings, None) as readers:
             for number in numbers:
                 try:
-                    found[number] = read_progress(kafka, name, topic, number, readers)
+                    found[number] = read_checkpoint(kafka, name, topic, number, readers)
                 except UnitStopped:
                     found[number] = None  # whoever takes it, is told
                 except KafkaException as error:
@@ -251,12 +251,12 @@ class Handover(Generic[_Serving]):
                     break
         return found
 
-    def _after_look(self, number: int, progress: Progress | None) -> None:
-        if progress is None or self._claimant.may_continue(progress):
+    def _after_look(self, number: int, checkpoint: Checkpoint | None) -> None:
+        if checkpoint is None or self._claimant.may_continue(checkpoint):
             del self._elsewhere[number]
             self._host.schedule_claim(number)
         else:
-            self._mover.found(number, progress)
+            self._mover.found(number, checkpoint)
 
     def _tell_of_refused(self) -> None:
         for number in self._mover.arriving:

@@ -5,12 +5,12 @@ plain process and the stage in Spark alike (see `coordinator` for one that does)
 
     order     Request, again every `REPEAT_S`: a lease, which everybody counts by a clock of its own
     target    WarmUp: build the state beside the owner; then Ready, again with each Request
-    source    at Ready, while the lease lasts: Release, a last transaction whose progress record says that the unit is
+    source    at Ready, while the lease lasts: Release, a last transaction whose checkpoint says that the unit is
               nobody's, of the target's placement; then Released
     target    Claim, by the ordinary procedure; Claiming, again and again, where that lasts; Taken when it goes on
     source    nobody was heard of for `TAKE_BACK_S`, or the target refused: TakeBack; Back
 
-What counts is the progress record, so messages may be lost, late or doubled: each side also tells what it finds in the
+What counts is the checkpoint, so messages may be lost, late or doubled: each side also tells what it finds in the
 log (`Source.found`), and a target that missed Released finds the unit to be its placement's when it looks. A crash
 needs no rule of its own: a machine that begins anew knows nothing, and is told everything again.
 """
@@ -48,7 +48,7 @@ class Write(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Write the unit's last transaction, with a progress record of ``way``; then ``told``, and `Source.released`.
+    """Write the unit's last transaction, with a checkpoint of ``way``; then ``told``, and `Source.released`.
 
     Where that fails: `Source.kept`, unless it is unknown, which the log will tell (`Source.found`).
     """

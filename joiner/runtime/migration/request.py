@@ -54,7 +54,7 @@ class Order:
 
     @property
     def underway(self) -> list[int]:
-        """Units that may be on their way: whose they are tells their progress record."""
+        """Units that may be on their way: whose they are tells their checkpoint."""
         return [unit for unit, one in self.units.items() if one.step in {Step.READY, Step.RELEASED}]
 
     def due(self, now_s: float) -> list[Record]:
@@ -115,6 +115,6 @@ class Order:
         return record.unit if one.step is not before else None
 
     def finish(self, unit: int, step: Step, why: str) -> None:
-        """What the progress record of a unit says came of it, where no message has told."""
+        """What the checkpoint of a unit says came of it, where no message has told."""
         one = self.units[unit]
         one.step, one.why = step, one.why or why

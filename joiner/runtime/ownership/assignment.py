@@ -18,11 +18,11 @@ from typing import NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
 
-from joiner.runtime.kafka.checkpoint_log import read_progress
+from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import describe
 from joiner.runtime.kafka.readers import ClaimCancelled, Readers
 from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions
-from joiner.runtime.model import RESET_RUN, Progress, UnitStopped
+from joiner.runtime.model import RESET_RUN, Checkpoint, UnitStopped
 from joiner.runtime.ownership.claim import Claimer, Overtaken
 from joiner.runtime.ownership.eligibility import Claimant, OwnedElsewhere
 from joiner.runtime.ownership.retry_policy import Obstacle, RetryTracker, cause_of
@@ -48,14 +48,14 @@ _log = logging.getLogger(__name__)
 class _Lost(UnitStopped):
     """Another run has claimed the unit."""
 
-    def __init__(self, text: str, progress: Progress) -> None:
+    def __init__(self, text: str, checkpoint: Checkpoint) -> None:
         super().__init__(text)
-        self.progress = progress
+        self.checkpoint = checkpoint
 
 
 class _Next(NamedTuple):
     """When a unit is to be taken, and whether it is looked first whose it is: it is not ours to take any more where its
-    progress record names a run other than these.
+    checkpoint names a run other than these.
     """
 
     not_before_s: float
@@ -95,7 +95,7 @@ class AssignmentManager:
         # Of those set aside because another process has claimed them: when it is looked whether they are still ours.
         self._lost: dict[int, float] = {}
 
-    def start(self, taker: Claimer, found_elsewhere: Callable[[int, Progress], bool]) -> None:
+    def start(self, taker: Claimer, found_elsewhere: Callable[[int, Checkpoint], bool]) -> None:
         """From now on units can be claimed. ``found_elsewhere`` is told of units of other placements; whether they are
         waited for.
         """
@@ -138,7 +138,7 @@ class AssignmentManager:
         claimant: Claimant | None,
         warm: Warm | None,
         readers: Readers,
-        serving: Callable[[UnitTransactions, Progress, Readers], _Taken],
+        serving: Callable[[UnitTransactions, Checkpoint, Readers], _Taken],
     ) -> _Taken | None:
         """Claim a unit; None: not now, and `plan_retries` says what comes next.
 
@@ -211,18 +211,18 @@ class AssignmentManager:
         (self._by_force or set()).discard(number)
 
     def _check_still_ours(self, number: int, runs: AbstractSet[str]) -> None:
-        """After being fenced: does the progress record still name one of ``runs``? Raises where the unit is lost."""
-        progress = read_progress(
+        """After being fenced: does the checkpoint still name one of ``runs``? Raises where the unit is lost."""
+        checkpoint = read_checkpoint(
             self._settings.kafka, self._settings.application.name, self._settings.state_topic, number
         )
         # None: what we wrote hangs (see `dangling`), and nobody else has written anything.
-        if progress is None or progress.run in runs:
+        if checkpoint is None or checkpoint.run in runs:
             _log.info("unit %s: the one that fenced us never claimed it; taking it back", number)
             return
-        why = f"unit {number}: now owned by {progress.owner} (run {progress.run}); given up"
-        if not self._claimant_of(number).may_continue(progress):
-            raise OwnedElsewhere(why, progress)
-        raise _Lost(why, progress)
+        why = f"unit {number}: now owned by {checkpoint.owner} (run {checkpoint.run}); given up"
+        if not self._claimant_of(number).may_continue(checkpoint):
+            raise OwnedElsewhere(why, checkpoint)
+        raise _Lost(why, checkpoint)
 
     def _arrange(self, number: int, error: Exception, doing: _Doing) -> None:
         """What comes next for a unit that is not served because of ``error``."""
@@ -243,13 +243,13 @@ class AssignmentManager:
             then = self._waiting.get(number)
             runs = then.runs if then is not None and doing is _CLAIM else None
             self._waiting[number] = _Next(time.monotonic() + wait_s, runs)
-        if isinstance(error, _Lost) and self._in_group and error.progress.run != RESET_RUN:
+        if isinstance(error, _Lost) and self._in_group and error.checkpoint.run != RESET_RUN:
             self._lost[number] = time.monotonic() + self._settings.application.session_timeout / 1e9
 
     def _look_first(self, number: int, fenced: Fenced, first_s: float | None = None) -> None:
         """Somebody has initialised the unit's transactional id, or may have: wait, and see whether it has claimed it.
 
-        An owner is named by the progress record itself; for one that was overtaken in its claim, its predecessor is.
+        An owner is named by the checkpoint itself; for one that was overtaken in its claim, its predecessor is.
         """
         runs = {self._claimant.run, *([fenced.before] if isinstance(fenced, Overtaken) else [])}
         is_first = not self._troubles.has(number)
@@ -260,7 +260,7 @@ class AssignmentManager:
 
     def _leave_elsewhere(self, number: int, found: OwnedElsewhere) -> None:
         """The unit belongs to another placement."""
-        if self._found_elsewhere(number, found.progress):
+        if self._found_elsewhere(number, found.checkpoint):
             self._waiting.pop(number, None)
         else:
             self._troubles.wait_s(number, cause_of(found), str(found))

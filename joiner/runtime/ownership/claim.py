@@ -1,8 +1,8 @@
 """Claiming a unit: the same for a start, a crash, a rebalance, and another runner. `restore` then builds its state.
 
-0. look at the progress record, so that a process with other settings fences nobody
+0. look at the checkpoint, so that a process with other settings fences nobody
 1. initialise the transactional id (fences whoever had the unit)
-2. read the progress record
+2. read the checkpoint
 3. check that it is ours to continue: placement, fingerprint, topics, partitions, the log's range
 4. draw a line, behind which nothing of older owners comes (see `dangling`)
 5. settle what Kafka has left open by mistake, or ended wrongly (the same)
@@ -20,11 +20,11 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from broker.kafka.topics import TopicFacts, topic_facts
-from joiner.runtime.kafka.checkpoint_log import read_newest, read_progress
+from joiner.runtime.kafka.checkpoint_log import read_checkpoint, read_newest
 from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_consumer, make_reader, read_to_end
 from joiner.runtime.kafka.readers import Readers, reading
 from joiner.runtime.kafka.transaction import Fenced, UnitTransactions, offsets_as_text
-from joiner.runtime.model import FORMAT_VERSION, Progress, StateLog, UnitStopped
+from joiner.runtime.model import FORMAT_VERSION, Checkpoint, StateLog, UnitStopped
 from joiner.runtime.ownership.dangling import (
     DanglingTransaction,
     fence_partitions,
@@ -54,8 +54,8 @@ def claim(
     transactions: UnitTransactions,
     claimant: Claimant,
     kept: Readers | None = None,
-) -> Progress:
-    """Steps 0-6; returns the progress record that we wrote. ``kept``: consumers that are connected already.
+) -> Checkpoint:
+    """Steps 0-6; returns the checkpoint that we wrote. ``kept``: consumers that are connected already.
 
     Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException where Kafka does not answer.
     """
@@ -70,7 +70,7 @@ def _claim(
     transactions: UnitTransactions,
     claimant: Claimant,
     readers: Readers,
-) -> Progress:
+) -> Checkpoint:
     # Asked anew each time: a topic may have been made anew while this process runs.
     topics = topic_facts(admin, settings.input_topics)
     absent = [topic for topic in settings.input_topics if topic not in topics]
@@ -79,7 +79,7 @@ def _claim(
             f"unit {unit}: {', '.join(absent)} does not exist any more: restore it, or begin anew with `joiner reset` "
             "and a restart, which creates it"
         )
-    early = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
+    early = read_checkpoint(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
     if early is not None:
         check_continues(settings, early, topics, claimant)
     transactions.init()
@@ -87,24 +87,24 @@ def _claim(
     log = read_newest(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
     with unless_fenced(transactions):
         unsettled = find_dangling(settings, log, readers)
-        progress = _to_continue(settings, log, unsettled, topics, claimant)
-        check_log_range(settings, unit, progress.offsets, readers)
+        checkpoint = _to_continue(settings, log, unsettled, topics, claimant)
+        check_log_range(settings, unit, checkpoint.offsets, readers)
         if unsettled is None:
-            line = fence_partitions(settings, unit, transactions, progress, readers)
-            if log.progress() is None:
-                progress = msgspec.structs.replace(progress, result_ends=line)
+            line = fence_partitions(settings, unit, transactions, checkpoint, readers)
+            if log.checkpoint() is None:
+                checkpoint = msgspec.structs.replace(checkpoint, result_ends=line)
             unsettled = find_wrongly_ended(settings, log, line, readers)
             if unsettled is not None:
-                progress = _to_continue(settings, log, unsettled, topics, claimant)
+                checkpoint = _to_continue(settings, log, unsettled, topics, claimant)
         messages: Outgoing = {}
         if unsettled is not None:
-            reached = unsettled.reached or progress
-            effects = resolve(settings, unsettled, transactions, progress, partial(replay_effects, settings, reached))
+            reached = unsettled.reached or checkpoint
+            effects = resolve(settings, unsettled, transactions, checkpoint, partial(replay_effects, settings, reached))
             messages = effects.messages(settings.topics)
             messages[settings.state_topic] = ([unsettled.key.encode()], [None])
-            progress = _owned(reached, claimant)
-    transactions.commit(messages, progress)
-    return progress
+            checkpoint = _owned(reached, claimant)
+    transactions.commit(messages, checkpoint)
+    return checkpoint
 
 
 def _to_continue(
@@ -113,9 +113,9 @@ def _to_continue(
     unsettled: DanglingTransaction | None,
     topics: dict[str, TopicFacts],
     claimant: Claimant,
-) -> Progress:
-    """The progress record to go on from, as ours."""
-    found, reached = log.progress(), unsettled.reached if unsettled is not None else None
+) -> Checkpoint:
+    """The checkpoint to go on from, as ours."""
+    found, reached = log.checkpoint(), unsettled.reached if unsettled is not None else None
     for known in (found, reached):
         if known is not None:
             check_continues(settings, known, topics, claimant)
@@ -126,7 +126,7 @@ def _to_continue(
         return _owned(found, claimant)
     _check_never_begun(settings, log.unit)
     _tell_results_that_are_there(settings, log.unit)
-    return first_progress(settings, log.unit, topics, claimant)
+    return first_checkpoint(settings, log.unit, topics, claimant)
 
 
 def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
@@ -140,11 +140,11 @@ def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
 
 
 def _check_never_begun(settings: JoinerSettings, unit: int) -> None:
-    """A group offset without a progress record means that the state was deleted, not that this is a first start.
+    """A group offset without a checkpoint means that the state was deleted, not that this is a first start.
 
     Nor is it one where another unit was begun when there were fewer units.
     """
-    other = read_progress(settings.kafka, settings.application.name, settings.state_topic, 0) if unit else None
+    other = read_checkpoint(settings.kafka, settings.application.name, settings.state_topic, 0) if unit else None
     if other is not None:
         check_partitions(settings, other)
     committed = group_offsets(settings, unit)
@@ -173,15 +173,17 @@ def _tell_results_that_are_there(settings: JoinerSettings, unit: int) -> None:
         )
 
 
-def first_progress(settings: JoinerSettings, unit: int, topics: dict[str, TopicFacts], claimant: Claimant) -> Progress:
-    """The progress record of a unit that begins, or begins anew: at ``application.start`` of today's logs."""
+def first_checkpoint(
+    settings: JoinerSettings, unit: int, topics: dict[str, TopicFacts], claimant: Claimant
+) -> Checkpoint:
+    """The checkpoint of a unit that begins, or begins anew: at ``application.start`` of today's logs."""
     at_end = settings.application.start == "latest"
     consumer = make_consumer(settings.kafka, settings.application.name)
     try:
         start = {topic: log_range(consumer, topic, unit)[at_end] for topic in settings.input_topics}
     finally:
         consumer.close()
-    return Progress(
+    return Checkpoint(
         format=FORMAT_VERSION,
         application=settings.application.name,
         unit=unit,
@@ -199,7 +201,7 @@ def first_progress(settings: JoinerSettings, unit: int, topics: dict[str, TopicF
     )
 
 
-def _owned(found: Progress, claimant: Claimant) -> Progress:
+def _owned(found: Checkpoint, claimant: Claimant) -> Checkpoint:
     return msgspec.structs.replace(
         found,
         format=FORMAT_VERSION,
@@ -213,7 +215,7 @@ def _owned(found: Progress, claimant: Claimant) -> Progress:
 class Overtaken(Fenced):
     """Another initialised the transactional id before our claim was written.
 
-    ``before``: the run that the progress record named when we began, empty where there was none. While it names that
+    ``before``: the run that the checkpoint named when we began, empty where there was none. While it names that
     one, nobody has claimed the unit since.
     """
 
@@ -230,10 +232,10 @@ class Claimer:
 
     def claim(
         self, unit: int, claimant: Claimant, warm: Warm | None, readers: Readers
-    ) -> tuple[UnitTransactions, Progress]:
+    ) -> tuple[UnitTransactions, Checkpoint]:
         """Claim a unit, with what is prepared. Raises `Overtaken`, `ClaimCancelled`, and what `claim` does."""
         settings = self._settings
-        before = read_progress(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
+        before = read_checkpoint(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
         transactions = warm.transactions if warm else UnitTransactions(settings, unit, self._group_metadata_consumer)
         readers.check()
         try:

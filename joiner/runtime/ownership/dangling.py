@@ -11,7 +11,7 @@ transaction is: another program that writes to a result topic has one most of th
 All that the unit has brought forth is known from its input, and therefore:
 
  1. note in the state topic, outside any transaction, how far results may have been written: up to the furthest
-    progress record, committed or not
+    checkpoint, committed or not
  2. draw a line (below), which rolls back whatever hangs of ours
  3. replay from an earlier state up to there; what of it is not visible is written with the claim, and the note removed
 
@@ -26,7 +26,7 @@ transaction that was committed, so there is nothing to write again.)
 
 Behind the line nothing is open, and yet what was forgotten may have been ended the wrong way: the rollback of the
 transaction that came after it has taken it along. Progress records name the first record of what was written last.
-Those that the newest visible one names must be visible; those of progress records behind it, which were rolled back,
+Those that the newest visible one names must be visible; those of checkpoints behind it, which were rolled back,
 must not. If that is not so, it is settled as well.
 
 The search for what is there begins where the result topics ended when the earlier state was saved, and ends at the
@@ -58,7 +58,7 @@ from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_producer, re
 from joiner.runtime.kafka.pending_markers import identity_of
 from joiner.runtime.kafka.readers import Readers, reading
 from joiner.runtime.kafka.transaction import FIRST_LOOK_S, LOOK_S, UnitTransactions, offsets_as_text
-from joiner.runtime.model import RESET_RUN, FirstRecord, Progress, StateLog, unsettled_key
+from joiner.runtime.model import RESET_RUN, Checkpoint, FirstRecord, StateLog, unsettled_key
 from joiner.runtime.model import encode as encode_state
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.effects import Effects
@@ -77,7 +77,7 @@ class DanglingTransaction:
 
     unit: int
     open_from: dict[str, int]
-    reached: Progress | None
+    reached: Checkpoint | None
 
     @property
     def key(self) -> str:
@@ -111,8 +111,8 @@ def find_dangling(
 def find_wrongly_ended(
     settings: JoinerSettings, log: StateLog, line: Mapping[str, int], readers: Readers | None = None
 ) -> DanglingTransaction | None:
-    """Compare what is visible before ``line`` with what the progress records say; None: it is as they say."""
-    committed = log.progress()
+    """Compare what is visible before ``line`` with what the checkpoints say; None: it is as they say."""
+    committed = log.checkpoint()
     named = committed.written if committed is not None else {}
     with reading(settings, readers) as made:
         tried = _tried(settings, log, made)
@@ -140,16 +140,16 @@ def find_wrongly_ended(
     return _unsettled(log, {}, tried)
 
 
-def _unsettled(log: StateLog, open_from: dict[str, int], tried: list[Progress]) -> DanglingTransaction:
-    committed = log.progress()
+def _unsettled(log: StateLog, open_from: dict[str, int], tried: list[Checkpoint]) -> DanglingTransaction:
+    committed = log.checkpoint()
     known = [*tried, *([committed] if committed is not None else [])]
     return DanglingTransaction(log.unit, open_from, max(known, key=lambda one: sum(one.offsets.values()), default=None))
 
 
-def _tried(settings: JoinerSettings, log: StateLog, readers: Readers) -> list[Progress]:
-    """The progress records behind the newest visible one: of transactions that were rolled back, or hang."""
+def _tried(settings: JoinerSettings, log: StateLog, readers: Readers) -> list[Checkpoint]:
+    """The checkpoints behind the newest visible one: of transactions that were rolled back, or hang."""
     low, end = log_range(readers.everything, settings.state_topic, log.unit)
-    begin = log.progress_at + 1 if log.progress_at >= 0 else low
+    begin = log.checkpoint_at + 1 if log.checkpoint_at >= 0 else low
     if end <= begin + 1:
         # There is nothing but the end of the newest one's transaction.
         return []
@@ -175,16 +175,16 @@ def resolve(
     settings: JoinerSettings,
     unsettled: DanglingTransaction,
     transactions: UnitTransactions,
-    progress: Progress,
+    checkpoint: Checkpoint,
     again: Callable[[], ReplayedEffects],
 ) -> Effects:
     """End what hangs; returns what the claim has to write, so that everything up to ``reached`` is there.
 
-    ``progress`` is the newest committed one. ``again`` gives what the unit has brought forth from an earlier
+    ``checkpoint`` is the newest committed one. ``again`` gives what the unit has brought forth from an earlier
     state up to there; it is called when nothing hangs any more. Raises `Fenced`, `Aborted`, `UnitStopped`, and
     KafkaException where Kafka does not answer.
     """
-    unit, reached = unsettled.unit, unsettled.reached or progress
+    unit, reached = unsettled.unit, unsettled.reached or checkpoint
     where = ", ".join(f"{topic} [{unit}] from {at}" for topic, at in unsettled.open_from.items())
     _log.warning(
         "unit %s: %s; settling it up to %s",
@@ -195,7 +195,7 @@ def resolve(
         offsets_as_text(reached.offsets),
     )
     _note(settings, unsettled.key, unit, reached)
-    line = fence_partitions(settings, unit, transactions, progress)
+    line = fence_partitions(settings, unit, transactions, checkpoint)
     effects, begin = again()
     topics = settings.topics
     with reading(settings, None) as readers:
@@ -205,7 +205,7 @@ def resolve(
             identities = [identity_of(value) for value in values]
             start, end = begin.get(topic, 0), line.get(topic, -1)
             absent = _missing_results(readers.log, topic, unit, set(identities), start, end)
-            if reached.offsets == progress.offsets:
+            if reached.offsets == checkpoint.offsets:
                 # All of them were committed, so all of them were in the log.
                 absent -= _removed(readers, topic, unit, absent, start, end)
             return [number for number, identity in enumerate(identities) if identity in absent]
@@ -224,7 +224,7 @@ def resolve(
     return effects
 
 
-def _note(settings: JoinerSettings, key: str, unit: int, reached: Progress) -> None:
+def _note(settings: JoinerSettings, key: str, unit: int, reached: Checkpoint) -> None:
     """Written by a producer of its own, so that no rollback of the unit's takes it away."""
     producer = make_producer(settings.kafka)
     outcome: list[KafkaError | None] = []
@@ -246,14 +246,14 @@ def fence_partitions(
     settings: JoinerSettings,
     unit: int,
     transactions: UnitTransactions,
-    progress: Progress,
+    checkpoint: Checkpoint,
     readers: Readers | None = None,
 ) -> dict[str, int]:
     """Roll back a record of ours in each partition of the unit, and wait until everything before it is decided.
 
     Returns the offsets of those records. Raises KafkaException where something stays open for too long.
     """
-    line = transactions.roll_back(_topics(settings), progress)
+    line = transactions.roll_back(_topics(settings), checkpoint)
     deadline_s, wait_s = time.monotonic() + TIMEOUT_S, FIRST_LOOK_S
     with reading(settings, readers) as made:
         while True:

@@ -8,7 +8,7 @@ from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka.clients import log_range
 from joiner.runtime.kafka.readers import Readers, reading
 from joiner.runtime.kafka.transaction import offsets_as_text
-from joiner.runtime.model import RESET_RUN, OnTheWay, Progress, UnitStopped
+from joiner.runtime.model import RESET_RUN, Checkpoint, OnTheWay, UnitStopped
 from joiner.runtime.settings import PROCESS, JoinerSettings
 
 
@@ -23,7 +23,7 @@ class Claimant:
     back: OnTheWay | None = None
     """What this placement has released and nobody has claimed may be taken back."""
 
-    def may_continue(self, found: Progress) -> bool:
+    def may_continue(self, found: Checkpoint) -> bool:
         """Whether a unit is nobody's, or of this placement, or to be taken from another."""
         if found.run == RESET_RUN or found.placement == self.placement or self.take:
             return True
@@ -31,11 +31,11 @@ class Claimant:
 
 
 class OwnedElsewhere(UnitStopped):
-    """The unit belongs to another placement: ``progress`` says to which."""
+    """The unit belongs to another placement: ``checkpoint`` says to which."""
 
-    def __init__(self, text: str, progress: Progress) -> None:
+    def __init__(self, text: str, checkpoint: Checkpoint) -> None:
         super().__init__(text)
-        self.progress = progress
+        self.checkpoint = checkpoint
 
 
 class TopicUnknown(UnitStopped):
@@ -47,7 +47,7 @@ class LogShort(UnitStopped):
 
 
 def check_continues(
-    settings: JoinerSettings, found: Progress, topics: dict[str, TopicFacts], claimant: Claimant
+    settings: JoinerSettings, found: Checkpoint, topics: dict[str, TopicFacts], claimant: Claimant
 ) -> None:
     """Whether the settings and topics of today continue what ``found`` says was done. Raises `UnitStopped`."""
     unit, name = found.unit, settings.application.name
@@ -73,7 +73,7 @@ def check_continues(
         )
 
 
-def check_partitions(settings: JoinerSettings, found: Progress) -> None:
+def check_partitions(settings: JoinerSettings, found: Checkpoint) -> None:
     """Whether there are as many units as when this one was begun. Raises `UnitStopped`."""
     if found.partitions != settings.topics.partitions:
         raise UnitStopped(

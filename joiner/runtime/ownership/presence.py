@@ -1,7 +1,7 @@
 """Whether the owner of a unit runs: what can be known of it from outside, and from where.
 
 A plain process is a member of its placement's group, so it is known, at most a session timeout late. A stage in Spark
-is in no group: only that it ended in good order is known, by its last progress record. How long ago something was
+is in no group: only that it ended in good order is known, by its last checkpoint. How long ago something was
 committed tells of an owner that is at work, and nothing of one whose input is silent.
 """
 
@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from joiner.runtime.kafka.clients import TIMEOUT_S, describe
-from joiner.runtime.model import RESET_RUN, Progress
+from joiner.runtime.model import RESET_RUN, Checkpoint
 from joiner.runtime.settings import SPARK, JoinerSettings
 
 RUNNING: Final = "running"
@@ -54,19 +54,19 @@ def read_members(admin: AdminClient, settings: JoinerSettings, placements: Itera
     return found
 
 
-def state_of(progress: Progress, members: Members) -> str:
+def state_of(checkpoint: Checkpoint, members: Members) -> str:
     """Whether the owner of a unit runs: one of the above, or ``given to <instance>``."""
-    if progress.run == RESET_RUN or progress.on_the_way is not None:
+    if checkpoint.run == RESET_RUN or checkpoint.on_the_way is not None:
         return NOBODY
-    if progress.stopped:
+    if checkpoint.stopped:
         return STOPPED
-    there = members.get(progress.placement)
+    there = members.get(checkpoint.placement)
     if there is None:
         return UNKNOWN
-    if progress.unit in there.get(progress.instance, ()):
+    if checkpoint.unit in there.get(checkpoint.instance, ()):
         return RUNNING
     # The group has given it to another process, which has not claimed it, or not yet: its log says why.
-    others = sorted(name for name, units in there.items() if progress.unit in units)
+    others = sorted(name for name, units in there.items() if checkpoint.unit in units)
     if others:
         return f"given to {others[0]}"
-    return REBALANCING if progress.instance in there else GONE
+    return REBALANCING if checkpoint.instance in there else GONE

@@ -18,7 +18,7 @@ from joiner.runtime.kafka.ranges import read_range
 from joiner.runtime.kafka.readers import Readers, reading
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Fenced, UnitTransactions, offsets_as_text
-from joiner.runtime.model import Progress, StateLog, UnitStopped
+from joiner.runtime.model import Checkpoint, StateLog, UnitStopped
 from joiner.runtime.ownership.dangling import ReplayedEffects
 from joiner.runtime.ownership.eligibility import (
     check_log_range,
@@ -41,7 +41,7 @@ class Recovered:
     """A unit that is ours, with its state at C; ``snapshot_offsets`` is the vector C0 of its newest snapshot."""
 
     unit: Unit
-    progress: Progress
+    checkpoint: Checkpoint
     place: SnapshotPlace
     snapshot_offsets: dict[str, int]
 
@@ -50,7 +50,7 @@ def recover(
     settings: JoinerSettings,
     unit: int,
     transactions: UnitTransactions,
-    progress: Progress,
+    checkpoint: Checkpoint,
     warm: Unit | None = None,
     kept: Readers | None = None,
 ) -> Recovered:
@@ -65,34 +65,34 @@ def recover(
         if state is None:
             state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
         # What was built before a reset is another application's state, though it may lie between the same vectors.
-        usable = warm if readers.begun_at == progress.start else None
-        built = build_state(settings, progress, state, usable, readers)
-    return Recovered(built, progress, SnapshotPlace.after(state), newest_offsets(progress, state))
+        usable = warm if readers.begun_at == checkpoint.start else None
+        built = build_state(settings, checkpoint, state, usable, readers)
+    return Recovered(built, checkpoint, SnapshotPlace.after(state), newest_offsets(checkpoint, state))
 
 
 def build_state(
     settings: JoinerSettings,
-    progress: Progress,
+    checkpoint: Checkpoint,
     state: StateLog,
     warm: Unit | None = None,
     kept: Readers | None = None,
 ) -> Unit:
-    """The unit at the vector of ``progress``; ``state``: what the state topic holds of it.
+    """The unit at the vector of ``checkpoint``; ``state``: what the state topic holds of it.
 
     From ``warm`` where that is not behind the newest snapshot, which may be all that is left of the input: retention.
     Raises `UnitStopped` where neither reaches.
     """
-    unit = progress.unit
-    restored = _nearest(settings, progress, state, warm)
+    unit = checkpoint.unit
+    restored = _nearest(settings, checkpoint, state, warm)
     began_at = dict(restored.offsets)
     with reading(settings, kept) as readers:
         check_log_range(settings, unit, restored.offsets, readers)
         started = time.monotonic()
-        replayed = _replay(settings, restored, progress.offsets, None, readers)
+        replayed = _replay(settings, restored, checkpoint.offsets, None, readers)
     _log.info(
         "unit %s: recovered at %s (%s records replayed from %s in %.1f s, %s held)",
         unit,
-        offsets_as_text(progress.offsets),
+        offsets_as_text(checkpoint.offsets),
         replayed,
         offsets_as_text(began_at),
         time.monotonic() - started,
@@ -101,21 +101,21 @@ def build_state(
     return restored
 
 
-def _nearest(settings: JoinerSettings, progress: Progress, state: StateLog, warm: Unit | None) -> Unit:
+def _nearest(settings: JoinerSettings, checkpoint: Checkpoint, state: StateLog, warm: Unit | None) -> Unit:
     if warm is not None:
-        newest = newest_offsets(progress, state)
-        if all(newest[topic] <= at <= progress.offsets[topic] for topic, at in warm.offsets.items()):
+        newest = newest_offsets(checkpoint, state)
+        if all(newest[topic] <= at <= checkpoint.offsets[topic] for topic, at in warm.offsets.items()):
             return warm
-    return _from_snapshot(settings, progress.unit, state, progress)
+    return _from_snapshot(settings, checkpoint.unit, state, checkpoint)
 
 
-def newest_offsets(progress: Progress, state: StateLog) -> dict[str, int]:
+def newest_offsets(checkpoint: Checkpoint, state: StateLog) -> dict[str, int]:
     """The vector of the newest snapshot; without any, that at which the unit began."""
     manifests = state.manifests()
-    return dict(manifests[0].offsets if manifests else progress.start)
+    return dict(manifests[0].offsets if manifests else checkpoint.start)
 
 
-def replay_effects(settings: JoinerSettings, until: Progress) -> ReplayedEffects:
+def replay_effects(settings: JoinerSettings, until: Checkpoint) -> ReplayedEffects:
     """What the unit has brought forth before ``until``, as far back as an earlier state of it can be built."""
     unit = until.unit
     state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
@@ -148,20 +148,20 @@ def unless_fenced(transactions: UnitTransactions) -> Iterator[None]:
         raise
 
 
-def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, progress: Progress) -> Unit:
+def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, checkpoint: Checkpoint) -> Unit:
     manifests = state.manifests()
     if not manifests:
-        return Unit(settings, unit, progress.start)
+        return Unit(settings, unit, checkpoint.start)
     manifest = manifests[0]
-    if manifest.fingerprint != progress.fingerprint:
+    if manifest.fingerprint != checkpoint.fingerprint:
         raise UnitStopped(
             f"unit {unit}: its snapshot was taken under other settings than its progress: "
             "start anew with `joiner reset`"
         )
-    if any(at > progress.offsets.get(topic, -1) for topic, at in manifest.offsets.items()):
+    if any(at > checkpoint.offsets.get(topic, -1) for topic, at in manifest.offsets.items()):
         raise UnitStopped(
             f"unit {unit}: its snapshot is at {offsets_as_text(manifest.offsets)} and its progress only at "
-            f"{offsets_as_text(progress.offsets)}: the state topic has lost records it had acknowledged"
+            f"{offsets_as_text(checkpoint.offsets)}: the state topic has lost records it had acknowledged"
         )
     return Unit.restore(settings, unit, state.snapshot(manifest))
 

@@ -57,13 +57,13 @@ def _warm_up(
     readers = Readers(settings)
     readers.connect(number)
     state = read_state(settings.kafka, settings.application.name, settings.state_topic, number)
-    progress = state.progress()
-    if progress is None or claimant.may_continue(progress):
+    checkpoint = state.checkpoint()
+    if checkpoint is None or claimant.may_continue(checkpoint):
         return None
     topics = topic_facts(admin, settings.input_topics)
-    check_continues(settings, progress, topics, replace(claimant, take=True))
-    unit = build_state(settings, progress, state, None, readers)
-    readers.state, readers.begun_at = state, progress.start
+    check_continues(settings, checkpoint, topics, replace(claimant, take=True))
+    unit = build_state(settings, checkpoint, state, None, readers)
+    readers.state, readers.begun_at = state, checkpoint.start
     transactions = UnitTransactions(settings, number, group_metadata_consumer)
     transactions.connect()
     return Warm(unit, transactions, readers)

@@ -11,7 +11,7 @@ import msgspec
 
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import UnitTransactions
-from joiner.runtime.model import Progress
+from joiner.runtime.model import Checkpoint
 from joiner.runtime.ownership.restore import Recovered
 from joiner.runtime.runners.commit import Commit
 from joiner.runtime.settings import ApplicationSettings
@@ -86,26 +86,26 @@ class ActiveTask:
         self.snapshot_at_s, self.records = time.monotonic(), 0
         return self.recovered.unit.snapshot(), self.recovered.place
 
-    def progress(self, failed: Mapping[str, Failures] = MappingProxyType({})) -> Progress:
-        """The progress record of this state; whose the unit is, the claim has written into the last one.
+    def checkpoint(self, failed: Mapping[str, Failures] = MappingProxyType({})) -> Checkpoint:
+        """The checkpoint of this state; whose the unit is, the claim has written into the last one.
 
         ``failed``: pairs since the last one whose joining function failed, by join.
         """
-        unit, last = self.recovered.unit, self.recovered.progress
+        unit, last = self.recovered.unit, self.recovered.checkpoint
         return msgspec.structs.replace(
             last,
             offsets=dict(unit.offsets),
             counts=counts_with(unit.counts, last.counts, failed),
-            joins=unit.progress(),
+            joins=unit.join_summaries(),
         )
 
     def status(self) -> UnitStatus:
         """For metrics; any thread may ask."""
         recovered = self.recovered
-        lag = sum(max(0, self.log_ends.get(topic, at) - at) for topic, at in recovered.progress.offsets.items())
-        is_saved = recovered.progress.offsets == recovered.snapshot_offsets
+        lag = sum(max(0, self.log_ends.get(topic, at) - at) for topic, at in recovered.checkpoint.offsets.items())
+        is_saved = recovered.checkpoint.offsets == recovered.snapshot_offsets
         age_s = 0.0 if is_saved else time.monotonic() - self.snapshot_at_s
-        return UnitStatus(recovered.progress, recovered.unit.held_bytes(), self.paused, lag, age_s)
+        return UnitStatus(recovered.checkpoint, recovered.unit.held_bytes(), self.paused, lag, age_s)
 
     @property
     def is_writing_long(self) -> bool:
@@ -124,6 +124,6 @@ class ActiveTask:
         place = commit.written.result()
         self.first_commit_s = self.first_commit_s or time.monotonic()
         recovered = self.recovered
-        recovered.progress = commit.progress
+        recovered.checkpoint = commit.checkpoint
         if place is not None:
-            recovered.place, recovered.snapshot_offsets = place, commit.progress.offsets
+            recovered.place, recovered.snapshot_offsets = place, commit.checkpoint.offsets

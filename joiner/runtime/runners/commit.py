@@ -9,18 +9,18 @@ from typing import NamedTuple
 
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import UnitTransactions
-from joiner.runtime.model import Progress
+from joiner.runtime.model import Checkpoint
 from joiner.runtime.task.effects import Outgoing
 from joiner.runtime.telemetry.metrics import JoinerMetrics
 
 
 class Commit(NamedTuple):
-    """A transaction that is being written: what its progress record says, and where its snapshot went, if it has one.
+    """A transaction that is being written: what its checkpoint says, and where its snapshot went, if it has one.
 
     While it is on its way, the unit's next batch is read and joined.
     """
 
-    progress: Progress
+    checkpoint: Checkpoint
     written: Future[SnapshotPlace | None]
     is_large: bool = False
     """Whether a snapshot in transactions of its own is written with it."""
@@ -36,13 +36,13 @@ def write_commit(
     transactions: UnitTransactions,
     messages: Outgoing,
     appended_ms: Mapping[int, int],
-    progress: Progress,
+    checkpoint: Checkpoint,
     snapshot: tuple[bytes, SnapshotPlace] | None,
 ) -> SnapshotPlace | None:
     """As `UnitTransactions.commit`, and counts what was written; ``appended_ms``: pairs by their later append time."""
     began_s = time.monotonic()
-    place = transactions.commit(messages, progress, snapshot)
-    metrics.committed(messages, appended_ms, progress, time.monotonic() - began_s)
+    place = transactions.commit(messages, checkpoint, snapshot)
+    metrics.committed(messages, appended_ms, checkpoint, time.monotonic() - began_s)
     if snapshot is not None and place is not None:
-        metrics.snapshot_written(progress.unit, len(snapshot[0]))
+        metrics.snapshot_written(checkpoint.unit, len(snapshot[0]))
     return place

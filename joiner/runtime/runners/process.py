@@ -30,7 +30,7 @@ from joiner.runtime.kafka.topics import TopicWatch, application_topics
 from joiner.runtime.kafka.transaction import UnitTransactions, goes_apart, unsubscribed_consumer
 from joiner.runtime.migration.handover import Handover, Host
 from joiner.runtime.migration.protocol import Release
-from joiner.runtime.model import Progress
+from joiner.runtime.model import Checkpoint
 from joiner.runtime.ownership.assignment import AssignmentManager
 from joiner.runtime.ownership.claim import Claimer
 from joiner.runtime.ownership.concurrent_claims import ConcurrentClaims
@@ -202,11 +202,11 @@ class JoinerProcess:
     ) -> ActiveTask | None:
         """Claim and recover a unit; None: not now, it stays waiting, or it was set aside or is waited for."""
 
-        def serving(transactions: UnitTransactions, progress: Progress, readers: Readers) -> ActiveTask:
+        def serving(transactions: UnitTransactions, checkpoint: Checkpoint, readers: Readers) -> ActiveTask:
             if warm is None:
                 self._input.connect(number)
-            recovered = recover(self._settings, number, transactions, progress, warm.unit if warm else None, readers)
-            self._meters.taken(progress, time.monotonic() - began_s)
+            recovered = recover(self._settings, number, transactions, checkpoint, warm.unit if warm else None, readers)
+            self._meters.taken(checkpoint, time.monotonic() - began_s)
             return ActiveTask(recovered, transactions, time.monotonic())
 
         began_s = time.monotonic()
@@ -292,25 +292,25 @@ class JoinerProcess:
         self,
         transactions: UnitTransactions,
         effects: Effects,
-        progress: Progress,
+        checkpoint: Checkpoint,
         snapshot: tuple[bytes, SnapshotPlace] | None,
     ) -> SnapshotPlace | None:
         messages = effects.messages(self._settings.topics)
-        return write_commit(self._meters, transactions, messages, effects.appended_ms, progress, snapshot)
+        return write_commit(self._meters, transactions, messages, effects.appended_ms, checkpoint, snapshot)
 
     def _begin_commit(
         self, number: int, owned: ActiveTask, effects: Effects, *, with_snapshot: bool, stopped: bool = False
     ) -> None:
         """Begin the commit of everything that the unit's state holds, the one before being finished."""
         try:
-            progress = msgspec.structs.replace(owned.progress(effects.failed_pairs), stopped=stopped)
+            checkpoint = msgspec.structs.replace(owned.checkpoint(effects.failed_pairs), stopped=stopped)
             snapshot = owned.snapshot() if with_snapshot else None
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
             self._give_up(number, error)
             return
         self._failures.note(number, effects.failed_pairs)
-        written = self._pool.submit(self._commit, owned.transactions, effects, progress, snapshot)
-        owned.begin_commit(Commit(progress, written, goes_apart(snapshot)))
+        written = self._pool.submit(self._commit, owned.transactions, effects, checkpoint, snapshot)
+        owned.begin_commit(Commit(checkpoint, written, goes_apart(snapshot)))
 
     def _finish_commit(self, number: int, owned: ActiveTask) -> bool:
         """Wait for what is on its way, if anything is; returns whether the unit goes on."""
@@ -362,7 +362,7 @@ class JoinerProcess:
         if owned.is_writing_long or not self._finish_commit(number, owned) or owned.has_uncommitted:
             return None
         try:
-            progress = msgspec.structs.replace(owned.progress(), run=action.way.run(), placement=action.to)
+            checkpoint = msgspec.structs.replace(owned.checkpoint(), run=action.way.run(), placement=action.to)
             snapshot = owned.snapshot() if owned.is_changed() else None
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
             self._give_up(number, error)
@@ -370,7 +370,7 @@ class JoinerProcess:
         self._drop(number)
 
         def write() -> None:
-            self._commit(owned.transactions, Effects(), progress, snapshot)
+            self._commit(owned.transactions, Effects(), checkpoint, snapshot)
             then()
 
         return self._pool.submit(write)
@@ -406,7 +406,7 @@ class JoinerProcess:
     def _write_snapshots(self, units: list[int], until_s: float, *, stopped: bool = False) -> None:
         """Finish the commits of the units, and write last snapshots, as far as that is done before a moment.
 
-        ``stopped``: their progress records say that this process has ended.
+        ``stopped``: their checkpoints say that this process has ended.
         """
         self._finish_soon(units, until_s)
         for number in units:

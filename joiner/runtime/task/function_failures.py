@@ -1,6 +1,6 @@
 """Joining functions that fail: how many pairs, with what, and a line in the log that does not come for each.
 
-A failed pair is a dead letter. How many there were stands in the progress record as `failed`, of all joins, and as
+A failed pair is a dead letter. How many there were stands in the checkpoint as `failed`, of all joins, and as
 `<join>:failed`: not in the unit's state, because a silent replay calls no function. So each record counts on from the
 one before, over restarts and moves.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 FAILED: Final = "failed"
-"""The count of failed pairs in a progress record."""
+"""The count of failed pairs in a checkpoint."""
 
 _FIRST_LENGTH_MAX: Final = 300
 """Characters of a reason; a user's error may say anything."""
@@ -53,7 +53,7 @@ def add_up(failed: dict[str, Failures], more: Mapping[str, Failures]) -> None:
 
 
 def counts_with(counts: Mapping[str, int], before: Mapping[str, int], failed: Mapping[str, Failures]) -> dict[str, int]:
-    """The counts of a progress record: those of a unit's state, and its failures: of the record before, and since."""
+    """The counts of a checkpoint: those of a unit's state, and its failures: of the record before, and since."""
     found = dict(counts) | {name: count for name, count in before.items() if name == FAILED or of_join(name)}
     for join, one in failed.items():
         for name in (FAILED, f"{join}:{FAILED}"):

@@ -16,7 +16,7 @@ import numpy as np
 from broker.wire.records import Late, Unmatched
 from joiner.core.engine import LocalStreamBuffer, Step
 from joiner.core.errors import NewerSnapshotError
-from joiner.runtime.model import JoinProgress, UnitStopped
+from joiner.runtime.model import JoinSummary, UnitStopped
 from joiner.runtime.task.append_times import AppendTimes
 from joiner.runtime.task.decode import LEFT, RIGHT, Keys, Messages, SideInput, TopicReader
 from joiner.runtime.task.effects import Effects
@@ -106,14 +106,14 @@ class Unit:
             self._check_room()
         return effects
 
-    def progress(self) -> dict[str, JoinProgress]:
+    def join_summaries(self) -> dict[str, JoinSummary]:
         """What each join holds now, by its name."""
         found = {}
         every_key = self._keys.numbers_in_use()
         for join, buffer, payloads in zip(self._settings.join, self._buffers, self._payloads, strict=True):
             left, right = (_span(frontier) for frontier in buffer.frontier_ns(every_key))
             held_left, held_right = (len(side) for side in payloads)
-            found[join.name] = JoinProgress(held_left, held_right, len(self._keys), left, right)
+            found[join.name] = JoinSummary(held_left, held_right, len(self._keys), left, right)
         return found
 
     def held_bytes(self) -> dict[str, tuple[int, int]]:

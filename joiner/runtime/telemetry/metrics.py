@@ -1,7 +1,7 @@
 """What a runner tells of itself, the same for every kind of runner; docs/metrics.md says what each figure means.
 
 Counted is what was committed, when it was: what is rolled back and done again counts once. What a unit is like is read
-from the progress record of its last commit when somebody asks, so that nothing is spent on it before.
+from the checkpoint of its last commit when somebody asks, so that nothing is spent on it before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from joiner.runtime.task.function_failures import of_join
 
 if TYPE_CHECKING:
     from broker.metrics import TelemetryServer
-    from joiner.runtime.model import JoinProgress, Progress
+    from joiner.runtime.model import Checkpoint, JoinSummary
     from joiner.runtime.ownership.eligibility import Claimant
     from joiner.runtime.settings import JoinerSettings
     from joiner.runtime.task.effects import Outgoing
@@ -47,7 +47,7 @@ _FAILURES: Final = "Pairs whose joining function failed; each is a dead letter."
 class UnitStatus(NamedTuple):
     """What is told of a unit that is served here."""
 
-    progress: Progress
+    checkpoint: Checkpoint
     """Of the last commit."""
     held_bytes: Mapping[str, tuple[int, int]]
     """By join: of the left and of the right side."""
@@ -139,20 +139,22 @@ class JoinerMetrics:
             _LATENCIES_S,
         )
 
-    def committed(self, messages: Outgoing, appended_ms: Mapping[int, int], progress: Progress, took_s: float) -> None:
+    def committed(
+        self, messages: Outgoing, appended_ms: Mapping[int, int], checkpoint: Checkpoint, took_s: float
+    ) -> None:
         """A transaction was written. ``appended_ms``: how many pairs there are by their later append time."""
         if self._is_on:
             self._transaction_s.observe(took_s)
-            self._count(messages, appended_ms, progress)
+            self._count(messages, appended_ms, checkpoint)
 
     def snapshot_written(self, unit: int, size: int) -> None:
         """A snapshot of so many bytes is there."""
         self._snapshot_bytes[unit] = size
 
-    def taken(self, progress: Progress, took_s: float) -> None:
+    def taken(self, checkpoint: Checkpoint, took_s: float) -> None:
         """A unit is served from now on, with this progress."""
         if self._is_on:
-            self._totals[progress.unit] = progress.counts
+            self._totals[checkpoint.unit] = checkpoint.counts
             self._recovery_s.observe(took_s)
             with self._lock:
                 self._claims += 1
@@ -162,15 +164,15 @@ class JoinerMetrics:
         with self._lock:
             self._fencings += 1
 
-    def _count(self, messages: Outgoing, appended_ms: Mapping[int, int], progress: Progress) -> None:
+    def _count(self, messages: Outgoing, appended_ms: Mapping[int, int], checkpoint: Checkpoint) -> None:
         # A unit has one commit at a time, so nobody else is at its entries.
-        unit, before = (str(progress.unit),), self._totals.get(progress.unit, {})
+        unit, before = (str(checkpoint.unit),), self._totals.get(checkpoint.unit, {})
         for what in ("records", "duplicates", "marks"):
-            self._counts[what][unit] += progress.counts.get(what, 0) - before.get(what, 0)
-        for name, count in progress.counts.items():
+            self._counts[what][unit] += checkpoint.counts.get(what, 0) - before.get(what, 0)
+        for name, count in checkpoint.counts.items():
             if (join := of_join(name)) is not None:
-                self._failures[str(progress.unit), join] += count - before.get(name, 0)
-        self._totals[progress.unit] = progress.counts
+                self._failures[str(checkpoint.unit), join] += count - before.get(name, 0)
+        self._totals[checkpoint.unit] = checkpoint.counts
         for setting, what in _OUTPUTS.items():
             self._counts[what][unit] += len(messages.get(getattr(self._settings.topics, setting), ((), ()))[1])
         self._transaction_size.observe(sum(len(values) for _, values in messages.values()))
@@ -201,10 +203,10 @@ class JoinerMetrics:
             for topic in topics
         }
 
-    def _joins(self) -> Iterator[tuple[str, str, JoinProgress, tuple[int, int]]]:
+    def _joins(self) -> Iterator[tuple[str, str, JoinSummary, tuple[int, int]]]:
         """The joins of the units: unit, name, what it holds in records, and in bytes by side."""
         for unit, status in self._unit_statuses().items():
-            for name, join in list(status.progress.joins.items()):
+            for name, join in list(status.checkpoint.joins.items()):
                 yield str(unit), name, join, status.held_bytes.get(name, (0, 0))
 
     def _held_records(self) -> dict[tuple[str, ...], float]:

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 import pyarrow as pa
 
-from joiner.runtime.model import JoinProgress
+from joiner.runtime.model import JoinSummary
 from joiner.runtime.task.effects import Outgoing, Written, cut_apart
 from joiner.runtime.task.flow_control import Lead
 from joiner.runtime.task.function_failures import Failures
@@ -50,7 +50,7 @@ class Outcome(msgspec.Struct):
     plan: Plan
     parts: list[bytes] = msgspec.field(default_factory=list)
     counts: dict[str, int] = msgspec.field(default_factory=dict)
-    joins: dict[str, JoinProgress] = msgspec.field(default_factory=dict)
+    joins: dict[str, JoinSummary] = msgspec.field(default_factory=dict)
     leads: list[Lead] = msgspec.field(default_factory=list)
     records: int = 0
     pairs: int = 0

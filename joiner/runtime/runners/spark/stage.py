@@ -36,7 +36,7 @@ from joiner.runtime.kafka.topics import TopicWatch, application_topics
 from joiner.runtime.kafka.transaction import UnitTransactions, unsubscribed_consumer
 from joiner.runtime.migration.handover import Handover, Host
 from joiner.runtime.migration.protocol import Release
-from joiner.runtime.model import Progress
+from joiner.runtime.model import Checkpoint
 from joiner.runtime.ownership.assignment import AssignmentManager
 from joiner.runtime.ownership.claim import Claimer
 from joiner.runtime.ownership.concurrent_claims import ConcurrentClaims
@@ -286,15 +286,15 @@ class SparkStage:
             return self._wanted.take(number, claimant, warm, readers, partial(self._serving, began_s))
 
     def _serving(
-        self, began_s: float, transactions: UnitTransactions, progress: Progress, readers: Readers
+        self, began_s: float, transactions: UnitTransactions, checkpoint: Checkpoint, readers: Readers
     ) -> SparkTask:
         """A unit that was claimed. Its state is built by the worker that gets it first."""
         settings = self._settings
         state = readers.state
         if state is None:
-            state = read_state(settings.kafka, settings.application.name, settings.state_topic, progress.unit)
-        self._meters.taken(progress, time.monotonic() - began_s)
-        return SparkTask(0, transactions, progress, SnapshotPlace.after(state), newest_offsets(progress, state))
+            state = read_state(settings.kafka, settings.application.name, settings.state_topic, checkpoint.unit)
+        self._meters.taken(checkpoint, time.monotonic() - began_s)
+        return SparkTask(0, transactions, checkpoint, SnapshotPlace.after(state), newest_offsets(checkpoint, state))
 
     def _adopt(self, number: int, served: SparkTask) -> None:
         self._wanted.taken(number)

@@ -2,7 +2,7 @@
 
 Spark runs one batch after the other. For each it asks what is to be done (`Units.next_turn`), and hands over what came
 of it (`Units.take`); the transactions are written while Spark is already at the next batch. Spark's own commit of a
-batch means nothing here: what counts is the progress record in Kafka, and whatever Spark has done that did not get into
+batch means nothing here: what counts is the checkpoint in Kafka, and whatever Spark has done that did not get into
 one is thrown away, by a claim with a new number. So a failed transaction never stops the query.
 """
 
@@ -22,7 +22,7 @@ from confluent_kafka import KafkaException
 
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions, goes_apart
-from joiner.runtime.model import Progress, UnitStopped
+from joiner.runtime.model import Checkpoint, UnitStopped
 from joiner.runtime.ownership.restore import unless_fenced
 from joiner.runtime.ownership.retry_policy import Obstacle, RetryTracker, cause_of
 from joiner.runtime.runners.commit import Commit, write_commit
@@ -54,7 +54,7 @@ _RECORD_BYTES: Final = 600
 
 @dataclass
 class Leaving:
-    """A unit that is on its way out: what its last progress record says, and what is done when it is written."""
+    """A unit that is on its way out: what its last checkpoint says, and what is done when it is written."""
 
     run: str
     placement: str
@@ -70,7 +70,7 @@ class SparkTask:
 
     claim: int
     transactions: UnitTransactions
-    progress: Progress
+    checkpoint: Checkpoint
     """The last one that is known to be committed."""
     place: SnapshotPlace
     snapshot_offsets: dict[str, int]
@@ -97,7 +97,7 @@ class SparkTask:
     @property
     def reached(self) -> dict[str, int]:
         """The vector that the next plan begins at: behind what is committed or on its way."""
-        return self.progress.offsets if self.commit is None else self.commit.progress.offsets
+        return self.checkpoint.offsets if self.commit is None else self.commit.checkpoint.offsets
 
     @property
     def is_saved(self) -> bool:
@@ -106,10 +106,10 @@ class SparkTask:
 
     def status(self, ends: Mapping[str, int]) -> UnitStatus:
         """For metrics, with the ends of its input."""
-        progress = self.progress
-        lag = sum(max(0, ends.get(topic, at) - at) for topic, at in progress.offsets.items())
-        age_s = 0.0 if progress.offsets == self.snapshot_offsets else time.monotonic() - self.snapshot_at_s
-        return UnitStatus(progress, self.held_bytes, self.paused, lag, age_s)
+        checkpoint = self.checkpoint
+        lag = sum(max(0, ends.get(topic, at) - at) for topic, at in checkpoint.offsets.items())
+        age_s = 0.0 if checkpoint.offsets == self.snapshot_offsets else time.monotonic() - self.snapshot_at_s
+        return UnitStatus(checkpoint, self.held_bytes, self.paused, lag, age_s)
 
     def snapshot_due(self, application: ApplicationSettings, *, last: bool) -> bool:
         """Whether the next plan is to bring a snapshot; ``last``: nothing comes after it."""
@@ -241,7 +241,7 @@ class Units:
         if end == begin and not snapshot and served.leaving is None:
             return None
         snapshot = snapshot or served.leaving is not None
-        plan = Plan(number, served.claim, served.progress.start, begin, end, snapshot)
+        plan = Plan(number, served.claim, served.checkpoint.start, begin, end, snapshot)
         if served.leaving is not None:
             served.leaving.plan = plan
         return plan
@@ -298,7 +298,7 @@ class Units:
             if outcome.stopped:
                 # Judged where a transaction would be written, and told as one that failed.
                 judged = self._pool.submit(_judge, served.transactions, outcome.stopped)
-                served.commit = Commit(served.progress, judged)
+                served.commit = Commit(served.checkpoint, judged)
             elif outcome.lost:
                 _log.warning("unit %s: cannot be read where the join stands: %s", number, outcome.lost)
                 self._drop_for(number, served, Fenced())
@@ -313,11 +313,11 @@ class Units:
 
     def _begin_commit(self, served: SparkTask, outcome: Outcome) -> None:
         plan, leaving = outcome.plan, served.leaving
-        counts = counts_with(outcome.counts, served.progress.counts, outcome.failed_pairs)
-        progress = msgspec.structs.replace(served.progress, offsets=plan.end, counts=counts, joins=outcome.joins)
+        counts = counts_with(outcome.counts, served.checkpoint.counts, outcome.failed_pairs)
+        checkpoint = msgspec.structs.replace(served.checkpoint, offsets=plan.end, counts=counts, joins=outcome.joins)
         self._failures.note(plan.unit, outcome.failed_pairs)
         if leaving is not None and leaving.plan == plan:
-            progress = msgspec.structs.replace(progress, run=leaving.run, placement=leaving.placement)
+            checkpoint = msgspec.structs.replace(checkpoint, run=leaving.run, placement=leaving.placement)
         served.held, served.held_bytes = outcome.held, outcome.held_bytes
         served.records += outcome.records
         snapshot = None
@@ -325,8 +325,8 @@ class Units:
             snapshot = outcome.snapshot, served.place
             served.snapshot_at_s, served.records = time.monotonic(), 0
         served.leads = outcome.leads
-        written = self._pool.submit(self._commit, served.transactions, outcome, progress, snapshot)
-        served.commit = Commit(progress, written, goes_apart(snapshot))
+        written = self._pool.submit(self._commit, served.transactions, outcome, checkpoint, snapshot)
+        served.commit = Commit(checkpoint, written, goes_apart(snapshot))
         if leaving is not None and leaving.plan == plan:
             del self.served[plan.unit]
             written.add_done_callback(lambda last: _tell(leaving, last))
@@ -338,10 +338,12 @@ class Units:
         self,
         transactions: UnitTransactions,
         outcome: Outcome,
-        progress: Progress,
+        checkpoint: Checkpoint,
         snapshot: tuple[bytes, SnapshotPlace] | None,
     ) -> SnapshotPlace | None:
-        return write_commit(self._meters, transactions, unpack(outcome.parts), outcome.appended_ms, progress, snapshot)
+        return write_commit(
+            self._meters, transactions, unpack(outcome.parts), outcome.appended_ms, checkpoint, snapshot
+        )
 
     def _finish(self, number: int, served: SparkTask) -> bool:
         """Wait for the transaction that is on its way, if any is; returns whether the unit goes on."""
@@ -354,9 +356,9 @@ class Units:
             self._drop_for(number, served, error)
             return False
         served.first_commit_s = served.first_commit_s or time.monotonic()
-        served.progress = commit.progress
+        served.checkpoint = commit.checkpoint
         if place is not None:
-            served.place, served.snapshot_offsets = place, commit.progress.offsets
+            served.place, served.snapshot_offsets = place, commit.checkpoint.offsets
         return True
 
     def _drop_for(self, number: int, served: SparkTask, error: Exception) -> None:
@@ -398,14 +400,14 @@ class Units:
             _log.info("what the workers have spent their time on: %s", spent or "nothing")
 
     def _tell_stopped(self, until_s: float) -> None:
-        """Write progress records which say that this driver has ended, as far as that is before a moment."""
+        """Write checkpoints which say that this driver has ended, as far as that is before a moment."""
         with self._lock:
             written = []
             for served in self.served.values():
                 if served.commit is None and served.leaving is None:
-                    progress = msgspec.structs.replace(served.progress, stopped=True)
-                    last = self._pool.submit(write_commit, self._meters, served.transactions, {}, {}, progress, None)
-                    served.commit = Commit(progress, last)
+                    checkpoint = msgspec.structs.replace(served.checkpoint, stopped=True)
+                    last = self._pool.submit(write_commit, self._meters, served.transactions, {}, {}, checkpoint, None)
+                    served.commit = Commit(checkpoint, last)
                     written.append(last)
         wait(written, timeout=max(0.0, until_s - time.monotonic()))
         self.tend()

@@ -172,7 +172,7 @@ def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome
     clock.note("store")
     # Only now: a unit that has failed in between is of no use.
     _keep(place, _Left(plan.start, unit))
-    found.counts, found.joins, found.leads = dict(unit.counts), unit.progress(), unit.leads()
+    found.counts, found.joins, found.leads = dict(unit.counts), unit.join_summaries(), unit.leads()
     found.held, found.held_bytes = unit.held(), unit.held_bytes()
     found.appended_ms = dict(appended_ms)
     found.snapshot = data if plan.snapshot else None
@@ -196,10 +196,10 @@ def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, left: _Left 
     if data is not None:
         return Unit.restore(settings, plan.unit, data)
     state = read_state(settings.kafka, settings.application.name, settings.state_topic, plan.unit)
-    progress = state.progress()
-    if progress is None:
+    checkpoint = state.checkpoint()
+    if checkpoint is None:
         raise UnitStopped(f"unit {plan.unit}: {settings.state_topic} holds no progress of it any more: was it deleted?")
-    return build_state(settings, msgspec.structs.replace(progress, offsets=plan.begin), state, warm)
+    return build_state(settings, msgspec.structs.replace(checkpoint, offsets=plan.begin), state, warm)
 
 
 def _read(settings: JoinerSettings, plan: Plan) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
