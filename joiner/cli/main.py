@@ -110,16 +110,17 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
 def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings) -> int:
     try:
         # Here: nobody else needs what it imports, nor has to have it installed.
-        from joiner.runtime.runners.spark import stage  # noqa: PLC0415 - see above
+        from joiner.runtime.runners.spark.query import StageFailed  # noqa: PLC0415 - see above
+        from joiner.runtime.runners.spark.stage import SparkStage  # noqa: PLC0415 - see above
     except ModuleNotFoundError as error:
         print(f"joiner: {error}: the stage in Spark needs what requirements/spark.in lists", file=sys.stderr)
         return 2
     claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, take=options.take)
-    running = stage.SparkStage(settings, claimant, standby=options.standby)
+    running = SparkStage(settings, claimant, standby=options.standby)
     end_on_signals(running.stop)
     try:
         return running.run()
-    except stage.StageFailed as error:
+    except StageFailed as error:
         print(f"joiner: {error}", file=sys.stderr)
         return 1
 

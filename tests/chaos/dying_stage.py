@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from joiner.cli.main import main
 from joiner.runtime.kafka.transaction import UnitTransactions
-from joiner.runtime.runners.spark import stage
+from joiner.runtime.runners.spark import query
 from joiner.runtime.runners.spark.units import Units
 from joiner.runtime.runners.spark.worker import StateCopy, UnitProcessor
 from joiner.runtime.task.unit import Unit
@@ -28,9 +28,9 @@ DRIVER: Final[dict[str, Point]] = {
     # A batch is planned, no worker knows of it.
     "planned": Point(Units, "next_turn", before=False, counts=lambda call: int(call.result != call.arguments[0])),
     # It is joined, the driver has not got it.
-    "joined": Point(stage.SparkStage, "_take_batch", before=True),
+    "joined": Point(query.Query, "_take_batch", before=True),
     # Kafka has committed it, Spark has not.
-    "between-commits": Point(stage.SparkStage, "_take_batch", before=False),
+    "between-commits": Point(query.Query, "_take_batch", before=False),
 }
 WORKER: Final[dict[str, Point]] = {
     "before-join": Point(Unit, "apply", before=True),
@@ -55,7 +55,7 @@ class _Death:
                 return
             if isinstance(owner, UnitTransactions):
                 owner._producer.flush(_FLUSH_S)  # noqa: SLF001 - death comes from inside
-            if isinstance(owner, stage.SparkStage):
+            if isinstance(owner, query.Query):
                 _await_commits(owner)
             try:
                 os.close(os.open(os.environ["LSB_CHAOS_DIED"], os.O_CREAT | os.O_EXCL))
@@ -65,8 +65,8 @@ class _Death:
             signal_all(reversed(doomed), signal.SIGKILL)
 
 
-def _await_commits(dying: stage.SparkStage) -> None:
-    for served in dying._units.served.values():  # noqa: SLF001 - death comes from inside
+def _await_commits(dying: query.Query) -> None:
+    for served in dying._units.tasks.values():  # noqa: SLF001 - death comes from inside
         if served.commit is not None:
             served.commit.written.exception()
 
@@ -93,6 +93,6 @@ if __name__ == "__main__":
     # By the name that workers know it by; this file's own is __main__ here.
     from tests.chaos.dying_stage import DyingProcessor as Known
 
-    vars(stage)["UnitProcessor"] = Known
+    vars(query)["UnitProcessor"] = Known
     _arm_from_environment({"driver", "all"})
     main()

@@ -25,15 +25,14 @@ from joiner.runtime.ownership import dangling, restore
 from joiner.runtime.ownership.assignment import AssignmentManager
 from joiner.runtime.ownership.retry_policy import RetryTracker
 from joiner.runtime.runners.active_task import ActiveTask
-from joiner.runtime.runners.process import JoinerProcess
+from joiner.runtime.runners.process_tasks import ProcessTasks
 from joiner.runtime.task.decode import Keys
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 
 Bug = Callable[[], AbstractContextManager[None]]
 
-_mine = threading.local()
-"""What a planted defect remembers for one thread of a simulated process."""
+_mine = threading.local()  # what a planted defect remembers for one thread of a simulated process
 
 
 @contextmanager
@@ -170,15 +169,15 @@ def last_record_is_the_end() -> AbstractContextManager[None]:
 
 def snapshot_of_a_later_state() -> AbstractContextManager[None]:
     """The snapshot is taken when the commit is written: by then the next batch may be in the state."""
-    commit = JoinerProcess._commit  # noqa: SLF001 - this is what is broken
+    commit = ProcessTasks._commit  # noqa: SLF001 - this is what is broken
 
     def wrong(self: Any, transactions: Any, effects: Any, progress: Any, snapshot: Any) -> Any:
-        owned = self._owned.get(progress.unit)
+        owned = self.tasks.get(progress.unit)
         if snapshot is not None and owned is not None:
             snapshot = (owned.recovered.unit.snapshot(), snapshot[1])
         return commit(self, transactions, effects, progress, snapshot)
 
-    return _changed(JoinerProcess, "_commit", wrong)
+    return _changed(ProcessTasks, "_commit", wrong)
 
 
 def own_run_is_not_checked() -> AbstractContextManager[None]:
@@ -213,16 +212,17 @@ def _commit_again_after(fault: type[Exception]) -> AbstractContextManager[None]:
 
 def failed_commit_is_ignored() -> AbstractContextManager[None]:
     """After a commit that failed the state is kept, as if the batch had been written."""
-    finish = JoinerProcess._finish_commit  # noqa: SLF001 - this is what is broken
+    finish = ProcessTasks._finish_commit  # noqa: SLF001 - this is what is broken
 
     def wrong(self: Any, number: int, owned: Any) -> bool:
         if owned.commit is None or not isinstance(owned.commit.written.exception(), Aborted):
             return bool(finish(self, number, owned))
-        owned.transactions, owned.commit = UnitTransactions(self._settings, number, self._group_metadata_consumer), None
+        offsets_of = owned.transactions._offsets_of  # noqa: SLF001 - this is what is broken
+        owned.transactions, owned.commit = UnitTransactions(self._settings, number, offsets_of), None
         owned.transactions.init()
         return True
 
-    return _changed(JoinerProcess, "_finish_commit", wrong)
+    return _changed(ProcessTasks, "_finish_commit", wrong)
 
 
 def everybody_has_an_id_of_his_own() -> AbstractContextManager[None]:
@@ -347,7 +347,7 @@ def errors_inside_a_batch_are_only_logged() -> AbstractContextManager[None]:
     @contextmanager
     def planted() -> Iterator[None]:
         with (
-            _changed(JoinerProcess, "_read_error", lambda *_: None),
+            _changed(ProcessTasks, "_read_error", lambda *_: None),
             _changed(GapVerifier, "check", lambda *_: None),
         ):
             yield

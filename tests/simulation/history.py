@@ -20,7 +20,7 @@ from joiner.runtime.settings import JoinerSettings
 from tests.simulation.feed import APPLICATION, Step, make_feed, make_settings
 from tests.simulation.memory_log import COMMITTED, Transaction
 from tests.simulation.outcome import Outcome
-from tests.simulation.stage import CHUNK_BYTES, on_stage
+from tests.simulation.stage import CHUNK_BYTES, on_stage, running
 from tests.simulation.strangers import Strangers
 from tests.simulation.verdict import all_progress, judge, runs_in_order, stable_ends
 from tests.simulation.world import CALM, DEADLY, TEMPERS, SimulatedProcess, World, ended_well
@@ -239,11 +239,7 @@ class _History:
         kafka, found = self.world.kafka, all_progress(self.world.kafka, self._settings)
         units = range(self._settings.topics.partitions)
         due = {number: member.instance for member in kafka.group(APPLICATION).members for _, number in member.due}
-        served = [
-            (number, process.name)
-            for process in self.world.processes
-            for number in process.joiner._owned  # noqa: SLF001 - who works
-        ]
+        served = [(number, process.name) for process in self.world.processes for number in running(process.joiner)]
         return (
             sorted(served) == sorted(due.items())
             and {unit: progress.instance for unit, progress in found.items()} == due
@@ -274,8 +270,7 @@ class _History:
             for unit in range(self._settings.topics.partitions)
         ]
         rows += [
-            f"{process.run}: owns {sorted(process.joiner._owned)}, waits {process.joiner._wanted._waiting}, "  # noqa: SLF001 - for the report
-            f"aside {process.joiner._wanted.failed}"  # noqa: SLF001 - for the report
+            f"{process.run}: { {unit: state.value for unit, state in process.joiner.states.items()} }"
             for process in self.world.processes
         ]
         group = kafka.group(APPLICATION)

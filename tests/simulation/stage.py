@@ -16,8 +16,10 @@ from typing import Any, Protocol, TypeVar
 
 from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka import checkpoint_log, clients, snapshot_log, transaction
-from joiner.runtime.ownership import concurrent_claims
-from joiner.runtime.runners import process
+from joiner.runtime.ownership import concurrent_claims, services
+from joiner.runtime.runners import process, process_tasks
+from joiner.runtime.runners.lifecycle import UnitState
+from joiner.runtime.runners.process import JoinerProcess
 from tests.simulation.memory_clients import Link, MemoryAdmin, MemoryProducer
 from tests.simulation.memory_consumer import MemoryConsumer
 from tests.simulation.memory_kafka import MemoryKafka
@@ -35,6 +37,11 @@ _LATER = 0.6
 """Of what is handed to a pool: which part is done beside its process, at once (above), or when somebody asks."""
 TAIL = 12
 """So short that the newest checkpoint is not always within it."""
+
+
+def running(joiner: JoinerProcess) -> set[int]:
+    """The units that it runs."""
+    return {unit for unit, state in joiner.states.items() if state is UnitState.RUNNING}
 
 
 class World(Protocol):
@@ -179,7 +186,7 @@ class _Pool:
         """Do it: now, later, or beside."""
         todo = partial(work, *arguments, **named)
         chance = self._world.draw.random()
-        if chance < _BESIDE or (chance < _TAKE_BESIDE and work.__name__ == "_take"):
+        if chance < _BESIDE or (chance < _TAKE_BESIDE and work.__name__ == "_claim"):
             return _Beside(self._world, todo)
         future = _Later(todo)
         if chance > _LATER:
@@ -243,8 +250,8 @@ def on_stage(world: World) -> Iterator[None]:
         (clients, "Consumer", lambda config, **_: MemoryConsumer(world.link, config)),
         (clients, "Producer", lambda config, **_: MemoryProducer(world.link, config)),
         (clients, "AdminClient", lambda _config, **_: MemoryAdmin(world.link)),
-        (process, "ThreadPoolExecutor", partial(_Pool, world)),
-        (process, "wait", partial(_wait, world)),
+        (services, "ThreadPoolExecutor", partial(_Pool, world)),
+        (process_tasks, "wait", partial(_wait, world)),
         (concurrent_claims, "wait", partial(_wait, world)),
         (process, "threading", _Threading(world)),
         # One interpreter plays thousands of processes.

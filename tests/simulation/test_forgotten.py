@@ -15,7 +15,7 @@ from tests.simulation.bugs import what_was_ended_wrongly_is_not_looked_for
 from tests.simulation.feed import APPLICATION, BASE_MS
 from tests.simulation.memory_kafka import MemoryKafka
 from tests.simulation.memory_log import COMMITTED, OPEN, Log, Transaction
-from tests.simulation.stage import on_stage
+from tests.simulation.stage import on_stage, running
 from tests.simulation.verdict import committed_progress, judge, stable_ends
 from tests.simulation.world import SimulatedProcess, World
 
@@ -155,7 +155,7 @@ class Removed:
             feed(self.kafka, self._batches)
         elif is_through and not self._has_died:
             self._has_died = self._process.is_dead = True
-        elif is_through and not self._process.is_dead and 0 in self._process.joiner._owned:  # noqa: SLF001 - it works
+        elif is_through and not self._process.is_dead and 0 in running(self._process.joiner):
             self.difference = judge(self.kafka, SETTINGS)[0]
             self.world.end()
         if self.world.steps > STEPS_MAX:

@@ -10,7 +10,7 @@ from joiner.runtime.model import checkpoint_key, encode
 from joiner.runtime.settings import JoinerSettings
 from tests.simulation.feed import APPLICATION, make_settings
 from tests.simulation.memory_log import COMMITTED
-from tests.simulation.stage import on_stage
+from tests.simulation.stage import on_stage, running
 from tests.simulation.verdict import committed_progress
 from tests.simulation.world import SimulatedProcess, World
 
@@ -41,7 +41,7 @@ class Intruder:
         if self.process is None:
             self.process = self.world.start(self.settings)
         progress = committed_progress(self.world.kafka, self.settings, 0)
-        serves_both = self.process.joiner._owned.keys() == {0, 1}  # noqa: SLF001 - who works
+        serves_both = running(self.process.joiner) == {0, 1}
         if not self.complaints and progress is not None and serves_both and progress.run == self.process.run:
             self._claim(msgspec.structs.replace(progress, run="late", instance="late"))
         self.is_taken_again = bool(self.complaints) and serves_both

@@ -8,7 +8,7 @@ from joiner.runtime.control import Request, encode
 from joiner.runtime.migration.protocol import REPEAT_S
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.settings import JoinerSettings
-from tests.simulation.stage import on_stage
+from tests.simulation.stage import on_stage, running
 from tests.simulation.test_forgotten import SETTINGS, feed
 from tests.simulation.test_ownership import two_units
 from tests.simulation.verdict import committed_progress
@@ -77,7 +77,7 @@ class Move:
 
     def _served_by(self, placement: str, unit: int) -> bool:
         process = self._source if placement == "blue" else self._target
-        return process is not None and unit in process.joiner._owned  # noqa: SLF001 - who works
+        return process is not None and unit in running(process.joiner)
 
     def _order(self) -> None:
         """As `joiner move` does, for as long as nothing is released."""

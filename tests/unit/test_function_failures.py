@@ -5,22 +5,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.model import Checkpoint
-from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.restore import Recovered
 from joiner.runtime.runners.active_task import ActiveTask
-from joiner.runtime.runners.process import JoinerProcess
 from joiner.runtime.runners.spark.plans import Outcome, Plan, decode_outcome, encode_outcome, pack
 from joiner.runtime.task.function_failures import FailureLog, Failures
 from joiner.runtime.task.unit import Unit
 from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, batch, make_settings, record
+from tests.unit.runner_parts import idle_loop, serve
 from tests.unit.test_metrics_counting import Transactions as QuietTransactions
 from tests.unit.test_spark_units import Stage, begun
 
@@ -40,41 +37,31 @@ class Transactions(QuietTransactions):
         return place
 
 
-class Pool:
-    """Does at once what it is given."""
-
-    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        done.set_result(work(*arguments))
-        return done
-
-
 class Process:
     """A plain process with one unit, fed by hand."""
 
     def __init__(self, *joins: dict[str, Any]) -> None:
         self.settings = make_settings(*joins, metrics={"listen": 0})
-        process: Any = JoinerProcess(self.settings, Claimant("run", "one"))
+        loop: Any = idle_loop(self.settings)
         transactions: Any = Transactions()
-        process._pool = Pool()
-        self.process, self.transactions = process, transactions
+        self.loop, self.tasks, self.transactions = loop, loop.tasks, transactions
         start = {DATA: 0}
         self.checkpoint = Checkpoint(1, "app", 0, "run", "one", "process", start, start, {}, 1, "", {}, {}, {})
         recovered = Recovered(Unit(self.settings, 0, start), self.checkpoint, SnapshotPlace(0, [0, 0]), start)
         self.owned = ActiveTask(recovered, transactions, 1e18)
-        process._owned[0] = self.owned
+        serve(loop, 0, self.owned)
         self.end = 0
 
     def turn(self, *quantities: str) -> None:
         """A batch in which each record is 1 ms behind the one before."""
         sent = [record(at, name, BASE_MS + at) for at, name in enumerate(quantities, self.end)]
         self.end += len(sent)
-        self.process._batches = {0: {DATA: batch(sent)}}
-        self.process._turn(0, self.owned)
-        self.process._finish_commit(0, self.owned)
+        self.tasks._batches = {0: {DATA: batch(sent)}}
+        self.tasks._turn(0, self.owned)
+        self.tasks._finish_commit(0, self.owned)
 
     def failures(self, join: str = "power") -> float | None:
-        registry = self.process._teller.registry
+        registry = self.loop._telemetry.registry
         found: float | None = registry.get_sample_value(
             "lsb_joiner_function_failures_total", {"unit": "0", "join": join}
         )
@@ -121,7 +108,7 @@ def test_the_next_owner_goes_on_with_the_count_of_the_progress_record() -> None:
     sent = [record(at, name, BASE_MS + at) for at, name in enumerate(("speed", "torque", "speed"))]
     replayed.apply({DATA: batch(sent)}, {DATA: 3}, silent=True)
     again.owned.recovered = Recovered(replayed, last, SnapshotPlace(0, [0, 0]), {DATA: 0})
-    again.process._meters.taken(last, 0.1)
+    again.tasks._metrics.taken(last, 0.1)
     again.end = 3
     again.turn("torque")
     assert again.transactions.written[-1].counts["failed"] == 3

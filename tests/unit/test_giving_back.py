@@ -14,12 +14,10 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from joiner.runtime.kafka.transaction import Aborted, Fenced
 from joiner.runtime.model import UnitStopped
-from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.runners import input as input_
 from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.commit import Commit
-from joiner.runtime.runners.process import JoinerProcess
 from tests.unit.joiner_inputs import make_settings
+from tests.unit.runner_parts import idle_loop, serve
 
 
 @pytest.mark.parametrize(
@@ -28,30 +26,28 @@ from tests.unit.joiner_inputs import make_settings
     ids=lambda failure: type(failure).__name__,
 )
 def test_a_unit_that_is_given_back_is_not_taken_again_where_its_last_commit_fails(failure: Exception) -> None:
-    process: Any = JoinerProcess(make_settings(), Claimant("run", "instance"))
-    process._input = SimpleNamespace(remove=lambda *_: None)
+    loop: Any = idle_loop(make_settings())
     written: Future[Any] = Future()
     written.set_exception(failure)
     unit: Any = SimpleNamespace(unit=SimpleNamespace(offsets={"machine.data": 5}))
     nothing: Any = None
-    process._owned[3] = ActiveTask(unit, nothing, 0.0, commit=Commit(nothing, written))
-    process._give_back([3], lost=False)
-    wanted = process._wanted
-    assert (process._owned, wanted._waiting, wanted.failed, wanted._lost) == ({}, {}, {}, {})
+    serve(loop, 3, ActiveTask(unit, nothing, 0.0, commit=Commit(nothing, written)))
+    loop.give_back([3], lost=False)
+    assignment = loop.supervisor._assignment
+    assert (loop.tasks.tasks, assignment._waiting, assignment.failed, assignment._lost) == ({}, {}, {}, {})
+    assert loop.supervisor.states == {}
 
 
-def test_a_topic_that_waits_is_read_again_by_whoever_takes_the_unit_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_waits_is_read_again_by_whoever_takes_the_unit_next() -> None:
     calls: list[tuple[str, list[tuple[str, int]]]] = []
 
     def note(name: str) -> Callable[[list[TopicPartition]], None]:
         return lambda places: calls.append((name, [(place.topic, place.partition) for place in places]))
 
     consumer = SimpleNamespace(incremental_unassign=note("unassign"), resume=note("resume"))
-    monkeypatch.setattr(input_, "make_consumer", lambda *_given, **_more: consumer)
-    process: Any = JoinerProcess(make_settings(), Claimant("run", "instance"))
-    process._input = input_.InputConsumer(process._settings)
+    loop = idle_loop(make_settings(), consumer)
     nothing: Any = None
     unit: Any = SimpleNamespace(unit=SimpleNamespace(offsets={"one": 5, "two": 6}))
-    process._owned[3] = ActiveTask(unit, nothing, 0.0, paused={"two"})
-    process._give_back([3], lost=True)
+    serve(loop, 3, ActiveTask(unit, nothing, 0.0, paused={"two"}))
+    loop.give_back([3], lost=True)
     assert calls == [("resume", [("two", 3)]), ("unassign", [("one", 3), ("two", 3)])]

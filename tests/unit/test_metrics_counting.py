@@ -28,7 +28,6 @@ from joiner.runtime.kafka.transaction import Aborted
 from joiner.runtime.model import Checkpoint, JoinSummary
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.commit import write_commit
-from joiner.runtime.runners.process import JoinerProcess
 from joiner.runtime.task.append_times import STEPS_MAX, AppendTimes
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.effects import Effects
@@ -36,6 +35,7 @@ from joiner.runtime.task.unit import Unit
 from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
 from tests.unit.documents import DOCS, rows
 from tests.unit.joiner_inputs import BASE_MS, DATA, POWER, batch, make_settings, message, record
+from tests.unit.runner_parts import idle_loop
 
 ON: Final = MetricsSettings.model_validate({"listen": 0})
 S: Final = 1_000_000_000
@@ -202,16 +202,17 @@ def test_a_side_of_which_nothing_came_has_no_frontier() -> None:
 
 
 def test_a_joiner_is_ready_when_it_serves_each_unit_that_the_group_gives_it() -> None:
-    process: Any = JoinerProcess(make_settings(partitions=3), Claimant("run", "one"))
-    group: Any = SimpleNamespace(is_told=False, units=set())
-    assert "has not said" in process._why_unready(group)
+    loop: Any = idle_loop(make_settings(partitions=3))
+    group, running = loop._membership, loop.tasks.tasks
+    group.is_told = False
+    assert "has not said" in loop.why_unready()
     group.is_told = True
-    assert process._why_unready(group) == ""
+    assert loop.why_unready() == ""
     group.units = {0, 2}
-    process._owned[0] = None
-    assert process._why_unready(group) == "units [2] are not served, see the log"
-    process._owned[2] = None
-    assert process._why_unready(group) == ""
+    running[0] = None
+    assert loop.why_unready() == "units [2] are not served, see the log"
+    running[2] = None
+    assert loop.why_unready() == ""
 
 
 def connector() -> tuple[TelemetryServer, ConnectorProgress, Ledger]:

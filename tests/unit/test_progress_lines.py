@@ -1,13 +1,10 @@
 """What the joiner's progress lines say, the last one too, and what `make` adds to the status of the servers."""
 
-# ruff: noqa: SLF001 - a process that is played by hand
-
 from __future__ import annotations
 
 import logging
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -32,8 +29,7 @@ def test_the_last_line_of_a_process_says_that_its_units_keep_what_they_held(
 ) -> None:
     process = Process()
     process.turn("speed", "torque")
-    process.process._input = SimpleNamespace(remove=lambda *_: None)
-    process.process._throughput.report(process.process._finish_all(), last=True)
+    process.tasks.report(process.loop.finish_all(), last=True)
     assert last_line(caplog) == (
         "ended: 2 records in, 1 pairs out; units [0] go on from Kafka at the next start, with 2 records held"
     )

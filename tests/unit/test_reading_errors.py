@@ -21,14 +21,13 @@ from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.transaction import Fenced
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership import restore
-from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.input import Read
-from joiner.runtime.runners.process import JoinerProcess
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.unit import Unit
 from tests.simulation.memory_clients import MemoryMessage
 from tests.unit.joiner_inputs import BASE_MS, DATA, make_settings
+from tests.unit.runner_parts import idle_loop, serve
 
 BAD_MESSAGE = KafkaError(KafkaError._BAD_MSG, "MessageSet at offset 10 failed CRC32C check")
 BROKERS_DOWN = KafkaError(KafkaError._ALL_BROKERS_DOWN, "3/3 brokers are down")
@@ -48,9 +47,10 @@ def fault(error: KafkaError, topic: str | None = DATA, unit: int = 0, at: int = 
 
 def turn(batch: Sequence[MemoryMessage], *, gap: Exception | None = None) -> tuple[Any, Unit, list[Any]]:
     """One turn of a process that owns unit 0 and reads ``batch``; also what a second reader is asked."""
-    process: Any = JoinerProcess(make_settings(), Claimant("run", "instance"))
+    loop: Any = idle_loop(make_settings())
+    tasks = loop.tasks
     read: Any = list(batch)
-    process._input = SimpleNamespace(read=lambda _wait_s: Read(*sort_messages(read, [DATA])), remove=lambda *_: None)
+    tasks._input = SimpleNamespace(read=lambda _wait_s: Read(*sort_messages(read, [DATA])), remove=lambda *_: None)
     asked: list[Any] = []
 
     def check(number: int, offsets: dict[str, int], batches: dict[str, Messages]) -> None:
@@ -59,40 +59,41 @@ def turn(batch: Sequence[MemoryMessage], *, gap: Exception | None = None) -> tup
         if gap is not None and asked:
             raise gap
 
-    process._second = SimpleNamespace(check=check)
+    tasks._gaps = SimpleNamespace(check=check)
     handed_in: list[int] = []
-    process._begin_commit = lambda number, *_given, **_more: handed_in.append(number)
-    unit = Unit(process._settings, 0, {DATA: 0})
+    tasks._begin_commit = lambda number, *_given, **_more: handed_in.append(number)
+    unit = Unit(make_settings(), 0, {DATA: 0})
     recovered: Any = SimpleNamespace(unit=unit, snapshot_offsets={DATA: 0})
     nothing: Any = None
-    process._owned[0] = ActiveTask(recovered, nothing, 0.0)
-    process._cycle()
-    return process, unit, asked
+    serve(loop, 0, ActiveTask(recovered, nothing, 0.0))
+    tasks.turn()
+    loop.supervisor.take_failures()
+    return loop, unit, asked
 
 
 def test_nothing_behind_an_error_inside_a_batch_is_joined() -> None:
-    process, unit, _ = turn([*records(0, 10), fault(BAD_MESSAGE), *records(20, 30)])
+    loop, unit, _ = turn([*records(0, 10), fault(BAD_MESSAGE), *records(20, 30)])
     assert unit.offsets[DATA] <= 10, "what was not read is taken for read"
-    assert not process._owned
-    assert 0 in process._wanted._waiting, "it is taken again from its last commit"
-    assert not process._wanted.failed
+    assert not loop.tasks.tasks
+    assert 0 in loop.supervisor._assignment._waiting, "it is taken again from its last commit"
+    assert not loop.supervisor._assignment.failed
 
 
 @pytest.mark.parametrize("code", [KafkaError._BAD_COMPRESSION, KafkaError.KAFKA_STORAGE_ERROR, KafkaError.UNKNOWN])
 def test_an_error_of_a_partition_gives_its_unit_up_whatever_it_is(code: int) -> None:
-    process, _, _ = turn([fault(KafkaError(code))])
-    assert (list(process._owned), list(process._wanted._waiting)) == ([], [0])
+    loop, _, _ = turn([fault(KafkaError(code))])
+    assert (list(loop.tasks.tasks), list(loop.supervisor._assignment._waiting)) == ([], [0])
 
 
 def test_an_error_of_another_unit_gives_nothing_up() -> None:
-    process, unit, _ = turn([*records(0, 10), fault(BAD_MESSAGE, unit=1), *records(10, 20)])
-    assert (list(process._owned), unit.offsets) == ([0], {DATA: 20})
+    loop, unit, _ = turn([*records(0, 10), fault(BAD_MESSAGE, unit=1), *records(10, 20)])
+    assert (list(loop.tasks.tasks), unit.offsets) == ([0], {DATA: 20})
 
 
 @pytest.mark.parametrize("topic", [None, DATA])
 def test_a_client_that_reaches_nobody_for_a_while_gives_nothing_up(topic: str | None) -> None:
-    process, unit, _ = turn([*records(0, 10), fault(BROKERS_DOWN, topic, -1, -1), *records(10, 20)])
-    assert (list(process._owned), unit.offsets) == ([0], {DATA: 20})
+    loop, unit, _ = turn([*records(0, 10), fault(BROKERS_DOWN, topic, -1, -1), *records(10, 20)])
+    assert (list(loop.tasks.tasks), unit.offsets) == ([0], {DATA: 20})
 
 
 def test_gaps_inside_a_batch_are_looked_at_like_one_before_it() -> None:
@@ -102,9 +103,9 @@ def test_gaps_inside_a_batch_are_looked_at_like_one_before_it() -> None:
 
 
 def test_a_record_that_only_a_second_reader_sees_stops_the_unit() -> None:
-    process, unit, _ = turn([*records(0, 5), *records(8, 10)], gap=UnitStopped("records are missing"))
+    loop, unit, _ = turn([*records(0, 5), *records(8, 10)], gap=UnitStopped("records are missing"))
     assert unit.offsets == {DATA: 0}
-    assert process._wanted.failed == {0: "records are missing"}
+    assert loop.supervisor._assignment.failed == {0: "records are missing"}
 
 
 class Log:

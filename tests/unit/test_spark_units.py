@@ -10,9 +10,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from broker.metrics import TelemetryServer
+from joiner.runtime.control import Released
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted, Fenced
-from joiner.runtime.model import Checkpoint, JoinSummary
+from joiner.runtime.migration.protocol import Release
+from joiner.runtime.model import Checkpoint, JoinSummary, OnTheWay
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.spark.plans import (
     Outcome,
@@ -26,7 +28,7 @@ from joiner.runtime.runners.spark.plans import (
     share_out,
     unpack,
 )
-from joiner.runtime.runners.spark.units import Leaving, SparkTask, Units
+from joiner.runtime.runners.spark.units import SparkTask, Units
 from joiner.runtime.task.effects import Written
 from joiner.runtime.task.flow_control import SILENT_S, Lead
 from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
@@ -55,6 +57,9 @@ class Transactions:
             raise self.fails.pop()
 
 
+RELEASE = Release(0, OnTheWay("m", "spark"), "green", Released(move="m", unit=0, to="green", instance="one"))
+
+
 class Stage:
     """The units of a driver, with what the log holds, and what was given up."""
 
@@ -63,11 +68,10 @@ class Stage:
         sections: dict[str, Any] = {"application": given, "spark": {"batch_records_max": 200}, "metrics": {"listen": 0}}
         self.settings = make_settings(partitions=UNITS, **sections)
         self.ends = {unit: {DATA: 0} for unit in range(UNITS)}
-        self.given_up: list[tuple[int, str]] = []
         claimant = Claimant("run", "one", "spark")
         self.teller = TelemetryServer(self.settings.metrics)
         self.meters = JoinerMetrics(self.settings, claimant, self.teller, self.statuses, set)
-        self.units = Units(self.settings, lambda: self.ends, self.give_up, self.meters)
+        self.units = Units(self.settings, lambda: self.ends, self.meters)
         self.transactions = [Transactions() for _ in range(UNITS)]
         self.turn = Turn()
 
@@ -77,8 +81,8 @@ class Stage:
     def value(self, name: str, **labels: str) -> float | None:
         return self.teller.registry.get_sample_value(f"lsb_joiner_{name}", {"unit": "0", **labels})
 
-    def give_up(self, number: int, error: Exception) -> None:
-        self.given_up.append((number, type(error).__name__))
+    def given_up(self) -> list[tuple[int, str]]:
+        return [(number, type(error).__name__) for number, error in self.units.failures]
 
     def serve(self, number: int, at: int = 0, claim: int = 1) -> SparkTask:
         checkpoint: Any = Checkpoint(
@@ -86,7 +90,7 @@ class Stage:
         )
         transactions: Any = self.transactions[number]
         served = SparkTask(claim, transactions, checkpoint, SnapshotPlace(0, [0, 0]), {DATA: at})
-        self.units.add(number, served)
+        self.units.start(number, served)
         return served
 
     def plans(self) -> list[Plan]:
@@ -102,7 +106,7 @@ class Stage:
     def settle(self) -> None:
         """Wait until every transaction is written, and see what became of it."""
         until_s = time.monotonic() + 5
-        while any(one.commit is not None for one in self.units.served.values()):
+        while any(one.commit is not None for one in self.units.tasks.values()):
             assert time.monotonic() < until_s
             self.units.tend()
 
@@ -171,7 +175,7 @@ def test_what_a_worker_brings_is_counted_when_it_is_committed_and_told_as_any_ru
         (plan,) = stage.plans()
         stage.bring(plan, records=100, pairs=1, **brought)
         stage.settle()
-        if 0 not in stage.units.served:
+        if 0 not in stage.units.tasks:
             assert stage.value("records_total") is None
             served = stage.serve(0)
     assert served.checkpoint.offsets == {DATA: 150}
@@ -221,8 +225,8 @@ def test_a_transaction_that_fails_costs_its_unit_what_was_not_committed(failure:
     for plan in stage.plans():
         stage.bring(plan)
     stage.settle()
-    assert stage.given_up == [(0, type(failure).__name__)]
-    assert list(stage.units.served) == [1]
+    assert stage.given_up() == [(0, type(failure).__name__)]
+    assert list(stage.units.tasks) == [1]
 
 
 @pytest.mark.parametrize(("owner", "told"), [([], "UnitStopped"), ([Fenced()], "Fenced")])
@@ -235,7 +239,7 @@ def test_a_fault_that_a_worker_finds_counts_only_while_the_unit_is_ours(owner: l
     (plan,) = stage.plans()
     stage.units.take(Outcome(plan, stopped="the buffer is full"))
     stage.settle()
-    assert stage.given_up == [(0, told)]
+    assert stage.given_up() == [(0, told)]
     assert stage.transactions[0].written == []
 
 
@@ -247,7 +251,7 @@ def test_what_could_not_be_joined_for_now_is_planned_again() -> None:
     (plan,) = stage.plans()
     stage.units.take(Outcome(plan, failed="Kafka is away"))
     assert stage.plans() == []
-    stage.units.served[0].not_before_s = 0.0
+    stage.units.tasks[0].not_before_s = 0.0
     assert stage.plans() == [plan]
 
 
@@ -277,15 +281,15 @@ def test_a_unit_that_leaves_brings_a_snapshot_and_names_its_target_and_is_gone()
     stage.ends[0] = {DATA: 60}
     (under_way,) = stage.plans()
     calls: list[str] = []
-    leaving = Leaving("moving:m:spark", "green", lambda: calls.append("told"))
-    stage.units.release(0, leaving)
+    written = stage.units.release(RELEASE, lambda: calls.append("told"))
+    assert written is not None
     stage.bring(under_way)
-    assert 0 in stage.units.served
+    assert 0 in stage.units.tasks
     (last,) = stage.plans()
     assert last.snapshot
     stage.bring(last, snapshot=b"state")
-    assert 0 not in stage.units.served
-    leaving.written.result(5)
+    assert 0 not in stage.units.tasks
+    written.result(5)
     assert calls == ["told"]
     (_, before, _), (_, after, _) = stage.transactions[0].written
     assert (before.run, before.placement) == ("run", "spark")
@@ -296,20 +300,20 @@ def test_a_unit_that_cannot_leave_says_so() -> None:
     stage = Stage()
     begun(stage)
     stage.serve(0)
-    leaving = Leaving("moving:m:spark", "green", lambda: None)
-    stage.units.release(0, leaving)
+    written = stage.units.release(RELEASE, lambda: None)
+    assert written is not None
     (last,) = stage.plans()
     stage.transactions[0].fails = [Aborted("away")]
     stage.bring(last, snapshot=b"state")
-    assert isinstance(leaving.written.exception(5), Aborted)
-    assert stage.given_up == []
+    assert isinstance(written.exception(5), Aborted)
+    assert stage.given_up() == []
 
 
 def test_a_topic_that_runs_ahead_waits_for_the_other() -> None:
     settings: dict[str, Any] = {"name": "power", "left": {"topic": "l"}, "right": {"topic": "r"}, "output": "p"}
     stage = Stage()
     stage.settings = make_settings(settings, partitions=UNITS, spark={"batch_records_max": 200})
-    stage.units = Units(stage.settings, lambda: stage.ends, stage.give_up, stage.meters)
+    stage.units = Units(stage.settings, lambda: stage.ends, stage.meters)
     begun(stage)
     served = stage.serve(0)
     served.checkpoint = SimpleNamespace(offsets={"l": 0, "r": 0}, start={})  # type: ignore[assignment] # what is read of it
@@ -338,13 +342,13 @@ def test_input_that_is_not_there_any_more_is_judged_by_a_claim() -> None:
     stage.ends[0] = {DATA: 50}
     (plan,) = stage.plans()
     stage.units.take(Outcome(plan, lost="it was removed"))
-    assert stage.given_up == [(0, "Fenced")]
+    assert stage.given_up() == [(0, "Fenced")]
     served = stage.serve(0, at=30)
     stage.ends[0] = {DATA: 20}
     assert stage.plans() == []
     served.short_since_s = time.monotonic() - 60
     assert stage.plans() == []
-    assert stage.given_up == [(0, "Fenced"), (0, "Fenced")]
+    assert stage.given_up() == [(0, "Fenced"), (0, "Fenced")]
 
 
 def test_kafka_that_does_not_answer_is_asked_again_after_a_while() -> None:
@@ -355,7 +359,7 @@ def test_kafka_that_does_not_answer_is_asked_again_after_a_while() -> None:
         asked.append(1)
         raise KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT))
 
-    units = Units(stage.settings, ends, stage.give_up, stage.meters)
+    units = Units(stage.settings, ends, stage.meters)
     assert units.next_turn(stage.turn) == stage.turn
     assert units.next_turn(stage.turn) == stage.turn
     assert asked == [1]

@@ -203,11 +203,10 @@ def test_for_programs_all_of_it_is_one_object(
 
 def test_a_process_that_ends_says_so_in_its_last_record_also_where_nothing_is_new() -> None:
     process = Process()
-    process.process._input = SimpleNamespace(remove=lambda *_: None)
     process.turn("speed", "torque")
     assert process.transactions.written[-1].stopped is False
     process.owned.recovered.snapshot_offsets = dict(process.owned.recovered.unit.offsets)
-    process.process._finish_all()
+    process.loop.finish_all()
     last = process.transactions.written[-1]
     assert (last.stopped, last.offsets) == (True, {DATA: 2})
     assert _owned(last, Claimant("next", "two")).stopped is False
@@ -215,9 +214,8 @@ def test_a_process_that_ends_says_so_in_its_last_record_also_where_nothing_is_ne
 
 def test_a_unit_that_goes_to_another_process_is_not_said_to_be_stopped() -> None:
     process = Process()
-    process.process._input = SimpleNamespace(remove=lambda *_: None)
     process.turn("speed", "torque")
-    process.process._give_back([0], lost=False)
+    process.loop.give_back([0], lost=False)
     assert process.transactions.written[-1].stopped is False
 
 

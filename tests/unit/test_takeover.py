@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +15,10 @@ import pytest
 from joiner.runtime.kafka.readers import ClaimCancelled, Readers
 from joiner.runtime.ownership import restore
 from joiner.runtime.ownership.concurrent_claims import ConcurrentClaims
-from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.runners.process import JoinerProcess
-from joiner.runtime.runners.spark.stage import SparkStage
+from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.task.unit import Unit
 from tests.unit.joiner_inputs import DATA, make_settings
+from tests.unit.runner_parts import idle_supervisor
 
 DEADLINE_S = 30.0
 
@@ -41,8 +39,8 @@ class Work:
                 return None
         return f"unit {number}"
 
-    def adopt(self, number: int, taken: str) -> None:
-        self.adopted[number] = taken
+    def adopt(self, finished: list[tuple[int, str | None]]) -> None:
+        self.adopted |= {number: taken for number, taken in finished if taken is not None}
 
 
 @pytest.fixture
@@ -61,9 +59,7 @@ def work(pool: ThreadPoolExecutor) -> Iterator[Work]:
 
 @pytest.fixture
 def takeovers(work: Work, pool: ThreadPoolExecutor) -> ConcurrentClaims[str]:
-    made = ConcurrentClaims(work.take, work.adopt)
-    made.start(pool)
-    return made
+    return ConcurrentClaims(work.take, pool)
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -80,7 +76,7 @@ def test_a_unit_is_served_when_it_is_taken_and_the_others_do_not_wait_for_it(
     work.ends[1].set()
 
     def is_adopted() -> bool:
-        takeovers.poll({0, 1})
+        work.adopt(takeovers.finished({0, 1}))
         return 1 in work.adopted
 
     wait_until(is_adopted)
@@ -101,7 +97,7 @@ def test_a_unit_that_is_given_away_while_it_is_taken_is_not_served(
         work.ends[number].set()
 
     def are_ended() -> bool:
-        takeovers.poll({0})
+        work.adopt(takeovers.finished({0}))
         return not takeovers.busy
 
     wait_until(are_ended)
@@ -113,28 +109,25 @@ def test_a_unit_that_is_given_away_while_it_is_taken_is_not_served(
 def test_calling_off_waits_until_the_unit_is_let_go(takeovers: ConcurrentClaims[str], work: Work) -> None:
     takeovers.begin(0)
     takeovers.call_off([0, 3], time.monotonic() + DEADLINE_S)
-    takeovers.poll({0})
+    work.adopt(takeovers.finished({0}))
     assert (work.adopted, takeovers.busy) == ({}, set())
 
 
 @pytest.mark.timeout(60)
-def test_a_long_recovery_holds_up_neither_the_loop_of_a_process_nor_that_of_the_stage(pool: ThreadPoolExecutor) -> None:
+def test_a_long_recovery_holds_up_the_loop_of_no_runner(pool: ThreadPoolExecutor) -> None:
     over = threading.Event()
-    settings = make_settings(partitions=2)
-    for runner in (JoinerProcess(settings, Claimant("run", "one")), SparkStage(settings, Claimant("run", "one"))):
-        begun: set[int] = set()
+    begun: set[int] = set()
 
-        def take(number: int, *_given: Any, begun: set[int] = begun) -> None:
-            begun.add(number)
-            over.wait(DEADLINE_S)
+    def claim(number: int, *_given: Any) -> None:
+        begun.add(number)
+        over.wait(DEADLINE_S)
 
-        inside: Any = runner
-        inside._takeovers = ConcurrentClaims(take, lambda *_: None)
-        inside._takeovers.start(pool)
-        group = [SimpleNamespace(units={0, 1})] if isinstance(runner, JoinerProcess) else []
-        inside._take_units(*group)
-        wait_until(lambda begun=begun: begun == {0, 1})  # type: ignore[misc] # bound while the loop is at it
-        inside._take_units(*group)
+    supervisor: Any = idle_supervisor(pool)
+    supervisor._claims = ConcurrentClaims(claim, pool)
+    supervisor.poll({0, 1})
+    wait_until(lambda: begun == {0, 1})
+    supervisor.poll({0, 1})
+    assert set(supervisor.states.values()) == {UnitState.CLAIMING}
     over.set()
 
 

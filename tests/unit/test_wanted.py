@@ -71,8 +71,11 @@ class Runner:
     def __init__(self, clock: Clock, run: str = "run", *, in_group: bool = True) -> None:
         self.clock = clock
         self.claims = Claims()
-        self.wanted = AssignmentManager(make_settings(partitions=4), Claimant(run, "one"), in_group=in_group)
-        self.wanted.start(self.claims, lambda *_: False)  # type: ignore[arg-type] # one that answers as told
+        claims: Any = self.claims
+        claimant = Claimant(run, "one")
+        self.wanted = AssignmentManager(
+            make_settings(partitions=4), claimant, claims, lambda *_: False, in_group=in_group
+        )
         self.is_served = False
 
     def turn(self) -> None:
@@ -120,9 +123,9 @@ def test_a_unit_whose_batch_fails_for_a_cause_that_passes_is_served_again(
 
 def test_force_is_for_the_units_of_the_start_and_for_one_time() -> None:
     """One that comes later may have been moved away meanwhile, by somebody who wanted it there."""
-    claims = Claims()
-    runner = AssignmentManager(make_settings(partitions=4), Claimant("run", "one", take=True), in_group=True)
-    runner.start(claims, lambda *_: False)  # type: ignore[arg-type] # one that answers as told
+    claims: Any = Claims()
+    claimant = Claimant("run", "one", take=True)
+    runner = AssignmentManager(make_settings(partitions=4), claimant, claims, lambda *_: False, in_group=True)
 
     def claim(units: set[int]) -> None:
         for number in runner.due(units, set()):
@@ -312,9 +315,9 @@ class Pool:
 
 
 def test_a_notice_is_written_when_it_is_new_now_and_then_and_when_it_is_over(clock: Clock) -> None:
-    pool, written = Pool(), list[NotServed]()
-    told = UnitReports(Claimant("run", "one"))
-    told.start(pool, written.append)  # type: ignore[arg-type] # as much of a pool as it takes
+    pool: Any = Pool()
+    written: list[NotServed] = []
+    told = UnitReports(Claimant("run", "one"), pool, written.append)
 
     def poll(obstacles: dict[int, Obstacle]) -> list[NotServed]:
         written.clear()
@@ -341,8 +344,7 @@ def test_a_notice_is_written_when_it_is_new_now_and_then_and_when_it_is_over(clo
 
 def test_a_slow_kafka_is_not_asked_to_take_a_second_notice_before_the_first(clock: Clock) -> None:
     pool: Any = Pool()
-    told = UnitReports(Claimant("run", "one"))
-    told.start(pool, lambda _notice: None)
+    told = UnitReports(Claimant("run", "one"), pool, lambda _notice: None)
     told.poll({UNIT: Obstacle("no memory", 3.0, 1.0)})
     told.poll({UNIT: Obstacle("damaged", 3.0, None)})
     assert len(pool.waiting) == 1

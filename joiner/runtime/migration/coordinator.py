@@ -19,7 +19,6 @@ from joiner.runtime.migration.claim_signals import Claims
 from joiner.runtime.migration.protocol import Action, Claim, CoolDown, Release, Source, TakeBack, Target, WarmUp, Write
 from joiner.runtime.model import Checkpoint, OnTheWay
 from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.settings import JoinerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -51,17 +50,13 @@ class Runner(Protocol):
 class Coordinator:
     """Moves of the units of a runner, for one thread."""
 
-    def __init__(self, settings: JoinerSettings, claimant: Claimant, runner: Runner) -> None:
-        """From `start` on, any thread may write to ``control``."""
-        self._settings = settings
+    def __init__(self, claimant: Claimant, runner: Runner, control: ControlLog) -> None:
+        """Any thread may write to ``control``."""
+        self.control = control
         self._runner = runner
         self._source = Source(claimant.placement, claimant.instance)
         self._target = Target(claimant.placement, claimant.instance)
         self._claims = Claims(claimant.placement, claimant.run)
-
-    def start(self) -> None:
-        """Begin to listen; the control topic is there. Raises KafkaException."""
-        self.control = ControlLog(self._settings)
 
     @property
     def leaving(self) -> set[int]:
@@ -135,10 +130,6 @@ class Coordinator:
         for unit in units:
             self._source.gone(unit)
             self._do(self._target.lost(unit))
-
-    def close(self) -> None:
-        """Stop listening."""
-        self.control.close()
 
     def _do(self, actions: Iterable[Action]) -> None:
         for action in actions:

@@ -11,12 +11,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
-from typing import Final, Generic, Protocol, TypeVar
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Final, Protocol, TypeVar
 
-from confluent_kafka import Consumer, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException
 
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import describe
@@ -25,7 +24,7 @@ from joiner.runtime.migration.coordinator import Coordinator
 from joiner.runtime.migration.protocol import Release
 from joiner.runtime.model import Checkpoint, OnTheWay, UnitStopped
 from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.ownership.unit_reports import NotServed
+from joiner.runtime.ownership.services import Services
 from joiner.runtime.ownership.warmup import Warm, warm_up
 from joiner.runtime.settings import JoinerSettings
 
@@ -47,42 +46,67 @@ class Serving(Protocol):
     """When the first transaction behind the claim was found written (monotonic); 0: none was yet."""
 
 
-_Serving = TypeVar("_Serving", bound=Serving)
+class Host(Protocol):
+    """What moves ask of a runner; all but `prepare` by its own thread. See `runners.supervisor`."""
+
+    @property
+    def tasks(self) -> Mapping[int, Serving]:
+        """The units that are run."""
+        ...
+
+    @property
+    def claiming(self) -> AbstractSet[int]:
+        """The units that are being claimed and restored."""
+        ...
+
+    def prepare(self, unit: int) -> None:
+        """Prepare for running it."""
+        ...
+
+    def begin_claim(self, unit: int, claimant: Claimant | None, warm: Warm | None) -> bool:
+        """Begin to claim and restore it, with what is prepared, which is the host's to close then. It is run when that
+        is done. False: it is under way already.
+        """
+        ...
+
+    def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
+        """Begin to write the last transaction, with a snapshot, and call when it is written; from then on the unit is
+        not run. None: it goes on, for it cannot be released now.
+        """
+        ...
+
+    def give_up(self, unit: int, error: Exception) -> None:
+        """A commit has failed."""
+        ...
+
+    def schedule_claim(self, unit: int) -> None:
+        """The unit may be claimed by the ordinary procedure."""
+        ...
+
+    def why_failed(self, unit: int) -> str:
+        """Why the unit cannot go on here; empty where it can."""
+        ...
 
 
-@dataclass(frozen=True)
-class Host(Generic[_Serving]):
-    """What is asked of the runner; all but ``connect`` by its own thread."""
-
-    owned: Mapping[int, _Serving]
-    connect: Callable[[int], None]
-    """Prepare for serving it."""
-    take: Callable[[int, Claimant, Warm | None], bool]
-    """Begin to claim and recover it, with what is prepared, which is the runner's to close then. It is served when that
-    is done. False: it is being taken already."""
-    taking: Callable[[], AbstractSet[int]]
-    """The units that are being taken."""
-    release: Callable[[Release, Callable[[], None]], Future[None] | None]
-    """Begin to write the last transaction, with a snapshot, and call when it is written; from then on the unit is not
-    served. None: it goes on, for it cannot be released now."""
-    give_up: Callable[[int, Exception], None]
-    """A commit has failed."""
-    schedule_claim: Callable[[int], None]
-    """The unit may be taken by the ordinary procedure."""
-    why_failed: Callable[[int], str]
-    """Why the unit cannot go on here; empty where it can."""
-
-
-class Handover(Generic[_Serving]):
+class Handover:
     """The units of a runner that come and go by moves, and those that it waits for."""
 
-    def __init__(self, settings: JoinerSettings, claimant: Claimant, host: Host[_Serving], *, standby: bool) -> None:
+    def __init__(
+        self,
+        settings: JoinerSettings,
+        claimant: Claimant,
+        host: Host,
+        services: Services,
+        *,
+        standby: bool,
+    ) -> None:
         """``standby``: units of other placements are waited for."""
         self.is_standby = standby
         self._settings = settings
         self._claimant = claimant
         self._host = host
-        self._mover = Coordinator(settings, claimant, self)
+        self._services = services
+        self._mover = Coordinator(claimant, self, services.control)
         # Those of other placements, with the moment at which it is looked again whose they are.
         self._elsewhere: dict[int, float] = {}
         self._told: set[int] = set()
@@ -95,15 +119,20 @@ class Handover(Generic[_Serving]):
         # Those that were taken, and since when.
         self._taken_s: dict[int, float] = {}
 
-    def start(self, pool: Executor, admin: AdminClient, group_metadata_consumer: Consumer) -> None:
-        """Begin to listen. Raises KafkaException."""
-        self._pool, self._admin, self._group_metadata_consumer = pool, admin, group_metadata_consumer
-        self._mover.start()
-
     @property
     def busy(self) -> set[int]:
         """Units that are not to be claimed for now but by a move."""
         return self._elsewhere.keys() | self._releases.keys() | self._mover.leaving
+
+    @property
+    def elsewhere(self) -> AbstractSet[int]:
+        """Units of other sites."""
+        return self._elsewhere.keys()
+
+    @property
+    def releasing(self) -> AbstractSet[int]:
+        """Units whose last transaction is on its way."""
+        return self._releases.keys()
 
     @property
     def claimed_by_others(self) -> set[int]:
@@ -118,7 +147,7 @@ class Handover(Generic[_Serving]):
         _settle(self._warming, self._after_warm_up)
         _settle(self._releases, self._after_release)
         self._look_whose_they_are()
-        self._mover.poll(self._host.owned.keys(), units - self._host.owned.keys(), self._host.taking())
+        self._mover.poll(self._host.tasks.keys(), units - self._host.tasks.keys(), self._host.claiming)
         self._tell_of_taken()
         self._tell_of_refused()
 
@@ -147,14 +176,6 @@ class Handover(Generic[_Serving]):
             self._told.discard(number)
         self._mover.forget(units)
 
-    def say(self, notice: NotServed) -> None:
-        """Write to the control topic; any thread."""
-        self._mover.control.write(notice)
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._mover.close()
-
     # What moves ask for, see `coordinator.Runner`
 
     def release(self, action: Release) -> None:
@@ -172,7 +193,7 @@ class Handover(Generic[_Serving]):
     def warm_up(self, unit: int) -> None:
         """In the pool."""
         if unit not in self._warming:
-            self._warming[unit] = self._pool.submit(self._prepare, unit)
+            self._warming[unit] = self._services.pool.submit(self._prepare, unit)
 
     def cool_down(self, unit: int) -> None:
         """Its producer goes when nobody holds it."""
@@ -187,12 +208,14 @@ class Handover(Generic[_Serving]):
     # Outcomes
 
     def _begin_claim(self, number: int, claimant: Claimant) -> None:
-        if number not in self._host.owned and self._host.take(number, claimant, self._warm.get(number)):
+        if number not in self._host.tasks and self._host.begin_claim(number, claimant, self._warm.get(number)):
             self._warm.pop(number, None)
 
     def _prepare(self, number: int) -> Warm | None:
-        self._host.connect(number)
-        return warm_up(self._settings, number, self._admin, self._group_metadata_consumer, self._claimant)
+        self._host.prepare(number)
+        return warm_up(
+            self._settings, number, self._services.admin, self._services.group_metadata_consumer, self._claimant
+        )
 
     def _after_warm_up(self, number: int, warming: Future[Warm | None]) -> None:
         try:
@@ -227,14 +250,14 @@ class Handover(Generic[_Serving]):
         if self._look is not None and self._look.done():
             look, self._look = self._look, None
             for number, checkpoint in look.result().items():
-                if number in self._elsewhere and number not in self._host.taking():
+                if number in self._elsewhere and number not in self._host.claiming:
                     self._after_look(number, checkpoint)
         now_s = time.monotonic()
         # Listed, for a claim that ends may add to them.
         due = [number for number, look_s in list(self._elsewhere.items()) if look_s <= now_s]
         if due and self._look is None:
             self._elsewhere.update(dict.fromkeys(due, now_s + LOOK_S))
-            self._look = self._pool.submit(self._read, due)
+            self._look = self._services.pool.submit(self._read, due)
 
     def _read(self, numbers: list[int]) -> dict[int, Checkpoint | None]:
         """The checkpoints of some units, as far as Kafka answers, by one consumer."""
@@ -266,7 +289,7 @@ class Handover(Generic[_Serving]):
     def _tell_of_taken(self) -> None:
         now_s = time.monotonic()
         for number, taken_s in list(self._taken_s.items()):
-            owned = self._host.owned.get(number)
+            owned = self._host.tasks.get(number)
             if owned is None:
                 del self._taken_s[number]
             elif owned.first_commit_s or now_s - taken_s > _QUIET_S:

@@ -69,14 +69,18 @@ class AssignmentManager:
         self,
         settings: JoinerSettings,
         claimant: Claimant,
+        claimer: Claimer,
+        found_elsewhere: Callable[[int, Checkpoint], bool],
         *,
         in_group: bool,
         fenced: Callable[[], None] = lambda: None,
     ) -> None:
         """``in_group``: a group tells which units this runner is to have, so that one may come back to it.
 
-        ``fenced`` is told, by any thread, when a unit is found to be claimed by another.
+        ``found_elsewhere`` is told of units of other sites, and says whether they are waited for. ``fenced`` is told,
+        by any thread, when a unit is found to be claimed by another.
         """
+        self._claimer, self._found_elsewhere = claimer, found_elsewhere
         self._note_fenced = fenced
         self._settings = settings
         self._claimant = claimant
@@ -94,12 +98,6 @@ class AssignmentManager:
         self._troubles = RetryTracker(Random(claimant.run))  # noqa: S311 - no secret
         # Of those set aside because another process has claimed them: when it is looked whether they are still ours.
         self._lost: dict[int, float] = {}
-
-    def start(self, taker: Claimer, found_elsewhere: Callable[[int, Checkpoint], bool]) -> None:
-        """From now on units can be claimed. ``found_elsewhere`` is told of units of other placements; whether they are
-        waited for.
-        """
-        self._taker, self._found_elsewhere = taker, found_elsewhere
 
     @property
     def failed_units(self) -> set[int]:
@@ -148,7 +146,7 @@ class AssignmentManager:
             then = self._waiting.get(number)
             if then is not None and then.runs is not None:
                 self._check_still_ours(number, then.runs)
-            claimed = self._taker.claim(number, claimant or self._claimant_of(number), warm, readers)
+            claimed = self._claimer.claim(number, claimant or self._claimant_of(number), warm, readers)
             taken = serving(*claimed, readers)
         except ClaimCancelled:
             _log.info("unit %s: is not taken, for it is not wanted here any more", number)
@@ -193,6 +191,10 @@ class AssignmentManager:
         self.failed.pop(number, None)
         self._lost.pop(number, None)
         self._troubles.forget(number)
+
+    def is_pending(self, number: int) -> bool:
+        """Whether it is to be claimed, now or later."""
+        return number in self._waiting
 
     def obstacles(self) -> dict[int, Obstacle]:
         """What the units wait for that could not be served, or why they were set aside."""

@@ -40,14 +40,9 @@ class _Taking(Generic[_Taken]):
 class ConcurrentClaims(Generic[_Taken]):
     """What is being taken; for the thread of the runner."""
 
-    def __init__(self, take: Take[_Taken], adopt: Callable[[int, _Taken], None]) -> None:
-        """``adopt`` is called with what was taken, by the thread that polls."""
-        self._take, self._adopt = take, adopt
+    def __init__(self, take: Take[_Taken], pool: Executor) -> None:
+        self._take, self._pool = take, pool
         self._units: dict[int, _Taking[_Taken]] = {}
-
-    def start(self, pool: Executor) -> None:
-        """From now on units can be taken."""
-        self._pool = pool
 
     @property
     def busy(self) -> set[int]:
@@ -62,13 +57,17 @@ class ConcurrentClaims(Generic[_Taken]):
         self._units[number] = _Taking(self._pool.submit(self._take, number, claimant, warm, over.is_set), over)
         return True
 
-    def poll(self, units: AbstractSet[int]) -> None:
-        """Serve what was taken; ``units``: those that are ours to serve."""
+    def finished(self, units: AbstractSet[int]) -> list[tuple[int, _Taken | None]]:
+        """What the attempts that have ended came to; None: it was not taken, or for nobody.
+
+        ``units``: those that are ours to serve.
+        """
+        found: list[tuple[int, _Taken | None]] = []
         for number, one in [(number, one) for number, one in self._units.items() if one.outcome.done()]:
             del self._units[number]
             taken = one.outcome.result()
-            if taken is not None and number in units and not one.over.is_set():
-                self._adopt(number, taken)
+            found.append((number, taken if number in units and not one.over.is_set() else None))
+        return found
 
     def call_off(self, units: Collection[int], until_s: float) -> None:
         """Take these no more, and wait for it until a moment (monotonic): one that is in the middle of its claim

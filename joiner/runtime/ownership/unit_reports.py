@@ -56,14 +56,11 @@ class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
 class UnitReports:
     """Says what keeps a runner's units from being served; for one thread, and writes in a pool."""
 
-    def __init__(self, claimant: Claimant) -> None:
-        self._claimant = claimant
+    def __init__(self, claimant: Claimant, pool: Executor, write: Callable[[NotServed], None]) -> None:
+        """``write`` may wait."""
+        self._claimant, self._pool, self._write = claimant, pool, write
         self._said: dict[int, tuple[str, float]] = {}
         self._writing: Future[None] | None = None
-
-    def start(self, pool: Executor, write: Callable[[NotServed], None]) -> None:
-        """From now on it can be said. ``write`` may wait."""
-        self._pool, self._write = pool, write
 
     def poll(self, obstacles: Mapping[int, Obstacle]) -> None:
         """Say what is new, what is over, and now and then what lasts."""

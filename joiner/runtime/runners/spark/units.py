@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -20,13 +21,16 @@ from typing import Final
 import msgspec
 from confluent_kafka import KafkaException
 
+from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions, goes_apart
+from joiner.runtime.migration.protocol import Release
 from joiner.runtime.model import Checkpoint, UnitStopped
-from joiner.runtime.ownership.restore import unless_fenced
+from joiner.runtime.ownership.restore import newest_offsets, unless_fenced
 from joiner.runtime.ownership.retry_policy import Obstacle, RetryTracker, cause_of
 from joiner.runtime.runners.commit import Commit, write_commit
 from joiner.runtime.runners.spark.plans import Outcome, Plan, Turn, share_out, unpack
+from joiner.runtime.runners.supervisor import Claimed, Failure
 from joiner.runtime.settings import ApplicationSettings, JoinerSettings
 from joiner.runtime.task.flow_control import SILENT_S, Lead, topics_to_pause
 from joiner.runtime.task.function_failures import FailureLog, counts_with
@@ -122,17 +126,15 @@ class SparkTask:
 class Units:
     """The units of this driver. Its methods may be called from any thread."""
 
-    def __init__(
-        self, settings: JoinerSettings, ends: Ends, give_up: Callable[[int, Exception], None], meters: JoinerMetrics
-    ) -> None:
-        """``give_up`` is told of a unit that was dropped, and why."""
+    def __init__(self, settings: JoinerSettings, ends: Ends, metrics: JoinerMetrics) -> None:
         self._settings = settings
-        self._meters = meters
+        self._metrics = metrics
         self._ends = ends
         self._ends_seen: Mapping[int, Mapping[str, int]] = {}
-        self._give_up = give_up
-        self.served: dict[int, SparkTask] = {}
+        self.tasks: dict[int, SparkTask] = {}
         """By number; changed by this class alone."""
+        self.failures: deque[Failure] = deque()
+        self._claims = 0
         self._lock = threading.RLock()
         self._pool = ThreadPoolExecutor(settings.topics.partitions, "commit")
         self._troubles = RetryTracker(Random())  # noqa: S311 - no secret
@@ -143,42 +145,53 @@ class Units:
         self._failures = FailureLog(settings)
         self._spent_s: dict[str, float] = {}
 
-    def add(self, number: int, served: SparkTask) -> None:
-        """Serve a unit that was claimed."""
+    def prepare(self, unit: int) -> None:
+        """See `supervisor.Execution`: nothing can be done before."""
+
+    def restore(self, claimed: Claimed) -> SparkTask:
+        """See `supervisor.Execution`. The state is built by the worker that gets the unit first."""
+        settings, state = self._settings, claimed.readers.state
+        if state is None:
+            state = read_state(settings.kafka, settings.application.name, settings.state_topic, claimed.unit)
+        place, snapshot = SnapshotPlace.after(state), newest_offsets(claimed.checkpoint, state)
+        return SparkTask(0, claimed.transactions, claimed.checkpoint, place, snapshot)
+
+    def start(self, unit: int, task: SparkTask) -> None:
+        """See `supervisor.Execution`."""
         with self._lock:
-            self.served[number] = served
+            # What workers bring of an earlier claim is thrown away.
+            self._claims += 1
+            task.claim = self._claims
+            self.tasks[unit] = task
 
     def begin_anew(self) -> None:
         """A new query begins: what was planned for the one before will not come."""
         with self._lock:
             self._woken_s = None
-            for served in self.served.values():
+            for served in self.tasks.values():
                 served.planned = None
 
-    def release(self, number: int, leaving: Leaving) -> bool:
-        """Let a unit go: the next plan is its last, and once that is written, it is not served any more.
-
-        False: it is not served, by now.
-        """
+    def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
+        """See `supervisor.Execution`: the next plan is the unit's last."""
         with self._lock:
-            served = self.served.get(number)
+            served = self.tasks.get(action.unit)
             if served is None:
-                return False
-            served.leaving = leaving
-            return True
+                return None
+            served.leaving = Leaving(action.way.run(), action.to, then)
+            return served.leaving.written
 
     def drop_all(self) -> None:
         """Forget all units without committing anything."""
         with self._lock:
-            self.served.clear()
+            self.tasks.clear()
 
     def statuses(self) -> dict[int, UnitStatus]:
         """What metrics tell of the units."""
-        return {number: served.status(self._ends_seen.get(number, {})) for number, served in list(self.served.items())}
+        return {number: served.status(self._ends_seen.get(number, {})) for number, served in list(self.tasks.items())}
 
     def obstacles(self) -> dict[int, Obstacle]:
         """What served units wait for whose last plan has failed."""
-        served = list(self.served.items())
+        served = list(self.tasks.items())
         found = {number: self._troubles.obstacle(number, one.not_before_s) for number, one in served}
         return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
 
@@ -209,7 +222,7 @@ class Units:
         now_s = time.monotonic()
         ready = {
             number: served
-            for number, served in sorted(self.served.items())
+            for number, served in sorted(self.tasks.items())
             if now_s >= served.not_before_s
             and not (served.commit is not None and served.commit.may_last)
             and not self._is_short(number, served, ends.get(number, {}))
@@ -222,7 +235,7 @@ class Units:
                     waiting[number, topic] = max(0, ends.get(number, {}).get(topic, at) - at)
         shares = share_out(waiting, self._settings.spark.batch_records_max)
         found = []
-        for number, served in self.served.items():
+        for number, served in self.tasks.items():
             served.planned = self._plan(number, served, shares) if number in ready else None
             if served.planned is not None:
                 found.append(served.planned)
@@ -283,13 +296,13 @@ class Units:
     def take(self, outcome: Outcome) -> None:
         """Begin the transaction of what came of a plan, when the one before is written."""
         number = outcome.plan.unit
-        served = self.served.get(number)
+        served = self.tasks.get(number)
         if served is not None and (commit := served.commit) is not None:
             # Without the lock, for it may take long.
             wait([commit.written])
         with self._lock:
             self._woken_s = time.monotonic()
-            served = self.served.get(number)
+            served = self.tasks.get(number)
             if served is None or served.planned != outcome.plan:
                 return
             served.planned = None
@@ -328,7 +341,7 @@ class Units:
         written = self._pool.submit(self._commit, served.transactions, outcome, checkpoint, snapshot)
         served.commit = Commit(checkpoint, written, goes_apart(snapshot))
         if leaving is not None and leaving.plan == plan:
-            del self.served[plan.unit]
+            del self.tasks[plan.unit]
             written.add_done_callback(lambda last: _tell(leaving, last))
         self._throughput.count(outcome.records, outcome.pairs, outcome.failed_pairs)
         for what, seconds in outcome.spent_s.items():
@@ -342,7 +355,7 @@ class Units:
         snapshot: tuple[bytes, SnapshotPlace] | None,
     ) -> SnapshotPlace | None:
         return write_commit(
-            self._meters, transactions, unpack(outcome.parts), outcome.appended_ms, checkpoint, snapshot
+            self._metrics, transactions, unpack(outcome.parts), outcome.appended_ms, checkpoint, snapshot
         )
 
     def _finish(self, number: int, served: SparkTask) -> bool:
@@ -366,19 +379,18 @@ class Units:
             # Whoever waits for it gives it up.
             served.leaving.written.set_exception(error)
         else:
-            # First: as long as it is served, nobody takes it.
-            self._give_up(number, error)
-        del self.served[number]
+            self.failures.append(Failure(number, error))
+        del self.tasks[number]
 
     # From time to time
 
     def tend(self) -> None:
         """Look after transactions that are written, and tell of progress."""
         with self._lock:
-            for number, served in list(self.served.items()):
+            for number, served in list(self.tasks.items()):
                 if served.commit is not None and served.commit.written.done():
                     self._finish(number, served)
-            self._throughput.report({number: served.held for number, served in self.served.items()})
+            self._throughput.report({number: served.held for number, served in self.tasks.items()})
 
     def finish(self, until_s: float) -> None:
         """Plan last snapshots and wait until they are written, as far as that is before a moment (monotonic)."""
@@ -388,14 +400,14 @@ class Units:
             with self._lock:
                 if all(
                     served.commit is None and served.reached == served.snapshot_offsets
-                    for served in self.served.values()
+                    for served in self.tasks.values()
                 ):
                     break
             time.sleep(_LOOK_S)
         self._tell_stopped(until_s)
         with self._lock:
             self._failures.close()
-            self._throughput.report({number: served.held for number, served in self.served.items()}, last=True)
+            self._throughput.report({number: served.held for number, served in self.tasks.items()}, last=True)
             spent = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in self._spent_s.items())
             _log.info("what the workers have spent their time on: %s", spent or "nothing")
 
@@ -403,10 +415,10 @@ class Units:
         """Write checkpoints which say that this driver has ended, as far as that is before a moment."""
         with self._lock:
             written = []
-            for served in self.served.values():
+            for served in self.tasks.values():
                 if served.commit is None and served.leaving is None:
                     checkpoint = msgspec.structs.replace(served.checkpoint, stopped=True)
-                    last = self._pool.submit(write_commit, self._meters, served.transactions, {}, {}, checkpoint, None)
+                    last = self._pool.submit(write_commit, self._metrics, served.transactions, {}, {}, checkpoint, None)
                     served.commit = Commit(checkpoint, last)
                     written.append(last)
         wait(written, timeout=max(0.0, until_s - time.monotonic()))

@@ -1,0 +1,38 @@
+"""What the parts of a runner share: its threads, and clients that belong to no single unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from typing import NamedTuple
+
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
+
+from joiner.runtime.kafka.clients import make_admin
+from joiner.runtime.kafka.control_log import ControlLog
+from joiner.runtime.kafka.transaction import unsubscribed_consumer
+from joiner.runtime.settings import JoinerSettings
+
+
+class Services(NamedTuple):
+    """``pool``: a thread for each unit. ``group_metadata_consumer``: what sending offsets asks of a consumer."""
+
+    pool: Executor
+    admin: AdminClient
+    group_metadata_consumer: Consumer
+    control: ControlLog
+
+
+@contextmanager
+def open_services(settings: JoinerSettings) -> Iterator[Services]:
+    """The services of a runner, for as long as this lasts. The application's topics exist. Raises KafkaException."""
+    admin = make_admin(settings.kafka)
+    with closing(unsubscribed_consumer(settings)) as consumer, closing(ControlLog(settings)) as control:
+        pool = ThreadPoolExecutor(settings.topics.partitions, "unit")
+        try:
+            yield Services(pool, admin, consumer, control)
+        finally:
+            # What hangs in there is waited for by nobody: ending takes seconds.
+            pool.shutdown(wait=False)

@@ -1,0 +1,113 @@
+"""The loop of the stage's driver, beside the query: units that come and go, and their transactions. No Spark here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from broker.kafka.topics import TopicError
+from joiner.runtime.kafka.clients import TIMEOUT_S
+from joiner.runtime.kafka.topics import TopicWatch
+from joiner.runtime.runners.spark.units import SparkTask, Units
+from joiner.runtime.runners.supervisor import Supervisor
+from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
+
+if TYPE_CHECKING:
+    from broker.kafka.topics import TopicFacts
+    from broker.metrics import TelemetryServer
+    from joiner.runtime.ownership.eligibility import Claimant
+    from joiner.runtime.ownership.services import Services
+    from joiner.runtime.settings import JoinerSettings
+
+_LOOK_S: Final = 0.05
+_LAST_S: Final = 1.5
+"""For the last snapshots: ending must take seconds, of which Spark needs some."""
+_CALL_OFF_S: Final = 0.5
+"""For claims that are under way at the end."""
+
+
+class RunningQuery(Protocol):
+    """What carries plans out: Spark, or a simulation of it."""
+
+    def keep_running(self, wait: Callable[[float], object]) -> None:
+        """Start it where it does not run. Raises what ends the stage."""
+        ...
+
+
+class Driver:
+    """The loop of a stage whose topics are there: the units that it serves beside the query."""
+
+    def __init__(
+        self,
+        settings: JoinerSettings,
+        claimant: Claimant,
+        services: Services,
+        telemetry: TelemetryServer,
+        facts: Mapping[str, TopicFacts],
+        *,
+        standby: bool,
+    ) -> None:
+        """``facts``: of the application's topics at the start."""
+        self._settings, self._admin = settings, services.admin
+        self._numbers = set(range(settings.topics.partitions))
+        self._watch = TopicWatch(services.admin, {name: facts[name] for name in settings.input_topics})
+        metrics = JoinerMetrics(settings, claimant, telemetry, self._statuses, lambda: self.supervisor.failed_units)
+        self.units = Units(settings, self._ends, metrics)
+        self.supervisor: Supervisor[SparkTask] = Supervisor(
+            settings, claimant, self.units, services, metrics, in_group=False, standby=standby
+        )
+        telemetry.why_unready = self.why_unready
+
+    def run(self, query: RunningQuery, is_over: Callable[[], bool], wait: Callable[[float], object]) -> int:
+        """Serve until it is over; returns the exit status. Raises as `SparkStage.run`."""
+        try:
+            while not is_over() and self.supervisor.failed_units < self._numbers:
+                query.keep_running(wait)
+                # Before Spark has run a batch, others serve the units better.
+                if self.units.is_awake:
+                    self.supervisor.poll(self._numbers, self.units.obstacles())
+                else:
+                    self.supervisor.report(self.units.obstacles())
+                self.units.tend()
+                self._watch.check()
+                wait(_LOOK_S)
+            self.supervisor.take_failures()
+            status = 1 if self.supervisor.failed_units else 0
+            self.units.finish(time.monotonic() + _LAST_S)
+        except TopicError:
+            # What was read last may be of another topic: it must not be saved as the state.
+            self.units.drop_all()
+            raise
+        return status
+
+    def close(self) -> None:
+        """Claim and commit nothing any more."""
+        self.supervisor.cancel_claims(None, time.monotonic() + _CALL_OFF_S)
+        self.units.close()
+
+    def why_unready(self) -> str:
+        """Why not every unit is served; empty where it is."""
+        if not self.units.is_awake:
+            return "Spark is starting"
+        missing = self._numbers - self.units.tasks.keys()
+        return f"units {sorted(missing)} are not served, see the log" if missing else ""
+
+    def _statuses(self) -> Mapping[int, UnitStatus]:
+        return self.units.statuses()
+
+    def _ends(self) -> dict[int, dict[str, int]]:
+        """The stable ends of the input topics."""
+        places = [TopicPartition(topic, unit) for topic in self._settings.input_topics for unit in self._numbers]
+        asked = self._admin.list_offsets(
+            {place: OffsetSpec.latest() for place in places},  # type: ignore[no-untyped-call] # it has no types
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=TIMEOUT_S,
+        )
+        found: dict[int, dict[str, int]] = {}
+        for place, answer in asked.items():
+            found.setdefault(place.partition, {})[place.topic] = answer.result().offset
+        return found
