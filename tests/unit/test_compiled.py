@@ -71,8 +71,8 @@ print(more(0))
 def test_a_loop_is_compiled_anew_when_another_file_that_it_calls_has_changed(tmp_path: Path) -> None:
     package = tmp_path / "broker"
     package.mkdir()
-    for name in ("__init__.py", "compiled.py"):
-        shutil.copy(ROOT / "broker" / name, package)
+    shutil.copy(ROOT / "broker" / "__init__.py", package)
+    shutil.copytree(ROOT / "broker" / "wire", package / "wire", ignore=shutil.ignore_patterns("__pycache__"))
     (package / "whole.py").write_text(_WHOLE)
     for number in (5, 70):
         (package / "part.py").write_text(_PART.format(number=number))

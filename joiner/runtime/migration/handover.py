@@ -218,19 +218,23 @@ class Handover:
         )
 
     def _after_warm_up(self, number: int, warming: Future[Warm | None]) -> None:
-        try:
-            warm = warming.result()
-        except UnitStopped as stopped:
-            self._mover.failed(number, str(stopped))
-        except Exception as error:  # noqa: BLE001 - it is tried again with the next request
-            _log.warning("unit %s: its state cannot be built now: %s", number, error)
-            self._mover.dropped(number)
-        else:
-            if warm is None:
+        # Not raised: it would know this frame, which knows it, and keep what was prepared (see `runners.commit`).
+        match error := warming.exception():
+            case None:
+                warm = warming.result()
+                if warm is None:
+                    self._mover.dropped(number)
+                    return
+                self._warm[number] = warm
+                self._mover.warmed(number)
+            case UnitStopped():
+                self._mover.failed(number, str(error))
+            case Exception():
+                # It is tried again with the next request.
+                _log.warning("unit %s: its state cannot be built now: %s", number, describe(error))
                 self._mover.dropped(number)
-                return
-            self._warm[number] = warm
-            self._mover.warmed(number)
+            case _:
+                raise error
 
     def _after_release(self, number: int, release: Future[None]) -> None:
         # From now on it waits for units to come back; also where it cannot know whether it has released this one.

@@ -6,6 +6,7 @@ the owner's C by the time it is claimed; the rest is a silent replay like any ot
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -54,16 +55,19 @@ def warm_up(
 def _warm_up(
     settings: JoinerSettings, number: int, admin: AdminClient, group_metadata_consumer: Consumer, claimant: Claimant
 ) -> Warm | None:
-    readers = Readers(settings)
-    readers.connect(number)
-    state = read_state(settings.kafka, settings.application.name, settings.state_topic, number)
-    checkpoint = state.checkpoint()
-    if checkpoint is None or claimant.may_continue(checkpoint):
-        return None
-    topics = topic_facts(admin, settings.input_topics)
-    check_continues(settings, checkpoint, topics, replace(claimant, take=True))
-    unit = build_state(settings, checkpoint, state, None, readers)
-    readers.state, readers.begun_at = state, checkpoint.start
-    transactions = UnitTransactions(settings, number, group_metadata_consumer)
-    transactions.connect()
-    return Warm(unit, transactions, readers)
+    with ExitStack() as undo:
+        readers = Readers(settings)
+        undo.callback(readers.close)
+        readers.connect(number)
+        state = read_state(settings.kafka, settings.application.name, settings.state_topic, number)
+        checkpoint = state.checkpoint()
+        if checkpoint is None or claimant.may_continue(checkpoint):
+            return None
+        topics = topic_facts(admin, settings.input_topics)
+        check_continues(settings, checkpoint, topics, replace(claimant, take=True))
+        unit = build_state(settings, checkpoint, state, None, readers)
+        readers.state, readers.begun_at = state, checkpoint.start
+        transactions = UnitTransactions(settings, number, group_metadata_consumer)
+        transactions.connect()
+        undo.pop_all()
+        return Warm(unit, transactions, readers)

@@ -116,14 +116,17 @@ class ActiveTask:
         """The commit of this state has begun."""
         self.commit, self.has_uncommitted = commit, False
 
-    def finish_commit(self) -> None:
-        """Wait for the commit that is on its way, if any is. Raises what it raises."""
+    def finish_commit(self) -> Exception | None:
+        """Wait for the commit that is on its way, if any is; what it has failed with."""
         commit, self.commit = self.commit, None
         if commit is None:
-            return
+            return None
+        if (error := commit.failure()) is not None:
+            return error
         place = commit.written.result()
         self.first_commit_s = self.first_commit_s or time.monotonic()
         recovered = self.recovered
         recovered.checkpoint = commit.checkpoint
         if place is not None:
             recovered.place, recovered.snapshot_offsets = place, commit.checkpoint.offsets
+        return None

@@ -25,6 +25,17 @@ class Commit(NamedTuple):
     is_large: bool = False
     """Whether a snapshot in transactions of its own is written with it."""
 
+    def failure(self) -> Exception | None:
+        """Wait until it is written: what writing it has failed with.
+
+        Not raised: an error knows the frames that it passes through, and one of them that knew the future, which knows
+        the error, would keep the unit's producer until the collector comes, which is seldom (see `gc_tuning`).
+        """
+        error = self.written.exception()
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        return error
+
     @property
     def may_last(self) -> bool:
         """Whether it may be so long before it is written that nobody is to wait for it."""

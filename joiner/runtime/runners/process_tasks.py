@@ -183,12 +183,10 @@ class ProcessTasks:
 
     def _finish_commit(self, number: int, task: ActiveTask) -> bool:
         """Wait for what is on its way, if anything is; returns whether the unit goes on."""
-        try:
-            task.finish_commit()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
+        error = task.finish_commit()
+        if error is not None:
             self._fail(number, error)
-            return False
-        return True
+        return error is None
 
     def _fail(self, number: int, error: Exception | None) -> None:
         """The unit is not run any more; ``error`` None: it may be somebody else's."""

@@ -363,11 +363,10 @@ class Units:
         commit, served.commit = served.commit, None
         if commit is None:
             return True
-        try:
-            place = commit.written.result()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
+        if (error := commit.failure()) is not None:
             self._drop_for(number, served, error)
             return False
+        place = commit.written.result()
         served.first_commit_s = served.first_commit_s or time.monotonic()
         served.checkpoint = commit.checkpoint
         if place is not None:
