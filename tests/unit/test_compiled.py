@@ -58,7 +58,7 @@ def number():
 _WHOLE = """
 from numba import types
 from broker.wire.compiled import compiled
-from broker.part import number
+from broker.wire.part import number
 
 @compiled(types.int64, types.int64)
 def more(than):
@@ -73,11 +73,11 @@ def test_a_loop_is_compiled_anew_when_another_file_that_it_calls_has_changed(tmp
     package.mkdir()
     shutil.copy(ROOT / "broker" / "__init__.py", package)
     shutil.copytree(ROOT / "broker" / "wire", package / "wire", ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "whole.py").write_text(_WHOLE)
+    (package / "wire" / "whole.py").write_text(_WHOLE)
     for number in (5, 70):
-        (package / "part.py").write_text(_PART.format(number=number))
+        (package / "wire" / "part.py").write_text(_PART.format(number=number))
         given = os.environ | {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
-        command = [sys.executable, "-P", "-m", "broker.whole"]
+        command = [sys.executable, "-P", "-m", "broker.wire.whole"]
         ran = subprocess.run(command, env=given, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert int(ran.stdout) == number
         assert list((tmp_path / "kept").rglob("*.nbc")), "what was compiled is kept"
