@@ -1,0 +1,221 @@
+"""Does every history of a unit keep to the table, and end with the unit run, or failed with a reason?"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from broker.metrics import TelemetryServer
+from joiner.runtime.control import Released
+from joiner.runtime.kafka.transaction import Aborted, Fenced
+from joiner.runtime.migration import coordinator, handover
+from joiner.runtime.migration.protocol import Release
+from joiner.runtime.model import Checkpoint, OnTheWay, UnitStopped
+from joiner.runtime.ownership import assignment, concurrent_claims, retry_policy, unit_reports
+from joiner.runtime.ownership.claim import Overtaken
+from joiner.runtime.ownership.eligibility import Claimant, OwnedElsewhere
+from joiner.runtime.ownership.services import Services
+from joiner.runtime.runners import supervisor as module
+from joiner.runtime.runners.lifecycle import UnitState
+from joiner.runtime.runners.supervisor import Claimed, Failure, Supervisor
+from joiner.runtime.telemetry.metrics import JoinerMetrics
+from tests.unit.joiner_inputs import DATA, make_settings
+
+UNITS: Final = 3
+ELSEWHERE_STATES: Final = frozenset({UnitState.FAILED, UnitState.ELSEWHERE})
+
+
+def checkpoint(unit: int, *, run: str = "run", placement: str = "process") -> Checkpoint:
+    return Checkpoint(1, "app", unit, run, "other", placement, {DATA: 0}, {DATA: 0}, {}, UNITS, "", {}, {}, {})
+
+
+PASSING: Final[dict[str, Callable[[int], Exception]]] = {
+    "fenced": lambda _unit: Fenced(),
+    "overtaken": lambda _unit: Overtaken("run"),
+    "aborted": lambda _unit: Aborted("away"),
+    "memory": lambda _unit: MemoryError(),
+}
+LASTING: Final[dict[str, Callable[[int], Exception]]] = {
+    "stopped": lambda _unit: UnitStopped("damaged"),
+    "defect": lambda _unit: ValueError("a defect"),
+    "elsewhere": lambda unit: OwnedElsewhere("another site's", checkpoint(unit, run="theirs", placement="green")),
+}
+FAULTS: Final = PASSING | LASTING
+
+
+class Pool(Executor):
+    """Work waits until the history does it."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.waiting.append((future, lambda: work(*given, **named)))
+        return future
+
+    def do(self, which: int) -> None:
+        future, work = self.waiting.pop(which % len(self.waiting))
+        future.set_result(work())
+
+
+class Execution:
+    """Runs units by holding them."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[int, Any] = {}
+        self.failures: deque[Failure] = deque()
+        self.releases: dict[int, Future[None]] = {}
+        self.fault: Exception | None = None
+
+    def prepare(self, unit: int) -> None:
+        """Nothing is to be done."""
+
+    def restore(self, claimed: Claimed) -> Any:
+        if (fault := self.fault) is not None:
+            raise fault
+        return SimpleNamespace(unit=claimed.unit, first_commit_s=1.0)
+
+    def start(self, unit: int, task: Any) -> None:
+        assert unit not in self.tasks, "it is run twice"
+        self.tasks[unit] = task
+
+    def fail(self, unit: int, error: Exception | None) -> None:
+        self.failures.append(Failure(unit, error))
+        del self.tasks[unit]
+
+    def release(self, action: Release, _then: Callable[[], None]) -> Future[None]:
+        del self.tasks[action.unit]
+        self.releases[action.unit] = Future()
+        return self.releases[action.unit]
+
+
+@contextmanager
+def clock(now: Any) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for one in (assignment, concurrent_claims, retry_policy, unit_reports, handover, coordinator, module):
+            patch.setattr(one, "time", now)
+        yield
+
+
+class Lives(RuleBasedStateMachine):
+    """Three units at one runner, of which anything may happen at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 1000.0
+        self.fault: Exception | None = None
+        self.units: set[int] = set()
+        self.pool, self.execution = Pool(), Execution()
+        now = SimpleNamespace(monotonic=lambda: self.now_s, time=lambda: self.now_s)
+        self._clock = clock(now)
+        self._clock.__enter__()
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(assignment, "read_checkpoint", lambda *given: checkpoint(given[3]))
+        self._patch.setattr(handover, "read_checkpoint", lambda *given: checkpoint(given[3]))
+        settings, claimant = make_settings(partitions=UNITS), Claimant("run", "one")
+        metrics = JoinerMetrics(settings, claimant, TelemetryServer(settings.metrics), dict, set)
+        control: Any = SimpleNamespace(read=list, write=lambda _record: None, post=lambda _record: None)
+        nothing: Any = None
+        services = Services(self.pool, nothing, nothing, control)
+        execution: Any = self.execution
+        self.supervisor: Supervisor[Any] = Supervisor(
+            settings, claimant, execution, services, metrics, in_group=True, standby=True
+        )
+        claims: Any = SimpleNamespace(claim=self._claim)
+        self.supervisor._assignment._claimer = claims  # noqa: SLF001 - in the place of Kafka
+
+    def teardown(self) -> None:
+        self._patch.undo()
+        self._clock.__exit__(None, None, None)
+
+    def _claim(self, unit: int, *_given: Any) -> tuple[Any, Checkpoint]:
+        if (fault := self.fault) is not None:
+            raise fault
+        return None, checkpoint(unit)
+
+    @rule(unit=st.integers(0, UNITS - 1))
+    def given_by_the_group(self, unit: int) -> None:
+        self.units.add(unit)
+
+    @precondition(lambda self: self.units)
+    @rule(data=st.data())
+    def taken_by_the_group(self, data: st.DataObject) -> None:
+        unit = data.draw(st.sampled_from(sorted(self.units)))
+        self.units.discard(unit)
+        self.supervisor.cancel_claims([unit], self.now_s)
+        self.execution.tasks.pop(unit, None)
+        self.supervisor.forget([unit])
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 10.0, 100.0]))
+    def turn(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.supervisor.poll(self.units)
+
+    @precondition(lambda self: self.pool.waiting)
+    @rule(which=st.integers(0, 5), claim=st.sampled_from([None, *FAULTS]), restore=st.sampled_from([None, *FAULTS]))
+    def work(self, which: int, claim: str | None, restore: str | None) -> None:
+        self.fault = FAULTS[claim](which % UNITS) if claim else None
+        self.execution.fault = FAULTS[restore](which % UNITS) if restore else None
+        self.pool.do(which)
+        self.fault = self.execution.fault = None
+
+    @precondition(lambda self: self.execution.tasks)
+    @rule(data=st.data(), fault=st.sampled_from([None, *PASSING, "stopped", "defect"]))
+    def fail(self, data: st.DataObject, fault: str | None) -> None:
+        """A batch or a commit; that a unit is another site's is found by claims alone."""
+        unit = data.draw(st.sampled_from(sorted(self.execution.tasks)))
+        self.execution.fail(unit, FAULTS[fault](unit) if fault else None)
+
+    @precondition(lambda self: self.execution.tasks)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        unit = data.draw(st.sampled_from(sorted(self.execution.tasks)))
+        told = Released(move="m", unit=unit, to="green", instance="one")
+        moves = self.supervisor._moves  # noqa: SLF001 - as the protocol asks
+        moves.release(Release(unit, OnTheWay("m", "process"), "green", told))
+
+    @precondition(lambda self: self.execution.releases)
+    @rule(data=st.data(), fails=st.booleans())
+    def released(self, data: st.DataObject, fails: bool) -> None:  # noqa: FBT001 - drawn by its name
+        unit = data.draw(st.sampled_from(sorted(self.execution.releases)))
+        written = self.execution.releases.pop(unit)
+        if fails:
+            written.set_exception(Aborted("away"))
+        else:
+            written.set_result(None)
+
+    @precondition(lambda self: self.units)
+    @rule()
+    def calm(self) -> None:
+        """Nothing goes wrong any more: each unit of ours is run, or has failed for good."""
+        for unit in sorted(self.execution.releases):
+            self.execution.releases.pop(unit).set_result(None)
+        for _ in range(200):
+            self.turn(10.0)
+            while self.pool.waiting:
+                self.pool.do(0)
+        states = self.supervisor.states
+        for unit in self.units:
+            assert states.get(unit) in {UnitState.RUNNING, *ELSEWHERE_STATES}
+            if states[unit] is UnitState.FAILED:
+                assert self.supervisor.why_failed(unit)
+
+    @invariant()
+    def what_is_run_is_said_to_be(self) -> None:
+        failing = {failure.unit for failure in self.execution.failures}
+        running = {unit for unit, state in self.supervisor.states.items() if state is UnitState.RUNNING}
+        assert running - failing == self.execution.tasks.keys() - failing
+
+
+Lives.TestCase.settings = examples(max_examples=150, stateful_step_count=40, deadline=None)
+TestLives = Lives.TestCase
