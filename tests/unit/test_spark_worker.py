@@ -15,7 +15,8 @@ from joiner.runtime.model import Checkpoint, UnitStopped
 from joiner.runtime.ownership.eligibility import LogShort
 from joiner.runtime.runners.spark import worker
 from joiner.runtime.runners.spark.plans import Outcome, Plan, unpack
-from joiner.runtime.runners.spark.worker import StateCopy, carry_out
+from joiner.runtime.runners.spark.worker import StateCopy, WorkerMemory
+from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.unit import Unit
 from tests.unit.joiner_inputs import BASE_MS, DATA, batch, make_settings, record
@@ -58,6 +59,14 @@ def read(_settings: Any, plan: Plan) -> Iterator[tuple[dict[str, Messages], dict
         yield {DATA: found} if len(found) else {}, {DATA: end}
 
 
+MEMORY = WorkerMemory()
+
+
+def carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
+    """In a process that keeps what it has."""
+    return worker.carry_out(settings, plan, copy, MEMORY)
+
+
 @pytest.fixture(autouse=True)
 def kafka(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The log as it is read; what was asked of Kafka beside it."""
@@ -73,10 +82,10 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         checkpoint = Checkpoint(1, "app", 0, "run", "one", "spark", START, START, {}, 1, "", {}, {}, {})
         return SimpleNamespace(checkpoint=lambda: checkpoint)
 
-    monkeypatch.setattr(worker, "_read", read)
+    monkeypatch.setattr(WorkerMemory, "read", lambda _memory, *given: read(*given))
     monkeypatch.setattr(worker, "build_state", build_state)
     monkeypatch.setattr(worker, "read_state", read_state)
-    worker._units.clear()  # noqa: SLF001 - another process has nothing
+    MEMORY.units.clear()  # another process has nothing
     return asked
 
 
@@ -94,7 +103,7 @@ def whole() -> list[bytes]:
 
 def test_the_state_comes_from_where_it_is_nearest_and_the_results_are_the_same(kafka: list[str]) -> None:
     expected = whole()
-    worker._units.clear()  # noqa: SLF001 - another process
+    MEMORY.units.clear()  # another process
     handle: Any = Handle()
     copy = StateCopy(handle)
     found = [carry_out(SETTINGS, plan(0, 10), copy)]
@@ -102,12 +111,12 @@ def test_the_state_comes_from_where_it_is_nearest_and_the_results_are_the_same(k
     # This process has it.
     found.append(carry_out(SETTINGS, plan(10, 20), copy))
     # Another has not, but Spark's store has.
-    worker._units.clear()  # noqa: SLF001 - another process
+    MEMORY.units.clear()  # another process
     found.append(carry_out(SETTINGS, plan(20, 30), copy))
     assert len(kafka) == 2
     # Nobody has it at this vector: the rest is a replay.
     carry_out(SETTINGS, plan(30, 35), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
-    worker._units.clear()  # noqa: SLF001 - another process
+    MEMORY.units.clear()  # another process
     handle.value = None
     found.append(carry_out(SETTINGS, plan(30, 40), copy))
     assert kafka[2:] == ["from nothing to 30"]
@@ -162,7 +171,7 @@ def test_whatever_fails_is_told_and_leaves_the_state_as_it_was(
     monkeypatch: pytest.MonkeyPatch, error: Exception, kind: str, text: str
 ) -> None:
     expected = whole()
-    worker._units.clear()  # noqa: SLF001 - another process
+    MEMORY.units.clear()  # another process
     copy = StateCopy(Handle())  # type: ignore[arg-type] # stands in
     first = carry_out(SETTINGS, plan(0, 20), copy)
     with monkeypatch.context() as patch:
@@ -171,7 +180,7 @@ def test_whatever_fails_is_told_and_leaves_the_state_as_it_was(
             yield next(read(settings, plan))
             raise error
 
-        patch.setattr(worker, "_read", fail)
+        patch.setattr(WorkerMemory, "read", lambda _memory, *given: fail(*given))
         failed = carry_out(SETTINGS, plan(20, 40), copy)
     assert text in getattr(failed, kind)
     assert not failed.parts
@@ -185,7 +194,7 @@ def test_what_is_missing_before_or_within_any_part_of_a_range_is_looked_at(monke
         asked.extend(gap for topic, some in batches.items() for gap in gaps_in(offsets[topic], some.offset))
 
     look = SimpleNamespace(check=check)
-    monkeypatch.setattr(worker, "_second_reader", lambda _settings: look)
+    monkeypatch.setattr(WorkerMemory, "verifier", lambda *_given: look)
 
     def read_some(_settings: Any, _plan: Plan) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
         yield {DATA: batch(LOG[0:4])}, {DATA: 4}
@@ -193,7 +202,7 @@ def test_what_is_missing_before_or_within_any_part_of_a_range_is_looked_at(monke
         yield {}, {DATA: 9}
         yield {DATA: batch(LOG[9:12] + LOG[14:16])}, {DATA: 16}
 
-    monkeypatch.setattr(worker, "_read", read_some)
+    monkeypatch.setattr(WorkerMemory, "read", lambda _memory, *given: read_some(*given))
     outcome = carry_out(SETTINGS, plan(0, 16), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
     assert (outcome.records, outcome.stopped) == (11, "")
     assert asked == [(4, 6), (12, 14)]
@@ -209,22 +218,23 @@ def test_room_is_judged_behind_the_whole_of_a_plan(monkeypatch: pytest.MonkeyPat
         for at in range(plan.begin[DATA], plan.end[DATA]):
             yield {DATA: batch(log[at : at + 1])}, {DATA: at + 1}
 
-    monkeypatch.setattr(worker, "_read", read_some)
+    monkeypatch.setattr(WorkerMemory, "read", lambda _memory, *given: read_some(*given))
     monkeypatch.setattr(worker, "build_state", lambda *_given: Unit(settings, 0, START))
     assert carry_out(settings, plan(0, 9), StateCopy(Handle())).stopped == ""  # type: ignore[arg-type] # stands in
-    worker._units.clear()  # noqa: SLF001 - another process
+    MEMORY.units.clear()  # another process
     short = carry_out(settings, plan(0, 7), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
     assert "more than application.buffer_records_max = 5" in short.stopped
 
 
 def test_a_process_keeps_no_more_than_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = WorkerMemory()
     held: Any = SimpleNamespace(held=lambda: 60)
     for number in range(5):
-        worker._keep(("app", number), worker._Left(START, held))  # noqa: SLF001 - the rule by itself
-    assert len(worker._units) == 5  # noqa: SLF001 - as above
+        memory.keep(("app", number), worker._Left(START, held))  # noqa: SLF001 - the rule by itself
+    assert len(memory.units) == 5
     monkeypatch.setattr(worker, "_HELD_MAX", 130)
-    worker._keep(("app", 7), worker._Left(START, held))  # noqa: SLF001 - as above
-    assert list(worker._units) == [("app", 4), ("app", 7)]  # noqa: SLF001 - as above
+    memory.keep(("app", 7), worker._Left(START, held))  # noqa: SLF001 - as above
+    assert list(memory.units) == [("app", 4), ("app", 7)]
 
 
 def test_a_plan_of_nothing_does_nothing() -> None:

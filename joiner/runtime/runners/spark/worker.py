@@ -16,6 +16,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -63,12 +64,38 @@ class _Left(NamedTuple):
     unit: Unit
 
 
-_units: dict[tuple[str, int], _Left] = {}
-"""By application and number, those that were worked on last at the end."""
+@dataclass
+class WorkerMemory:
+    """What a worker process keeps between batches, because making it anew takes longer than a small batch."""
 
-_second: list[GapVerifier] = []
-_readers: list[Consumer] = []
-"""The consumer of this process, if it has one: connecting takes longer than reading a small batch."""
+    units: dict[tuple[str, int], _Left] = field(default_factory=dict)
+    """By application and number, those that were worked on last at the end."""
+    gaps: GapVerifier | None = None
+    reader: Consumer | None = None
+    """None while it is in use, too: where a read fails, another one is made."""
+
+    def keep(self, place: tuple[str, int], left: _Left) -> None:
+        """For the next batch, where this process gets the unit again."""
+        self.units[place] = left
+        while len(self.units) > 1 and sum(one.unit.held() for one in self.units.values()) > _HELD_MAX:
+            del self.units[next(iter(self.units))]
+
+    def read(self, settings: JoinerSettings, plan: Plan) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
+        """The range of a plan in parts, see `read_range`."""
+        if plan.begin == plan.end:
+            return
+        consumer, self.reader = self.reader or _make_reader(settings), None
+        yield from read_range(consumer, plan.unit, plan.begin, plan.end, _AT_ONCE)
+        self.reader = consumer
+
+    def verifier(self, settings: JoinerSettings) -> GapVerifier:
+        """The one of this process."""
+        self.gaps = self.gaps or GapVerifier(settings)
+        return self.gaps
+
+
+_MEMORY: Final = WorkerMemory()
+"""Of this process."""
 
 
 class UnitProcessor(StatefulProcessor):
@@ -91,7 +118,7 @@ class UnitProcessor(StatefulProcessor):
         """One row in, one row out."""
         for frame in rows:
             for plan in frame["plan"]:
-                outcome = carry_out(self._settings, decode_plan(bytes(plan)), self._copy)
+                outcome = carry_out(self._settings, decode_plan(bytes(plan)), self._copy, _MEMORY)
                 yield pd.DataFrame({"outcome": [encode_outcome(outcome)]})
 
 
@@ -125,12 +152,12 @@ class StateCopy:
         self._head.update((msgspec.json.encode([start, offsets]), count, zlib.crc32(data)))
 
 
-def carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
+def carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: WorkerMemory) -> Outcome:
     """What comes of a plan; never raises, so that a unit that cannot go on does not take the others with it."""
     if not plan.end:
         return Outcome(plan)
     try:
-        return _carry_out(settings, plan, copy)
+        return _carry_out(settings, plan, copy, memory)
     except KafkaException as error:
         text = error.args[0].str()
         return Outcome(plan, lost=text) if error.args[0].code() in _LOST else Outcome(plan, failed=text)
@@ -149,16 +176,16 @@ def _failed(plan: Plan, error: Exception) -> Outcome:
     return Outcome(plan, failed=what) if cause_of(error).passes else Outcome(plan, stopped=what)
 
 
-def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
+def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: WorkerMemory) -> Outcome:
     clock = _Clock()
     place = settings.application.name, plan.unit
-    unit = _unit_at(settings, plan, copy, _units.pop(place, None))
+    unit = _unit_at(settings, plan, copy, memory.units.pop(place, None))
     clock.note("state")
     found = Outcome(plan)
     appended_ms = Counter[int]()
-    for batches, end in _read(settings, plan):
+    for batches, end in memory.read(settings, plan):
         clock.note("read")
-        _second_reader(settings).check(plan.unit, unit.offsets, batches)
+        memory.verifier(settings).check(plan.unit, unit.offsets, batches)
         effects = unit.apply(batches, end, is_part=end != plan.end)
         clock.note("join")
         found.parts.append(pack(effects.written(settings.topics)))
@@ -171,20 +198,13 @@ def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome
     copy.write(plan.start, unit.offsets, data)
     clock.note("store")
     # Only now: a unit that has failed in between is of no use.
-    _keep(place, _Left(plan.start, unit))
+    memory.keep(place, _Left(plan.start, unit))
     found.counts, found.joins, found.leads = dict(unit.counts), unit.join_summaries(), unit.leads()
     found.held, found.held_bytes = unit.held(), unit.held_bytes()
     found.appended_ms = dict(appended_ms)
     found.snapshot = data if plan.snapshot else None
     found.spent_s = clock.spent_s
     return found
-
-
-def _keep(place: tuple[str, int], left: _Left) -> None:
-    """For the next batch, where this process gets the unit again."""
-    _units[place] = left
-    while len(_units) > 1 and sum(one.unit.held() for one in _units.values()) > _HELD_MAX:
-        del _units[next(iter(_units))]
 
 
 def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, left: _Left | None) -> Unit:
@@ -202,25 +222,9 @@ def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, left: _Left 
     return build_state(settings, msgspec.structs.replace(checkpoint, offsets=plan.begin), state, warm)
 
 
-def _read(settings: JoinerSettings, plan: Plan) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
-    """The range in parts, see `read_range`."""
-    if plan.begin == plan.end:
-        return
-    # Not put back where it fails: another one is made.
-    consumer = _readers.pop() if _readers else _make_reader(settings)
-    yield from read_range(consumer, plan.unit, plan.begin, plan.end, _AT_ONCE)
-    _readers.append(consumer)
-
-
 def _make_reader(settings: JoinerSettings) -> Consumer:
     """A consumer that gets much at once, as it begins anew with each range."""
     return make_reader(settings.kafka, settings.application.name, fetch_message_max_bytes=_FETCH_BYTES)
-
-
-def _second_reader(settings: JoinerSettings) -> GapVerifier:
-    if not _second:
-        _second.append(GapVerifier(settings))
-    return _second[0]
 
 
 class _Clock:
