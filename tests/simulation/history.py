@@ -20,7 +20,7 @@ from joiner.runtime.settings import JoinerSettings
 from tests.simulation.feed import APPLICATION, Step, make_feed, make_settings
 from tests.simulation.memory_log import COMMITTED, Transaction
 from tests.simulation.outcome import Outcome
-from tests.simulation.stage import CHUNK_BYTES, on_stage, running
+from tests.simulation.stage import CHUNK_BYTES, facts_of, on_stage, running
 from tests.simulation.strangers import Strangers
 from tests.simulation.verdict import all_progress, judge, runs_in_order, stable_ends
 from tests.simulation.world import CALM, DEADLY, TEMPERS, SimulatedProcess, World, ended_well
@@ -38,7 +38,7 @@ _BELATED_STEPS_MAX: Final = 60
 _FEED_AGAIN: Final = 500
 """Steps after which more input comes: only by that does an owner notice that it has lost its unit."""
 # What a process says when it gives a unit up to another owner, and when it claims one that it was not given anew.
-_LOST: Final = ("now owned by process",)
+_LOST: Final = ("now owned by process", "now owned by spark")
 _TRIED_AGAIN: Final = (
     "trying again",
     "going back to its last commit",
@@ -49,9 +49,9 @@ _TRIED_AGAIN: Final = (
 _STATE: Final = f"{APPLICATION}.state"
 
 
-def play(seed: int) -> Outcome:
-    """Play a seed."""
-    history = _History(seed)
+def play(seed: int, *, in_spark: bool = False) -> Outcome:
+    """Play a seed, with plain processes or with stages in Spark."""
+    history = _History(seed, in_spark=in_spark)
     with on_stage(history.world):
         history.world.play()
     return Outcome(seed, history.difference, history.world.counts, history.world.timeline)
@@ -69,8 +69,9 @@ class _Slot:
 class _History:
     """The director of a world."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, in_spark: bool) -> None:
         plan = random.Random(f"plan {seed}")
+        self._facts = facts_of if in_spark else None
         self.world = World(seed)
         self.world.director = self
         self.world.snapshot_bytes_max = random.Random(f"snapshots {seed}").choice([10**9, 10**9, 3 * CHUNK_BYTES])
@@ -98,7 +99,7 @@ class _History:
         self._act_from = 0
         self._make_topics()
         self.world.temper = self._trouble
-        names = ("one", "two", "three")[: plan.randint(1, 3)]
+        names = ("one", "two", "three")[: plan.randint(1, 3)] if not in_spark else ("one",)
         now_s = self.world.clock_s
         self._slots = [
             _Slot(self._named(name), now_s + plan.choice([0, 0, 3, 30]) * at) for at, name in enumerate(names)
@@ -120,7 +121,7 @@ class _History:
         """See `Director`."""
         for slot in self._slots:
             if slot.process is None and slot.start_s <= self.world.clock_s:
-                slot.process = self.world.start(slot.settings)
+                slot.process = self.world.start(slot.settings, facts=self._facts)
         for arrival in [arrival for arrival in self._belated if arrival[0] <= self.world.steps]:
             self._belated.remove(arrival)
             arrival[1]()
@@ -239,6 +240,8 @@ class _History:
         kafka, found = self.world.kafka, all_progress(self.world.kafka, self._settings)
         units = range(self._settings.topics.partitions)
         due = {number: member.instance for member in kafka.group(APPLICATION).members for _, number in member.due}
+        if self._facts is not None:
+            due = dict.fromkeys(units, "one")
         served = [(number, process.name) for process in self.world.processes for number in running(process.joiner)]
         return (
             sorted(served) == sorted(due.items())
@@ -251,6 +254,11 @@ class _History:
         """A process claims a unit of another because the group has given it the unit, or when it tries again."""
         kafka = self.world.kafka
         allowed = Counter(kafka.group(APPLICATION).given)
+        if self._facts is not None:
+            # A stage takes all of them, without any group.
+            units = range(self._settings.topics.partitions)
+            starts = [arguments[0] for _, _, _, text, *arguments in self.world.timeline if text == "%s starts"]
+            allowed.update((run, unit) for run in starts for unit in units)
         for _, _, run, text, *arguments in self.world.timeline:
             if any(phrase in text for phrase in _TRIED_AGAIN):
                 allowed[run, arguments[0]] += 1

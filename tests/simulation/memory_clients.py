@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -126,6 +127,19 @@ class MemoryAdmin:
         else:
             future.set_result(_Description(topic.topic_id, topic.logs))
         return future
+
+    def list_offsets(self, places: Any, **_options: Any) -> dict[Any, Future[Any]]:
+        """The stable ends of partitions; nothing else is asked for."""
+        kafka = self._link.kafka
+
+        def look() -> dict[Any, Future[Any]]:
+            found = {}
+            for place in places:
+                found[place] = future = Future[Any]()
+                future.set_result(SimpleNamespace(offset=kafka.log(place.topic, place.partition).stable_end))
+            return found
+
+        return self._link.act("watermarks", look)
 
     def create_topics(self, topics: Sequence[Any], **_options: Any) -> dict[str, Future[None]]:
         """Make topics."""

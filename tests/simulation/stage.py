@@ -6,6 +6,7 @@ The modules are the product's own; only names that they take from outside are re
 from __future__ import annotations
 
 import logging
+import math
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -20,9 +21,11 @@ from joiner.runtime.ownership import concurrent_claims, services
 from joiner.runtime.runners import process, process_tasks
 from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.process import JoinerProcess
+from joiner.runtime.runners.spark import units
 from tests.simulation.memory_clients import Link, MemoryAdmin, MemoryProducer
 from tests.simulation.memory_consumer import MemoryConsumer
 from tests.simulation.memory_kafka import MemoryKafka
+from tests.simulation.spark import SimulatedStage
 
 Result = TypeVar("Result")
 
@@ -39,7 +42,7 @@ TAIL = 12
 """So short that the newest checkpoint is not always within it."""
 
 
-def running(joiner: JoinerProcess) -> set[int]:
+def running(joiner: JoinerProcess | SimulatedStage) -> set[int]:
     """The units that it runs."""
     return {unit for unit, state in joiner.states.items() if state is UnitState.RUNNING}
 
@@ -77,6 +80,10 @@ class _Clock:
 
     def monotonic(self) -> float:
         """The world's time."""
+        return self._world.clock_s
+
+    def perf_counter(self) -> float:
+        """The same."""
         return self._world.clock_s
 
     def sleep(self, seconds: float) -> None:
@@ -197,7 +204,7 @@ class _Pool:
         """Nothing is left to do."""
 
 
-def _wait(world: World, futures: Iterable[_Later | _Beside], timeout: float) -> None:
+def _wait(world: World, futures: Iterable[_Later | _Beside], timeout: float = math.inf) -> None:
     """In the place of `concurrent.futures.wait`."""
     until_s = world.clock_s + timeout
     for future in futures:
@@ -237,7 +244,7 @@ def _modules_with(name: str) -> list[Any]:
     ]
 
 
-def _facts(kafka: MemoryKafka) -> dict[str, TopicFacts]:
+def facts_of(kafka: MemoryKafka) -> dict[str, TopicFacts]:
     return {name: TopicFacts(topic.topic_id, len(topic.logs)) for name, topic in kafka.topics.items()}
 
 
@@ -251,12 +258,14 @@ def on_stage(world: World) -> Iterator[None]:
         (clients, "Producer", lambda config, **_: MemoryProducer(world.link, config)),
         (clients, "AdminClient", lambda _config, **_: MemoryAdmin(world.link)),
         (services, "ThreadPoolExecutor", partial(_Pool, world)),
+        (units, "ThreadPoolExecutor", partial(_Pool, world)),
+        (units, "wait", partial(_wait, world)),
         (process_tasks, "wait", partial(_wait, world)),
         (concurrent_claims, "wait", partial(_wait, world)),
         (process, "threading", _Threading(world)),
         # One interpreter plays thousands of processes.
         (process, "tune_gc", lambda: None),
-        (process, "wait_for_topics", lambda *_: _facts(world.link.kafka)),
+        (process, "wait_for_topics", lambda *_: facts_of(world.link.kafka)),
         (snapshot_log, "CHUNK_BYTES_MAX", CHUNK_BYTES),
         (transaction, "SNAPSHOT_BYTES_MAX", world.snapshot_bytes_max),
         # In the process's own thread, which is the one that may move.

@@ -18,17 +18,21 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
+from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka.clients import timed_out
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.membership import InstanceTaken
 from joiner.runtime.runners.process import JoinerProcess
-from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.settings import PROCESS, SPARK, JoinerSettings
 from tests.simulation.actors import Actor, Dead
 from tests.simulation.feed import BASE_MS
 from tests.simulation.memory_clients import MemoryProducer
 from tests.simulation.memory_kafka import MemoryKafka, kafka_error
+from tests.simulation.spark import SimulatedStage
 
 Result = TypeVar("Result")
+
+Facts = Callable[[MemoryKafka], dict[str, TopicFacts]]
 
 WRITES: Final = frozenset({"init", "begin", "produce", "flush", "send_offsets", "commit"})
 """The steps of claims and commits: most of the trouble comes here."""
@@ -93,12 +97,19 @@ class Director(Protocol):
 class SimulatedProcess:
     """One run of the joiner."""
 
-    def __init__(self, world: World, settings: JoinerSettings, claimant: Claimant, *, standby: bool) -> None:
+    def __init__(
+        self, world: World, settings: JoinerSettings, claimant: Claimant, *, standby: bool, facts: Facts | None
+    ) -> None:
+        """``facts``: of the topics, for a stage in Spark; without, it is a plain process."""
         self.name = settings.application.instance
         self.run = claimant.run
         self.is_dead = self.is_ended = False
         self.frozen_until_s: float | None = None
-        self.joiner = JoinerProcess(settings, claimant, standby=standby)
+        self.joiner: JoinerProcess | SimulatedStage
+        if facts is None:
+            self.joiner = JoinerProcess(settings, claimant, standby=standby)
+        else:
+            self.joiner = SimulatedStage(settings, claimant, lambda: world.link, facts)
         self.producers: list[MemoryProducer] = []
         self.pool: list[Actor] = []
         self._world = world
@@ -198,12 +209,17 @@ class World:
             self.director.complain(text)
 
     def start(
-        self, settings: JoinerSettings, claimant: Claimant | None = None, *, standby: bool = False
+        self,
+        settings: JoinerSettings,
+        claimant: Claimant | None = None,
+        *,
+        standby: bool = False,
+        facts: Facts | None = None,
     ) -> SimulatedProcess:
         """Begin a process."""
         name = settings.application.instance
-        claimant = claimant or Claimant(f"{name}-{len(self._all)}", name)
-        process = SimulatedProcess(self, settings, claimant, standby=standby)
+        claimant = claimant or Claimant(f"{name}-{len(self._all)}", name, SPARK if facts else PROCESS)
+        process = SimulatedProcess(self, settings, claimant, standby=standby, facts=facts)
         self._links[process] = ProcessLink(self, process)
         self.processes.append(process)
         self._all.append(process)

@@ -71,7 +71,7 @@ class Stage:
         claimant = Claimant("run", "one", "spark")
         self.teller = TelemetryServer(self.settings.metrics)
         self.meters = JoinerMetrics(self.settings, claimant, self.teller, self.statuses, set)
-        self.units = Units(self.settings, lambda: self.ends, self.meters)
+        self.units = Units(self.settings, "run", lambda: self.ends, self.meters)
         self.transactions = [Transactions() for _ in range(UNITS)]
         self.turn = Turn()
 
@@ -89,7 +89,7 @@ class Stage:
             1, "app", number, "run", "one", "spark", {DATA: at}, {DATA: 0}, {}, UNITS, "", {}, {}, {}
         )
         transactions: Any = self.transactions[number]
-        served = SparkTask(claim, transactions, checkpoint, SnapshotPlace(0, [0, 0]), {DATA: at})
+        served = SparkTask(claim, transactions, checkpoint, SnapshotPlace(0, [0, 0]), {DATA: at}, time.monotonic())
         self.units.start(number, served)
         return served
 
@@ -313,7 +313,7 @@ def test_a_topic_that_runs_ahead_waits_for_the_other() -> None:
     settings: dict[str, Any] = {"name": "power", "left": {"topic": "l"}, "right": {"topic": "r"}, "output": "p"}
     stage = Stage()
     stage.settings = make_settings(settings, partitions=UNITS, spark={"batch_records_max": 200})
-    stage.units = Units(stage.settings, lambda: stage.ends, stage.meters)
+    stage.units = Units(stage.settings, "run", lambda: stage.ends, stage.meters)
     begun(stage)
     served = stage.serve(0)
     served.checkpoint = SimpleNamespace(offsets={"l": 0, "r": 0}, start={})  # type: ignore[assignment] # what is read of it
@@ -359,7 +359,7 @@ def test_kafka_that_does_not_answer_is_asked_again_after_a_while() -> None:
         asked.append(1)
         raise KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT))
 
-    units = Units(stage.settings, ends, stage.meters)
+    units = Units(stage.settings, "run", ends, stage.meters)
     assert units.next_turn(stage.turn) == stage.turn
     assert units.next_turn(stage.turn) == stage.turn
     assert asked == [1]

@@ -56,7 +56,7 @@ class Driver:
         self._numbers = set(range(settings.topics.partitions))
         self._watch = TopicWatch(services.admin, {name: facts[name] for name in settings.input_topics})
         metrics = JoinerMetrics(settings, claimant, telemetry, self._statuses, lambda: self.supervisor.failed_units)
-        self.units = Units(settings, self._ends, metrics)
+        self.units = Units(settings, claimant.run, self._ends, metrics)
         self.supervisor: Supervisor[SparkTask] = Supervisor(
             settings, claimant, self.units, services, metrics, in_group=False, standby=standby
         )

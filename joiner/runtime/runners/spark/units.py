@@ -78,7 +78,7 @@ class SparkTask:
     """The last one that is known to be committed."""
     place: SnapshotPlace
     snapshot_offsets: dict[str, int]
-    snapshot_at_s: float = field(default_factory=time.monotonic)
+    snapshot_at_s: float
     records: int = 0
     held: int = 0
     held_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -126,7 +126,8 @@ class SparkTask:
 class Units:
     """The units of this driver. Its methods may be called from any thread."""
 
-    def __init__(self, settings: JoinerSettings, ends: Ends, metrics: JoinerMetrics) -> None:
+    def __init__(self, settings: JoinerSettings, run: str, ends: Ends, metrics: JoinerMetrics) -> None:
+        """``run``: what its back-off is seeded with, so that drivers differ and a simulated history is repeated."""
         self._settings = settings
         self._metrics = metrics
         self._ends = ends
@@ -137,7 +138,7 @@ class Units:
         self._claims = 0
         self._lock = threading.RLock()
         self._pool = ThreadPoolExecutor(settings.topics.partitions, "commit")
-        self._troubles = RetryTracker(Random())  # noqa: S311 - no secret
+        self._troubles = RetryTracker(Random(run))  # noqa: S311 - no secret
         self._ask_ends_s = 0.0
         self._is_last = False
         self._woken_s: float | None = None
@@ -154,7 +155,7 @@ class Units:
         if state is None:
             state = read_state(settings.kafka, settings.application.name, settings.state_topic, claimed.unit)
         place, snapshot = SnapshotPlace.after(state), newest_offsets(claimed.checkpoint, state)
-        return SparkTask(0, claimed.transactions, claimed.checkpoint, place, snapshot)
+        return SparkTask(0, claimed.transactions, claimed.checkpoint, place, snapshot, time.monotonic())
 
     def start(self, unit: int, task: SparkTask) -> None:
         """See `supervisor.Execution`."""

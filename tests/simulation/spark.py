@@ -1,0 +1,126 @@
+"""The stage in Spark while a history is played: its driver is the product's own, Spark is replaced at its seam.
+
+What Spark does, `MemoryQuery` does: it asks for plans, has them carried out by the product's worker, in any order
+and some of them twice, hands over what came of them, and may lose workers, batches and itself at any moment.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.metrics import TelemetryServer
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.ownership.services import open_services
+from joiner.runtime.runners.lifecycle import UnitState
+from joiner.runtime.runners.spark.driver import Driver
+from joiner.runtime.runners.spark.plans import Plan, Turn, decode_outcome, encode_outcome
+from joiner.runtime.runners.spark.worker import StateCopy, WorkerMemory, carry_out
+from joiner.runtime.settings import JoinerSettings
+
+if TYPE_CHECKING:
+    from joiner.runtime.runners.spark.units import Units
+    from tests.simulation.memory_clients import Link
+
+_WORKER_DIES: Final = 0.04
+_TASK_IS_REPEATED: Final = 0.05
+_STORE_IS_OLD: Final = 0.03
+"""Spark's copy of a state is that of a batch before."""
+_QUERY_ENDS: Final = 0.02
+"""In the middle of a batch: some of it is handed over, the rest never."""
+
+
+class MemoryCopy(StateCopy):
+    """As Spark's state store, for one unit."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[dict[str, int], dict[str, int], bytes]] = []
+
+    def read(self, start: Mapping[str, int], offsets: Mapping[str, int]) -> bytes | None:
+        """See `StateCopy`."""
+        begun, at, data = self.kept[-1] if self.kept else ({}, {}, b"")
+        return data if (begun, at) == (start, offsets) and self.kept else None
+
+    def write(self, start: Mapping[str, int], offsets: Mapping[str, int], data: bytes) -> None:
+        """See `StateCopy`."""
+        self.kept = [*self.kept[-1:], (dict(start), dict(offsets), data)]
+
+
+class MemoryQuery:
+    """See `driver.RunningQuery`: a batch at each turn of the driver's loop."""
+
+    def __init__(self, settings: JoinerSettings, units: Units, draw: random.Random) -> None:
+        self._settings, self._units, self._draw = settings, units, draw
+        self._is_running = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._turn = Turn()
+        self._memory = WorkerMemory()
+        self._copies: dict[int, MemoryCopy] = {}
+
+    def keep_running(self, wait: Callable[[float], object]) -> None:
+        """See `driver.RunningQuery`."""
+        if not self._is_running:
+            self._begin()
+            self._units.begin_anew()
+            self._is_running = True
+        turn = self._units.next_turn(self._turn)
+        if turn == self._turn:
+            return
+        self._turn = turn
+        plans = list(turn.plans)
+        self._draw.shuffle(plans)
+        outcomes = [self._carry_out(plan) for plan in plans]
+        ends = self._draw.random() < _QUERY_ENDS
+        for outcome in outcomes[: self._draw.randrange(len(outcomes) + 1)] if ends else outcomes:
+            self._units.take(decode_outcome(memoryview(outcome)))
+        if ends:
+            self._is_running = False
+            wait(1.0)
+
+    def _carry_out(self, plan: Plan) -> bytes:
+        if self._draw.random() < _WORKER_DIES:
+            self._memory = WorkerMemory()
+        copy = self._copies.setdefault(plan.unit, MemoryCopy())
+        if self._draw.random() < _STORE_IS_OLD:
+            del copy.kept[1:]
+        if self._draw.random() < _TASK_IS_REPEATED:
+            carry_out(self._settings, plan, copy, self._memory)
+        return encode_outcome(carry_out(self._settings, plan, copy, self._memory))
+
+
+class SimulatedStage:
+    """As `SparkStage`, without Spark."""
+
+    def __init__(self, settings: JoinerSettings, claimant: Claimant, link: Callable[[], Link], facts: Any) -> None:
+        self._settings, self._claimant, self._link, self._facts = settings, claimant, link, facts
+        self._is_stopped = False
+        self._driver: Driver | None = None
+
+    @property
+    def states(self) -> Mapping[int, UnitState]:
+        """See `JoinerProcess.states`."""
+        return {} if self._driver is None else self._driver.supervisor.states
+
+    def stop(self) -> None:
+        """Ask it to end."""
+        self._is_stopped = True
+
+    def run(self) -> int:
+        """See `SparkStage.run`."""
+        link = self._link()
+        # The history's own would be drawn from in an order that depends on threads of the product.
+        draw = random.Random(self._claimant.run)
+        telemetry = TelemetryServer(self._settings.metrics)
+        with open_services(self._settings) as services:
+            driver = Driver(self._settings, self._claimant, services, telemetry, self._facts(link.kafka), standby=False)
+            self._driver = driver
+            try:
+                with closing(driver):
+                    query = MemoryQuery(self._settings, driver.units, draw)
+                    return driver.run(query, lambda: self._is_stopped, link.pass_time)
+            finally:
+                self._driver = None
