@@ -20,6 +20,7 @@ import confluent_kafka
 from tests.seed_text import parse_seeds
 from tests.simulation.bugs import BUGS
 from tests.simulation.seeds import Tally, play_all
+from tests.simulation.spark_bugs import SPARK_BUGS
 
 _BLOCK = 500
 
@@ -30,17 +31,18 @@ def main() -> int:
     parser.add_argument("--seeds", default="1-1000", help='such as "1-10000" or "7 12" (default: 1-1000)')
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (default: 1)")
     parser.add_argument("--report", type=Path, help="Markdown file to write, with a JSON file beside it")
+    parser.add_argument("--spark", action="store_true", help="stages in Spark in the place of plain processes")
     parser.add_argument("--bugs", action="store_true", help="play the planted defects")
     parser.add_argument("--timeline", action="store_true", help="tell the whole timeline of each seed")
     options = parser.parse_args()
     seeds = parse_seeds(options.seeds)
     if options.bugs:
-        return _play_bugs(seeds)
+        return _play_bugs(seeds, in_spark=options.spark)
     if options.timeline:
-        return _tell(seeds)
+        return _tell(seeds, in_spark=options.spark)
     tally = Tally()
     for at in range(0, len(seeds), _BLOCK):
-        tally.add(play_all(seeds[at : at + _BLOCK], options.jobs))
+        tally.add(play_all(seeds[at : at + _BLOCK], options.jobs, in_spark=options.spark))
         print(f"{tally.seeds} histories in {tally.took_s:.0f} s, {len(tally.different)} differ", flush=True)
         if options.report is not None:
             # Written after each block, so that a run that is broken off leaves what it found.
@@ -51,20 +53,20 @@ def main() -> int:
     return 1 if tally.different else 0
 
 
-def _tell(seeds: list[int]) -> int:
+def _tell(seeds: list[int], *, in_spark: bool) -> int:
     from tests.simulation.history import play  # noqa: PLC0415 - only this command needs it
 
-    outcomes = [play(seed) for seed in seeds]
+    outcomes = [play(seed, in_spark=in_spark) for seed in seeds]
     for outcome in outcomes:
         print(outcome.text(lines=100_000))
     return 1 if any(outcome.difference for outcome in outcomes) else 0
 
 
-def _play_bugs(seeds: list[int]) -> int:
+def _play_bugs(seeds: list[int], *, in_spark: bool) -> int:
     missed = 0
-    for name, bug in BUGS.items():
+    for name, bug in (SPARK_BUGS if in_spark else BUGS).items():
         with bug():
-            tally = play_all(seeds)
+            tally = play_all(seeds, in_spark=in_spark)
         missed += not tally.different
         first = f"the first at seed {tally.different[0]}" if tally.different else "NOT FOUND"
         print(f"{name:32} found in {len(tally.different):4} of {tally.seeds} histories, {first}", flush=True)

@@ -36,7 +36,7 @@ _mine = threading.local()  # what a planted defect remembers for one thread of a
 
 
 @contextmanager
-def _changed(owner: Any, name: str, value: Any) -> Iterator[None]:
+def changed(owner: Any, name: str, value: Any) -> Iterator[None]:
     before = owner.__dict__[name]
     setattr(owner, name, value)
     try:
@@ -54,7 +54,7 @@ def offsets_before_results() -> AbstractContextManager[None]:
             commit(self, {}, progress)
         return commit(self, messages, progress, snapshot)
 
-    return _changed(UnitTransactions, "commit", wrong)
+    return changed(UnitTransactions, "commit", wrong)
 
 
 def results_before_offsets() -> AbstractContextManager[None]:
@@ -71,7 +71,7 @@ def results_before_offsets() -> AbstractContextManager[None]:
                 raise Aborted from error
         return commit(self, {}, progress, snapshot)
 
-    return _changed(UnitTransactions, "commit", wrong)
+    return changed(UnitTransactions, "commit", wrong)
 
 
 def progress_of_the_batch_before() -> AbstractContextManager[None]:
@@ -81,7 +81,7 @@ def progress_of_the_batch_before() -> AbstractContextManager[None]:
     def wrong(self: Any) -> Any:
         return msgspec.structs.replace(of(self), offsets=self.recovered.checkpoint.offsets)
 
-    return _changed(ActiveTask, "checkpoint", wrong)
+    return changed(ActiveTask, "checkpoint", wrong)
 
 
 def claim_before_init() -> AbstractContextManager[None]:
@@ -99,8 +99,8 @@ def claim_before_init() -> AbstractContextManager[None]:
     @contextmanager
     def planted() -> Iterator[None]:
         with (
-            _changed(claims, "claim", early),
-            _changed(claims, "read_newest", lambda *given: _mine.early[0] if hasattr(_mine, "early") else read(*given)),
+            changed(claims, "claim", early),
+            changed(claims, "read_newest", lambda *given: _mine.early[0] if hasattr(_mine, "early") else read(*given)),
         ):
             yield
 
@@ -117,7 +117,7 @@ def progress_is_cached() -> AbstractContextManager[None]:
             seen[unit] = read(kafka, group, topic, unit)
         return seen[unit]
 
-    return _changed(claims, "read_newest", wrong)
+    return changed(claims, "read_newest", wrong)
 
 
 def manifest_before_chunks() -> AbstractContextManager[None]:
@@ -130,7 +130,7 @@ def one_slot_in_two_transactions() -> AbstractContextManager[None]:
 
     @contextmanager
     def planted() -> Iterator[None]:
-        with _changed(snapshot_log, "SLOTS", 1), _torn_snapshot(lambda records: [records[:-1], records[-1:]]):
+        with changed(snapshot_log, "SLOTS", 1), _torn_snapshot(lambda records: [records[:-1], records[-1:]]):
             yield
 
     return planted()
@@ -155,7 +155,7 @@ def _torn_snapshot(split: Callable[[list[Any]], list[list[Any]]]) -> AbstractCon
             produce(self, *record)
         return written
 
-    return _changed(UnitTransactions, "_produce_snapshot", wrong)
+    return changed(UnitTransactions, "_produce_snapshot", wrong)
 
 
 def last_record_is_the_end() -> AbstractContextManager[None]:
@@ -164,7 +164,7 @@ def last_record_is_the_end() -> AbstractContextManager[None]:
     def wrong(_self: Any, batches: Any, _met: Any) -> dict[str, int]:
         return {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
 
-    return _changed(ActiveTask, "ends", wrong)
+    return changed(ActiveTask, "ends", wrong)
 
 
 def snapshot_of_a_later_state() -> AbstractContextManager[None]:
@@ -177,12 +177,12 @@ def snapshot_of_a_later_state() -> AbstractContextManager[None]:
             snapshot = (owned.recovered.unit.snapshot(), snapshot[1])
         return commit(self, transactions, effects, progress, snapshot)
 
-    return _changed(ProcessTasks, "_commit", wrong)
+    return changed(ProcessTasks, "_commit", wrong)
 
 
 def own_run_is_not_checked() -> AbstractContextManager[None]:
     """A fenced owner takes its unit back without looking whose it is."""
-    return _changed(AssignmentManager, "_check_still_ours", lambda _self, _number, _runs: None)
+    return changed(AssignmentManager, "_check_still_ours", lambda _self, _number, _runs: None)
 
 
 def fenced_state_goes_on() -> AbstractContextManager[None]:
@@ -207,7 +207,7 @@ def _commit_again_after(fault: type[Exception]) -> AbstractContextManager[None]:
             self._producer = fresh._producer  # noqa: SLF001 - this is what is broken
             return commit(self, messages, progress, snapshot)
 
-    return _changed(UnitTransactions, "commit", wrong)
+    return changed(UnitTransactions, "commit", wrong)
 
 
 def failed_commit_is_ignored() -> AbstractContextManager[None]:
@@ -222,7 +222,7 @@ def failed_commit_is_ignored() -> AbstractContextManager[None]:
         owned.transactions.init()
         return True
 
-    return _changed(ProcessTasks, "_finish_commit", wrong)
+    return changed(ProcessTasks, "_finish_commit", wrong)
 
 
 def everybody_has_an_id_of_his_own() -> AbstractContextManager[None]:
@@ -233,7 +233,7 @@ def everybody_has_an_id_of_his_own() -> AbstractContextManager[None]:
         more["transactional_id"] += threading.current_thread().name
         return make(kafka, **more)
 
-    return _changed(transaction, "make_producer", wrong)
+    return changed(transaction, "make_producer", wrong)
 
 
 def uncommitted_is_read() -> AbstractContextManager[None]:
@@ -244,7 +244,7 @@ def uncommitted_is_read() -> AbstractContextManager[None]:
         given = config(self, **more)
         return given | {"isolation.level": "read_uncommitted"} if "isolation.level" in given else given
 
-    return _changed(KafkaSettings, "client_config", wrong)
+    return changed(KafkaSettings, "client_config", wrong)
 
 
 def replay_writes() -> AbstractContextManager[None]:
@@ -258,7 +258,7 @@ def replay_writes() -> AbstractContextManager[None]:
         self.__dict__["_unsent"] = kept if silent else Effects()
         return Effects() if silent else kept
 
-    return _changed(Unit, "apply", wrong)
+    return changed(Unit, "apply", wrong)
 
 
 def replay_goes_beyond_c() -> AbstractContextManager[None]:
@@ -270,7 +270,7 @@ def replay_goes_beyond_c() -> AbstractContextManager[None]:
         ends = {topic: log_range(consumer, topic, unit.number)[1] for topic in until}
         return replay(settings, unit, ends, *effects)
 
-    return _changed(restore, "_replay", wrong)
+    return changed(restore, "_replay", wrong)
 
 
 def group_offsets_are_believed() -> AbstractContextManager[None]:
@@ -288,7 +288,7 @@ def group_offsets_are_believed() -> AbstractContextManager[None]:
         wrongly = msgspec.structs.replace(found, offsets=found.offsets | believed)
         return StateLog(unit, log.values | {checkpoint_key(unit): encode(wrongly)})
 
-    return _changed(claims, "read_newest", wrong)
+    return changed(claims, "read_newest", wrong)
 
 
 def snapshot_is_one_ahead() -> AbstractContextManager[None]:
@@ -303,7 +303,7 @@ def snapshot_is_one_ahead() -> AbstractContextManager[None]:
         finally:
             self.offsets = right
 
-    return _changed(Unit, "snapshot", wrong)
+    return changed(Unit, "snapshot", wrong)
 
 
 def keys_are_not_in_the_snapshot() -> AbstractContextManager[None]:
@@ -313,22 +313,22 @@ def keys_are_not_in_the_snapshot() -> AbstractContextManager[None]:
     def wrong(self: Any, unit: int, partitions: int, _things: Any = ()) -> None:
         init(self, unit, partitions)
 
-    return _changed(Keys, "__init__", wrong)
+    return changed(Keys, "__init__", wrong)
 
 
 def hanging_is_not_looked_for() -> AbstractContextManager[None]:
     """A claimant trusts that Kafka has ended everything."""
-    return _changed(claims, "find_dangling", lambda *_: None)
+    return changed(claims, "find_dangling", lambda *_: None)
 
 
 def no_line_is_drawn() -> AbstractContextManager[None]:
     """A claimant that finds nothing open trusts that nothing older comes any more."""
-    return _changed(claims, "fence_partitions", lambda *_: None)
+    return changed(claims, "fence_partitions", lambda *_: None)
 
 
 def what_hangs_is_rolled_back_without_a_note() -> AbstractContextManager[None]:
     """A claimant that dies while it settles leaves nothing to the next one."""
-    return _changed(dangling, "_note", lambda *_: None)
+    return changed(dangling, "_note", lambda *_: None)
 
 
 def what_hangs_is_taken_for_rolled_back() -> AbstractContextManager[None]:
@@ -338,7 +338,7 @@ def what_hangs_is_taken_for_rolled_back() -> AbstractContextManager[None]:
     def wrong(settings: Any, unsettled: Any, transactions: Any, progress: Any, _again: Any) -> Effects:
         return settle(settings, unsettled, transactions, progress, lambda: dangling.ReplayedEffects(Effects(), {}))
 
-    return _changed(claims, "resolve", wrong)
+    return changed(claims, "resolve", wrong)
 
 
 def errors_inside_a_batch_are_only_logged() -> AbstractContextManager[None]:
@@ -347,8 +347,8 @@ def errors_inside_a_batch_are_only_logged() -> AbstractContextManager[None]:
     @contextmanager
     def planted() -> Iterator[None]:
         with (
-            _changed(ProcessTasks, "_read_error", lambda *_: None),
-            _changed(GapVerifier, "check", lambda *_: None),
+            changed(ProcessTasks, "_read_error", lambda *_: None),
+            changed(GapVerifier, "check", lambda *_: None),
         ):
             yield
 
@@ -357,12 +357,12 @@ def errors_inside_a_batch_are_only_logged() -> AbstractContextManager[None]:
 
 def what_was_ended_wrongly_is_not_looked_for() -> AbstractContextManager[None]:
     """A claimant that finds nothing open trusts that everything was ended as its owner had said."""
-    return _changed(claims, "find_wrongly_ended", lambda *_: None)
+    return changed(claims, "find_wrongly_ended", lambda *_: None)
 
 
 def progress_that_was_rolled_back_is_not_read() -> AbstractContextManager[None]:
     """A claimant that finds nothing open trusts that behind the newest visible progress nothing was committed."""
-    return _changed(dangling, "_tried", lambda *_: [])
+    return changed(dangling, "_tried", lambda *_: [])
 
 
 def only_the_end_of_a_topic_is_searched() -> AbstractContextManager[None]:
@@ -372,7 +372,7 @@ def only_the_end_of_a_topic_is_searched() -> AbstractContextManager[None]:
     def wrong(consumer: Any, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
         return search(consumer, topic, unit, wanted, max(start, end - 8), end)
 
-    return _changed(dangling, "_missing_results", wrong)
+    return changed(dangling, "_missing_results", wrong)
 
 
 def records_of_other_applications_are_taken_for_ours() -> AbstractContextManager[None]:
@@ -384,7 +384,7 @@ def records_of_other_applications_are_taken_for_ours() -> AbstractContextManager
 
     @contextmanager
     def planted() -> Iterator[None]:
-        with _changed(dangling, "identity_of", wrong), _changed(transaction, "identity_of", wrong):
+        with changed(dangling, "identity_of", wrong), changed(transaction, "identity_of", wrong):
             yield
 
     return planted()
@@ -392,23 +392,23 @@ def records_of_other_applications_are_taken_for_ours() -> AbstractContextManager
 
 def nobody_looks_behind_a_commit() -> AbstractContextManager[None]:
     """An owner trusts that Kafka ends everywhere what it has committed."""
-    return _changed(UnitTransactions, "check_ended", lambda _self: None)
+    return changed(UnitTransactions, "check_ended", lambda _self: None)
 
 
 def a_snapshot_does_not_wait() -> AbstractContextManager[None]:
     """The older snapshot is given up while what lies before the newer one is in doubt."""
-    return _changed(UnitTransactions, "_may_replace_snapshot", lambda _self: True)
+    return changed(UnitTransactions, "_may_replace_snapshot", lambda _self: True)
 
 
 def a_manifest_outlives_its_chunks() -> AbstractContextManager[None]:
     """Chunks are replaced, in transactions of their own, while the manifest still counts them."""
     cut = snapshot_log.cut
-    return _changed(transaction, "cut", lambda records, bytes_max: cut(records[1:], bytes_max))
+    return changed(transaction, "cut", lambda records, bytes_max: cut(records[1:], bytes_max))
 
 
 def who_was_fenced_does_not_wait() -> AbstractContextManager[None]:
     """Whoever was fenced claims again at once, for as long as others do."""
-    return _changed(RetryTracker, "wait_s", lambda _self, _number, _cause, _why: 0.0)
+    return changed(RetryTracker, "wait_s", lambda _self, _number, _cause, _why: 0.0)
 
 
 BUGS: Final[dict[str, Bug]] = {
