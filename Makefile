@@ -96,8 +96,9 @@ test-chaos: setup ## many more crashes and limits, about an hour: make test-chao
 soak: setup ## an hour with a kill every minute: make soak SOAK_MINUTES=65 SOAK_REPORT=path
 	@$(PY) -m tests.chaos.soak --minutes $(SOAK_MINUTES) --report "$(SOAK_REPORT)"
 
-simulation: setup ## ten thousand histories of the joiner over a broker in memory
+simulation: setup ## ten thousand histories of each kind of runner over a broker in memory
 	@$(PY) -m tests.simulation --seeds 1-10000 --jobs 2
+	@$(PY) -m tests.simulation --seeds 1-10000 --jobs 2 --spark
 
 fuzz: setup ## a million cases of hostile input for all that reads bytes from outside, about 15 minutes
 	@$(PY) -m tests.fuzz --cases 1000000 --seed 1 --jobs 2
