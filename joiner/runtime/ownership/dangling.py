@@ -25,7 +25,7 @@ claimant waits until what others had open there has ended. (KIP-890 tells of suc
 transaction that was committed, so there is nothing to write again.)
 
 Behind the line nothing is open, and yet what was forgotten may have been ended the wrong way: the rollback of the
-transaction that came after it has taken it along. Progress records name the first record of what was written last.
+transaction that came after it has taken it along. Checkpoints name the first record of what was written last.
 Those that the newest visible one names must be visible; those of checkpoints behind it, which were rolled back,
 must not. If that is not so, it is settled as well.
 
