@@ -22,8 +22,9 @@ from tests.simulation.memory_log import COMMITTED, Transaction
 from tests.simulation.outcome import Outcome
 from tests.simulation.stage import CHUNK_BYTES, facts_of, on_stage, running
 from tests.simulation.strangers import Strangers
+from tests.simulation.temper import CALM, DEADLY, TEMPERS
 from tests.simulation.verdict import all_progress, judge, runs_in_order, stable_ends
-from tests.simulation.world import CALM, DEADLY, TEMPERS, SimulatedProcess, World, ended_well
+from tests.simulation.world import SimulatedProcess, World, ended_well
 
 RECORDS: Final = 40
 """Records of the longest history: many short histories find more than a few long ones."""

@@ -12,7 +12,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
@@ -29,6 +28,7 @@ from tests.simulation.feed import BASE_MS
 from tests.simulation.memory_clients import MemoryProducer
 from tests.simulation.memory_kafka import MemoryKafka, kafka_error
 from tests.simulation.spark import SimulatedStage
+from tests.simulation.temper import CALM
 
 Result = TypeVar("Result")
 
@@ -47,35 +47,6 @@ _LOOK_EVERY_S: Final = 0.3
 
 _FREEZES_S: Final = ((0.1, 3.0), (4.0, 14.0), (11.0, 30.0), (61.0, 90.0))
 """Shorter than anything, about a session, longer than one, longer than a transaction may last."""
-
-
-@dataclass(frozen=True)
-class Temper:
-    """How often what goes wrong, for each call: ``write`` for the steps of commits and claims, else ``other``."""
-
-    kill: float = 0.0
-    freeze: float = 0.0
-    lose: float = 0.0
-    fail: float = 0.0
-    stop: float = 0.0
-    switch: float = 0.08
-    other: float = 0.1
-    """How much of that falls on calls which write nothing."""
-
-
-CALM: Final = Temper(switch=0.05)
-DEADLY: Final = Temper(kill=0.1, other=0.0)
-"""Whoever writes dies soon."""
-
-TEMPERS: Final = (
-    Temper(kill=0.03, stop=0.002),
-    Temper(freeze=0.02, switch=0.2),
-    Temper(freeze=0.05, switch=0.3, other=0.05),
-    Temper(lose=0.08, fail=0.02, other=0.05),
-    Temper(lose=0.25, kill=0.005, other=0.05),
-    Temper(kill=0.012, freeze=0.006, lose=0.03, fail=0.01, stop=0.001),
-    Temper(kill=0.01, freeze=0.01, switch=0.4, other=0.3),
-)
 
 
 class Director(Protocol):

@@ -1,0 +1,35 @@
+"""How much trouble there is in a world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Temper:
+    """How often what goes wrong, for each call: ``write`` for the steps of commits and claims, else ``other``."""
+
+    kill: float = 0.0
+    freeze: float = 0.0
+    lose: float = 0.0
+    fail: float = 0.0
+    stop: float = 0.0
+    switch: float = 0.08
+    other: float = 0.1
+    """How much of that falls on calls which write nothing."""
+
+
+CALM: Final = Temper(switch=0.05)
+DEADLY: Final = Temper(kill=0.1, other=0.0)
+"""Whoever writes dies soon."""
+
+TEMPERS: Final = (
+    Temper(kill=0.03, stop=0.002),
+    Temper(freeze=0.02, switch=0.2),
+    Temper(freeze=0.05, switch=0.3, other=0.05),
+    Temper(lose=0.08, fail=0.02, other=0.05),
+    Temper(lose=0.25, kill=0.005, other=0.05),
+    Temper(kill=0.012, freeze=0.006, lose=0.03, fail=0.01, stop=0.001),
+    Temper(kill=0.01, freeze=0.01, switch=0.4, other=0.3),
+)
