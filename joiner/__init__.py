@@ -6,7 +6,7 @@ The library face, which needs numpy and no server::
     from joiner import LocalStreamBuffer    # two streams, batch by batch
     from joiner import RecordJoin           # two streams, record by record
 
-The process that joins Kafka topics is ``python -m joiner`` (`joiner.run`).
+The process that joins Kafka topics is ``python -m joiner`` (`joiner.runtime`).
 """
 
 from joiner.core.engine import ALL_KEYS, LocalStreamBuffer, Step

@@ -185,14 +185,38 @@ class Lives(RuleBasedStateMachine):
         moves.release(Release(unit, OnTheWay("m", "process"), "green", told))
 
     @precondition(lambda self: self.execution.releases)
-    @rule(data=st.data(), fails=st.booleans())
-    def released(self, data: st.DataObject, fails: bool) -> None:  # noqa: FBT001 - drawn by its name
+    @rule(data=st.data(), fault=st.sampled_from([None, *PASSING, "stopped", "defect"]))
+    def released(self, data: st.DataObject, fault: str | None) -> None:
         unit = data.draw(st.sampled_from(sorted(self.execution.releases)))
         written = self.execution.releases.pop(unit)
-        if fails:
-            written.set_exception(Aborted("away"))
+        if fault is not None:
+            written.set_exception(FAULTS[fault](unit))
         else:
             written.set_result(None)
+
+    @precondition(lambda self: self.execution.releases)
+    @rule(data=st.data())
+    def moved_straight_back(self, data: st.DataObject) -> None:
+        """Its last transaction is visible, and its future not done."""
+        unit = data.draw(st.sampled_from(sorted(self.execution.releases)))
+        self.supervisor._moves.claim(unit)  # noqa: SLF001 - as the protocol asks
+
+    @precondition(lambda self: self.execution.tasks)
+    @rule(data=st.data(), fault=st.sampled_from(["fenced", "aborted", "stopped", "defect"]))
+    def fail_while_the_supervisor_is_at_work(self, data: st.DataObject, fault: str) -> None:
+        """As a thread of Spark may, at any line."""
+        unit = data.draw(st.sampled_from(sorted(self.execution.tasks)))
+        moves = self.supervisor._moves  # noqa: SLF001 - as above
+        poll = moves.poll
+
+        def failing(units: Any) -> None:
+            poll(units)
+            if unit in self.execution.tasks:
+                self.execution.fail(unit, FAULTS[fault](unit))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(moves, "poll", failing)
+            self.supervisor.poll(self.units)
 
     @precondition(lambda self: self.units)
     @rule()

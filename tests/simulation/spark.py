@@ -19,6 +19,7 @@ from joiner.runtime.runners.spark.driver import Driver
 from joiner.runtime.runners.spark.plans import Plan, Turn, decode_outcome, encode_outcome
 from joiner.runtime.runners.spark.worker import StateCopy, WorkerMemory, carry_out
 from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.telemetry.metrics import JoinerMetrics
 
 if TYPE_CHECKING:
     from joiner.runtime.runners.spark.units import Units
@@ -115,8 +116,11 @@ class SimulatedStage:
         # The history's own would be drawn from in an order that depends on threads of the product.
         draw = random.Random(self._claimant.run)
         telemetry = TelemetryServer(self._settings.metrics)
+        metrics = JoinerMetrics(self._settings, self._claimant, telemetry, dict, set)
         with open_services(self._settings) as services:
-            driver = Driver(self._settings, self._claimant, services, telemetry, self._facts(link.kafka), standby=False)
+            driver = Driver(
+                self._settings, self._claimant, services, telemetry, metrics, self._facts(link.kafka), standby=False
+            )
             self._driver = driver
             try:
                 with closing(driver):

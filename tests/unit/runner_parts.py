@@ -72,7 +72,8 @@ def idle_loop(settings: JoinerSettings, consumer: Any = None) -> ProcessLoop:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "Membership", Group)
         patch.setattr(input_, "make_consumer", lambda *_given, **_more: consumer or QuietConsumer())
-        return ProcessLoop(settings, claimant, quiet_services(AtOnce()), telemetry, facts, standby=False)
+        metrics = JoinerMetrics(settings, claimant, telemetry, dict, set)
+        return ProcessLoop(settings, claimant, quiet_services(AtOnce()), telemetry, metrics, facts, standby=False)
 
 
 def serve(loop: ProcessLoop, number: int, task: Any) -> None:

@@ -50,4 +50,4 @@ def test_the_table_knows_every_state_and_a_unit_is_run_behind_its_claim_alone() 
     assert {state for state, following in TRANSITIONS.items() if U.RUNNING in following} == {U.RESTORING}
     assert {state for state, following in TRANSITIONS.items() if U.RESTORING in following} == {U.CLAIMING}
     assert {state for state, following in TRANSITIONS.items() if U.RELEASING in following} == {U.RUNNING}
-    assert not any(U.CLAIMING in TRANSITIONS[state] for state in OWNING)
+    assert {state for state in OWNING if U.CLAIMING in TRANSITIONS[state]} == {U.RELEASING}

@@ -29,10 +29,12 @@ class Services(NamedTuple):
 def open_services(settings: JoinerSettings) -> Iterator[Services]:
     """The services of a runner, for as long as this lasts. The application's topics exist. Raises KafkaException."""
     admin = make_admin(settings.kafka)
-    with closing(unsubscribed_consumer(settings)) as consumer, closing(ControlLog(settings)) as control:
+    consumer = unsubscribed_consumer(settings)
+    with closing(ControlLog(settings)) as control:
         pool = ThreadPoolExecutor(settings.topics.partitions, "unit")
         try:
             yield Services(pool, admin, consumer, control)
         finally:
-            # What hangs in there is waited for by nobody: ending takes seconds.
+            # What hangs in there is waited for by nobody: ending takes seconds, and closing waits for who uses it.
+            pool.submit(consumer.close)
             pool.shutdown(wait=False)

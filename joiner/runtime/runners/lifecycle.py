@@ -40,7 +40,8 @@ TRANSITIONS: Final[Mapping[UnitState, frozenset[UnitState]]] = {
     _U.CLAIMING: frozenset({_U.UNASSIGNED, _U.PENDING, _U.RESTORING, _U.ELSEWHERE, _U.FAILED}),
     _U.RESTORING: frozenset({_U.UNASSIGNED, _U.PENDING, _U.RUNNING, _U.ELSEWHERE, _U.FAILED}),
     _U.RUNNING: frozenset({_U.UNASSIGNED, _U.PENDING, _U.RELEASING, _U.FAILED}),
-    _U.RELEASING: frozenset({_U.UNASSIGNED, _U.PENDING, _U.ELSEWHERE, _U.FAILED}),
+    # A move straight back claims it as soon as its last transaction is visible, which is before we know that it is.
+    _U.RELEASING: frozenset({_U.UNASSIGNED, _U.PENDING, _U.CLAIMING, _U.ELSEWHERE, _U.FAILED}),
     _U.ELSEWHERE: frozenset({_U.UNASSIGNED, _U.PENDING, _U.CLAIMING, _U.FAILED}),
     _U.FAILED: frozenset({_U.UNASSIGNED, _U.PENDING, _U.CLAIMING, _U.ELSEWHERE}),
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from typing import Final
 
@@ -45,6 +45,7 @@ class JoinerProcess:
         self._telemetry = TelemetryServer(settings.metrics)
         self._loop: ProcessLoop | None = None
         """None until the topics are there."""
+        self._metrics = JoinerMetrics(settings, claimant, self._telemetry, self._statuses, self._failed_units)
 
     @property
     def states(self) -> Mapping[int, UnitState]:
@@ -67,7 +68,13 @@ class JoinerProcess:
                 return 0
             with open_services(self._settings) as services:
                 loop = ProcessLoop(
-                    self._settings, self._claimant, services, self._telemetry, facts, standby=self._standby
+                    self._settings,
+                    self._claimant,
+                    services,
+                    self._telemetry,
+                    self._metrics,
+                    facts,
+                    standby=self._standby,
                 )
                 application, claimant = self._settings.application, self._claimant
                 who = application.instance, claimant.placement, claimant.run
@@ -79,6 +86,12 @@ class JoinerProcess:
                         return loop.run(self._is_over)
                 finally:
                     self._loop = None
+
+    def _statuses(self) -> Mapping[int, UnitStatus]:
+        return {} if self._loop is None else self._loop.tasks.statuses()
+
+    def _failed_units(self) -> Collection[int]:
+        return () if self._loop is None else self._loop.supervisor.failed_units
 
     def _is_over(self) -> bool:
         """Asked whenever the loop turns."""
@@ -95,6 +108,7 @@ class ProcessLoop:
         claimant: Claimant,
         services: Services,
         telemetry: TelemetryServer,
+        metrics: JoinerMetrics,
         facts: Mapping[str, TopicFacts],
         *,
         standby: bool,
@@ -103,13 +117,6 @@ class ProcessLoop:
         self._telemetry = telemetry
         inputs = {name: facts[name] for name in settings.input_topics}
         self._watch = TopicWatch(services.admin, inputs)
-        metrics = JoinerMetrics(
-            settings,
-            claimant,
-            telemetry,
-            self._statuses,
-            lambda: self.supervisor.failed_units,
-        )
         self.tasks = ProcessTasks(settings, services.pool, metrics)
         self.supervisor: Supervisor[ActiveTask] = Supervisor(
             settings, claimant, self.tasks, services, metrics, in_group=True, standby=standby
@@ -124,12 +131,12 @@ class ProcessLoop:
                 self._membership.poll()
                 self.supervisor.poll(self._membership.units)
                 self.tasks.turn()
+                self.supervisor.take_failures()
                 if self._telemetry.is_look_due():
                     self.tasks.note_log_ends()
                 self.tasks.report(self.tasks.held())
                 self._watch.check()
             # Looked at here: leaving the group gives back what has failed, too.
-            self.supervisor.take_failures()
             return 1 if self.supervisor.failed_units else 0
         except TopicError:
             # What was read last may be of another topic: it must not be saved as the state.
@@ -141,6 +148,7 @@ class ProcessLoop:
         """Give all units back, within seconds, and leave the group."""
         held = self.finish_all()
         self._membership.close()
+        self.supervisor.take_failures()
         self.tasks.close()
         self.tasks.report(held, last=True)
 
@@ -176,9 +184,6 @@ class ProcessLoop:
         for number in held:
             self.tasks.drop(number)
         return held
-
-    def _statuses(self) -> Mapping[int, UnitStatus]:
-        return self.tasks.statuses()
 
     def _have_all_failed(self) -> bool:
         failed = self.supervisor.failed_units

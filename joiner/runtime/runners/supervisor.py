@@ -105,6 +105,8 @@ class Supervisor(Generic[_Task]):
         self._execution = execution
         self._metrics = metrics
         self._lifecycle = Lifecycle()
+        # Those that were ours to serve when it was last said.
+        self._ours: set[int] = set()
         # Force is for the start; moves need none.
         self._moves = Handover(settings, replace(claimant, take=False), self, services, standby=standby)
         claimer = Claimer(settings, services.admin, services.group_metadata_consumer)
@@ -119,12 +121,16 @@ class Supervisor(Generic[_Task]):
 
         Raises `IllegalTransition` where this program is wrong.
         """
+        self._ours = set(units)
         self.take_failures()
         self._moves.poll(units)
-        for number, task in self._claims.finished(units):
+        finished = self._claims.finished(units)
+        for number, task in finished:
             if task is not None:
                 self._run(number, task)
         self._assignment.plan_retries(units)
+        for number, _ in finished:
+            self._note_state(number)
         busy = self._lifecycle.units(*OWNING) | self._execution.tasks.keys() | self._claims.busy | self._moves.busy
         for number in self._assignment.due(units, busy, self._moves.claimed_by_others):
             self.begin_claim(number)
@@ -153,11 +159,12 @@ class Supervisor(Generic[_Task]):
         """These are others' to serve now; they are run no more."""
         # Last: a commit that has failed meanwhile has put its unit among those that are to be claimed again.
         self.take_failures()
+        self._ours -= set(units)
         for number in units:
             self._assignment.forget(number)
-            if self._lifecycle.state(number) not in {UnitState.CLAIMING, UnitState.RESTORING}:
-                self._lifecycle.enter(number, UnitState.UNASSIGNED)
         self._moves.give_back(units)
+        for number in units:
+            self._note_state(number)
 
     # What moves ask for, see `handover.Host`
 
@@ -196,7 +203,8 @@ class Supervisor(Generic[_Task]):
 
     def give_up(self, unit: int, error: Exception) -> None:
         """A unit is not run any more because of ``error``; it is tried again where that may help."""
-        self._assignment.give_up(unit, error)
+        if unit in self._ours:
+            self._assignment.give_up(unit, error)
         self._note_state(unit)
 
     def schedule_claim(self, unit: int) -> None:
@@ -251,9 +259,10 @@ class Supervisor(Generic[_Task]):
 
     def _note_state(self, number: int) -> None:
         """What the assignment and moves have made of a unit that is neither run nor claimed."""
-        if number in self._execution.tasks or number in self._claims.busy:
+        if number in self._execution.tasks or number in self._claims.busy or number in self._moves.releasing:
             return
-        if number in self._moves.releasing:
+        # In this order: what a runner's other threads stop running is among the failures before it leaves the tasks.
+        if any(failure.unit == number for failure in self._execution.failures.copy()):
             return
         self._lifecycle.enter(number, self._idle_state(number))
 

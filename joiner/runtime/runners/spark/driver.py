@@ -14,7 +14,6 @@ from joiner.runtime.kafka.clients import TIMEOUT_S
 from joiner.runtime.kafka.topics import TopicWatch
 from joiner.runtime.runners.spark.units import SparkTask, Units
 from joiner.runtime.runners.supervisor import Supervisor
-from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
 
 if TYPE_CHECKING:
     from broker.kafka.topics import TopicFacts
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from joiner.runtime.ownership.eligibility import Claimant
     from joiner.runtime.ownership.services import Services
     from joiner.runtime.settings import JoinerSettings
+    from joiner.runtime.telemetry.metrics import JoinerMetrics
 
 _LOOK_S: Final = 0.05
 _LAST_S: Final = 1.5
@@ -47,6 +47,7 @@ class Driver:
         claimant: Claimant,
         services: Services,
         telemetry: TelemetryServer,
+        metrics: JoinerMetrics,
         facts: Mapping[str, TopicFacts],
         *,
         standby: bool,
@@ -55,7 +56,6 @@ class Driver:
         self._settings, self._admin = settings, services.admin
         self._numbers = set(range(settings.topics.partitions))
         self._watch = TopicWatch(services.admin, {name: facts[name] for name in settings.input_topics})
-        metrics = JoinerMetrics(settings, claimant, telemetry, self._statuses, lambda: self.supervisor.failed_units)
         self.units = Units(settings, claimant.run, self._ends, metrics)
         self.supervisor: Supervisor[SparkTask] = Supervisor(
             settings, claimant, self.units, services, metrics, in_group=False, standby=standby
@@ -71,6 +71,7 @@ class Driver:
                 if self.units.is_awake:
                     self.supervisor.poll(self._numbers, self.units.obstacles())
                 else:
+                    self.supervisor.take_failures()
                     self.supervisor.report(self.units.obstacles())
                 self.units.tend()
                 self._watch.check()
@@ -78,6 +79,7 @@ class Driver:
             self.supervisor.take_failures()
             status = 1 if self.supervisor.failed_units else 0
             self.units.finish(time.monotonic() + _LAST_S)
+            self.supervisor.take_failures()
         except TopicError:
             # What was read last may be of another topic: it must not be saved as the state.
             self.units.drop_all()
@@ -95,9 +97,6 @@ class Driver:
             return "Spark is starting"
         missing = self._numbers - self.units.tasks.keys()
         return f"units {sorted(missing)} are not served, see the log" if missing else ""
-
-    def _statuses(self) -> Mapping[int, UnitStatus]:
-        return self.units.statuses()
 
     def _ends(self) -> dict[int, dict[str, int]]:
         """The stable ends of the input topics."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -50,6 +51,8 @@ class Query:
             self._slots = grouping_keys(session, settings.topics.partitions)
         except BaseException:
             self._server.close()
+            with contextlib.suppress(Py4JError, ConnectionError):  # the JVM is gone
+                self._folder.remove()
             raise
 
     def keep_running(self, wait: Callable[[float], object]) -> None:
@@ -57,8 +60,9 @@ class Query:
         if self._running is not None and not self._running.isActive:
             failed, self._running = self._running, None
             self._note_failure(failed)
+            # Started at the next turn, if there is one: meanwhile the stage may have been asked to end.
             wait(_RETRY_WAIT_S)
-        if self._running is None:
+        elif self._running is None:
             self._running = self._start()
 
     def close(self) -> None:

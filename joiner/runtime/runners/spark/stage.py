@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from joiner.runtime.runners.spark.query import Query, StageFailed, in_a_line
 from joiner.runtime.runners.spark.session import ForeignFolder, make_session, scratch_folder
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.shutdown import end_on_signals
+from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +41,9 @@ class SparkStage:
         self._settings, self._claimant, self._standby = settings, claimant, standby
         self._stop = threading.Event()
         self._telemetry = TelemetryServer(settings.metrics)
+        self._driver: Driver | None = None
+        """None until the topics are there."""
+        self._metrics = JoinerMetrics(settings, claimant, self._telemetry, self._statuses, self._failed_units)
 
     def stop(self) -> None:
         """Ask the stage to end; safe to call from a signal handler."""
@@ -55,9 +60,21 @@ class SparkStage:
             if facts is None:
                 return 0
             with open_services(self._settings) as services:
-                driver = Driver(self._settings, self._claimant, services, self._telemetry, facts, standby=self._standby)
-                with closing(driver), scratch_folder() as scratch:
-                    return self._run_in(scratch, driver)
+                driver = Driver(
+                    self._settings,
+                    self._claimant,
+                    services,
+                    self._telemetry,
+                    self._metrics,
+                    facts,
+                    standby=self._standby,
+                )
+                self._driver = driver
+                try:
+                    with closing(driver), scratch_folder() as scratch:
+                        return self._run_in(scratch, driver)
+                finally:
+                    self._driver = None
 
     def _run_in(self, scratch: Path, driver: Driver) -> int:
         _log.info("starting Spark (%s)", self._settings.spark.master)
@@ -67,12 +84,15 @@ class SparkStage:
             session = make_session(self._settings, scratch)
             # Spark has set its own.
             end_on_signals(self._stop.set)
-            query = Query(self._settings, session, scratch, driver.units)
             try:
-                return driver.run(query, self._is_over, self._stop.wait)
+                query = Query(self._settings, session, scratch, driver.units)
+                try:
+                    return driver.run(query, self._is_over, self._stop.wait)
+                finally:
+                    with contextlib.suppress(Py4JError, ConnectionError):  # the JVM is gone
+                        query.close()
             finally:
-                with contextlib.suppress(Py4JError, ConnectionError):  # the JVM is gone
-                    query.close()
+                with contextlib.suppress(Py4JError, ConnectionError):
                     session.stop()
         except ForeignFolder as error:
             raise StageFailed(str(error)) from error
@@ -81,6 +101,12 @@ class SparkStage:
                 # Whoever stops everything at once may have stopped the JVM first.
                 return 0
             raise StageFailed(in_a_line(error)) from error
+
+    def _statuses(self) -> Mapping[int, UnitStatus]:
+        return {} if self._driver is None else self._driver.units.statuses()
+
+    def _failed_units(self) -> Collection[int]:
+        return () if self._driver is None else self._driver.supervisor.failed_units
 
     def _is_over(self) -> bool:
         """Asked whenever the loop turns."""
