@@ -241,5 +241,5 @@ class Lives(RuleBasedStateMachine):
         assert running - failing == self.execution.tasks.keys() - failing
 
 
-Lives.TestCase.settings = examples(max_examples=150, stateful_step_count=40, deadline=None)
+Lives.TestCase.settings = examples(max_examples=80, stateful_step_count=40, deadline=None)
 TestLives = Lives.TestCase

@@ -15,7 +15,7 @@ from tests.simulation.history import play
 from tests.simulation.seeds import play_all
 from tests.simulation.spark_bugs import SPARK_BUGS
 
-SEEDS = parse_seeds(os.environ.get("LSB_SIMULATION_SEEDS") or "1-150")
+SEEDS = parse_seeds(os.environ.get("LSB_SIMULATION_SEEDS") or "1-100")
 SEEDS_MAX = 600
 
 
