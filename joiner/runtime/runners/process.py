@@ -50,7 +50,7 @@ class JoinerProcess:
     @property
     def states(self) -> Mapping[int, UnitState]:
         """Where each unit is in its lifecycle here, as far as this process has to do with it."""
-        return {} if self._loop is None else self._loop.supervisor.states
+        return {} if (loop := self._loop) is None else loop.supervisor.states
 
     def stop(self) -> None:
         """Ask the process to end; safe to call from a signal handler."""
@@ -88,10 +88,10 @@ class JoinerProcess:
                     self._loop = None
 
     def _statuses(self) -> Mapping[int, UnitStatus]:
-        return {} if self._loop is None else self._loop.tasks.statuses()
+        return {} if (loop := self._loop) is None else loop.tasks.statuses()
 
     def _failed_units(self) -> Collection[int]:
-        return () if self._loop is None else self._loop.supervisor.failed_units
+        return () if (loop := self._loop) is None else loop.supervisor.failed_units
 
     def _is_over(self) -> bool:
         """Asked whenever the loop turns."""

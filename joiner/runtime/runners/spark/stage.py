@@ -103,10 +103,10 @@ class SparkStage:
             raise StageFailed(in_a_line(error)) from error
 
     def _statuses(self) -> Mapping[int, UnitStatus]:
-        return {} if self._driver is None else self._driver.units.statuses()
+        return {} if (driver := self._driver) is None else driver.units.statuses()
 
     def _failed_units(self) -> Collection[int]:
-        return () if self._driver is None else self._driver.supervisor.failed_units
+        return () if (driver := self._driver) is None else driver.supervisor.failed_units
 
     def _is_over(self) -> bool:
         """Asked whenever the loop turns."""
