@@ -20,7 +20,7 @@ from joiner.runtime.settings import JoinerSettings
 from tests.simulation.feed import APPLICATION, Step, make_feed, make_settings
 from tests.simulation.memory_log import COMMITTED, Transaction
 from tests.simulation.outcome import Outcome
-from tests.simulation.stage import CHUNK_BYTES, facts_of, on_stage, running
+from tests.simulation.stage import CHUNK_BYTES, on_stage, running
 from tests.simulation.strangers import Strangers
 from tests.simulation.temper import CALM, DEADLY, TEMPERS
 from tests.simulation.verdict import all_progress, judge, runs_in_order, stable_ends
@@ -72,7 +72,7 @@ class _History:
 
     def __init__(self, seed: int, *, in_spark: bool) -> None:
         plan = random.Random(f"plan {seed}")
-        self._facts = facts_of if in_spark else None
+        self._in_spark = in_spark
         self.world = World(seed)
         self.world.director = self
         self.world.snapshot_bytes_max = random.Random(f"snapshots {seed}").choice([10**9, 10**9, 3 * CHUNK_BYTES])
@@ -122,7 +122,7 @@ class _History:
         """See `Director`."""
         for slot in self._slots:
             if slot.process is None and slot.start_s <= self.world.clock_s:
-                slot.process = self.world.start(slot.settings, facts=self._facts)
+                slot.process = self.world.start(slot.settings, in_spark=self._in_spark)
         for arrival in [arrival for arrival in self._belated if arrival[0] <= self.world.steps]:
             self._belated.remove(arrival)
             arrival[1]()
@@ -241,7 +241,7 @@ class _History:
         kafka, found = self.world.kafka, all_progress(self.world.kafka, self._settings)
         units = range(self._settings.topics.partitions)
         due = {number: member.instance for member in kafka.group(APPLICATION).members for _, number in member.due}
-        if self._facts is not None:
+        if self._in_spark:
             due = dict.fromkeys(units, "one")
         served = [(number, process.name) for process in self.world.processes for number in running(process.joiner)]
         return (
@@ -255,7 +255,7 @@ class _History:
         """A process claims a unit of another because the group has given it the unit, or when it tries again."""
         kafka = self.world.kafka
         allowed = Counter(kafka.group(APPLICATION).given)
-        if self._facts is not None:
+        if self._in_spark:
             # A stage takes all of them, without any group.
             units = range(self._settings.topics.partitions)
             starts = [arguments[0] for _, _, _, text, *arguments in self.world.timeline if text == "%s starts"]

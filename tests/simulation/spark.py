@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from broker.metrics import TelemetryServer
 from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.ownership.services import open_services
-from joiner.runtime.runners.lifecycle import UnitState
+from joiner.runtime.runners.runner import Parts, Runner
 from joiner.runtime.runners.spark.driver import Driver
 from joiner.runtime.runners.spark.plans import Plan, Turn, decode_outcome, encode_outcome
 from joiner.runtime.runners.spark.worker import StateCopy, WorkerMemory, carry_out
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.telemetry.metrics import JoinerMetrics
 
 if TYPE_CHECKING:
     from joiner.runtime.runners.spark.units import Units
@@ -93,38 +89,17 @@ class MemoryQuery:
         return encode_outcome(carry_out(self._settings, plan, copy, self._memory))
 
 
-class SimulatedStage:
+class SimulatedStage(Runner[Driver]):
     """As `SparkStage`, without Spark."""
 
-    def __init__(self, settings: JoinerSettings, claimant: Claimant, link: Callable[[], Link], facts: Any) -> None:
-        self._settings, self._claimant, self._link, self._facts = settings, claimant, link, facts
-        self._is_stopped = False
-        self._driver: Driver | None = None
+    def __init__(self, settings: JoinerSettings, claimant: Claimant, link: Callable[[], Link]) -> None:
+        super().__init__(settings, claimant)
+        self._link = link
 
-    @property
-    def states(self) -> Mapping[int, UnitState]:
-        """See `JoinerProcess.states`."""
-        return {} if self._driver is None else self._driver.supervisor.states
+    def _make(self, parts: Parts) -> Driver:
+        return Driver(parts)
 
-    def stop(self) -> None:
-        """Ask it to end."""
-        self._is_stopped = True
-
-    def run(self) -> int:
-        """See `SparkStage.run`."""
-        link = self._link()
+    def _work(self, loop: Driver) -> int:
         # The history's own would be drawn from in an order that depends on threads of the product.
         draw = random.Random(self._claimant.run)
-        telemetry = TelemetryServer(self._settings.metrics)
-        metrics = JoinerMetrics(self._settings, self._claimant, telemetry, dict, set)
-        with open_services(self._settings) as services:
-            driver = Driver(
-                self._settings, self._claimant, services, telemetry, metrics, self._facts(link.kafka), standby=False
-            )
-            self._driver = driver
-            try:
-                with closing(driver):
-                    query = MemoryQuery(self._settings, driver.units, draw)
-                    return driver.run(query, lambda: self._is_stopped, link.pass_time)
-            finally:
-                self._driver = None
+        return loop.run(MemoryQuery(self._settings, loop.units, draw), self._is_over, self._link().pass_time)

@@ -18,14 +18,13 @@ from typing import Any, Protocol, TypeVar
 from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka import checkpoint_log, clients, snapshot_log, transaction
 from joiner.runtime.ownership import concurrent_claims, services
-from joiner.runtime.runners import process, process_tasks
+from joiner.runtime.runners import process, process_tasks, runner
 from joiner.runtime.runners.lifecycle import UnitState
-from joiner.runtime.runners.process import JoinerProcess
+from joiner.runtime.runners.runner import Runner
 from joiner.runtime.runners.spark import units
 from tests.simulation.memory_clients import Link, MemoryAdmin, MemoryProducer
 from tests.simulation.memory_consumer import MemoryConsumer
 from tests.simulation.memory_kafka import MemoryKafka
-from tests.simulation.spark import SimulatedStage
 
 Result = TypeVar("Result")
 
@@ -42,7 +41,7 @@ TAIL = 12
 """So short that the newest checkpoint is not always within it."""
 
 
-def running(joiner: JoinerProcess | SimulatedStage) -> set[int]:
+def running(joiner: Runner[Any]) -> set[int]:
     """The units that it runs."""
     return {unit for unit, state in joiner.states.items() if state is UnitState.RUNNING}
 
@@ -244,7 +243,7 @@ def _modules_with(name: str) -> list[Any]:
     ]
 
 
-def facts_of(kafka: MemoryKafka) -> dict[str, TopicFacts]:
+def _facts(kafka: MemoryKafka) -> dict[str, TopicFacts]:
     return {name: TopicFacts(topic.topic_id, len(topic.logs)) for name, topic in kafka.topics.items()}
 
 
@@ -262,10 +261,10 @@ def on_stage(world: World) -> Iterator[None]:
         (units, "wait", partial(_wait, world)),
         (process_tasks, "wait", partial(_wait, world)),
         (concurrent_claims, "wait", partial(_wait, world)),
-        (process, "threading", _Threading(world)),
+        (runner, "threading", _Threading(world)),
         # One interpreter plays thousands of processes.
         (process, "tune_gc", lambda: None),
-        (process, "wait_for_topics", lambda *_: facts_of(world.link.kafka)),
+        (runner, "wait_for_topics", lambda *_: _facts(world.link.kafka)),
         (snapshot_log, "CHUNK_BYTES_MAX", CHUNK_BYTES),
         (transaction, "SNAPSHOT_BYTES_MAX", world.snapshot_bytes_max),
         # In the process's own thread, which is the one that may move.

@@ -17,7 +17,6 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka.clients import timed_out
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.membership import InstanceTaken
@@ -31,8 +30,6 @@ from tests.simulation.spark import SimulatedStage
 from tests.simulation.temper import CALM
 
 Result = TypeVar("Result")
-
-Facts = Callable[[MemoryKafka], dict[str, TopicFacts]]
 
 WRITES: Final = frozenset({"init", "begin", "produce", "flush", "send_offsets", "commit"})
 """The steps of claims and commits: most of the trouble comes here."""
@@ -69,18 +66,17 @@ class SimulatedProcess:
     """One run of the joiner."""
 
     def __init__(
-        self, world: World, settings: JoinerSettings, claimant: Claimant, *, standby: bool, facts: Facts | None
+        self, world: World, settings: JoinerSettings, claimant: Claimant, *, standby: bool, in_spark: bool
     ) -> None:
-        """``facts``: of the topics, for a stage in Spark; without, it is a plain process."""
         self.name = settings.application.instance
         self.run = claimant.run
         self.is_dead = self.is_ended = False
         self.frozen_until_s: float | None = None
         self.joiner: JoinerProcess | SimulatedStage
-        if facts is None:
-            self.joiner = JoinerProcess(settings, claimant, standby=standby)
+        if in_spark:
+            self.joiner = SimulatedStage(settings, claimant, lambda: world.link)
         else:
-            self.joiner = SimulatedStage(settings, claimant, lambda: world.link, facts)
+            self.joiner = JoinerProcess(settings, claimant, standby=standby)
         self.producers: list[MemoryProducer] = []
         self.pool: list[Actor] = []
         self._world = world
@@ -185,12 +181,12 @@ class World:
         claimant: Claimant | None = None,
         *,
         standby: bool = False,
-        facts: Facts | None = None,
+        in_spark: bool = False,
     ) -> SimulatedProcess:
         """Begin a process."""
         name = settings.application.instance
-        claimant = claimant or Claimant(f"{name}-{len(self._all)}", name, SPARK if facts else PROCESS)
-        process = SimulatedProcess(self, settings, claimant, standby=standby, facts=facts)
+        claimant = claimant or Claimant(f"{name}-{len(self._all)}", name, SPARK if in_spark else PROCESS)
+        process = SimulatedProcess(self, settings, claimant, standby=standby, in_spark=in_spark)
         self._links[process] = ProcessLink(self, process)
         self.processes.append(process)
         self._all.append(process)

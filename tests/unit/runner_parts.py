@@ -17,6 +17,7 @@ from joiner.runtime.runners import input as input_
 from joiner.runtime.runners import process
 from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.process import ProcessLoop
+from joiner.runtime.runners.runner import Parts
 from joiner.runtime.runners.supervisor import Supervisor
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.telemetry.metrics import JoinerMetrics
@@ -67,13 +68,15 @@ class Group:
 
 def idle_loop(settings: JoinerSettings, consumer: Any = None) -> ProcessLoop:
     """The loop of a plain process that serves nothing yet; ``consumer``: that of its input."""
-    facts: Any = dict.fromkeys(settings.input_topics)
+    watch: Any = None
     telemetry, claimant = TelemetryServer(settings.metrics), Claimant("run", "one")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "Membership", Group)
         patch.setattr(input_, "make_consumer", lambda *_given, **_more: consumer or QuietConsumer())
         metrics = JoinerMetrics(settings, claimant, telemetry, dict, set)
-        return ProcessLoop(settings, claimant, quiet_services(AtOnce()), telemetry, metrics, facts, standby=False)
+        return ProcessLoop(
+            Parts(settings, claimant, quiet_services(AtOnce()), telemetry, metrics, watch, standby=False)
+        )
 
 
 def serve(loop: ProcessLoop, number: int, task: Any) -> None:

@@ -8,26 +8,18 @@ Everything a unit has not committed can be thrown away at any moment: its state 
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import closing
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from broker.kafka.topics import TopicError, TopicFacts, wait_for_topics
-from broker.metrics import TelemetryServer
-from joiner.runtime.kafka.clients import KAFKA_LOG
-from joiner.runtime.kafka.topics import TopicWatch, application_topics
-from joiner.runtime.ownership.eligibility import Claimant
+from broker.kafka.topics import TopicError
 from joiner.runtime.ownership.membership import Membership
-from joiner.runtime.ownership.services import Services, open_services
 from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.gc_tuning import tune_gc
-from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.process_tasks import ProcessTasks
+from joiner.runtime.runners.runner import Parts, Runner
 from joiner.runtime.runners.supervisor import Supervisor
-from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
+from joiner.runtime.telemetry.metrics import UnitStatus
 
 _LAST_COMMIT_S: Final = 3.0
 """For the last snapshots when units are given back: ending must take seconds, whatever Kafka does."""
@@ -35,88 +27,27 @@ _LAST_COMMIT_S: Final = 3.0
 _log = logging.getLogger(__name__)
 
 
-class JoinerProcess:
-    """Serves the units of an application until it is stopped."""
+class JoinerProcess(Runner["ProcessLoop"]):
+    """The plain process. Besides, `run` raises `InstanceTaken`."""
 
-    def __init__(self, settings: JoinerSettings, claimant: Claimant, *, standby: bool = False) -> None:
-        """``standby``: units of other placements are waited for, rather than an error."""
-        self._settings, self._claimant, self._standby = settings, claimant, standby
-        self._stop = threading.Event()
-        self._telemetry = TelemetryServer(settings.metrics)
-        self._loop: ProcessLoop | None = None
-        """None until the topics are there."""
-        self._metrics = JoinerMetrics(settings, claimant, self._telemetry, self._statuses, self._failed_units)
+    def _make(self, parts: Parts) -> ProcessLoop:
+        return ProcessLoop(parts)
 
-    @property
-    def states(self) -> Mapping[int, UnitState]:
-        """Where each unit is in its lifecycle here, as far as this process has to do with it."""
-        return {} if (loop := self._loop) is None else loop.supervisor.states
-
-    def stop(self) -> None:
-        """Ask the process to end; safe to call from a signal handler."""
-        self._stop.set()
-
-    def run(self) -> int:
-        """Serve until stopped; returns the exit status: 1 if a unit could not go on.
-
-        Raises KafkaException, `TopicError`, `InstanceTaken` where nothing can be served, SettingsError of metrics.
-        """
-        with self._telemetry:
-            specs = application_topics(self._settings)
-            facts = wait_for_topics(self._settings.kafka, specs, self._is_over, _log, KAFKA_LOG)
-            if facts is None:
-                return 0
-            with open_services(self._settings) as services:
-                loop = ProcessLoop(
-                    self._settings,
-                    self._claimant,
-                    services,
-                    self._telemetry,
-                    self._metrics,
-                    facts,
-                    standby=self._standby,
-                )
-                application, claimant = self._settings.application, self._claimant
-                who = application.instance, claimant.placement, claimant.run
-                _log.info("joiner %s at %s (%s): waiting for units of %r", *who, application.name)
-                tune_gc()
-                self._loop = loop
-                try:
-                    with closing(loop):
-                        return loop.run(self._is_over)
-                finally:
-                    self._loop = None
-
-    def _statuses(self) -> Mapping[int, UnitStatus]:
-        return {} if (loop := self._loop) is None else loop.tasks.statuses()
-
-    def _failed_units(self) -> Collection[int]:
-        return () if (loop := self._loop) is None else loop.supervisor.failed_units
-
-    def _is_over(self) -> bool:
-        """Asked whenever the loop turns."""
-        self._telemetry.heartbeat()
-        return self._stop.is_set()
+    def _work(self, loop: ProcessLoop) -> int:
+        application, claimant = self._settings.application, self._claimant
+        who = application.instance, claimant.placement, claimant.run
+        _log.info("joiner %s at %s (%s): waiting for units of %r", *who, application.name)
+        tune_gc()
+        return loop.run(self._is_over)
 
 
 class ProcessLoop:
-    """The loop of a process whose topics are there."""
+    """See `runner.Loop`."""
 
-    def __init__(
-        self,
-        settings: JoinerSettings,
-        claimant: Claimant,
-        services: Services,
-        telemetry: TelemetryServer,
-        metrics: JoinerMetrics,
-        facts: Mapping[str, TopicFacts],
-        *,
-        standby: bool,
-    ) -> None:
-        """``facts``: of the application's topics at the start. Raises KafkaException."""
-        self._telemetry = telemetry
-        inputs = {name: facts[name] for name in settings.input_topics}
-        self._watch = TopicWatch(services.admin, inputs)
+    def __init__(self, parts: Parts) -> None:
+        """Raises KafkaException."""
+        settings, claimant, services, telemetry, metrics, watch, standby = parts
+        self._telemetry, self._watch = telemetry, watch
         self.tasks = ProcessTasks(settings, services.pool, metrics)
         self.supervisor: Supervisor[ActiveTask] = Supervisor(
             settings, claimant, self.tasks, services, metrics, in_group=True, standby=standby
@@ -124,8 +55,12 @@ class ProcessLoop:
         self._membership = Membership(settings, claimant.placement, self.give_back)
         telemetry.why_unready = self.why_unready
 
+    def statuses(self) -> Mapping[int, UnitStatus]:
+        """See `runner.Loop`."""
+        return self.tasks.statuses()
+
     def run(self, is_over: Callable[[], bool]) -> int:
-        """Serve until it is over; returns the exit status. Raises as `JoinerProcess.run`."""
+        """Serve until it is over; returns the exit status. Raises as `Runner.run`."""
         try:
             while not is_over() and not self._have_all_failed():
                 self._membership.poll()

@@ -131,7 +131,7 @@ class Supervisor(Generic[_Task]):
         self._assignment.plan_retries(units)
         for number, _ in finished:
             self._note_state(number)
-        busy = self._lifecycle.units(*OWNING) | self._execution.tasks.keys() | self._claims.busy | self._moves.busy
+        busy = self._lifecycle.units(*OWNING) | self._moves.busy
         for number in self._assignment.due(units, busy, self._moves.claimed_by_others):
             self.begin_claim(number)
         self._note_states(units)

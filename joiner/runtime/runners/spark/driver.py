@@ -11,17 +11,12 @@ from confluent_kafka.admin import OffsetSpec
 
 from broker.kafka.topics import TopicError
 from joiner.runtime.kafka.clients import TIMEOUT_S
-from joiner.runtime.kafka.topics import TopicWatch
 from joiner.runtime.runners.spark.units import SparkTask, Units
 from joiner.runtime.runners.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from broker.kafka.topics import TopicFacts
-    from broker.metrics import TelemetryServer
-    from joiner.runtime.ownership.eligibility import Claimant
-    from joiner.runtime.ownership.services import Services
-    from joiner.runtime.settings import JoinerSettings
-    from joiner.runtime.telemetry.metrics import JoinerMetrics
+    from joiner.runtime.runners.runner import Parts
+    from joiner.runtime.telemetry.metrics import UnitStatus
 
 _LOOK_S: Final = 0.05
 _LAST_S: Final = 1.5
@@ -39,31 +34,25 @@ class RunningQuery(Protocol):
 
 
 class Driver:
-    """The loop of a stage whose topics are there: the units that it serves beside the query."""
+    """See `runner.Loop`: the units that a stage serves beside its query."""
 
-    def __init__(
-        self,
-        settings: JoinerSettings,
-        claimant: Claimant,
-        services: Services,
-        telemetry: TelemetryServer,
-        metrics: JoinerMetrics,
-        facts: Mapping[str, TopicFacts],
-        *,
-        standby: bool,
-    ) -> None:
-        """``facts``: of the application's topics at the start."""
-        self._settings, self._admin = settings, services.admin
+    def __init__(self, parts: Parts) -> None:
+        """Raises KafkaException."""
+        settings, claimant, services, telemetry, metrics, watch, standby = parts
+        self._settings, self._admin, self._watch = settings, services.admin, watch
         self._numbers = set(range(settings.topics.partitions))
-        self._watch = TopicWatch(services.admin, {name: facts[name] for name in settings.input_topics})
         self.units = Units(settings, claimant.run, self._ends, metrics)
         self.supervisor: Supervisor[SparkTask] = Supervisor(
             settings, claimant, self.units, services, metrics, in_group=False, standby=standby
         )
         telemetry.why_unready = self.why_unready
 
+    def statuses(self) -> Mapping[int, UnitStatus]:
+        """See `runner.Loop`."""
+        return self.units.statuses()
+
     def run(self, query: RunningQuery, is_over: Callable[[], bool], wait: Callable[[float], object]) -> int:
-        """Serve until it is over; returns the exit status. Raises as `SparkStage.run`."""
+        """Serve until it is over; returns the exit status. Raises as `Runner.run`."""
         try:
             while not is_over() and self.supervisor.failed_units < self._numbers:
                 query.keep_running(wait)

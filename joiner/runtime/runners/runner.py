@@ -1,0 +1,117 @@
+"""What every kind of runner is to the outside: made, run until it is stopped, asked where its units are."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from contextlib import closing
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from broker.kafka.topics import wait_for_topics
+from broker.metrics import TelemetryServer
+from joiner.runtime.kafka.clients import KAFKA_LOG
+from joiner.runtime.kafka.topics import TopicWatch, application_topics
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.ownership.services import Services, open_services
+from joiner.runtime.runners.lifecycle import UnitState
+from joiner.runtime.runners.supervisor import Supervisor
+from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
+
+_log = logging.getLogger(__name__)
+
+
+class Parts(NamedTuple):
+    """What a loop is made of. ``watch``: over the input topics; ``standby``: units of other sites are waited for."""
+
+    settings: JoinerSettings
+    claimant: Claimant
+    services: Services
+    telemetry: TelemetryServer
+    metrics: JoinerMetrics
+    watch: TopicWatch
+    standby: bool
+
+
+class Loop(Protocol):
+    """What serves the units of an application whose topics are there."""
+
+    supervisor: Supervisor[Any]
+
+    def statuses(self) -> Mapping[int, UnitStatus]:
+        """For metrics; any thread may ask."""
+        ...
+
+    def close(self) -> None:
+        """Serve nothing any more."""
+        ...
+
+
+_Loop = TypeVar("_Loop", bound=Loop)
+
+
+class Runner(ABC, Generic[_Loop]):
+    """Serves the units of an application until it is stopped."""
+
+    def __init__(self, settings: JoinerSettings, claimant: Claimant, *, standby: bool = False) -> None:
+        """``standby``: units of other placements are waited for, rather than an error."""
+        self._settings, self._claimant, self._standby = settings, claimant, standby
+        self._stop = threading.Event()
+        self._telemetry = TelemetryServer(settings.metrics)
+        self._loop: _Loop | None = None
+        """None until the topics are there."""
+        self._metrics = JoinerMetrics(settings, claimant, self._telemetry, self._statuses, self._failed_units)
+
+    @property
+    def states(self) -> Mapping[int, UnitState]:
+        """Where each unit is in its lifecycle here, as far as this runner has to do with it."""
+        return {} if (loop := self._loop) is None else loop.supervisor.states
+
+    def stop(self) -> None:
+        """Ask the runner to end; safe to call from a signal handler."""
+        self._stop.set()
+
+    def run(self) -> int:
+        """Serve until stopped; returns the exit status: 1 if a unit could not go on.
+
+        Raises KafkaException or `TopicError` where nothing can be served, SettingsError of metrics; and what the kind
+        of runner says.
+        """
+        settings = self._settings
+        with self._telemetry:
+            specs = application_topics(settings)
+            facts = wait_for_topics(settings.kafka, specs, self._is_over, _log, KAFKA_LOG)
+            if facts is None:
+                return 0
+            with open_services(settings) as services:
+                watch = TopicWatch(services.admin, {name: facts[name] for name in settings.input_topics})
+                loop = self._make(
+                    Parts(settings, self._claimant, services, self._telemetry, self._metrics, watch, self._standby)
+                )
+                self._loop = loop
+                try:
+                    with closing(loop):
+                        return self._work(loop)
+                finally:
+                    self._loop = None
+
+    @abstractmethod
+    def _make(self, parts: Parts) -> _Loop:
+        """The loop of this kind of runner. Raises KafkaException."""
+
+    @abstractmethod
+    def _work(self, loop: _Loop) -> int:
+        """Turn the loop until it `_is_over`; returns the exit status."""
+
+    def _is_over(self) -> bool:
+        """Asked whenever the loop turns."""
+        self._telemetry.heartbeat()
+        return self._stop.is_set()
+
+    def _statuses(self) -> Mapping[int, UnitStatus]:
+        return {} if (loop := self._loop) is None else loop.statuses()
+
+    def _failed_units(self) -> Collection[int]:
+        return () if (loop := self._loop) is None else loop.supervisor.failed_units
