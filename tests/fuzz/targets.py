@@ -43,7 +43,7 @@ from simulator.recording import OddLineError, read_head, rewrite
 from simulator.settings import SettingsError as SimulatorSettingsError
 from simulator.settings import read_settings
 from tests.fuzz.mutation import ODD, Mutator
-from tests.unit.joiner_inputs import BASE_MS, DATA, make_settings
+from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings
 
 EVENT_BYTES_MAX: Final = 256 * 1024
 GROWTH_MAX: Final = 100

@@ -27,7 +27,7 @@ from db_connector.database import InfluxDatabase
 from db_connector.settings import ConnectorSettings
 from tests.integration.services import ends_of, kill, read_topic, start_service, stop, topic_reader, wait_until
 from tests.integration.tcp_door import Door
-from tests.unit.test_db_connector_contract import Fields, Point, expected, joined
+from tests.unit.db_connector.test_contract import Fields, Point, expected, joined
 
 if TYPE_CHECKING:
     # pytest loads a conftest by itself; a second copy is not wanted.

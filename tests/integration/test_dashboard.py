@@ -9,7 +9,7 @@ import pytest
 from db_connector.points import point_line
 from tests.compose.panels import Panel, ask_influxdb, panels
 from tests.integration.db_connector_pipeline import database_at
-from tests.unit.test_db_connector_contract import joined
+from tests.unit.db_connector.test_contract import joined
 
 if TYPE_CHECKING:
     from tests.integration.conftest import InfluxdbAccess

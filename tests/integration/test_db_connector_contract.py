@@ -12,7 +12,7 @@ import pytest
 
 from db_connector.database import Database
 from tests.integration.db_connector_pipeline import Points, ask_influx, database_at, database_of, points_of
-from tests.unit.test_db_connector_contract import DatabaseContract
+from tests.unit.db_connector.test_contract import DatabaseContract
 
 if TYPE_CHECKING:
     from tests.integration.conftest import InfluxdbAccess

@@ -24,7 +24,7 @@ from tests.integration.db_connector_pipeline import (
     values_of,
 )
 from tests.integration.services import kill, wait_until
-from tests.unit.test_db_connector_contract import joined
+from tests.unit.db_connector.test_contract import joined
 
 if TYPE_CHECKING:
     from broker.stack import LocalStack

@@ -29,7 +29,7 @@ from tests.integration.db_connector_pipeline import (
     values_of,
 )
 from tests.integration.services import wait_until
-from tests.unit.test_db_connector_contract import joined
+from tests.unit.db_connector.test_contract import joined
 
 if TYPE_CHECKING:
     from tests.integration.conftest import InfluxdbAccess

@@ -1,6 +1,6 @@
 """Does `tester.py verify` see on real Kafka and real InfluxDB what is really there?
 
-A pretended joiner (`tests.unit.tester_fake`, on the oracle) writes its outputs and checkpoints in
+A pretended joiner (`tests.unit.joiner.check.pretended_pipeline`, on the oracle) writes its outputs and checkpoints in
 transactions. Each scenario has output topics of its own; the input topic and the progress are the same for all.
 """
 
@@ -25,7 +25,7 @@ from joiner.check.command import main
 from joiner.check.found.evidence import Message
 from joiner.runtime import model
 from joiner.runtime.settings import JoinerSettings
-from tests.unit.tester_fake import (
+from tests.unit.joiner.check.pretended_pipeline import (
     APPLICATION,
     JOINS,
     PARTITIONS,

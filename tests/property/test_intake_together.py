@@ -18,7 +18,7 @@ from joiner.runtime.task import decode
 from joiner.runtime.task.decode import Intake, Keys, Messages, TopicReader
 from joiner.runtime.task.emit import mean_time, mean_times
 from joiner.runtime.task.payloads import Rows
-from tests.unit.joiner_inputs import BASE_MS, DATA, GAP, POWER, make_settings
+from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, GAP, POWER, make_settings
 
 _DAY_MS = 86_400_000
 _PLAIN = st.fixed_dictionaries(

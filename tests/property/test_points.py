@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from broker.times import TIME_MAX_NS, TIME_MIN_NS
 from broker.wire.records import Joined
 from db_connector.points import UnrepresentableError, point_line, tag_text
-from tests.unit.test_db_connector_contract import Point, expected, joined, parse_line, split_lines
+from tests.unit.db_connector.test_contract import Point, expected, joined, parse_line, split_lines
 
 # Mostly what line protocol gives a meaning to, so that runs of it are common.
 names = st.text(st.sampled_from('a\\\\,= "#!~\n\t0é'), max_size=8) | st.text(max_size=20)

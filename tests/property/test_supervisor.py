@@ -28,7 +28,7 @@ from joiner.runtime.runners import supervisor as module
 from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.supervisor import Claimed, Failure, Supervisor
 from joiner.runtime.telemetry.metrics import JoinerMetrics
-from tests.unit.joiner_inputs import DATA, make_settings
+from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 
 UNITS: Final = 3
 ELSEWHERE_STATES: Final = frozenset({UnitState.FAILED, UnitState.ELSEWHERE})

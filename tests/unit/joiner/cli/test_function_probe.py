@@ -1,0 +1,135 @@
+"""Is a joining function that cannot work refused at the start, and one that only refuses made-up pairs let through?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from broker.settings import SettingsError
+from joiner.cli import main
+from joiner.cli.function_probe import MADE_UP, probe_functions
+from joiner.functions import Columns
+from tests.unit.joiner.cli.test_main import JOIN, status_of
+
+LIMITS = {"R0815": 3.0}
+
+
+class Counted:
+    """A function that notes with how many pairs it was called."""
+
+    def __init__(self, does: Callable[[Columns, Columns], Any]) -> None:
+        self.calls: list[int] = []
+        self._does = does
+
+    def __call__(self, left: Columns, right: Columns) -> Any:
+        self.calls.append(len(left.result))
+        return self._does(left, right)
+
+
+def probe(does: Callable[..., Any]) -> tuple[list[str], list[int]]:
+    """The warnings, and with how many pairs it was called."""
+    counted = Counted(does)
+    return probe_functions({"power": "own:f"}, {"power": counted}), counted.calls
+
+
+def fails(error: BaseException) -> Callable[..., Any]:
+    def function(_left: Columns, _right: Columns) -> Any:
+        raise error
+
+    return function
+
+
+def test_a_function_that_works_is_called_once() -> None:
+    assert probe(lambda left, right: left.result * right.result) == ([], [3])
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        (lambda left: left.result, "positional argument"),
+        (lambda left, right: left * right, "TypeError: can't multiply sequence by non-int of type 'Columns'"),
+        (lambda left, right: left.value + right.value, "'Columns' object has no attribute 'value'"),
+        (lambda left, _right: left.result.meen(), "has no attribute 'meen'"),
+        (lambda _left, _right: no_such_name, "NameError: name 'no_such_name' is not defined"),  # type: ignore[name-defined] # noqa: F821 - that is the point
+        (lambda left, _right: left.result.sum(), "it gave an array of shape () for 1 pairs"),
+        (lambda _left, _right: None, "it gave an array of shape () for 1 pairs"),
+        (lambda left, _right: [str(value) for value in left.result], "not real numbers"),
+        (fails(NotImplementedError("later")), "NotImplementedError: later"),
+        (fails(ModuleNotFoundError("No module named 'scipy'")), "No module named 'scipy'"),
+    ],
+)
+def test_what_no_pair_can_change_is_refused_with_its_place(does: Callable[..., Any], reason: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        probe_functions({"power": "own:f"}, {"power": does})
+    told = str(refused.value)
+    assert told.startswith("join 'power': the joining function 'own:f' gives no value for any pair")
+    assert reason in told
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        (lambda left, _right: [LIMITS[thing] for thing in left.thing], "KeyError: 'made-up'"),
+        (lambda left, _right: [LIMITS.get(thing) * 2 for thing in left.thing], "unsupported operand"),  # type: ignore[operator]
+        (lambda left, _right: [LIMITS.get(thing).real for thing in left.thing], "'NoneType' object has no"),  # type: ignore[union-attr]
+        (fails(ValueError("no such machine")), "ValueError: no such machine"),
+        (fails(ZeroDivisionError("division by zero")), "ZeroDivisionError"),
+        (fails(SystemExit(3)), "SystemExit: 3"),
+        (fails(ValueError("a\nb" + "x" * 1_000_000)), "ValueError: a bxxx"),
+    ],
+)
+def test_what_other_pairs_may_change_is_a_warning_after_two_calls(does: Callable[..., Any], reason: str) -> None:
+    (warning,), calls = probe(does)
+    assert reason in warning
+    assert MADE_UP in warning
+    assert len(warning) < 1000
+    assert calls == [3, 1]
+
+
+def test_a_function_for_single_pairs_is_let_through_and_told_that_it_is_slow() -> None:
+    (warning,), calls = probe(lambda left, right: [left.result.item() * right.result.item()])
+    assert "many times slower" in warning
+    assert calls == [3, 1]
+
+
+def test_a_value_that_is_not_finite_is_no_fault_of_made_up_pairs() -> None:
+    assert probe(lambda left, _right: np.full(len(left.result), np.nan)) == ([], [3])
+
+
+def test_every_function_is_tried_once_however_many_joins_have_it_and_each_mistake_is_told() -> None:
+    shared, bad, worse = Counted(lambda left, _: left.result), fails(NameError("a")), fails(NameError("b"))
+    names = {"one": "own:f", "two": "own:f", "three": "product", "four": "own:g", "five": "own:h"}
+    functions: dict[str, Any] = {"one": shared, "two": shared, "three": None, "four": bad, "five": worse}
+    with pytest.raises(SettingsError) as refused:
+        probe_functions(names, functions)
+    assert [line.split(":")[0] for line in str(refused.value).splitlines()] == ["join 'four'", "join 'five'"]
+    assert shared.calls == [3]
+
+
+def test_ctrl_c_in_a_trial_ends_the_start() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        probe(fails(KeyboardInterrupt()))
+
+
+@pytest.mark.parametrize(("command", "status"), [("run", 2), ("spark", 2), ("status", 1)])
+def test_a_function_that_cannot_work_is_status_2_for_what_joins_and_not_tried_by_others(
+    command: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(main, "leave", sys.exit)
+    monkeypatch.setattr(main, "_REACH_S", 0.2)
+    monkeypatch.setenv("LSB_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    (tmp_path / "hopeless_join.py").write_text("def f(left, right):\n    return left.value\n", encoding="utf-8")
+    (tmp_path / "lsb.toml").write_text(JOIN + 'function = "hopeless_join:f"\n', encoding="utf-8")
+    try:
+        assert status_of([command]) == status
+        assert ("hopeless_join.py line 2: AttributeError" in capsys.readouterr().err) == (status == 2)
+    finally:
+        sys.modules.pop("hopeless_join", None)

@@ -1,0 +1,228 @@
+"""Does `joiner status` say whether an owner runs and how old what it shows is, and does it fit into 100 columns?"""
+
+# ruff: noqa: SLF001 - a process that is played by hand
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from broker.kafka.topics import TopicFacts
+from joiner.cli import status
+from joiner.cli.status import WIDTH, lines_of, read_status
+from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
+from joiner.runtime.model import RESET_RUN, Checkpoint, JoinSummary, OnTheWay, decode_checkpoint, encode
+from joiner.runtime.ownership.claim import _owned
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.ownership.presence import read_members, state_of
+from tests.unit.joiner.runtime.joiner_inputs import DATA, GAP, POWER, make_settings
+from tests.unit.joiner.runtime.runners.spark.test_units import Stage, begun
+from tests.unit.joiner.runtime.task.test_function_failures import FAILS, Process
+from tests.unit.joiner.runtime.test_model import make_checkpoint
+
+NOW_S = 2_000_000_000.0
+NS = 10**9
+
+
+def admin(**members: list[int]) -> Any:
+    """Kafka's answer about any group: its members by instance, with their units."""
+    described = SimpleNamespace(
+        members=[
+            SimpleNamespace(
+                group_instance_id=name,
+                client_id="rdkafka",
+                assignment=SimpleNamespace(topic_partitions=[TopicPartition(DATA, unit) for unit in units]),
+            )
+            for name, units in members.items()
+        ]
+    )
+
+    def describe_consumer_groups(groups: list[str], **_: Any) -> dict[str, Future[Any]]:
+        found: dict[str, Future[Any]] = {group: Future() for group in groups}
+        for future in found.values():
+            future.set_result(described)
+        return found
+
+    return SimpleNamespace(describe_consumer_groups=describe_consumer_groups)
+
+
+def shown(
+    monkeypatch: pytest.MonkeyPatch,
+    *records: Checkpoint,
+    age_s: float = 3.0,
+    joins: Any = (POWER,),
+    notices: Any = None,
+    **members: Any,
+) -> status.Status:
+    """The status of an application with these checkpoints, and ``notices`` where it has a control topic."""
+    topics: Any = {} if notices is None else {make_settings().control_topic: TopicFacts("id", 1)}
+    monkeypatch.setattr(status, "topic_facts", lambda _admin, _names: topics)
+    monkeypatch.setattr(status, "read_notices", lambda _settings: list(notices))
+    by_unit = {one.unit: AppendedCheckpoint(one, int((NOW_S - age_s) * 1000)) for one in records}
+    monkeypatch.setattr(status, "read_appended", lambda _consumer, _topic, unit: by_unit.get(unit))
+    monkeypatch.setattr(status, "log_range", lambda _consumer, _topic, _unit: (0, 20))
+    monkeypatch.setattr("joiner.cli.status.time.time", lambda: NOW_S)
+    nothing: Any = None
+    return read_status(make_settings(*joins, partitions=len(records)), admin(**members), nothing)
+
+
+@pytest.mark.parametrize(
+    ("changes", "members", "state"),
+    [
+        ({}, {"one": [0, 1]}, "running"),
+        ({}, {}, "gone"),
+        ({}, {"two": [1]}, "gone"),
+        ({}, {"two": [0]}, "given to two"),
+        ({}, {"one": [1], "two": [0]}, "given to two"),
+        ({}, {"one": []}, "rebalancing"),
+        ({"stopped": True}, {"one": [0]}, "stopped"),
+        ({"run": RESET_RUN}, {"one": [0]}, "nobody"),
+        ({"run": OnTheWay("m", "process").run(), "placement": "green"}, {}, "nobody"),
+        ({"placement": "spark"}, {"one": [0]}, "not known"),
+    ],
+)
+def test_what_can_be_known_of_an_owner_is_said_and_nothing_else(
+    changes: dict[str, Any], members: dict[str, list[int]], state: str
+) -> None:
+    settings = make_settings()
+    there = read_members(admin(**members), settings, ["process", "spark"])
+    assert "spark" not in there
+    assert state_of(make_checkpoint(**changes), there) == state
+
+
+@pytest.mark.parametrize(
+    ("code", "state"), [(KafkaError.GROUP_ID_NOT_FOUND, "gone"), (KafkaError.GROUP_AUTHORIZATION_FAILED, "not known")]
+)
+def test_where_kafka_tells_of_no_group_only_what_follows_from_it_is_said(code: int, state: str) -> None:
+    def describe_consumer_groups(groups: list[str], **_: Any) -> dict[str, Future[Any]]:
+        failed: Future[Any] = Future()
+        failed.set_exception(KafkaException(KafkaError(code)))
+        return dict.fromkeys(groups, failed)
+
+    kafka: Any = SimpleNamespace(describe_consumer_groups=describe_consumer_groups)
+    assert state_of(make_checkpoint(), read_members(kafka, make_settings(), ["process"])) == state
+
+
+def test_the_age_of_what_is_shown_and_a_killed_owner_stand_in_the_row_of_the_unit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = shown(monkeypatch, make_checkpoint(), make_checkpoint(unit=1, instance="two"), age_s=400.0, two=[1])
+    rows = [line for line in lines_of(found) if line.lstrip()[:1].isdigit()]
+    assert rows[0].split() == ["0", "process", "one", "gone", "6", "min", "ago", "8", "0", "0", "12"]
+    assert rows[1].split()[3] == "running"
+    assert "processes at process: two (units 1)" in lines_of(found)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "text"),
+    [(-5.0, "0 s"), (0.4, "0 s"), (119.0, "119 s"), (121.0, "2 min"), (7_300.0, "2 h"), (200_000.0, "2 d")],
+)
+def test_an_age_is_short(monkeypatch: pytest.MonkeyPatch, age_s: float, text: str) -> None:
+    assert f"{text} ago" in "\n".join(lines_of(shown(monkeypatch, make_checkpoint(), age_s=age_s)))
+
+
+def test_a_record_of_an_older_release_is_shown_and_one_of_this_is_read_by_it() -> None:
+    old = encode(make_checkpoint())
+    assert b"stopped" not in old
+    assert decode_checkpoint(old).stopped is False
+    assert decode_checkpoint(encode(make_checkpoint(stopped=True))).stopped is True
+
+
+def test_failed_pairs_are_no_results_and_each_join_has_its_own_totals(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process(FAILS, GAP)
+    process.turn("speed", "torque", "command", "speed", "torque", "command")
+    found = shown(monkeypatch, process.transactions.written[-1], joins=(FAILS, GAP))
+    (unit,) = found.units
+    assert unit is not None
+    power, gap = unit.joins["power"], unit.joins["gap"]
+    assert (power.pairs, power.failed) == (0, 3)
+    assert gap.pairs
+    assert (gap.failed, unit.failed, unit.pairs) == (0, 3, gap.pairs)
+    assert any(line.split()[:4] == ["power", "0", "0", "3"] for line in lines_of(found))
+
+
+def test_what_an_older_release_has_not_counted_by_join_is_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    join = JoinSummary(1, 2, 3)
+    counts = {"pairs": 5, "late": 1, "duplicates": 0, "unmatched": 0}
+    two = shown(monkeypatch, make_checkpoint(joins={"power": join, "gap": join}, counts=counts))
+    assert "not counted by join yet" in lines_of(two)[-1]
+    one = shown(monkeypatch, make_checkpoint(joins={"power": join}, counts=counts))
+    assert one.units[0] is not None
+    assert (one.units[0].joins["power"].pairs, one.units[0].joins["power"].failed) == (5, 0)
+
+
+def test_it_fits_into_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    start_ns = 1_554_096_460 * NS
+    span = start_ns, start_ns + 80 * NS
+    joins = {name: JoinSummary(7_016, 300_000, 171, span, span) for name in ("mechPower_C11", "x" * 100)}
+    counts = {"records": 1_234_567_890, "rejected": 123_456, "pairs": 2_000_000_000}
+    counts |= {f"{name}:pairs": 1_000_000_000 for name in joins} | {f"{name}:failed": 5_000_000 for name in joins}
+    records = [
+        make_checkpoint(
+            unit=unit, instance=f"ip-10-0-12-{unit}.eu-central-1.compute.internal", joins=joins, counts=counts
+        )
+        for unit in range(12)
+    ]
+    members: dict[str, Any] = {one.instance: [one.unit] for one in records}
+    why = "a batch failed with MemoryError: cannot allocate 96 MB; nothing of it was written, " * 3
+    found = shown(monkeypatch, *records, notices=[f"unit 3: not served by process one since 10:00: {why}"], **members)
+    assert [line for line in lines_of(found) if len(line) > WIDTH] == []
+
+
+def test_what_runners_say_of_units_that_they_cannot_serve_stands_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = shown(monkeypatch, make_checkpoint(), notices=["unit 0: not served by process one: memory is short"])
+    assert found.not_served == lines_of(found)[-1:] == ["unit 0: not served by process one: memory is short"]
+    # The control topic is made by the first joiner of a release that has one.
+    assert shown(monkeypatch, make_checkpoint()).not_served == []
+
+
+def test_a_unit_that_was_never_begun_is_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = shown(monkeypatch, make_checkpoint(), make_checkpoint(unit=7))
+    assert found.units[1] is None
+    assert any(line.split() == ["1", "nobody", "yet"] for line in lines_of(found))
+
+
+def test_for_programs_all_of_it_is_one_object(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = shown(monkeypatch, make_checkpoint(), one=[0])
+    status._print(found, as_json=True, is_watched=True)
+    (line,) = capsys.readouterr().out.splitlines()
+    told = json.loads(line)
+    assert told["processes"] == {"process": {"one": [0]}}
+    unit = told["units"][0]
+    assert (unit["state"], unit["committed_s_ago"], unit["lag"], unit["offsets"]) == ("running", 3.0, 8, {DATA: 12})
+    assert set(unit["joins"]["power"]) >= {"pairs", "failed", "late", "duplicates", "unmatched", "held_left"}
+
+
+def test_a_process_that_ends_says_so_in_its_last_record_also_where_nothing_is_new() -> None:
+    process = Process()
+    process.turn("speed", "torque")
+    assert process.transactions.written[-1].stopped is False
+    process.owned.recovered.snapshot_offsets = dict(process.owned.recovered.unit.offsets)
+    process.loop.finish_all()
+    last = process.transactions.written[-1]
+    assert (last.stopped, last.offsets) == (True, {DATA: 2})
+    assert _owned(last, Claimant("next", "two")).stopped is False
+
+
+def test_a_unit_that_goes_to_another_process_is_not_said_to_be_stopped() -> None:
+    process = Process()
+    process.turn("speed", "torque")
+    process.loop.give_back([0], lost=False)
+    assert process.transactions.written[-1].stopped is False
+
+
+def test_a_driver_that_ends_says_so_in_its_last_records() -> None:
+    stage = Stage()
+    begun(stage)
+    stage.serve(0)
+    stage.units.finish(time.monotonic() + 30)
+    (_, last, snapshot) = stage.transactions[0].written[-1]
+    assert (last.stopped, snapshot) == (True, None)

@@ -1,0 +1,218 @@
+"""Does nothing get into a join behind something that was not read? Errors and gaps inside of what a client gives."""
+
+# ruff: noqa: SLF001 - one turn of the loop is played, set up from inside
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joiner.runtime.kafka import gaps
+from joiner.runtime.kafka.batches import sort_messages
+from joiner.runtime.kafka.gaps import GapVerifier
+from joiner.runtime.kafka.transaction import Fenced
+from joiner.runtime.model import UnitStopped
+from joiner.runtime.ownership import restore
+from joiner.runtime.runners.active_task import ActiveTask
+from joiner.runtime.runners.input import Read
+from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.unit import Unit
+from tests.simulation.memory_clients import MemoryMessage
+from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings
+from tests.unit.joiner.runtime.runner_parts import idle_loop, serve
+
+BAD_MESSAGE = KafkaError(KafkaError._BAD_MSG, "MessageSet at offset 10 failed CRC32C check")
+BROKERS_DOWN = KafkaError(KafkaError._ALL_BROKERS_DOWN, "3/3 brokers are down")
+
+
+def records(begin: int, end: int, unit: int = 0) -> list[MemoryMessage]:
+    content = {"thing": "a", "quantity": "else", "result": 1.0, "id": ""}
+    return [
+        MemoryMessage((DATA, unit), at, BASE_MS, (None, json.dumps(content | {"phenomenonTime": at}).encode()))
+        for at in range(begin, end)
+    ]
+
+
+def fault(error: KafkaError, topic: str | None = DATA, unit: int = 0, at: int = 10) -> MemoryMessage:
+    return MemoryMessage((topic, unit), at, fault=error)
+
+
+def turn(batch: Sequence[MemoryMessage], *, gap: Exception | None = None) -> tuple[Any, Unit, list[Any]]:
+    """One turn of a process that owns unit 0 and reads ``batch``; also what a second reader is asked."""
+    loop: Any = idle_loop(make_settings())
+    tasks = loop.tasks
+    read: Any = list(batch)
+    tasks._input = SimpleNamespace(read=lambda _wait_s: Read(*sort_messages(read, [DATA])), remove=lambda *_: None)
+    asked: list[Any] = []
+
+    def check(number: int, offsets: dict[str, int], batches: dict[str, Messages]) -> None:
+        found = {topic: gaps.gaps_in(offsets[topic], batch.offset) for topic, batch in batches.items()}
+        asked.extend((number, topic, gap) for topic, some in found.items() for gap in some)
+        if gap is not None and asked:
+            raise gap
+
+    tasks._gaps = SimpleNamespace(check=check)
+    handed_in: list[int] = []
+    tasks._begin_commit = lambda number, *_given, **_more: handed_in.append(number)
+    unit = Unit(make_settings(), 0, {DATA: 0})
+    recovered: Any = SimpleNamespace(unit=unit, snapshot_offsets={DATA: 0})
+    nothing: Any = None
+    serve(loop, 0, ActiveTask(recovered, nothing, 0.0))
+    tasks.turn()
+    loop.supervisor.take_failures()
+    return loop, unit, asked
+
+
+def test_nothing_behind_an_error_inside_a_batch_is_joined() -> None:
+    loop, unit, _ = turn([*records(0, 10), fault(BAD_MESSAGE), *records(20, 30)])
+    assert unit.offsets[DATA] <= 10, "what was not read is taken for read"
+    assert not loop.tasks.tasks
+    assert 0 in loop.supervisor._assignment._waiting, "it is taken again from its last commit"
+    assert not loop.supervisor._assignment.failed
+
+
+@pytest.mark.parametrize("code", [KafkaError._BAD_COMPRESSION, KafkaError.KAFKA_STORAGE_ERROR, KafkaError.UNKNOWN])
+def test_an_error_of_a_partition_gives_its_unit_up_whatever_it_is(code: int) -> None:
+    loop, _, _ = turn([fault(KafkaError(code))])
+    assert (list(loop.tasks.tasks), list(loop.supervisor._assignment._waiting)) == ([], [0])
+
+
+def test_an_error_of_another_unit_gives_nothing_up() -> None:
+    loop, unit, _ = turn([*records(0, 10), fault(BAD_MESSAGE, unit=1), *records(10, 20)])
+    assert (list(loop.tasks.tasks), unit.offsets) == ([0], {DATA: 20})
+
+
+@pytest.mark.parametrize("topic", [None, DATA])
+def test_a_client_that_reaches_nobody_for_a_while_gives_nothing_up(topic: str | None) -> None:
+    loop, unit, _ = turn([*records(0, 10), fault(BROKERS_DOWN, topic, -1, -1), *records(10, 20)])
+    assert (list(loop.tasks.tasks), unit.offsets) == ([0], {DATA: 20})
+
+
+def test_gaps_inside_a_batch_are_looked_at_like_one_before_it() -> None:
+    _, unit, asked = turn([*records(2, 5), *records(6, 8), *records(20, 22)])
+    assert asked == [(0, DATA, (0, 2)), (0, DATA, (5, 6)), (0, DATA, (8, 20))]
+    assert unit.offsets == {DATA: 22}
+
+
+def test_a_record_that_only_a_second_reader_sees_stops_the_unit() -> None:
+    loop, unit, _ = turn([*records(0, 5), *records(8, 10)], gap=UnitStopped("records are missing"))
+    assert unit.offsets == {DATA: 0}
+    assert loop.supervisor._assignment.failed == {0: "records are missing"}
+
+
+class Log:
+    """A consumer of one partition with records at some offsets, which come some at a time."""
+
+    def __init__(self, offsets: Sequence[int], low: int = 0) -> None:
+        self._offsets, self._low = offsets, low
+        self._rest: list[MemoryMessage] = []
+        self.begun: list[int] = []
+        self.is_assigned = False
+        self.next: list[MemoryMessage] = []
+        """What comes before all else."""
+
+    def get_watermark_offsets(self, _place: Any, timeout: float) -> tuple[int, int]:
+        assert timeout > 0
+        return self._low, self._offsets[-1] + 1
+
+    def assign(self, places: list[Any]) -> None:
+        self.begun.append(places[0].offset)
+        self._rest = [MemoryMessage((DATA, 0), at) for at in self._offsets if at >= places[0].offset]
+        self.is_assigned = True
+
+    def unassign(self) -> None:
+        self.is_assigned = False
+
+    def consume(self, count: int, _wait_s: float) -> list[MemoryMessage]:
+        first, self.next = self.next, []
+        count = min(count, 4)
+        found, self._rest = self._rest[:count], self._rest[count:]
+        return first + found
+
+
+def batch_of(offsets: Sequence[int]) -> dict[str, Messages]:
+    return {DATA: Messages(list(offsets), [BASE_MS] * len(offsets), [None] * len(offsets))}
+
+
+def second_reader(monkeypatch: pytest.MonkeyPatch, log: Log) -> GapVerifier:
+    monkeypatch.setattr(gaps, "make_consumer", lambda *_given, **_more: log)
+    return GapVerifier(make_settings())
+
+
+COME = [3, 4, 5, 9, 10, 11, 12, 20, 21, 22, 23]
+
+
+def test_all_gaps_of_a_batch_are_looked_at_by_reading_it_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log([0, 1, *COME, 24, 25])
+    log.next = [fault(BROKERS_DOWN, None, -1, -1)]
+    second_reader(monkeypatch, log).check(0, {DATA: 2}, batch_of(COME))
+    assert log.begun == [2]
+    assert not log.is_assigned
+
+
+@pytest.mark.parametrize("lost", [2, 7, 13, 19])
+def test_a_record_that_lies_in_any_gap_is_found(monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
+    log = Log(sorted([0, 1, *COME, lost, 24, 25]))
+    with pytest.raises(UnitStopped, match=rf"left out 1 records \({lost}\) of machine.data between 2 and 20"):
+        second_reader(monkeypatch, log).check(0, {DATA: 2}, batch_of(COME))
+
+
+def test_offsets_without_a_gap_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gaps, "make_consumer", None)
+    reader = GapVerifier(make_settings())
+    reader.check(0, {DATA: 5}, batch_of(range(5, 5000)))
+    reader.close()
+
+
+def test_a_log_that_begins_behind_a_gap_by_now_is_left_to_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Fenced):
+        second_reader(monkeypatch, Log(COME, low=3)).check(0, {DATA: 2}, batch_of(COME))
+
+
+def test_an_error_at_the_second_reading_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log([0, 1, *COME, 24])
+    log.next = [fault(BAD_MESSAGE)]
+    with pytest.raises(KafkaException, match="CRC32C"):
+        second_reader(monkeypatch, log).check(0, {DATA: 2}, batch_of(COME))
+    assert not log.is_assigned
+
+
+def test_a_silent_replay_looks_at_gaps_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_given: Any) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
+        read: Any = [*records(0, 3), *records(5, 8)]
+        yield sort_messages(read, [DATA])[0][0], {DATA: 8}
+
+    asked: list[Any] = []
+    monkeypatch.setattr(restore, "read_range", read)
+    monkeypatch.setattr(GapVerifier, "check", lambda *given: asked.append(given))
+    readers: Any = SimpleNamespace(log=None, check=lambda: None)
+    settings = make_settings()
+    restore._replay(settings, Unit(settings, 0, {DATA: 0}), {DATA: 8}, kept=readers)
+    assert len(asked) == 1
+
+
+def test_a_replay_of_what_was_just_removed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def removed(*_given: Any) -> None:
+        raise Fenced
+
+    monkeypatch.setattr(restore, "read_range", lambda *_given: iter([({}, {DATA: 8})]))
+    monkeypatch.setattr(GapVerifier, "check", removed)
+    readers: Any = SimpleNamespace(log=None, check=lambda: None)
+    settings = make_settings()
+    with pytest.raises(KafkaException, match="input was removed while it was replayed"):
+        restore._replay(settings, Unit(settings, 0, {DATA: 0}), {DATA: 8}, kept=readers)
+
+
+@given(st.integers(0, 5), st.lists(st.integers(1, 3), min_size=1))
+def test_the_gaps_are_those_that_a_look_at_each_offset_finds(before: int, steps: list[int]) -> None:
+    offsets = [before + at for at in itertools.accumulate(steps, initial=0)]
+    each = [(last + 1, at) for last, at in itertools.pairwise([-1, *offsets]) if at != last + 1]
+    assert gaps.gaps_in(0, offsets) == each

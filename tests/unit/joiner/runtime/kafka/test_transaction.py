@@ -1,0 +1,251 @@
+"""What is handed to a producer whose queue is full, where the next snapshot goes, what is said of offsets.
+
+(Transactions themselves: tests/integration.)
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from joiner.runtime.kafka import snapshot_log, transaction
+from joiner.runtime.kafka.clients import within
+from joiner.runtime.kafka.snapshot_log import SnapshotPlace
+from joiner.runtime.kafka.transaction import Aborted, UnitTransactions, offsets_as_text
+from joiner.runtime.model import (
+    FORMAT_VERSION,
+    Checkpoint,
+    Manifest,
+    OnTheWay,
+    StateLog,
+    decode_checkpoint,
+    decode_manifest,
+    encode,
+    manifest_key,
+)
+from joiner.runtime.task.effects import Outgoing
+from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
+
+FULL = KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001 - its public name
+
+
+def state(serials: dict[int, int], chunks: dict[int, int]) -> StateLog:
+    """Slots with manifests of these serials, and with so many chunks."""
+    manifests = {
+        manifest_key(2, slot): encode(Manifest(FORMAT_VERSION, serial, slot, 1, 1, "", {}, ""))
+        for slot, serial in serials.items()
+    }
+    return StateLog(2, manifests | {f"2/{slot}/{n}": b"x" for slot, count in chunks.items() for n in range(count)})
+
+
+@pytest.mark.parametrize(
+    ("serials", "chunks", "place"),
+    [
+        ({}, {}, SnapshotPlace(-1, [0, 0])),
+        ({0: 0}, {0: 3}, SnapshotPlace(0, [3, 0])),
+        ({0: 4, 1: 5}, {0: 1, 1: 2}, SnapshotPlace(5, [1, 2])),
+        ({0: 6, 1: 5}, {0: 12, 1: 0}, SnapshotPlace(6, [12, 0])),
+    ],
+)
+def test_the_next_snapshot_follows_what_is_there(
+    serials: dict[int, int], chunks: dict[int, int], place: SnapshotPlace
+) -> None:
+    assert SnapshotPlace.after(state(serials, chunks)) == place
+
+
+def test_a_call_that_does_not_return_is_given_up_and_its_error_is_passed_on() -> None:
+    for_ever = threading.Event()
+    with pytest.raises(KafkaException, match=r"did not return within 0\.05 s"):
+        within(0.05, for_ever.wait)
+    for_ever.set()
+    with pytest.raises(ValueError, match="what it says"):
+        within(5, _refuse, "what it says")
+
+
+def _refuse(words: str) -> None:
+    raise ValueError(words)
+
+
+def test_an_error_that_is_passed_on_does_not_hold_whose_call_it_was() -> None:
+    """Each outage of Kafka left a producer behind that had failed to send offsets, with its threads and connections."""
+
+    class Failing:
+        def call(self) -> None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - its public name
+
+    failing = Failing()
+    gone = weakref.ref(failing)
+    gc.disable()
+    try:
+        with pytest.raises(KafkaException):
+            within(5.0, failing.call)
+        del failing
+        deadline_s = time.monotonic() + 5.0
+        while gone() is not None and time.monotonic() < deadline_s:
+            time.sleep(0.01)  # the thread that made the call is about to end
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_offsets_are_told_in_the_order_of_their_topics() -> None:
+    assert offsets_as_text({"b": 2, "a": 1}) == "a@1, b@2"
+
+
+class NarrowProducer:
+    """Takes so many messages until it is polled, as a client does whose queue is full.
+
+    Tells with the commit where they lie: one partition for each topic, ``at`` the offset that comes next.
+    """
+
+    def __init__(self, room: int, at: int = 0) -> None:
+        self.at = at
+        self._told: list[tuple[Any, str, int]] = []
+        self._room = self._left = room
+        self.refusal = FULL
+        self.taken: list[tuple[bytes | None, bytes | None]] = []
+        self.calls: list[str] = []
+
+    def produce(self, topic: str, *_record: Any, on_delivery: Any) -> None:
+        self.calls.append("produce")
+        self._told.append((on_delivery, topic, self.at))
+
+    def commit_transaction(self, _timeout_s: float) -> None:
+        self.calls.append("commit_transaction")
+        told, self._told = self._told, []
+        for on_delivery, topic, at in told:
+            if on_delivery is not None:
+                message = SimpleNamespace(topic=lambda topic=topic: topic, offset=lambda at=at: at)
+                on_delivery(None, message)
+
+    def produce_batch(self, topic: str, messages: list[dict[str, Any]], partition: int) -> int:
+        assert partition == 3
+        assert not any("_error" in message for message in messages), "what was refused before is offered as new"
+        taken = messages[: self._left]
+        self.taken += [(message["key"], message["value"]) for message in taken]
+        self._told += [(message.get("callback"), topic, self.at) for message in taken]
+        self._left -= len(taken)
+        for message in messages[len(taken) :]:
+            message["_error"] = self.refusal
+        return len(taken)
+
+    def poll(self, timeout_s: float) -> None:
+        # Those that wait go out with time.
+        self._left = self._room if timeout_s else self._left
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_given, **_more: self.calls.append(name)
+
+
+def transactions(monkeypatch: pytest.MonkeyPatch, producer: NarrowProducer) -> UnitTransactions:
+    monkeypatch.setattr(transaction, "make_producer", lambda *_given, **_more: producer)
+    consumer: Any = SimpleNamespace(
+        consumer_group_metadata=lambda: "group", get_watermark_offsets=lambda *_place, **_options: (0, 1)
+    )
+    return UnitTransactions(make_settings(), 3, consumer)
+
+
+PROGRESS = Checkpoint(1, "app", 3, "run", "one", "green", {DATA: 0}, {DATA: 9}, {}, 1, "", {}, {}, {})
+
+
+@pytest.mark.parametrize("room", [1, 7, 999, 1_000, 1_001, 10_000])
+@pytest.mark.parametrize("count", [0, 1, 999, 1_000, 1_001, 2_500])
+def test_all_messages_are_handed_over_once_and_in_order(monkeypatch: pytest.MonkeyPatch, room: int, count: int) -> None:
+    producer = NarrowProducer(room)
+    wanted = [(None if at % 3 else b"%d" % at, b"value %d" % at) for at in range(count)]
+    messages: Outgoing = {"out": ([key for key, _ in wanted], [value for _, value in wanted])}
+    transactions(monkeypatch, producer).commit(messages, PROGRESS)
+    assert producer.taken == wanted
+    assert producer.calls == ["begin_transaction", "send_offsets_to_transaction", "produce", "commit_transaction"]
+
+
+def test_what_is_refused_for_another_reason_than_a_full_queue_ends_the_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    producer = NarrowProducer(5)
+    producer.refusal = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "too large")
+    with pytest.raises(Aborted, match="too large"):
+        transactions(monkeypatch, producer).commit({"out": ([None] * 6, [b"x"] * 6)}, PROGRESS)
+    assert "commit_transaction" not in producer.calls
+
+
+class Recorder(NarrowProducer):
+    """Keeps what each transaction wrote."""
+
+    def __init__(self) -> None:
+        super().__init__(100)
+        self.open: list[tuple[str, bytes | None]] = []
+        self.committed: list[list[tuple[str, bytes | None]]] = []
+
+    def produce(self, topic: str, *record: Any, on_delivery: Any) -> None:
+        super().produce(topic, *record, on_delivery=on_delivery)
+        value, key = record[:2]
+        self.open.append((key.decode(), value))
+
+    def commit_transaction(self, timeout_s: float) -> None:
+        super().commit_transaction(timeout_s)
+        self.committed.append(self.open)
+        self.open = []
+
+
+def test_a_large_snapshot_does_not_go_with_the_batch_and_each_transaction_of_it_is_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given a fixed time, it could not be written by a slow Kafka, and took the batch with it each time."""
+    monkeypatch.setattr(transaction, "SNAPSHOT_BYTES_MAX", 1000)
+    monkeypatch.setattr(snapshot_log, "CHUNK_BYTES_MAX", 400)
+    producer = Recorder()
+    owned = transactions(monkeypatch, producer)
+    place = owned.commit({}, PROGRESS, (b"x" * 2500, SnapshotPlace(4, [9, 9])))
+    assert place == SnapshotPlace(5, [9, 7])
+    first, *rest = producer.committed
+    assert [key for key, _ in first] == ["3/progress"], "the batch"
+    slot, _ = rest[0][0]
+    assert (slot, rest[0][0][1]) == (manifest_key(3, 1), None), "its old chunks are none of a snapshot any more"
+    assert [[key for key, _ in part][-1] for part in rest] == ["3/progress"] * len(rest)
+    chunks = [[value or b"" for key, value in part if key.split("/")[-1].isdigit()] for part in rest]
+    assert b"".join(chunk for part in chunks for chunk in part) == b"x" * 2500
+    assert all(sum(map(len, part)) <= 1000 for part in chunks)
+    assert rest[-1][-2][0] == manifest_key(3, 1), "the new manifest comes last"
+    assert decode_manifest(rest[-1][-2][1] or b"").chunks == 7
+
+
+def test_a_unit_is_released_behind_a_large_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever it is released to may claim it as soon as that is visible."""
+    monkeypatch.setattr(transaction, "SNAPSHOT_BYTES_MAX", 1000)
+    producer = Recorder()
+    owned = transactions(monkeypatch, producer)
+    owned.commit({}, PROGRESS)
+    released = msgspec.structs.replace(PROGRESS, run=OnTheWay("m", "green").run(), placement="blue")
+    owned.commit({}, released, (b"x" * 2500, SnapshotPlace(4, [9, 9])))
+    told = [decode_checkpoint(part[-1][1] or b"") for part in producer.committed]
+    assert [one.owner for one in told] == [PROGRESS.owner] * (len(told) - 1) + [released.owner]
+    assert producer.committed[-2][-2][0] == manifest_key(3, 1)
+
+
+def test_records_that_were_never_delivered_do_not_hold_their_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client keeps the callbacks of what is on its way. One that led back to it has kept it alive, with its threads
+    and connections: one client more each time that Kafka was killed within a transaction.
+    """
+    producer = Recorder()
+    monkeypatch.setattr(producer, "commit_transaction", refuse)
+    owned = transactions(monkeypatch, producer)
+    with pytest.raises(Aborted):
+        owned.commit({"machine.out": ([None], [b"{}"])}, PROGRESS)
+    assert producer._told, "nothing is on its way"  # noqa: SLF001 - as the client's queue
+    gone = weakref.ref(owned)
+    del owned
+    gc.collect()
+    assert gone() is None
+
+
+def refuse(_timeout_s: float) -> None:
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - its public name

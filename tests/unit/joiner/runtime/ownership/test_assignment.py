@@ -1,0 +1,385 @@
+"""What becomes of a unit that could not be taken or served: which causes are tried again, when, and how it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from broker.kafka.topics import TopicFacts
+from joiner.runtime.control import decode, encode
+from joiner.runtime.kafka.transaction import Aborted, Fenced
+from joiner.runtime.model import Checkpoint, UnitStopped
+from joiner.runtime.ownership import assignment, claim, retry_policy, unit_reports
+from joiner.runtime.ownership.assignment import AssignmentManager
+from joiner.runtime.ownership.eligibility import Claimant, LogShort, OwnedElsewhere, check_log_range
+from joiner.runtime.ownership.retry_policy import CAUSES, JITTER, Obstacle, RetryTracker, cause_of
+from joiner.runtime.ownership.unit_reports import REPEAT_S, NotServed, UnitReports, tell
+from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
+
+UNIT = 3
+NO_READERS: Any = None
+AWAY = KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001 - the public name of the constant
+
+
+class Clock:
+    """In the place of the module `time`."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    found = Clock()
+    for module in (retry_policy, unit_reports, assignment):
+        monkeypatch.setattr(module, "time", found)
+    return found  # type: ignore[return-value] # pytest takes it as it is
+
+
+def checkpoint(run: str, placement: str = "process") -> Checkpoint:
+    return Checkpoint(1, "app", UNIT, run, "two", placement, {DATA: 4}, {DATA: 0}, {}, 4, "", {}, {}, {})
+
+
+class Claims:
+    """In the place of a `Claimer`: what the next claims come to."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Exception] = []
+        self.made = 0
+        self.by_force: list[bool] = []
+
+    def claim(self, _unit: int, claimant: Claimant, *_rest: Any) -> tuple[Any, Any]:
+        self.made += 1
+        self.by_force.append(claimant.take)
+        if self.outcomes:
+            raise self.outcomes.pop(0)
+        return None, None
+
+
+class Runner:
+    """The loop of a runner that wants one unit; ``turn`` takes it when that is due."""
+
+    def __init__(self, clock: Clock, run: str = "run", *, in_group: bool = True) -> None:
+        self.clock = clock
+        self.claims = Claims()
+        claims: Any = self.claims
+        claimant = Claimant(run, "one")
+        self.wanted = AssignmentManager(
+            make_settings(partitions=4), claimant, claims, lambda *_: False, in_group=in_group
+        )
+        self.is_served = False
+
+    def turn(self) -> None:
+        self.wanted.plan_retries({UNIT})
+        for number in self.wanted.due({UNIT}, {UNIT} if self.is_served else set()):
+            if self.wanted.take(number, None, None, NO_READERS, lambda *_: "taken"):
+                self.wanted.taken(number)
+                self.is_served = True
+        self.wanted.plan_retries({UNIT})
+
+    def fail(self, error: Exception) -> None:
+        self.is_served = False
+        self.wanted.give_up(UNIT, error)
+
+    def wait(self, seconds: float) -> None:
+        """Let the time pass in small steps until it is served."""
+        until_s = self.clock.now_s + seconds
+        while self.clock.now_s < until_s and not self.is_served:
+            self.clock.now_s += 0.1
+            self.turn()
+
+
+PASSING: list[Exception] = [
+    MemoryError("cannot allocate"),
+    OSError(24, "Too many open files"),
+    RuntimeError("can't start new thread"),
+    Aborted("away"),
+    AWAY,
+    Fenced(),
+]
+
+
+@pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
+def test_a_unit_whose_batch_fails_for_a_cause_that_passes_is_served_again(
+    clock: Clock, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignment, "read_checkpoint", lambda *_: checkpoint("run"))
+    runner = Runner(clock)
+    runner.turn()
+    runner.fail(error)
+    assert (runner.wanted.failed, runner.wanted.failed_units) == ({}, set())
+    runner.wait(5.0)
+    assert runner.is_served
+
+
+def test_force_is_for_the_units_of_the_start_and_for_one_time() -> None:
+    """One that comes later may have been moved away meanwhile, by somebody who wanted it there."""
+    claims: Any = Claims()
+    claimant = Claimant("run", "one", take=True)
+    runner = AssignmentManager(make_settings(partitions=4), claimant, claims, lambda *_: False, in_group=True)
+
+    def claim(units: set[int]) -> None:
+        for number in runner.due(units, set()):
+            assert runner.take(number, None, None, NO_READERS, lambda *_: "taken")
+
+    assert runner.due(set(), set()) == [], "the group has not said yet what is ours"
+    claim({0, 1})
+    runner.taken(0)
+    runner.forget(0)
+    runner.forget(1)
+    claim({0, 1, 2})
+    assert claims.by_force == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
+def test_a_unit_that_cannot_be_taken_for_a_cause_that_passes_is_taken_later(
+    clock: Clock, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignment, "read_checkpoint", lambda *_: checkpoint("run"))
+    runner = Runner(clock)
+    runner.claims.outcomes = [error] * 5
+    runner.turn()
+    assert runner.wanted.failed == {}
+    runner.wait(120.0)
+    assert runner.is_served
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnitStopped("unit 3: its snapshot does not match its checksum"),
+        OwnedElsewhere("unit 3 is owned by a spark", checkpoint("other", "spark")),
+        KeyError("a defect"),
+        RuntimeError("a defect"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_unit_whose_cause_does_not_pass_is_set_aside_for_good(clock: Clock, error: Exception) -> None:
+    runner = Runner(clock)
+    runner.claims.outcomes = [error]
+    runner.wait(3600.0)
+    assert runner.claims.made == 1
+    assert runner.wanted.failed_units == {UNIT}
+
+
+def test_each_error_belongs_to_one_row_of_the_table() -> None:
+    assert cause_of(ValueError()) is CAUSES[-1]
+    # A narrower kind stands before the wider one, or it would never be reached.
+    for at, cause in enumerate(CAUSES):
+        for fault in cause.faults:
+            assert not any(issubclass(fault, wider) for before in CAUSES[:at] for wider in before.faults), cause.what
+
+
+@pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause.passes], ids=lambda cause: cause.what)
+def test_waits_double_up_to_a_bound_and_two_runners_do_not_stay_in_step(
+    clock: Clock, cause: retry_policy.Cause
+) -> None:
+    one, other = (RetryTracker(Random(run)) for run in ("one", "other"))
+    waits = [(one.wait_s(UNIT, cause, ""), other.wait_s(UNIT, cause, "")) for _ in range(200)]
+    assert cause.first_s is not None
+    for at, pair in enumerate(waits):
+        plain_s = min(cause.longest_s, cause.first_s * 2 ** min(at, 30))
+        assert all(wait_s is not None and JITTER[0] <= wait_s / plain_s <= JITTER[1] for wait_s in pair)
+    assert len({wait_s for pair in waits for wait_s in pair}) == 400
+    again = RetryTracker(Random("one"))
+    assert [again.wait_s(UNIT, cause, "") for _ in range(200)] == [mine for mine, _ in waits]
+
+
+def test_a_unit_that_fails_again_and_again_waits_longer_though_it_was_served_in_between(clock: Clock) -> None:
+    runner = Runner(clock)
+    runner.turn()
+    gaps = []
+    for _ in range(7):
+        runner.fail(MemoryError())
+        failed_s = clock.now_s
+        runner.wait(400.0)
+        gaps.append(clock.now_s - failed_s)
+    assert gaps[0] < 3.2
+    assert gaps[-1] > 50.0
+    # Served for long enough, it begins at the first wait.
+    clock.now_s += 61.0
+    runner.fail(MemoryError())
+    failed_s = clock.now_s
+    runner.wait(400.0)
+    assert clock.now_s - failed_s < 3.2
+
+
+def test_a_log_that_is_short_for_a_moment_is_waited_for_and_one_that_stays_short_is_not(clock: Clock) -> None:
+    runner = Runner(clock)
+    runner.claims.outcomes = [LogShort("the log ends at 3")] * 3
+    runner.wait(30.0)
+    assert runner.is_served
+    runner = Runner(clock)
+    runner.claims.outcomes = [LogShort("the log ends at 3")] * 1000
+    runner.wait(30.0)
+    assert runner.wanted.failed_units == {UNIT}
+    assert runner.claims.made < 20
+
+
+def test_a_topic_that_a_broker_does_not_know_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    settings, known = make_settings(partitions=4), False
+    facts = {topic: TopicFacts("id", 4) for topic in settings.input_topics}
+    monkeypatch.setattr(claim, "topic_facts", lambda *_: facts if known else {})
+    monkeypatch.setattr(claim, "read_checkpoint", lambda *_: pytest.fail("the unit is claimed"))
+    nothing: Any = None
+    with pytest.raises(UnitStopped, match="does not exist any more") as raised:
+        claim.claim(settings, UNIT, nothing, nothing, Claimant("run", "one"))
+    runner = Runner(clock)
+    runner.claims.outcomes = [raised.value]
+    runner.wait(5.0)
+    assert runner.is_served
+
+
+def test_a_log_that_ends_before_what_was_consumed_is_told_from_one_that_begins_behind_it() -> None:
+    settings = make_settings()
+    for ends, is_short in (((0, 3), True), ((6, 9), False)):
+        stable: Any = SimpleNamespace(get_watermark_offsets=lambda *_, ends=ends, **__: ends)
+        kept: Any = SimpleNamespace(stable=stable)
+        with pytest.raises(UnitStopped) as raised:
+            check_log_range(settings, 0, dict.fromkeys(settings.input_topics, 5), kept)
+        assert cause_of(raised.value).passes == is_short
+
+
+def test_a_unit_that_was_lost_is_told_as_such_and_looked_at_again(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignment, "read_checkpoint", lambda *_: checkpoint("other"))
+    runner = Runner(clock)
+    runner.turn()
+    runner.fail(Fenced())
+    runner.wait(2.0)
+    assert runner.wanted.failed == {UNIT: "unit 3: now owned by process two (run other); given up"}
+    assert runner.wanted.failed_units == set()
+    obstacle = runner.wanted.obstacles()[UNIT]
+    assert obstacle.why == runner.wanted.failed[UNIT]
+    assert obstacle.retry_s is not None
+    runner.wait(60.0)
+    assert runner.is_served
+    assert runner.wanted.obstacles() == {}
+
+
+def test_it_is_told_what_a_unit_waits_for_since_when_and_when_it_is_tried_again(clock: Clock) -> None:
+    runner = Runner(clock)
+    runner.turn()
+    assert runner.wanted.obstacles() == {}
+    runner.fail(MemoryError("cannot allocate"))
+    clock.now_s += 0.5
+    (obstacle,) = runner.wanted.obstacles().values()
+    assert obstacle.why == ("unit 3: a batch failed with MemoryError: cannot allocate; nothing of it was written")
+    assert obstacle.lasts_s == pytest.approx(0.5)
+    assert obstacle.retry_s is not None
+    assert 0.5 <= obstacle.retry_s <= 2.5
+    runner.wanted.forget(UNIT)
+    assert runner.wanted.obstacles() == {}
+    runner.fail(UnitStopped("unit 3: the buffer is full"))
+    assert runner.wanted.obstacles()[UNIT] == Obstacle("unit 3: the buffer is full", 0.0, None)
+
+
+def test_what_went_wrong_with_a_unit_that_is_others_by_now_is_forgotten(clock: Clock) -> None:
+    runner = Runner(clock)
+    runner.claims.outcomes = [UnitStopped("damaged")]
+    for number in runner.wanted.due({UNIT}, set()):
+        runner.wanted.take(number, None, None, NO_READERS, lambda *_: "taken")
+    runner.wanted.forget(UNIT)
+    runner.wanted.plan_retries(set())
+    assert (runner.wanted.failed, runner.wanted.obstacles()) == ({}, {})
+
+
+# Notices
+
+
+class Pool:
+    """Does what it is given when it is asked to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Future[Any], Callable[..., Any], Any]] = []
+
+    def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.waiting.append((future, work, given))
+        return future
+
+    def run(self) -> None:
+        for future, work, given in self.waiting:
+            future.set_result(work(*given))
+        self.waiting.clear()
+
+
+def test_a_notice_is_written_when_it_is_new_now_and_then_and_when_it_is_over(clock: Clock) -> None:
+    pool: Any = Pool()
+    written: list[NotServed] = []
+    told = UnitReports(Claimant("run", "one"), pool, written.append)
+
+    def poll(obstacles: dict[int, Obstacle]) -> list[NotServed]:
+        written.clear()
+        told.poll(obstacles)
+        pool.run()
+        return list(written)
+
+    assert poll({UNIT: Obstacle("no memory", 0.5, 1.0)}) == []
+    (first,) = poll({UNIT: Obstacle("no memory", 3.0, 1.0)})
+    assert (first.unit, first.instance, first.why, first.lasts_ms, first.retry_ms) == (
+        3,
+        "one",
+        "no memory",
+        3000,
+        1000,
+    )
+    assert poll({UNIT: Obstacle("no memory", 4.0, 1.0)}) == []
+    clock.now_s += REPEAT_S
+    assert [notice.lasts_ms for notice in poll({UNIT: Obstacle("no memory", 13.0, 1.0)})] == [13_000]
+    assert [notice.retry_ms for notice in poll({UNIT: Obstacle("damaged", 14.0, None)})] == [None]
+    assert [notice.why for notice in poll({})] == [""]
+    assert poll({}) == []
+
+
+def test_a_slow_kafka_is_not_asked_to_take_a_second_notice_before_the_first(clock: Clock) -> None:
+    pool: Any = Pool()
+    told = UnitReports(Claimant("run", "one"), pool, lambda _notice: None)
+    told.poll({UNIT: Obstacle("no memory", 3.0, 1.0)})
+    told.poll({UNIT: Obstacle("damaged", 3.0, None)})
+    assert len(pool.waiting) == 1
+
+
+def test_a_notice_of_an_impossible_time_is_passed_over() -> None:
+    told = NotServed(unit=0, instance="a", placement="process", why="no memory", lasts_ms=10**30)
+    assert tell([(encode(told), 1_554_096_460_000)]) == []
+
+
+def test_status_tells_the_newest_notice_of_each_unit_and_runner() -> None:
+    def notice(unit: int, why: str, retry_ms: int | None = 5000, instance: str = "a") -> bytes:
+        told = NotServed(unit=unit, instance=instance, placement="process", why=why, lasts_ms=60_000, retry_ms=retry_ms)
+        return encode(told)
+
+    at_ms = 1_554_096_460_000
+    lines = tell(
+        [
+            (notice(0, "no memory"), at_ms),
+            (notice(1, "damaged", None), at_ms),
+            (notice(1, "away", instance="b"), at_ms),
+            (notice(2, "away"), at_ms),
+            (notice(2, ""), at_ms + 1),
+            (notice(0, "short"), at_ms + 10_000),
+            (b'{"kind":"cancelled","format":1,"move":"m","units":[1]}', at_ms),
+            (b"{", at_ms),
+            (None, at_ms),
+        ]
+    )
+    assert lines == [
+        "unit 0: not served by process a since 2019-04-01T05:26:50Z (said at 05:27:50Z, tried again 5 s later): short",
+        "unit 1: not served by process a since 2019-04-01T05:26:40Z (said at 05:27:40Z, set aside): damaged",
+        "unit 1: not served by process b since 2019-04-01T05:26:40Z (said at 05:27:40Z, tried again 5 s later): away",
+    ]
+
+
+def test_those_who_move_units_pass_over_notices() -> None:
+    assert decode(encode(NotServed(unit=0, instance="a", placement="process", why="away"))) is None

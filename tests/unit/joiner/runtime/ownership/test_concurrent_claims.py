@@ -1,0 +1,143 @@
+"""Taking units beside those that are served: nobody waits, and what is called off is served by nobody."""
+
+# ruff: noqa: SLF001 - what the loop does between two turns is looked at from inside
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from joiner.runtime.kafka.readers import ClaimCancelled, Readers
+from joiner.runtime.ownership import restore
+from joiner.runtime.ownership.concurrent_claims import ConcurrentClaims
+from joiner.runtime.runners.lifecycle import UnitState
+from joiner.runtime.task.unit import Unit
+from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
+from tests.unit.joiner.runtime.runner_parts import idle_supervisor
+
+DEADLINE_S = 30.0
+
+
+class Work:
+    """Takes units; each ends when it is told to, or notices that it is called off."""
+
+    def __init__(self) -> None:
+        self.ends: dict[int, threading.Event] = {number: threading.Event() for number in range(4)}
+        self.begun: list[int] = []
+        self.adopted: dict[int, str] = {}
+        self.is_deaf = False
+
+    def take(self, number: int, _claimant: Any, _warm: Any, is_over: Callable[[], bool]) -> str | None:
+        self.begun.append(number)
+        while not self.ends[number].wait(0.01):
+            if is_over() and not self.is_deaf:
+                return None
+        return f"unit {number}"
+
+    def adopt(self, finished: list[tuple[int, str | None]]) -> None:
+        self.adopted |= {number: taken for number, taken in finished if taken is not None}
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as made:
+        yield made
+
+
+@pytest.fixture
+def work(pool: ThreadPoolExecutor) -> Iterator[Work]:
+    made = Work()
+    yield made
+    for event in made.ends.values():
+        event.set()
+
+
+@pytest.fixture
+def takeovers(work: Work, pool: ThreadPoolExecutor) -> ConcurrentClaims[str]:
+    return ConcurrentClaims(work.take, pool)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < until_s
+        time.sleep(0.005)
+
+
+def test_a_unit_is_served_when_it_is_taken_and_the_others_do_not_wait_for_it(
+    takeovers: ConcurrentClaims[str], work: Work
+) -> None:
+    assert [takeovers.begin(0), takeovers.begin(1), takeovers.begin(0)] == [True, True, False]
+    work.ends[1].set()
+
+    def is_adopted() -> bool:
+        work.adopt(takeovers.finished({0, 1}))
+        return 1 in work.adopted
+
+    wait_until(is_adopted)
+    assert (work.adopted, takeovers.busy) == ({1: "unit 1"}, {0})
+
+
+def test_a_unit_that_is_given_away_while_it_is_taken_is_not_served(
+    takeovers: ConcurrentClaims[str], work: Work
+) -> None:
+    work.is_deaf = True
+    takeovers.begin(0)
+    takeovers.begin(1)
+    takeovers.call_off([0], time.monotonic())
+    # It is ours again: not before the first attempt has ended is it taken anew.
+    assert takeovers.busy == {0, 1}
+    assert not takeovers.begin(0)
+    for number in (0, 1):
+        work.ends[number].set()
+
+    def are_ended() -> bool:
+        work.adopt(takeovers.finished({0}))
+        return not takeovers.busy
+
+    wait_until(are_ended)
+    # The other one is not ours any more, though nobody has called it off.
+    assert work.adopted == {}
+    assert takeovers.begin(0)
+
+
+def test_calling_off_waits_until_the_unit_is_let_go(takeovers: ConcurrentClaims[str], work: Work) -> None:
+    takeovers.begin(0)
+    takeovers.call_off([0, 3], time.monotonic() + DEADLINE_S)
+    work.adopt(takeovers.finished({0}))
+    assert (work.adopted, takeovers.busy) == ({}, set())
+
+
+@pytest.mark.timeout(60)
+def test_a_long_recovery_holds_up_the_loop_of_no_runner(pool: ThreadPoolExecutor) -> None:
+    over = threading.Event()
+    begun: set[int] = set()
+
+    def claim(number: int, *_given: Any) -> None:
+        begun.add(number)
+        over.wait(DEADLINE_S)
+
+    supervisor: Any = idle_supervisor(pool)
+    supervisor._claims = ConcurrentClaims(claim, pool)
+    supervisor.poll({0, 1})
+    wait_until(lambda: begun == {0, 1})
+    supervisor.poll({0, 1})
+    assert set(supervisor.states.values()) == {UnitState.CLAIMING}
+    over.set()
+
+
+def test_a_replay_ends_when_it_is_called_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = make_settings()
+    readers = Readers(settings)
+    monkeypatch.setattr(Readers, "log", None)
+    monkeypatch.setattr(restore, "read_range", lambda *_: iter([({}, {DATA: at}) for at in range(1, 100)]))
+    unit = Unit(settings, 0, {DATA: 0})
+    readers.is_over = lambda: unit.offsets == {DATA: 3}
+    with pytest.raises(ClaimCancelled):
+        restore._replay(settings, unit, {DATA: 99}, None, readers)
+    assert unit.offsets == {DATA: 3}

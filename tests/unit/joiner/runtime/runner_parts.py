@@ -1,0 +1,103 @@
+"""Parts of runners without Kafka: a supervisor that hears nothing, a process's tasks that are fed by hand."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.metrics import TelemetryServer
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.ownership.services import Services
+from joiner.runtime.runners import input as input_
+from joiner.runtime.runners import process
+from joiner.runtime.runners.lifecycle import UnitState
+from joiner.runtime.runners.process import ProcessLoop
+from joiner.runtime.runners.runner import Parts
+from joiner.runtime.runners.supervisor import Supervisor
+from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.telemetry.metrics import JoinerMetrics
+from tests.unit.joiner.runtime.joiner_inputs import make_settings
+
+
+class AtOnce(Executor):
+    """In the place of a pool: does at once what it is given."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work(*arguments, **named))
+        except Exception as error:  # noqa: BLE001 - as a pool does
+            done.set_exception(error)
+        return done
+
+
+def quiet_services(pool: Executor) -> Services:
+    """Nobody writes to the control topic, and what is written is lost."""
+    control: Any = SimpleNamespace(read=list, write=lambda _record: None, post=lambda _record: None)
+    nothing: Any = None
+    return Services(pool, nothing, nothing, control)
+
+
+class NoTasks:
+    """An execution that runs nothing."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[int, Any] = {}
+        self.failures: deque[Any] = deque()
+
+
+def idle_supervisor(pool: Executor) -> Supervisor[Any]:
+    settings, claimant = make_settings(partitions=2), Claimant("run", "one")
+    metrics = JoinerMetrics(settings, claimant, TelemetryServer(settings.metrics), dict, set)
+    tasks: Any = NoTasks()
+    return Supervisor(settings, claimant, tasks, quiet_services(pool), metrics, in_group=True, standby=False)
+
+
+class Group:
+    """In the place of a membership."""
+
+    def __init__(self, *_given: Any) -> None:
+        self.is_told = True
+        self.units: set[int] = set()
+
+
+def idle_loop(settings: JoinerSettings, consumer: Any = None) -> ProcessLoop:
+    """The loop of a plain process that serves nothing yet; ``consumer``: that of its input."""
+    watch: Any = None
+    telemetry, claimant = TelemetryServer(settings.metrics), Claimant("run", "one")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "Membership", Group)
+        patch.setattr(input_, "make_consumer", lambda *_given, **_more: consumer or QuietConsumer())
+        metrics = JoinerMetrics(settings, claimant, telemetry, dict, set)
+        return ProcessLoop(
+            Parts(settings, claimant, quiet_services(AtOnce()), telemetry, metrics, watch, standby=False)
+        )
+
+
+def serve(loop: ProcessLoop, number: int, task: Any) -> None:
+    """Let a loop run a unit, as if it had been claimed and restored."""
+    for state in (UnitState.PENDING, UnitState.CLAIMING, UnitState.RESTORING, UnitState.RUNNING):
+        loop.supervisor._lifecycle.enter(number, state)  # noqa: SLF001 - set up from inside
+    loop.tasks.tasks[number] = task
+
+
+class QuietConsumer:
+    """Reads nothing."""
+
+    def incremental_assign(self, _places: Any) -> None:
+        """See `confluent_kafka.Consumer`."""
+
+    def incremental_unassign(self, _places: Any) -> None:
+        """See `confluent_kafka.Consumer`."""
+
+    def resume(self, _places: Any) -> None:
+        """See `confluent_kafka.Consumer`."""
+
+    def consume(self, _most: int, _wait_s: float) -> list[Any]:
+        """See `confluent_kafka.Consumer`."""
+        return []

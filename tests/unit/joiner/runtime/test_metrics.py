@@ -1,0 +1,293 @@
+"""What the services count, and that docs/metrics.md tells of exactly this. Nothing here listens."""
+
+# ruff: noqa: SLF001 - a process and meters that are played by hand
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from broker.metrics import TelemetryServer
+from broker.settings import MetricsSettings, MqttSettings
+from connector.acknowledgement import Ledger
+from connector.metrics import PublishTimes
+from connector.metrics import tell as tell_of_connector
+from connector.progress import Progress as ConnectorProgress
+from connector.session import MqttSession
+from connector.settings import ConnectorSettings
+from db_connector.metrics import WriteTimes
+from db_connector.metrics import tell as tell_of_db_connector
+from db_connector.progress import Progress as DbProgress
+from joiner.runtime.kafka.snapshot_log import SnapshotPlace
+from joiner.runtime.kafka.transaction import Aborted
+from joiner.runtime.model import Checkpoint, JoinSummary
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.runners.commit import write_commit
+from joiner.runtime.task.append_times import STEPS_MAX, AppendTimes
+from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.effects import Effects
+from joiner.runtime.task.unit import Unit
+from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
+from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, POWER, batch, make_settings, message, record
+from tests.unit.joiner.runtime.runner_parts import idle_loop
+from tests.unit.project.documents import DOCS, rows
+
+ON: Final = MetricsSettings.model_validate({"listen": 0})
+S: Final = 1_000_000_000
+
+
+class Transactions:
+    """Takes what is to be committed; ``fails`` is raised by the next commit."""
+
+    has_pending_markers = False
+    fails: Exception | None = None
+
+    def commit(self, _messages: Any, _progress: Any, snapshot: Any) -> SnapshotPlace | None:
+        fails, self.fails = self.fails, None
+        if fails is not None:
+            raise fails
+        return snapshot[1] if snapshot else None
+
+    def check_owner(self) -> None: ...
+
+
+class Runner:
+    """Meters, and what is told of the units that are served."""
+
+    def __init__(self, **sections: Any) -> None:
+        self.settings = make_settings(metrics={"listen": 0}, **sections)
+        self.teller = TelemetryServer(self.settings.metrics)
+        self.told: dict[int, UnitStatus] = {}
+        self.meters = JoinerMetrics(self.settings, Claimant("run", "one"), self.teller, lambda: self.told, lambda: {7})
+        self.transactions: Any = Transactions()
+
+    def checkpoint(self, counts: dict[str, int], **joins: JoinSummary) -> Checkpoint:
+        place = {DATA: 0}
+        return Checkpoint(1, "app", 3, "run", "one", "process", place, place, {}, 5, "", {}, counts, joins)
+
+    def commit(self, effects: Effects, counts: dict[str, int], snapshot: Any = None) -> None:
+        messages = effects.messages(self.settings.topics)
+        write_commit(self.meters, self.transactions, messages, effects.appended_ms, self.checkpoint(counts), snapshot)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.teller.registry.get_sample_value(f"lsb_joiner_{name}", labels)
+
+    def counted(self, *names: str) -> list[float | None]:
+        return [self.value(f"{name}_total", unit="3") for name in names]
+
+
+def joined(settings: Any, offset: int = 0) -> tuple[Unit, Effects]:
+    """A unit, and what a batch brings forth: a pair, a dead letter, a late record, a duplicate, a mark."""
+    unit = Unit(settings, 0, {DATA: offset})
+    sent = [
+        record(0, "speed", BASE_MS, identity="a")._replace(append_ms=BASE_MS + 100),
+        record(1, "speed", BASE_MS, identity="a")._replace(append_ms=BASE_MS + 150),
+        record(2, "torque", BASE_MS + 5)._replace(append_ms=BASE_MS + 200),
+        record(3, "speed", BASE_MS + 9)._replace(append_ms=BASE_MS + 300),
+        record(4, "speed", BASE_MS + 2)._replace(append_ms=BASE_MS + 300),
+        message(5, b"{")._replace(append_ms=BASE_MS + 300),
+        message(6, {"mark": BASE_MS + 9, "quantity": "torque"})._replace(append_ms=BASE_MS + 400),
+    ]
+    return unit, unit.apply({DATA: batch(sent)}, {DATA: 7})
+
+
+def test_a_batch_is_counted_when_it_is_committed_and_not_when_that_fails() -> None:
+    runner = Runner()
+    unit, effects = joined(runner.settings)
+    names = ("records", "pairs", "late", "rejected", "duplicates", "marks")
+    runner.transactions.fails = Aborted("no answer")
+    with pytest.raises(Aborted):
+        runner.commit(effects, dict(unit.counts))
+    assert runner.counted(*names) == [None] * len(names)
+    runner.commit(effects, dict(unit.counts))
+    assert runner.counted(*names) == [7, 2, 1, 1, 1, 1]
+    assert runner.value("transaction_duration_seconds_count") == 1
+    assert runner.value("transaction_messages_sum") == len(effects.joined) + len(effects.late) + len(effects.rejected)
+
+
+def test_what_was_counted_before_the_unit_was_taken_is_not_counted_again() -> None:
+    runner = Runner()
+    runner.meters.taken(runner.checkpoint({"records": 1000}), 0.3)
+    runner.commit(Effects(), {"records": 1010}, (b"12345", SnapshotPlace(1, [1, 0])))
+    runner.meters.fenced()
+    assert runner.counted("records") == [10]
+    assert runner.value("snapshot_bytes", unit="3") is None, "it is not served here any more"
+    runner.told = {3: UnitStatus(runner.checkpoint({}), {}, set(), 0, 0.0)}
+    assert runner.value("snapshot_bytes", unit="3") == 5
+    assert runner.value("claims_total") == runner.value("fencings_total") == 1
+    assert runner.value("recovery_duration_seconds_sum") == 0.3
+
+
+def test_the_latency_begins_when_the_later_record_of_a_pair_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = Runner()
+    unit, effects = joined(runner.settings)
+    # (0, 2) and (2, 3): the one that both wait for came at +200, and the last at +300.
+    assert effects.appended_ms == Counter({BASE_MS + 200: 1, BASE_MS + 300: 1})
+    now = SimpleNamespace(time=lambda: BASE_MS / 1000 + 0.7, monotonic=lambda: 1.0)
+    monkeypatch.setattr("joiner.runtime.telemetry.metrics.time", now)
+    runner.commit(effects, dict(unit.counts))
+    assert runner.value("output_latency_seconds_count") == 2
+    assert runner.value("output_latency_seconds_sum") == pytest.approx(0.5 + 0.4)
+    assert runner.value("output_latency_seconds_bucket", le="0.5") == 1 + (0.7 - 0.2 <= 0.5)
+
+
+def test_without_metrics_nothing_is_kept_of_arrivals() -> None:
+    assert joined(make_settings())[1].appended_ms == Counter()
+
+
+def test_a_unit_that_was_rebuilt_knows_when_the_records_of_the_replay_came() -> None:
+    settings = make_settings({**POWER, "lateness": "10ms"}, metrics={"listen": 0})
+    unit = Unit(settings, 0, {DATA: 0})
+    sent = [
+        record(offset, quantity, BASE_MS + time_ms)._replace(append_ms=BASE_MS + time_ms + 5)
+        for offset, (quantity, time_ms) in enumerate([("speed", 0), ("torque", 1), ("speed", 50), ("torque", 51)])
+    ]
+    unit.apply({DATA: batch(sent[:2])}, {DATA: 2}, silent=True)
+    effects = unit.apply({DATA: batch(sent[2:])}, {DATA: 4})
+    assert effects.appended_ms[BASE_MS + 6] == 1
+
+
+def test_arrivals_are_those_of_the_offsets_and_the_oldest_are_forgotten() -> None:
+    arrivals = AppendTimes()
+    count = 5 * STEPS_MAX
+    offsets, times = [3 * n for n in range(count)], [1000 + n // 2 for n in range(count)]
+    for begin in range(0, count, 777):
+        part = slice(begin, begin + 777)
+        arrivals.add(Messages(offsets[part], times[part], [None] * len(offsets[part])))
+    newest = np.array(offsets[-2 * STEPS_MAX :])
+    assert arrivals.of(newest).tolist() == times[-2 * STEPS_MAX :]
+    assert arrivals.of(newest + 1).tolist() == times[-2 * STEPS_MAX :]
+    (oldest,) = arrivals.of(np.array([0])).tolist()
+    assert times[0] < oldest <= times[-2 * STEPS_MAX]
+    assert AppendTimes().of(np.array([5])).tolist() == [0]
+
+
+def test_a_unit_tells_what_it_holds_where_its_frontiers_are_and_who_has_it() -> None:
+    join = {"name": "power", "left": "speed", "right": "torque", "output": "p", "lateness": ["2s", 0]}
+    runner = Runner()
+    runner.settings = runner.meters._settings = make_settings(
+        join, metrics={"listen": 0}, application={"buffer_records_max": 100, "buffer_bytes_max": 1000}
+    )
+    held = JoinSummary(20, 5, 3, (40 * S, 60 * S), (10 * S, 50 * S))
+    runner.told = {3: UnitStatus(runner.checkpoint({}, power=held), {"power": (100, 400)}, {DATA}, 12, 1.5)}
+    side = {"unit": "3", "join": "power", "side": "left"}
+    other = side | {"side": "right"}
+    assert [runner.value("held_records", **one) for one in (side, other)] == [20, 5]
+    assert [runner.value("held_bytes", **one) for one in (side, other)] == [100, 400]
+    assert runner.value("buffer_used_ratio", unit="3", join="power") == 0.5
+    assert [runner.value("frontier_timestamp_seconds", **one) for one in (side, other)] == [60, 50]
+    # The newest event time is 62 s: the left frontier, and its lateness.
+    assert [runner.value("frontier_lag_seconds", thing=which, **side) for which in ("foremost", "hindmost")] == [2, 22]
+    assert [runner.value("frontier_lag_seconds", thing=which, **other) for which in ("foremost", "hindmost")] == [
+        12,
+        52,
+    ]
+    assert runner.value("topic_paused", unit="3", topic=DATA) == 1
+    assert runner.value("lag_records", unit="3") == 12
+    assert runner.value("snapshot_age_seconds", unit="3") == 1.5
+    assert runner.value("unit_owner", unit="3", owner="one", placement="process") == 1
+    assert runner.value("units_stuck") == 1
+
+
+def test_a_side_of_which_nothing_came_has_no_frontier() -> None:
+    runner = Runner()
+    runner.told = {3: UnitStatus(runner.checkpoint({}, power=JoinSummary(1, 0, 1, (S, S), None)), {}, set(), 0, 0.0)}
+    assert runner.value("frontier_timestamp_seconds", unit="3", join="power", side="left") == 1
+    assert runner.value("frontier_timestamp_seconds", unit="3", join="power", side="right") is None
+
+
+def test_a_joiner_is_ready_when_it_serves_each_unit_that_the_group_gives_it() -> None:
+    loop: Any = idle_loop(make_settings(partitions=3))
+    group, running = loop._membership, loop.tasks.tasks
+    group.is_told = False
+    assert "has not said" in loop.why_unready()
+    group.is_told = True
+    assert loop.why_unready() == ""
+    group.units = {0, 2}
+    running[0] = None
+    assert loop.why_unready() == "units [2] are not served, see the log"
+    running[2] = None
+    assert loop.why_unready() == ""
+
+
+def connector() -> tuple[TelemetryServer, ConnectorProgress, Ledger]:
+    teller, checkpoint, ledger = TelemetryServer(ON), ConnectorProgress(), Ledger(messages_max=10, bytes_max=1000)
+    tell_of_connector(teller, checkpoint, ledger, MqttSession(MqttSettings(), ConnectorSettings()))
+    return teller, checkpoint, ledger
+
+
+def test_the_connector_tells_what_it_took_what_it_sent_and_what_is_under_way() -> None:
+    teller, checkpoint, ledger = connector()
+    checkpoint.count(5, 8, 2)
+    ledger.take(1, 30, 2)
+    ledger.take(2, 40, 1)
+    names = ("events_total", "records_total", "rejected_total", "unacknowledged_events", "unacknowledged_bytes")
+    found = [teller.registry.get_sample_value(f"lsb_connector_{name}") for name in (*names, "mqtt_connected")]
+    assert found == [5, 8, 2, 2, 70, 0]
+    assert teller.unready() == "there is no connection to MQTT at 127.0.0.1:1883"
+
+
+def test_how_long_events_take_is_told_of_each_though_nothing_is_kept_of_each() -> None:
+    teller, now_s = TelemetryServer(ON), [0.0]
+    times = PublishTimes(teller, lambda: now_s[0])
+    times.began(3)
+    now_s[0] = 1.0
+    times.began(2)
+    now_s[0] = 1.5
+    times.ended(1)
+    now_s[0] = 2.0
+    times.ended(3)
+    times.ended(0)
+    name = "lsb_connector_publish_duration_seconds"
+    assert teller.registry.get_sample_value(f"{name}_count") == 4
+    assert teller.registry.get_sample_value(f"{name}_sum") == 1.5 + 2 * 2.0 + 1.0
+    assert teller.registry.get_sample_value(f"{name}_bucket", {"le": "1.0"}) == 1
+
+
+def registries() -> list[CollectorRegistry]:
+    """Those of all services, with a value of each metric."""
+    runner = Runner()
+    runner.told = {3: UnitStatus(runner.checkpoint({}, power=JoinSummary(1, 1, 1, (S, S), (S, S))), {}, set(), 0, 0.0)}
+    runner.commit(Effects(), {"power:failed": 1}, (b"1", SnapshotPlace(1, [1, 0])))
+    bridge, _, _ = connector()
+    PublishTimes(bridge)
+    database = TelemetryServer(ON)
+    WriteTimes(database)
+    thread: Any = SimpleNamespace(in_flight=0, writer=SimpleNamespace(failures=0, is_away=False))
+    tell_of_db_connector(database, DbProgress(), thread, lambda: {0: 5})
+    return [runner.teller.registry, bridge.registry, database.registry]
+
+
+def test_every_metric_is_documented_with_its_type_and_labels_and_no_other() -> None:
+    told = {
+        row.cells[0].strip("`"): (row.cells[1], {label.strip("` ") for label in row.cells[2].split(",")} - {""})
+        for row in rows(DOCS / "metrics.md")
+        if row.title == "metric"
+    }
+    real = {
+        family.name + "_total" * (family.type == "counter"): (
+            family.type,
+            {label for sample in family.samples for label in sample.labels} - {"le"},
+        )
+        for registry in registries()
+        for family in registry.collect()
+        if not family.name.startswith("process_")
+    }
+    assert told == real
+    assert all(family.samples for registry in registries() for family in registry.collect())
+
+
+def test_the_names_follow_the_conventions() -> None:
+    for registry in registries():
+        for family in registry.collect():
+            if family.name.startswith("process_"):
+                continue
+            assert family.name.startswith("lsb_")
+            assert family.documentation.endswith(".")
+            if family.type == "histogram":
+                assert family.name.endswith(("_seconds", "_messages"))

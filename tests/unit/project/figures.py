@@ -1,0 +1,366 @@
+"""Where each measured figure of a page comes from: the text that it stands in, and the recorded runs that say it.
+
+A placeholder of the text stands for a figure, in the form in which the page has it. The values are computed here from
+the JSON files that the benchmarks wrote, so a page can neither keep a figure of an older run nor round in its favour.
+What a run was judged not to show (see `bench.contest.report.judged`) is not there, and a page cannot tell it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+from bench.contest.report import read_figures
+from tests.unit.project.documents import DOCS, ROOT
+
+RESULTS: Final = ROOT / "bench" / "results"
+
+
+class Figure(NamedTuple):
+    """``text`` with ``{:…}`` for each figure, as it stands on the page, once; what the recorded runs say of them."""
+
+    page: str
+    text: str
+    values: tuple[float, ...]
+
+
+@cache
+def evidence(name: str) -> Any:
+    """The figures of a file in docs/evidence."""
+    return json.loads((DOCS / "evidence" / f"{name}.json").read_text())
+
+
+@cache
+def _contest() -> dict[str, list[dict[str, Any]]]:
+    return read_figures(RESULTS)[1]
+
+
+def contest(kind: str, contender: str, figure: str, **where: Any) -> list[float]:
+    """What all runs of a contender found, in the order of the turns; the p99 and others of `ms` by their number."""
+    name, _, place = figure.partition(" ")
+    runs = [
+        one
+        for one in _contest()[kind]
+        if one["contender"] == contender and all(one[key] == value for key, value in where.items())
+    ]
+    found = [one[name][int(place)] if place else one[name] for one in sorted(runs, key=lambda one: one["turn"])]
+    if not found or None in found:
+        raise LookupError(f"nothing is known of {figure} of {contender} in {kind}, {where}")
+    return found
+
+
+def _each(one: Iterable[float], other: Iterable[float]) -> list[float]:
+    """The ratio of each turn."""
+    return [mine / theirs for mine, theirs in zip(one, other, strict=False)]
+
+
+PROCESS, STAGE, PASS_THROUGH = "plain process", "Spark stage", "pass-through"
+BEST, TUNED, DEFAULT = (f"Spark range join, {name}" for name in ("best", "tuned", "default"))
+FLINK = "Flink interval join"
+
+
+def _rates(contender: str) -> list[float]:
+    return contest("throughput", contender, "records_per_s")
+
+
+def _of_rates(one: str, other: str) -> list[float]:
+    return _each(_rates(one), _rates(other))
+
+
+def _throughput(contender: str, figure: str) -> float:
+    return median(contest("throughput", contender, figure))
+
+
+def _late_ms(contender: str, number: int, rate: int = 5_000) -> float:
+    (found,) = contest("latency", contender, f"ms {number}", rate=rate)
+    return found
+
+
+def _only(kind: str, contender: str, figure: str, **where: Any) -> float:
+    (found,) = contest(kind, contender, figure, **where)
+    return found
+
+
+def _benchmarks() -> Iterable[Figure]:
+    page = "docs/benchmarks.md"
+    best, tuned = _of_rates(PROCESS, BEST), _of_rates(PROCESS, TUNED)
+    cpu = {name: _throughput(name, "cpu_s_per_million") for name in (PROCESS, BEST, TUNED, STAGE)}
+    yield Figure(page, "{:.1f} to {:.1f} times as many records a second as Spark with", (min(best), max(best)))
+    yield Figure(page, "and {:.1f} to {:.1f} times as many as Spark as advised", (min(tuned), max(tuned)))
+    yield Figure(
+        page, "cost it {:.1f} s of CPU time, and Spark {:.1f} s and {:.1f} s.", (cpu[PROCESS], cpu[BEST], cpu[TUNED])
+    )
+    yield Figure(page, "Beside Spark as it comes the ratio is {:.0f};", (_of_rates(PROCESS, DEFAULT)[0],))
+    best, tuned = _of_rates(STAGE, BEST), _of_rates(STAGE, TUNED)
+    yield Figure(
+        page,
+        "makes {:.1f} to {:.1f} and {:.1f} to {:.1f} times the rate of those two, for {:.1f} s of CPU time",
+        (min(best), max(best), min(tuned), max(tuned), cpu[STAGE]),
+    )
+    narrow, wide = ({"width_ms": width_ms} for width_ms in (100, 1_072))
+    excess, results = (contest("widths", FLINK, name, **wide)[0] for name in ("excess", "results"))
+    yield Figure(
+        page,
+        "finds {:.1%} of the neighbours with 100 ms to each side, and {:.1%} with {:,} ms; then {:.1%} of its results",
+        (
+            _only("widths", FLINK, "complete", **narrow),
+            _only("widths", FLINK, "complete", **wide),
+            _only("widths", FLINK, "width_ms", share=0.99),
+            excess / results,
+        ),
+    )
+
+
+def _benchmarks_of_workloads() -> Iterable[Figure]:
+    page = "docs/benchmarks.md"
+    bursts, skew = ({"workload": name} for name in ("bursts and gaps", "skew"))
+    yield Figure(
+        page,
+        "is {:.0f} s wide on bursts with silences between them, and {:.0f} s on skewed things; there Spark got through "
+        "{:.1%} and {:.1%} of the input in its time, and Flink through {:.1%} and {:.1%}.",
+        (
+            *(_only("workloads", BEST, "width_ms", **where) / 1e3 for where in (bursts, skew)),
+            *(_only("workloads", name, "reached", **where) for name in (BEST, FLINK) for where in (bursts, skew)),
+        ),
+    )
+    held = {one["workload"]: one["state_rows"] for one in _contest()["workloads"] if one["contender"] == PROCESS}
+    yield Figure(
+        page,
+        "held {:.0f} records of 8 things in order at the end, {:.0f} for each of 1,000 or 100,000 things, {:,.0f} "
+        "where",
+        (_throughput(PROCESS, "state_rows"), held["100,000 keys"] / 100_000, held["rates 1:1000"]),
+    )
+    yield Figure(page, "{:.0f} for each of 1,000", (held["1,000 keys"] / 1_000,))
+    yield Figure(page, "all {:,.0f} of Nexmark", (held["Nexmark"],))
+
+
+def _benchmarks_of_others() -> Iterable[Figure]:
+    page = "docs/benchmarks.md"
+    cpu = {name: _throughput(name, "cpu_s_per_million") for name in (PROCESS, STAGE, FLINK)}
+    yield Figure(
+        page,
+        "its p99 is {:.0f} ms. Spark with the best settings, in micro-batches, has {:.0f} ms, {:.1f} times as much",
+        (_late_ms(PROCESS, 1), _late_ms(BEST, 1), _late_ms(BEST, 1) / _late_ms(PROCESS, 1)),
+    )
+    yield Figure(page, "each 200 ms, has {:.0f} ms.", (_late_ms(FLINK, 1),))
+    yield Figure(
+        page, "makes {:.0f} thousand records a second with sources", (_throughput(FLINK, "records_per_s") / 1e3,)
+    )
+    yield Figure(page, "the plain process made {:.1f} times as many.", (_of_rates(PROCESS, FLINK)[0],))
+    yield Figure(page, "The CPU time of a million records is {:.1f} s.", (cpu[FLINK],))
+    two = _of_rates("two processes", PROCESS)
+    yield Figure(
+        page,
+        "made {:.2f} and {:.2f} times the rate of one here, and {:.2f} times in",
+        (min(two), max(two), _kafka("joiner, two processes") / _kafka("joiner")),
+    )
+    yield Figure(
+        page,
+        "costs {:.1f} s of CPU time where the plain process costs {:.1f} s, and {:,.0f} MB of memory where that has "
+        "{:,.0f} MB. Its first result comes after {:.1f} s, and its p99 is {:.0f} ms",
+        (
+            cpu[STAGE],
+            cpu[PROCESS],
+            *(_throughput(name, "memory_bytes") / 1e6 for name in (STAGE, PROCESS)),
+            _throughput(STAGE, "start_s"),
+            _late_ms(STAGE, 1),
+        ),
+    )
+    yield Figure(page, "at least once, has a p99 of {:.0f} ms.", (_late_ms("bytewax by hand", 1),))
+    yield Figure(page, "which joins nothing, has {:.0f} ms;", (_late_ms(PASS_THROUGH, 1),))
+    through = _of_rates(PROCESS, PASS_THROUGH)
+    yield Figure(page, "The joiner makes {:.1f} to {:.1f} times its rate.", (min(through), max(through)))
+    yield Figure(page, "the joiner makes {:.2f} times the rate of that", (_kafka("joiner") / _kafka(ONE_TRANSACTION),))
+    yield Figure(
+        page,
+        "the plain process differs by {:.0%} and two processes by {:.0%}.",
+        tuple(max(rates) / min(rates) - 1 for rates in map(_rates, (PROCESS, "two processes"))),
+    )
+
+
+OF_UNITS, ONE_TRANSACTION = "pass-through, a transaction for each unit", "pass-through, one transaction"
+
+
+def _kafka(contender: str) -> float:
+    return float(median(evidence("bench_kafka")["figures"][contender]))
+
+
+def _engine_rate(curve: str, who: str = "engine", /, **where: int) -> float:
+    """Million records a second."""
+    (found,) = [
+        one
+        for one in evidence("bench_engine")["figures"][curve]
+        if all(one["case"][name] == value for name, value in where.items())
+    ]
+    return float(found["case"]["records"] / median(found["seconds"][who]) / 1e6)
+
+
+def _faster_tables() -> list[float]:
+    """How many times as quick as pandas on the same frames."""
+    return [
+        median(one["seconds"]["pandas, four merge_asof"]) / median(one["seconds"]["joiner.join, pandas"])
+        for one in evidence("bench_tables")["figures"]
+    ]
+
+
+def _of_pass_through(number: int) -> tuple[float, float]:
+    """A quantile of the joiner in ms, and how many times that of the pass-through it is."""
+    ours, theirs = (
+        median(one["ms"][number] for one in evidence("bench_latency")["figures"] if one["contender"] == contender)
+        for contender in ("joiner", "pass-through")
+    )
+    return ours, ours / theirs
+
+
+def _speed() -> Iterable[Figure]:
+    page = "docs/speed.md"
+    few, many = ({"keys": keys} for keys in (8, 1_000))
+    yield Figure(
+        page,
+        "that makes {:.1f} million records a second with 8 keys and {:.1f} million with 1,000: {:.1f} and {:.1f} "
+        "times the",
+        (
+            _engine_rate("keys", **few),
+            _engine_rate("keys", **many),
+            _engine_rate("keys", **few) / _engine_rate("keys", "pandas", **few),
+            _engine_rate("keys", **many) / _engine_rate("keys", "pandas", **many),
+        ),
+    )
+    short, long = (_engine_rate("records in all", records=records) for records in (10_000, 10_000_000))
+    yield Figure(
+        page,
+        "{:.1f} million records a second with ten thousand in all, {:.1f} million with ten million",
+        (short, long),
+    )
+    cold, warm = (
+        (_engine_rate(curve, "pandas", **case), _engine_rate(curve, **case) / _engine_rate(curve, "pandas", **case))
+        for curve, case in (("keys", few), ("records in all", {"records": 1_000_000}))
+    )
+    yield Figure(
+        page,
+        "with {:.1f} and with {:.1f} million records a second, and the ratio with {:.1f} and with {:.1f}.",
+        (cold[0], warm[0], cold[1], warm[1]),
+    )
+    small, usual = (_engine_rate("records in a batch", batch=batch) for batch in (100, 10_000))
+    yield Figure(
+        page,
+        "A step takes {:.1f} µs with a hundred records: by the record, such batches are {:.1f} times dearer",
+        (100 / small, usual / small),
+    )
+    faster = _faster_tables()
+    yield Figure(page, "one call on pandas frames is {:.1f} to {:.1f} times as quick", (min(faster), max(faster)))
+    own, other = ("joiner.join, polars", "polars, four join_asof")
+    runs = evidence("bench_tables")["figures"]
+    slower = [one for one in runs if median(one["seconds"][other]) < median(one["seconds"][own])]
+    yield Figure(page, "on polars frames in {:.0f} of {:.0f} cases", (len(slower), len(runs)))
+    ahead = {
+        records: _engine_rate("records that one side runs ahead", ahead=records) for records in (0, 100_000, 1_000_000)
+    }
+    yield Figure(
+        page,
+        "Rates fall from {:.1f} million records a second to {:.1f} million with 100,000 records ahead, and to {:.1f} "
+        "million with a million: a step of 10,000 records takes {:.1f} ms instead of {:.2f} ms.",
+        (*ahead.values(), 10 / ahead[1_000_000], 10 / ahead[0]),
+    )
+    yield Figure(
+        page,
+        "The joiner makes {:.0f} thousand records a second, {:.2f} times the rate of the pass-through that makes the "
+        "same transactions, and {:.2f} times that of",
+        (_kafka("joiner"), _kafka("joiner") / _kafka(OF_UNITS), _kafka("joiner") / _kafka(ONE_TRANSACTION)),
+    )
+    one, two = (evidence("bench_kafka")["figures"][name] for name in ("joiner", "joiner, two processes"))
+    yield Figure(
+        page,
+        "Two processes made {:.2f} times the rate of one in these runs ({:.0f} to {:.0f} thousand records a second, "
+        "one {:.0f} to {:.0f})",
+        (median(two) / median(one), min(two), max(two), min(one), max(one)),
+    )
+    quantiles = [_of_pass_through(number) for number in range(3)]
+    yield Figure(
+        page,
+        "the p50 is {:.0f} ms, the p99 {:.0f} ms and the p99.9 {:.0f} ms: {:.2f}, {:.2f} and {:.2f} times those of",
+        (*(ours for ours, _ in quantiles), *(ratio for _, ratio in quantiles)),
+    )
+    yield Figure(
+        page,
+        "measured once, the p99 is {:.0f} ms, {:.2f} times that of the pass-through",
+        (_late_ms(PROCESS, 1), _late_ms(PROCESS, 1) / _late_ms(PASS_THROUGH, 1)),
+    )
+    nothing, much = (median(runs) for runs in evidence("bench_recovery")["figures"].values())
+    yield Figure(page, "it takes {:.2f} s with one record held, and {:.2f} s more", (nothing, much - nothing))
+
+
+def _spark() -> Iterable[Figure]:
+    page = "docs/spark.md"
+    yield Figure(
+        page,
+        "one command, first result after {:.1f} s | first result after {:.1f} s |",
+        (_throughput(PROCESS, "start_s"), _throughput(STAGE, "start_s")),
+    )
+    yield Figure(
+        page,
+        "| p50 {:.0f} ms, p99 {:.0f} ms | p50 {:.0f} ms, p99 {:.0f} ms: Spark's own part",
+        tuple(_late_ms(name, number) for name in (PROCESS, STAGE) for number in (0, 1)),
+    )
+    yield Figure(page, "| {:.0f} thousand records/s; a second process", (_throughput(PROCESS, "records_per_s") / 1e3,))
+    yield Figure(page, "| {:.0f} thousand records/s |", (_throughput(STAGE, "records_per_s") / 1e3,))
+    state = evidence("bench_spark_state")["figures"]
+    nothing, one, each = (median(rates) for rates in state["rates"].values())
+    yield Figure(
+        page,
+        "cost {:.0f} % of the throughput, in each of the four {:.0f} %.",
+        (100 * (1 - one / nothing), 100 * (1 - each / nothing)),
+    )
+    yield Figure(page, "never above {:.0f} kB", (max(step["spark_bytes"] for step in state["growth"]) / 1e3,))
+    pauses = {
+        (start, end): [
+            one["pause_ms"]
+            for one in evidence("bench_moving_spark")["figures"]
+            if (one["from"], one["to"]) == (start, end)
+        ]
+        for start, end in (("process", "spark"), ("spark", "another process"), ("another process", "process"))
+    }
+    (count,) = {len(runs) for runs in pauses.values()}
+    yield Figure(
+        page,
+        "a unit paused for {:.0f} ms on its way from a process to Spark, for {:.0f} ms on its way back, and for "
+        "{:.0f} ms from process to process (medians of {:.0f}; the longest {:.0f} ms)",
+        (*map(median, pauses.values()), count, max(map(max, pauses.values()))),
+    )
+
+
+def _others() -> Iterable[Figure]:
+    page = "docs/operations.md"
+    yield Figure(page, "what was measured: {:.0f} thousand records/s", (_kafka("joiner"),))
+    yield Figure(page, "| {:.0f} MB at full rate, and what is held", (_throughput(PROCESS, "memory_bytes") / 1e6,))
+    yield Figure(
+        page,
+        "| p50 {:.0f} ms, p99 {:.0f} ms behind the later record",
+        (_late_ms(PROCESS, 0), _late_ms(PROCESS, 1)),
+    )
+    yield Figure(
+        page,
+        "| p99 {:.0f} ms at 5,000 records/s; first result {:.1f} s after the start; {:,.0f} MB at full rate |",
+        (_late_ms(STAGE, 1), _throughput(STAGE, "start_s"), _throughput(STAGE, "memory_bytes") / 1e6),
+    )
+    ratios = evidence("bench_metrics")["figures"]["thousand records a second"]["with / without"]
+    yield Figure(
+        "docs/metrics.md",
+        "joined {:.2f} times as many records a second as the other (median of eight turns, {:.2f} to {:.2f};",
+        (median(ratios), min(ratios), max(ratios)),
+    )
+    (killed,) = [run for run in evidence("chaos")["runs"] if run["seed"] == "MQTT broker killed"]
+    yield Figure(
+        "docs/guarantees.md",
+        "HiveMQ lost {:.0f} quantities in {:.0f} kills",
+        (killed["lost before Kafka"], killed["kills"]),
+    )
+
+
+@cache
+def figures() -> list[Figure]:
+    """All of them."""
+    return [*_benchmarks(), *_benchmarks_of_workloads(), *_benchmarks_of_others(), *_speed(), *_spark(), *_others()]

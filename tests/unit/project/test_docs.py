@@ -1,0 +1,450 @@
+"""The documents name what there is: settings, defaults, topics, keys, commands, tests, links; their examples run."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import hashlib
+import importlib
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from broker import settings as shared
+from broker.kafka.topics import control_topic_spec, data_topic_specs, state_topic_spec
+from broker.partitioner import partition_of
+from broker.times import mean_text, parse_duration
+from broker.wire import records
+from connector.events import Parser
+from connector.settings import ConnectorSettings
+from db_connector.settings import ConnectorSettings as DbConnectorSettings
+from joiner.functions import BUILT_IN
+from joiner.runtime import control, model
+from joiner.runtime.ownership import unit_reports
+from joiner.runtime.settings import ApplicationSettings, JoinerSettings, JoinSettings, SparkSettings, Stream
+from simulator.settings import read_settings
+from tests.unit.project.documents import (
+    DOCS,
+    PACKAGES,
+    ROOT,
+    anchors,
+    blocks,
+    code,
+    links,
+    pages,
+    prose,
+    read,
+    rows,
+    shown,
+    sources,
+)
+
+README: Final = ROOT / "README.md"
+ARCHITECTURE: Final = ROOT / "ARCHITECTURE.md"
+CONFIGURATION: Final = DOCS / "configuration.md"
+FORMATS: Final = DOCS / "formats.md"
+
+MODELS: Final[dict[str, type[BaseModel]]] = {
+    "kafka": shared.KafkaSettings,
+    "mqtt": shared.MqttSettings,
+    "influxdb": shared.InfluxdbSettings,
+    "topics": shared.TopicSettings,
+    "events": shared.EventSettings,
+    "metrics": shared.MetricsSettings,
+    "application": ApplicationSettings,
+    "spark": SparkSettings,
+    "join": JoinSettings,
+    "connector": ConnectorSettings,
+    "db_connector": DbConnectorSettings,
+}
+
+TABLES: Final[dict[str, tuple[Path, str, str, type[BaseModel]]]] = {
+    # Where each section's table stands: page, heading, title of its first column.
+    **{name: (CONFIGURATION, name, "setting", model) for name, model in MODELS.items()},
+    "db_connector": (DOCS / "db_connector.md", "Settings, `[db_connector]`", "setting", DbConnectorSettings),
+    "the connector's page": (
+        DOCS / "connector.md",
+        "Settings (`[connector]`, or `LSB_CONNECTOR__…`)",
+        "setting",
+        ConnectorSettings,
+    ),
+    "a stream of a join": (CONFIGURATION, "join", "stream", Stream),
+}
+
+HOST_NAME: Final = ApplicationSettings.model_fields["instance"].default_factory
+FACTORIES: Final[dict[Any, str]] = {dict: "{}", HOST_NAME: "the host's name"}
+
+
+def documented(table: str) -> dict[str, list[str]]:
+    """The rows of a table of settings, by setting."""
+    page, section, title, _ = TABLES[table]
+    found = [row.cells for row in rows(page) if row.section == section and row.title == title]
+    return {cells[0].split("`")[1]: cells for cells in found}
+
+
+def told_default(cell: str) -> object:
+    """The default that a table's cell tells: a number (durations in ns, sizes in bytes), None, or a text."""
+    text = cell.strip("`")
+    if re.fullmatch(r"\d+(ns|us|ms|s|min|h|d)", text):
+        return parse_duration(text)
+    if size := re.fullmatch(r"([\d,]+)(?: (MiB|messages))?", text):
+        return int(size[1].replace(",", "")) * (2**20 if size[2] == "MiB" else 1)
+    return None if cell == "none" else text
+
+
+def real_default(field: FieldInfo) -> object:
+    """The default of a field, in the same form."""
+    if field.default_factory is not None:
+        return FACTORIES[field.default_factory]
+    if field.default is PydanticUndefined:
+        return "required"
+    if isinstance(field.default, bool):
+        return str(field.default).lower()
+    value = field.default[0] if isinstance(field.default, tuple) else field.default
+    return None if value == "" else value
+
+
+def limits(field: FieldInfo) -> set[str]:
+    """What a field's range must name: its bounds, or its choices."""
+    bounds = [getattr(rule, name) for rule in field.metadata for name in ("ge", "le") if hasattr(rule, name)]
+    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    return {str(limit) for limit in (*bounds, *choices)}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_setting_is_documented_and_no_other(table: str) -> None:
+    assert list(documented(table)) == list(TABLES[table][3].model_fields)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_documented_defaults_are_the_defaults(table: str) -> None:
+    fields = TABLES[table][3].model_fields
+    wrong = {
+        name: (cells[1], fields[name].default)
+        for name, cells in documented(table).items()
+        if told_default(cells[1]) != real_default(fields[name])
+    }
+    assert wrong == {}
+
+
+# The connector's page rounds its ranges to what people read; the exact ones are in configuration.md.
+@pytest.mark.parametrize("table", [table for table in TABLES if table != "the connector's page"])
+def test_the_documented_ranges_name_every_limit(table: str) -> None:
+    fields = TABLES[table][3].model_fields
+    missing = {
+        name: limits(fields[name]) - set(re.findall(r"\w+", cells[2])) for name, cells in documented(table).items()
+    }
+    assert {name: left for name, left in missing.items() if left} == {}
+
+
+def test_every_section_has_its_table() -> None:
+    assert set(MODELS) == shared.SECTIONS
+    headings = {line.removeprefix("## ") for line in read(CONFIGURATION).splitlines() if line.startswith("## ")}
+    assert set(MODELS) <= headings
+
+
+CHANGED: Final[dict[str, dict[str, Any]]] = {
+    # Another value for each setting that a joiner reads beside [kafka].
+    "topics": {
+        "data": "other", "out": "other", "late": "other", "rejected": "other", "unmatched": "other",
+        "partitions": 7, "replication_factor": 3, "retention": "1d",
+    },
+    "events": {"time_unit": "ns", "event_bytes_max": 2048},
+    "application": {
+        "name": "other", "instance": "other", "placement": "other", "start": "latest", "ahead_max": "2d",
+        "batch_records_max": 7, "commit_interval": "1s", "snapshot_records": 7, "snapshot_interval": "1s",
+        "buffer_records_max": 7, "buffer_bytes_max": 7,
+        "session_timeout": "20s",
+        "transaction_timeout": "30s",
+    },
+    "join": {
+        "name": "other", "left": "c", "right": "c", "function": "product", "output": "other", "tolerance": "1s",
+        "lateness": "1s", "direction": "nearest", "driver": "left", "progress": "partition",
+        "emit_unmatched": "left",
+    },
+}  # fmt: skip
+
+
+def fingerprint(section: str, name: str | None = None) -> str:
+    values: dict[str, Any] = {other: {} for other in CHANGED}
+    values["join"] = {"name": "a", "left": "x", "right": "y", "output": "z"}
+    if name is not None:
+        values[section] = values[section] | {name: CHANGED[section][name]}
+    return JoinerSettings.model_validate(values | {"join": [values["join"]]}).fingerprint()
+
+
+@pytest.mark.parametrize("section", CHANGED)
+def test_the_marked_settings_are_those_that_change_the_fingerprint(
+    section: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("LSB_TOPICS__DATA", "LSB_EVENTS__TIME_UNIT", "LSB_APPLICATION__AHEAD_MAX"):
+        monkeypatch.delenv(variable, raising=False)
+    assert CHANGED[section].keys() == set(MODELS[section].model_fields)
+    changing = {name for name in CHANGED[section] if fingerprint(section, name) != fingerprint(section)}
+    marked = {name for name, cells in documented(section).items() if "◆" in cells[0]}
+    assert marked == changing
+
+
+def test_every_toml_example_is_a_valid_setting_file() -> None:
+    texts = [read(ROOT / "lsb.toml"), *(block.text for page in pages() for block in blocks(page, "toml"))]
+    assert len(texts) > 2
+    for text in texts:
+        for name, section in tomllib.loads(text).items():
+            for values in section if isinstance(section, list) else [section]:
+                MODELS[name].model_validate(values)
+
+
+def test_every_built_in_function_is_documented() -> None:
+    assert {name for name in BUILT_IN if f"`{name}`" not in documented("join")["function"][2]} == set()
+
+
+def test_every_flag_of_the_simulator_is_documented_with_variable_and_default(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    with pytest.raises(SystemExit):
+        read_settings(["--help"], {})
+    text = re.sub(r"\n {10,}", " ", capsys.readouterr().out)
+    flags = re.findall(r"^  (--[\w-]+).*\((\w+)(?:, default (\S+))?\)$", text, re.MULTILINE)
+    told = [[cell.strip("`") for cell in row.cells[:3]] for row in rows(CONFIGURATION) if row.title == "flag"]
+    assert flags
+    assert told == [[flag, variable, default or "none"] for flag, variable, default in flags]
+
+
+def test_every_topic_is_in_the_formats() -> None:
+    topics = shared.TopicSettings()
+    specs = [
+        *data_topic_specs(topics),
+        state_topic_spec("<application>", topics),
+        control_topic_spec("<application>", topics),
+    ]
+    text = read(FORMATS)
+    assert [spec.name for spec in specs if f"| `{spec.name}`" not in text] == []
+    required = {f"`{name}={value}`" for spec in specs for name, value in spec.required.items()}
+    assert {setting for setting in required if setting not in text} == set()
+
+
+def test_every_key_of_the_state_topic_is_in_the_formats() -> None:
+    unit, slot, index = 71, 82, 93
+    of_unit = [model.checkpoint_key(unit), model.unsettled_key(unit)]
+    keys = [*of_unit, model.manifest_key(unit, slot), model.chunk_key(unit, slot, index)]
+    names = {str(unit): "<unit>", str(slot): "<slot>", str(index): "<i>"}
+    forms = {re.sub(r"\d+", lambda digits: names[digits[0]], key) for key in keys}
+    told = {row.cells[0].strip("`") for row in rows(FORMATS) if row.section == "State topic" and row.title == "key"}
+    assert told == forms
+
+
+def test_every_limit_of_the_wire_is_in_the_formats() -> None:
+    limits_of_wire = (
+        records.NAME_LENGTH_MAX,
+        records.RECORD_BYTES_MAX,
+        records.BRACKETS_MAX,
+        records.REJECTED_BYTES_MAX,
+    )
+    numbers = set(re.findall(r"\d+", prose(FORMATS)))
+    assert {str(limit) for limit in (*limits_of_wire, model.CHUNK_BYTES_MAX)} <= numbers
+
+
+FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[str]]]] = {
+    # How each example is read, what it must show all members of, and those that are told in words.
+    "record": (lambda text: records.decode_data(text, "ms")[0], records.Record, set()),
+    "mark": (lambda text: records.decode_data(text, "ms")[0], records.Mark, set()),
+    "joined": (records.decode_joined, records.Joined, {"tie"}),
+    "late": (msgspec.json.Decoder(records.Late).decode, records.Late, set()),
+    "unmatched": (msgspec.json.Decoder(records.Unmatched).decode, records.Unmatched, set()),
+    "rejected": (records.decode_rejected, records.Rejected, set()),
+    "progress": (model.decode_checkpoint, model.Checkpoint, {"stopped"}),
+    "manifest": (model.decode_manifest, model.Manifest, set()),
+    "control notserved": (unit_reports.decode, unit_reports.NotServed, set()),
+    **{f"control {kind.__name__.lower()}": (control.decode, kind, set()) for kind in get_args(control.Record)},
+}
+
+
+def example(form: str) -> bytes:
+    (found,) = [block.text for block in blocks(FORMATS, "json") if block.info == f"json {form}"]
+    return found.encode()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_has_an_example_that_is_read_and_shows_all_members(form: str) -> None:
+    decode, struct, in_words = FORMS[form]
+    text = example(form)
+    message = decode(text)
+    tag = {struct.__struct_config__.tag_field} - {None}
+    assert set(json.loads(text)) == (set(struct.__struct_fields__) | tag) - in_words
+    assert json.loads(msgspec.json.encode(message)) == json.loads(text) | ({"tie": ""} if "tie" in in_words else {})
+    assert [member for member in in_words if f"`{member}`" not in prose(FORMATS)] == []
+
+
+def test_the_example_event_is_one() -> None:
+    parsed = Parser("ms", 256 * 1024).parse(example("event").strip())
+    assert [record.quantity for record in parsed.records] == ["actSpeed_C11", "vaTorque_C11"]
+    assert parsed.refusals == []
+    assert parsed.thing == "R0815"
+    assert partition_of(b"R0815", 5) == 4
+
+
+def test_the_example_result_follows_from_its_two_records() -> None:
+    joined = json.loads(example("joined"))
+    left, right = joined["left"]["phenomenonTime"] * 10**6, joined["right"]["phenomenonTime"] * 10**6
+    assert mean_text(left, right, "ms") == str(joined["phenomenonTime"])
+    power = importlib.import_module("joiner.functions").spindle_power
+    columns = [type("Side", (), {"result": joined[side]["result"]}) for side in ("left", "right")]
+    assert power(*columns) == joined["result"]
+    assert joined["id"] == records.pair_id("power", 4, 0, 1)
+
+
+def test_the_example_dead_letter_is_what_its_value_gives() -> None:
+    letter = records.decode_rejected(example("rejected"))
+    value, where = letter.value.encode(), (letter.partition, letter.offset)
+    again = records.reject(
+        value, letter.reason, source=letter.source, topic=letter.topic, partition=where[0], offset=where[1]
+    )
+    assert again == letter
+    with pytest.raises(records.Unreadable, match=re.escape(letter.reason)):
+        records.decode_data(letter.value.encode(), "ms")
+
+
+def test_the_example_fingerprint_is_that_of_its_semantics() -> None:
+    found = model.decode_checkpoint(example("progress"))
+    text = json.dumps(found.semantics, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    assert hashlib.sha256(text.encode()).hexdigest() == found.fingerprint
+    settings = shared.load_settings(JoinerSettings, ROOT / "lsb.toml")
+    assert found.semantics == settings.semantics()
+
+
+def test_every_test_that_the_architecture_names_exists() -> None:
+    text = read(ARCHITECTURE)
+    named = set(re.findall(r"`(test_\w+)`", text))
+    existing = {
+        node.name
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(read(path)))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert len(named) > 20
+    assert named - existing == set()
+
+
+def test_every_architecture_invariant_names_what_holds_it() -> None:
+    invariants = [part for part in read(ARCHITECTURE).split("\n\n") if part.startswith("**Architecture Invariant:**")]
+    assert len(invariants) > 10
+    assert [part for part in invariants if not re.search(r"`test_\w+`|`tests/[\w/]+\.py`", part)] == []
+
+
+def test_every_file_and_symbol_that_the_architecture_names_exists() -> None:
+    spans = re.findall(r"`([^`\n]+)`", prose(ARCHITECTURE))
+    files = {span for span in spans if re.fullmatch(r"[\w/]+\.py", span)}
+    known = {shown(path) for folder in ("tests", "bench") for path in (ROOT / folder).rglob("*.py")}
+    known |= {shown(path) for path in sources()}
+    assert {file for file in files if not any(f"/{path}".endswith(f"/{file}") for path in known)} == set()
+    defined = {
+        node.name
+        for path in sources()
+        for node in ast.walk(ast.parse(read(path)))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    listed = re.findall(r"`([A-Z]\w+(?:\.\w+)?|[a-z]+_[a-z_]+)`", prose(ARCHITECTURE))
+    not_symbols = {*PACKAGES, "read_committed"}
+    parts = {part for name in listed if name not in not_symbols for part in name.split(".")}
+    assert {part for part in parts if part not in defined and not part.startswith("test_")} == set()
+
+
+@pytest.mark.parametrize("page", pages(), ids=shown)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    dead = []
+    for link in links(page):
+        if "://" in link:
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            dead.append(link)
+    assert dead == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=shown)
+def test_every_make_target_and_script_that_is_named_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", read(ROOT / "Makefile"), re.MULTILINE))
+    text = "\n".join(code(page))
+    assert set(re.findall(r"\bmake ([a-z][a-z-]*)", text)) - targets == set()
+    scripts = re.findall(r"\bpython (\S+\.py)", text)
+    modules = re.findall(r"\bpython -m ((?:" + "|".join(PACKAGES) + r")[\w.]*)", text)
+    assert [script for script in scripts if not (ROOT / script).is_file()] == []
+    paths = [ROOT / module.replace(".", "/") for module in modules]
+    assert [path for path in paths if not (path.with_suffix(".py").is_file() or (path / "__main__.py").is_file())] == []
+
+
+def test_the_readme_says_how_to_begin() -> None:
+    first_screen = "\n".join(read(README).splitlines()[:50])
+    assert "make demo" in first_screen
+    assert "make test" in first_screen
+
+
+def test_the_output_in_the_readme_has_the_lines_of_the_commands() -> None:
+    (summary,) = [text for text in code(README) if "== Summary" in text]
+    labels = re.findall(r"^  (\S.*?)  +\S", summary.partition("== Summary")[2], re.MULTILINE)
+    assert len(labels) > 8
+    assert [label for label in labels if f'"{label}"' not in read(ROOT / "demo" / "run.py")] == []
+    ends = re.findall(r"PASSED: [^`\n]+", read(README))
+    told = read(ROOT / "demo" / "run.py") + read(ROOT / "Makefile")
+    assert len(ends) == 2
+    assert [end for end in ends if end not in told] == []
+
+
+def with_examples() -> list[Path]:
+    return [page for page in pages() if ">>>" in read(page)]
+
+
+@pytest.mark.parametrize("page", with_examples(), ids=shown)
+def test_the_examples_of_a_page_run(page: Path) -> None:
+    names: dict[str, Any] = {}
+    runner = doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF)
+    told: list[str] = []
+    for number, block in enumerate(blocks(page, "python")):
+        test = doctest.DocTestParser().get_doctest(block.text, names, f"{shown(page)} block {number}", None, None)
+        runner.run(test, out=told.append, clear_globs=False)
+        names = test.globs
+    assert runner.tries
+    assert not runner.failures, "".join(told)
+
+
+def test_the_examples_in_the_code_run() -> None:
+    with_example = [path for path in sources() if re.search(r"^\s*>>> ", read(path), re.MULTILINE)]
+    assert with_example
+    for path in with_example:
+        name = shown(path).removesuffix(".py").replace("/", ".")
+        result = doctest.testmod(importlib.import_module(name))
+        assert result.attempted
+        assert not result.failed, name
+
+
+def test_the_pages_with_examples_are_those_that_promise_them() -> None:
+    assert {shown(page) for page in with_examples()} >= {"README.md", "docs/semantics.md"}
+
+
+# Put together here, so that this file does not name what it bans.
+NOT_OF_THE_PROJECT: Final = re.compile(
+    "|".join([r"\b(iss" + r"ue|sess" + r"ion|ta" + r"sk) #?\d", r"\b(sub)?ag" + r"ents?\b", r"\bCla" + r"ude\b"]),
+    re.IGNORECASE,
+)
+
+
+def test_published_text_speaks_of_the_project_alone() -> None:
+    texts = [*pages(), ROOT / "Makefile", ROOT / "lsb.toml", *sources(), *(ROOT / "tests").rglob("*.py")]
+    wrong = [
+        f"{shown(path)}:{number} {line.strip()[:80]}"
+        for path in texts
+        for number, line in enumerate(read(path).splitlines(), 1)
+        if NOT_OF_THE_PROJECT.search(line)
+    ]
+    assert wrong == []

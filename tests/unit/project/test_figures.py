@@ -1,0 +1,261 @@
+"""The figures of the pages are those of recorded runs.
+
+A measured figure is written by the program that measured it (docs/benchmarks.md between its marks, docs/evidence), or
+`tests.unit.project.figures` says which recorded runs it comes from. Every other number with a unit stands in
+`NOT_MEASURED` with the reason why it is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from string import Formatter
+from typing import Final
+
+import pytest
+
+from bench.contest.report import BEGIN, END, figure_lines, read_figures, with_figures
+from tests.unit.project.documents import DOCS, ROOT, read, shown
+from tests.unit.project.figures import RESULTS, Figure, figures
+
+BENCHMARKS: Final = DOCS / "benchmarks.md"
+NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
+    "a limit or a time that the code sets": {
+        "README.md": ("saves it every 2 s", "first 64 KiB and hash"),
+        "docs/connector.md": (
+            *("first 64 kB", "3.5 s at most, 5 s in all", "At most 100,000 quantities", "At most 10,000 quantities"),
+            *("at most 100 times those", "(payload and topic) and 2 KiB", "may come to 64 times the bytes"),
+            "and 1 KiB for each record",
+        ),
+        "docs/db_connector.md": ("beside 32 MB that", "end it within 5 s", "at most 256 kB, a request 4 MB"),
+        "docs/configuration.md": ("Where half of it is taken", "and 1 KiB for each record"),
+        "docs/formats.md": (
+            *("64 KiB (65536 bytes)", "512 KiB (524288 bytes)", "repeated every 0.5 s", "at most 10,000 quantities"),
+            *("most 64 times its bytes", "has lasted for 2 s, again every 10 s"),
+            *("has lasted for 0.5 s, and again every 0.5 s", "heard of it for 5 s"),
+        ),
+        "docs/guarantees.md": ("a stop ends within five seconds",),
+        "docs/metrics.md": ("60 s (latency: 1 h; recovery: 5 min)",),
+        "docs/moving.md": (
+            *(
+                "repeats it every 0.5 s",
+                "not heard of for 5 s",
+                "claims a released unit for 5 s",
+            ),
+            *("takes the unit back after 5 s", "when it looks, every 2 s", "the source's after 5 s"),
+        ),
+        "docs/operations.md": ("more than 80% of", "at 100% it stops"),
+        "docs/recovery.md": (
+            *(
+                "at a stop (for at most 3 s",
+                "a last snapshot, within 5 s",
+                "topics every 5 s",
+                "waits up to 30 s for what",
+            ),
+            *("| 1 s | 8 s |", "| 1 s | 30 s |", "| 0.5 s | 2 s, for 10 s in all", "| 2 s | 120 s |"),
+            *("twice as long as the one before", "between 0.5 and 1.5"),
+        ),
+        "docs/spark.md": (
+            "takes no more than 1.5 s",
+            "A worker joins 20,000 records at a time",
+            "here every five seconds",
+        ),
+        "docs/speed.md": ("(20 ms), or since", "batches of up to 30,000 records", "4 ms is the most"),
+    },
+    "a setting or a constant of another program": {
+        "docs/benchmarks.md": ("a checkpoint each 200 ms",),
+        "docs/speed.md": (
+            *("the default is 100 ms", "asks again after 20 ms where", "Segments of 1 MB", "Kafka's own 100 MB"),
+        ),
+    },
+    "what was measured, not what came out": {
+        "docs/benchmarks.md": (
+            *("with 100 ms to each side", "A window for 99 % of the neighbours", "At 5,000 records a second"),
+            *("is 890 ms at 5,000 records a second", "a fifth of a contender's results", "or 99 % of them"),
+            *("Spark is given 10 s more",),
+        ),
+        "docs/operations.md": ("later record at 5,000 records/s", "ms at 5,000 records/s"),
+        "docs/spark.md": (
+            *("latency at 5,000 records/s", "100,000 records held in one", "under 5,000 records a second"),
+        ),
+        "docs/speed.md": (
+            *("In batches of ten thousand", "with ten thousand in all", "with ten million", "those of ten thousand"),
+            *("from ten thousand rows", "with 100,000 records ahead", "a step of 10,000 records"),
+            *("At 5,000 records a second",),
+        ),
+    },
+    "advice": {"docs/operations.md": ("8 GB of memory", "| a third of what was measured")},
+    "an example that can be counted": {"docs/semantics.md": ("23 pairs are certain",)},
+    "a number of cases, not of a result": {"docs/guarantees.md": ("thousands of histories",)},
+    "a floating-point value": {"docs/neighbour_join.md": ("0.0 equals -0.0",)},
+    "a version": {
+        "README.md": ("`influxd` 1.8 named", "Apache License 2.0"),
+        "docs/configuration.md": (
+            *("2.x, or 1.8 with", "`-` for 1.8", "retention policy for 1.8", "1.8 without a password"),
+            *("an influxd 1.8 to use",),
+        ),
+        "docs/db_connector.md": ("2.x, or 1.8 with",),
+        "docs/neighbour_join.md": ("versions of Spark other than 4.3",),
+    },
+}
+"""Numbers that look measured, by the reason why they are none, and by page, with words by which they are found."""
+
+Span = tuple[int, int]
+
+_NUMBER: Final = r"\d(?:[\d,.]*\d)?"
+_UNIT: Final = (
+    r"(?:%|(?:thousand|million|billion|records|results|points|messages|events|quantities|pairs|bytes|"
+    r"ns|µs|us|ms|s|min|h|kB|KiB|MB|MiB|GB|GiB|seconds?|minutes?|hours?|times)\b)"
+)
+_FEW: Final = "three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|hundred"
+_PART: Final = "third|quarter|fifth|sixth|seventh|eighth|ninth|tenth"
+MEASUREMENT: Final = re.compile(
+    rf"(?<![\w.])(?:{_NUMBER}(?: to | and | / |-)){{0,2}}{_NUMBER}\s?{_UNIT}"
+    # A version has a name before it, or three parts.
+    rf"|(?<![\w.])\d+\.\d+(?![\w.]*\d)"
+    rf"|\b(?:{_FEW}|twenty-\w+)\s(?:times|ms|seconds|milliseconds|thousand|million)\b"
+    rf"|\b(?:an?|one|two)\s(?:{_PART})s?\b|\bhalf\s(?:as|of|a second)\b|\btwice\sas\b"
+    r"|\b(?:dozens?|tens|hundreds|thousands|millions)\b|\border of magnitude\b"
+)
+_VERSION: Final = re.compile(
+    r"\b(?:Kafka|MQTT|InfluxDB|Python|Go|Java|Spark|pyspark|mosquitto|numpy|pandas|docker-compose|librdkafka|TLS)"
+    r"(?: \d[\d.x]*(?: and| or|,))* \d[\d.]*",
+    re.IGNORECASE,
+)
+
+
+def measured_pages() -> list[Path]:
+    """The pages that are written by hand, in part at least."""
+    return [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+
+
+def blank(text: str, pattern: str, flags: int = 0) -> str:
+    """The text with spaces where the pattern is."""
+    return re.sub(pattern, lambda found: re.sub(r"[^\n]", " ", found[0]), text, flags=flags)
+
+
+def prose_of(text: str) -> str:
+    """A page as it is, with spaces where there is code, a link's target, a heading's mark or a generated block.
+
+    Of the tables of settings the last column alone is left: test_docs compares the others with the code.
+    """
+    text = blank(text, r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+    text = blank(text, f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+    text = blank(text, r"`[^`\n]*`")
+    text = blank(text, r"\]\([^)\s]*\)")
+    text = blank(text, _VERSION.pattern, re.IGNORECASE)
+    lines, is_settings, was_row = [], False, False
+    for line in text.splitlines():
+        is_row = line.startswith("|")
+        if is_row and not was_row:
+            is_settings = line.split("|")[1].strip() in {"setting", "flag"}
+        was_row = is_row
+        keep = line.rstrip("| ").rfind("|") if is_row and is_settings else 0
+        lines.append(" " * keep + line[keep:])
+    return "\n".join(lines)
+
+
+def spans_of(text: str, figure: Figure) -> list[Span]:
+    """Where the figures stand. `LookupError` with what is wrong."""
+    pattern, any_pattern, number = "", "", 0
+    for literal, field, form, _ in Formatter().parse(figure.text):
+        spaced = re.sub(r"(?:\\ )+", r"\\s+", re.escape(literal))
+        pattern, any_pattern = pattern + spaced, any_pattern + spaced
+        if field is not None:
+            pattern += f"({re.escape(format(figure.values[number], form or ''))})"
+            any_pattern += r"([\d.,%]*[\d%])"
+            number += 1
+    if number != len(figure.values):
+        raise LookupError(f"{figure.text!r} has {number} places for {len(figure.values)} figures")
+    found = list(re.finditer(pattern, text))
+    if len(found) == 1:
+        return [found[0].span(group) for group in range(1, number + 1)]
+    recorded = figure.text.format(*figure.values)
+    if len(found) > 1:
+        raise LookupError(f"is there {len(found)} times: {recorded!r}")
+    others = [re.sub(r"\s+", " ", one[0]) for one in re.finditer(any_pattern, text)]
+    raise LookupError(f"says {others}, recorded is {recorded!r}" if others else f"has no text {figure.text!r}")
+
+
+def not_measured(page: str, text: str) -> Iterator[Span]:
+    """Where the numbers stand that are no measurements."""
+    for pages in NOT_MEASURED.values():
+        for words in pages.get(page, ()):
+            pattern = re.sub(r"(?:\\ )+", r"\\s+", re.escape(words))
+            found = list(re.finditer(pattern, text))
+            if not found:
+                raise LookupError(f"{page} has no text {words!r}")
+            yield from (one.span() for one in found)
+
+
+def unexplained(page: str, text: str, covered: list[Span]) -> list[str]:
+    """Numbers that look measured and are nobody's."""
+    prose, left = prose_of(text), []
+    for found in MEASUREMENT.finditer(prose):
+        numbers = [one.span() for one in re.finditer(_NUMBER, found[0])] or [(0, len(found[0]))]
+        for begin, end in numbers:
+            at = found.start() + begin, found.start() + end
+            if not any(first <= at[0] and at[1] <= last for first, last in covered):
+                line = text.count("\n", 0, at[0]) + 1
+                left.append(f"{page}:{line}: {' '.join(text[max(0, at[0] - 40) : at[1] + 25].split())}")
+    return left
+
+
+def test_every_figure_of_a_page_is_that_of_its_recorded_runs() -> None:
+    wrong = []
+    for figure in figures():
+        try:
+            spans_of(read(ROOT / figure.page), figure)
+        except LookupError as error:
+            wrong.append(f"{figure.page} {error}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", measured_pages(), ids=shown)
+def test_every_number_that_looks_measured_is_recorded_or_none(page: Path) -> None:
+    text, covered = read(page), list[Span]()
+    for figure in figures():
+        # One that is not there as recorded is told by the test above.
+        with suppress(LookupError):
+            covered += spans_of(text, figure) if figure.page == shown(page) else []
+    assert unexplained(shown(page), text, [*covered, *not_measured(shown(page), text)]) == []
+
+
+def test_what_is_no_measurement_is_on_a_page_that_there_is() -> None:
+    assert {page for pages in NOT_MEASURED.values() for page in pages} <= set(map(shown, measured_pages()))
+    assert all(reason for reason in NOT_MEASURED)
+
+
+def test_the_figures_of_the_benchmarks_are_written_by_their_program() -> None:
+    drawn = {name: f"plots/bench_{name}.png" for name in ("throughput", "keys", "widths", "latency")}
+    text = read(BENCHMARKS)
+    assert with_figures(text, figure_lines(*read_figures(RESULTS), drawn), "benchmarks.md") == text
+
+
+PAGE: Final = "It makes 3.5 times\nthe rate, with 12 ms. `limit=5 s` of Kafka 4.3.1 and InfluxDB 1.8."
+
+
+def test_a_figure_that_differs_from_its_record_is_told() -> None:
+    assert spans_of(PAGE, Figure("x", "makes {:.1f} times the rate", (3.46,))) == [(9, 12)]
+    with pytest.raises(LookupError, match=re.escape("says ['makes 3.5 times'], recorded is 'makes 3.4 times'")):
+        spans_of(PAGE, Figure("x", "makes {:.1f} times", (3.4,)))
+    with pytest.raises(LookupError, match="has no text"):
+        spans_of(PAGE, Figure("x", "takes {:.1f} times", (3.5,)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("it takes 12 ms", "1.05 of it", "4.6 to 5.0 times", "7 % less", "five times as many", "a seventh more"),
+        *("half as much again", "hundreds of them", "some 100,000 records/s", "twice as quick", "70 to 120 ms"),
+    ],
+)
+def test_a_number_that_looks_measured_is_seen(text: str) -> None:
+    assert unexplained("x", text, [])
+
+
+def test_code_versions_and_what_is_explained_are_not_asked_for() -> None:
+    assert unexplained("x", PAGE, [(9, 12), (34, 36)]) == []
+    assert len(unexplained("x", PAGE, [(9, 12)])) == 1

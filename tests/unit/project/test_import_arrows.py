@@ -1,0 +1,273 @@
+"""The style of the house as tests: import arrows, banned calls, sizes, and what published text may not name.
+
+Each ban says what to use in its place. The tests read the source as text and syntax; nothing is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+
+OURS: Final = frozenset({"broker", "connector", "db_connector", "demo", "joiner", "simulator"})
+
+MAY_IMPORT: Final = {
+    # What a folder may import of the project's own packages, beside itself.
+    "broker": frozenset(),
+    "simulator": frozenset({"broker"}),
+    "connector": frozenset({"broker"}),
+    "db_connector": frozenset({"broker"}),
+    "joiner": frozenset({"broker"}),
+    "demo": OURS,
+}
+
+CORE_MAY_NOT_IMPORT: Final = {
+    # The join core computes from its arguments alone; anything else belongs to joiner/runtime.
+    "time": "event time comes with the records",
+    "datetime": "time is int64 nanoseconds",
+    "logging": "return what happened, joiner/runtime logs it",
+    "random": "the same input gives the same output",
+    "secrets": "the same input gives the same output",
+    "threading": "the core is called from one thread",
+    "multiprocessing": "the core is called from one process",
+    "asyncio": "the core never waits",
+    "os": "the core knows no machine",
+    "socket": "the core knows no network",
+    "subprocess": "the core knows no process",
+    "pathlib": "the core knows no files",
+    "io": "snapshots are bytes",
+}
+
+FUNCTION_LINES_MAX: Final = 80
+FILE_LINES_MAX: Final = 450
+
+
+class Import(NamedTuple):
+    """One imported module, absolute, with where it stands."""
+
+    file: Path
+    line: int
+    module: str
+
+    def __str__(self) -> str:
+        return f"{shown(self.file)}:{self.line} imports {self.module}"
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports(path: Path) -> Iterator[Import]:
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(path, node.lineno, alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if node.level:
+                package = path.relative_to(ROOT).with_suffix("").parts[: -node.level]
+                module = ".".join((*package, module)).rstrip(".")
+            yield Import(path, node.lineno, module)
+            # ``from package import module`` names a module as well.
+            for alias in node.names:
+                yield Import(path, node.lineno, f"{module}.{alias.name}")
+
+
+def top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+@pytest.mark.parametrize("folder", sorted(MAY_IMPORT))
+def test_a_package_imports_only_what_its_arrows_allow(folder: str) -> None:
+    allowed = MAY_IMPORT[folder] | {folder}
+    wrong = [
+        str(found)
+        for path in sources(folder)
+        for found in imports(path)
+        if top(found.module) in OURS and top(found.module) not in allowed
+    ]
+    assert wrong == []
+
+
+def test_the_core_imports_numpy_numba_and_the_standard_library_alone() -> None:
+    allowed = sys.stdlib_module_names | {"numpy", "numba", "__future__"}
+    wrong = [
+        str(found)
+        for path in sources("joiner/core")
+        for found in imports(path)
+        if top(found.module) not in allowed and not found.module.startswith("joiner.core")
+    ]
+    assert wrong == []
+
+
+def test_the_core_knows_no_clock_no_chance_and_no_machine() -> None:
+    wrong = [
+        f"{found}: {CORE_MAY_NOT_IMPORT[top(found.module)]}"
+        for path in sources("joiner/core")
+        for found in imports(path)
+        if top(found.module) in CORE_MAY_NOT_IMPORT
+    ]
+    assert wrong == []
+
+
+def test_the_protocol_of_moves_knows_no_kafka_and_no_clock() -> None:
+    banned = {*CORE_MAY_NOT_IMPORT, "confluent_kafka"}
+    for name in ("protocol", "request"):
+        path = ROOT / "joiner" / "runtime" / "migration" / f"{name}.py"
+        assert [str(found) for found in imports(path) if top(found.module) in banned] == []
+
+
+def test_the_operator_in_spark_imports_the_core_alone() -> None:
+    # It must work from a zip of joiner/.
+    allowed = sys.stdlib_module_names | {"numpy", "numba", "pandas", "pyarrow", "pyspark", "__future__"}
+    operator = ("buckets", "frames", "processor", "reordering", "request", "rows")
+    without_spark = {"reordering", "rows"}
+    wrong = [
+        str(found)
+        for name in operator
+        for found in imports(ROOT / "joiner" / "spark" / f"{name}.py")
+        if (top(found.module) not in allowed and not _is_of(found.module, operator))
+        or (top(found.module) == "pyspark" and name in without_spark)
+    ]
+    assert wrong == []
+
+
+def _is_of(module: str, operator: tuple[str, ...]) -> bool:
+    of_spark = module.removeprefix("joiner.spark").removeprefix(".").partition(".")[0]
+    return module.startswith("joiner.core") or (module.startswith("joiner.spark") and of_spark in {"", *operator})
+
+
+def test_the_checker_imports_nothing_of_the_core_it_judges() -> None:
+    wrong = [
+        str(found)
+        for path in [*sources("joiner/check"), *(ROOT / "joiner").glob("tester.py")]
+        for found in imports(path)
+        if found.module.startswith("joiner.core")
+    ]
+    assert wrong == []
+
+
+def calls_outside_loops(node: ast.AST, names: frozenset[str]) -> Iterator[ast.Call]:
+    """Calls of ``names`` that are not inside a ``while``: the pause of a loop that looks again is fine."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.While):
+            continue
+        if isinstance(child, ast.Call) and ast.unparse(child.func) in names:
+            yield child
+        yield from calls_outside_loops(child, names)
+
+
+def test_no_test_sleeps_and_hopes() -> None:
+    names = frozenset({"time.sleep", "sleep", "asyncio.sleep"})
+    wrong = [
+        f"{shown(path)}:{call.lineno} sleeps: wait in a loop for a condition, with a deadline"
+        for path in sources("tests")
+        for call in calls_outside_loops(parse(path), names)
+    ]
+    assert wrong == []
+
+
+def test_no_shell_is_asked_to_run_a_string() -> None:
+    banned = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput", "eval", "exec"}
+    wrong = [
+        f"{shown(path)}:{node.lineno} calls {ast.unparse(node.func)}: start a process from a list of arguments"
+        for path in sources(*sorted(OURS), "tests")
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in banned
+    ]
+    assert wrong == []
+
+
+def test_functions_are_short() -> None:
+    wrong = [
+        f"{shown(path)}:{node.lineno} {node.name} has {lines} lines, {FUNCTION_LINES_MAX} are allowed"
+        for path in sources(*sorted(OURS), "tests")
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES_MAX
+    ]
+    assert wrong == []
+
+
+def test_files_are_short() -> None:
+    wrong = [
+        f"{shown(path)} has {lines} lines, {FILE_LINES_MAX} are allowed: split it by what it knows"
+        for path in sources(*sorted(OURS), "tests")
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > FILE_LINES_MAX
+    ]
+    assert wrong == []
+
+
+def test_every_module_says_what_it_is() -> None:
+    wrong = [
+        f"{shown(path)} has no docstring"
+        for path in sources(*sorted(OURS), "tests")
+        if path.read_text(encoding="utf-8").strip() and ast.get_docstring(parse(path)) is None
+    ]
+    assert wrong == []
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    empty = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
+    assert [shown(path) for path in sources(*sorted(OURS), "tests") if path.stem in empty] == []
+
+
+def published() -> list[Path]:
+    """Every text of the project that others read, without what tools made."""
+    patterns = ("*.md", "*.toml", "docs/**/*.md", "requirements/*", ".ci/*", "Makefile")
+    texts = [path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()]
+    return sorted({*texts, *sources(*sorted(OURS), "tests")})
+
+
+# Put together here, so that this file does not name what it bans.
+MACHINE_PATHS: Final = re.compile("|".join(["/" + "root/", "/" + "work/", "/" + r"home/\w", "/" + r"tmp/\w"]))
+REGISTRY_HOSTS: Final = re.compile(
+    "|".join(["pypi" + r"\.org", "python" + r"hosted\.org", "maven" + r"\.org", "proxy" + r"\.golang", "npm" + "js"])
+)
+
+
+def lines_with(pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{shown(path)}:{number} {line.strip()[:80]}"
+        for path in published()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def test_published_text_names_no_path_of_one_machine() -> None:
+    assert lines_with(MACHINE_PATHS) == []
+
+
+def test_published_text_names_no_registry_host() -> None:
+    assert lines_with(REGISTRY_HOSTS) == []
+
+
+def test_every_locked_package_has_hashes_and_a_fixed_version() -> None:
+    for name in ("services.txt", "runtime.txt", "dev.txt"):
+        text = (ROOT / "requirements" / name).read_text(encoding="utf-8").replace("\\\n", " ")
+        entries = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
+        assert entries
+        assert [entry for entry in entries if not re.match(r"[\w.-]+==\S+ .*--hash=sha256:", entry)] == []
+
+
+def test_every_direct_dependency_gives_its_reason() -> None:
+    for name in ("services.in", "runtime.in", "dev.in"):
+        for line in (ROOT / "requirements" / name).read_text(encoding="utf-8").splitlines():
+            if line and not line.startswith(("#", "-r")):
+                assert re.search(r"# \w", line), f"requirements/{name}: {line} has no reason"

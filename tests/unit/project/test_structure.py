@@ -1,0 +1,136 @@
+"""The shape of the house, drawn from its imports: no circles, arrows that point one way, few modules side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.unit.project.test_import_arrows import OURS, ROOT, imports, top
+
+PACKAGES: Final = sorted({*OURS, "bench", "grafana"})
+
+SIDE_BY_SIDE_MAX: Final = 12
+LAYERS_MAX: Final = 6
+
+RUNTIME: Final = ("task", "kafka", "ownership", "migration", "telemetry", "runners")
+"""Each may import those before it, but `migration` and `telemetry` know nothing of each other."""
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+@cache
+def graph() -> Mapping[str, frozenset[str]]:
+    """What each module of the project imports of the project, also for its types alone."""
+    paths = {name_of(path): path for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    found = {}
+    for name, path in paths.items():
+        given = {imported.module for imported in imports(path)}
+        # ``from package import module`` gives both; the module alone counts. What a package's own file imports is
+        # seen by `reached_from`.
+        known = {module for module in given if module in paths and module != name}
+        packages = {module for module in known if any(other.startswith(f"{module}.") for other in known)}
+        found[name] = frozenset(known - packages)
+    return found
+
+
+def circles(arrows: Mapping[str, frozenset[str]]) -> list[list[str]]:
+    """Each way that leads back to where it began, once."""
+    done: set[str] = set()
+    found: list[list[str]] = []
+
+    def walk(name: str, way: list[str]) -> None:
+        if name in way:
+            found.append([*way[way.index(name) :], name])
+        elif name not in done:
+            for other in sorted(arrows[name]):
+                walk(other, [*way, name])
+            done.add(name)
+
+    for name in sorted(arrows):
+        walk(name, [])
+    return found
+
+
+def reached_from(name: str) -> set[str]:
+    """All modules that are imported with one, itself among them."""
+    seen: set[str] = set()
+    todo = [name]
+    while todo:
+        one = todo.pop()
+        if one not in seen:
+            seen.add(one)
+            # Importing a module imports the packages it lies in.
+            parents = {".".join(one.split(".")[:depth]) for depth in range(1, one.count(".") + 1)}
+            todo += [other for other in (graph()[one] | parents) if other in graph()]
+    return seen
+
+
+def folders() -> list[str]:
+    """Every package that holds modules of its own."""
+    return sorted({name.rpartition(".")[0] for name in graph() if "." in name})
+
+
+def inside(folder: str) -> dict[str, frozenset[str]]:
+    """The arrows between what stands side by side in a folder; a package in it is one."""
+
+    def child_of(name: str) -> str | None:
+        rest = name.removeprefix(f"{folder}.")
+        return None if rest == name else rest.partition(".")[0]
+
+    arrows: dict[str, set[str]] = {}
+    for name, given in graph().items():
+        if (child := child_of(name)) is not None:
+            others = {child_of(other) for other in given} - {None, child}
+            arrows.setdefault(child, set()).update(other for other in others if other is not None)
+    return {child: frozenset(others) for child, others in arrows.items()}
+
+
+def depth_of(arrows: Mapping[str, frozenset[str]]) -> int:
+    @cache
+    def depth(name: str) -> int:
+        return 1 + max(map(depth, arrows[name]), default=0)
+
+    return max(map(depth, arrows))
+
+
+def test_no_file_imports_itself_in_a_circle() -> None:
+    assert circles(graph()) == []
+
+
+@pytest.mark.parametrize("folder", folders())
+def test_a_package_is_flat_enough_to_be_seen_at_once(folder: str) -> None:
+    arrows = inside(folder)
+    assert circles(arrows) == []
+    assert len(arrows) <= SIDE_BY_SIDE_MAX, f"{folder} has {len(arrows)} modules side by side: group them"
+    assert depth_of(arrows) <= LAYERS_MAX, f"{folder} has {depth_of(arrows)} layers"
+
+
+def test_the_runtime_s_packages_import_downwards() -> None:
+    arrows = inside("joiner.runtime")
+    for place, package in enumerate(RUNTIME):
+        assert arrows[package] & set(RUNTIME) <= set(RUNTIME[:place])
+    assert "migration" not in arrows["telemetry"]
+
+
+def test_a_task_reaches_no_kafka_not_even_through_others() -> None:
+    for name in sorted(graph()):
+        if not name.startswith(("joiner.runtime.task", "joiner.runtime.migration.protocol")):
+            continue
+        for module in sorted(reached_from(name)):
+            path = ROOT / Path(*module.split("."))
+            file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+            clients = [str(found) for found in imports(file) if top(found.module) in {"confluent_kafka", "paho"}]
+            assert clients == [], f"{name} reaches {module}"
+
+
+def test_circles_are_found() -> None:
+    arrows = {"a": frozenset({"b"}), "b": frozenset({"c"}), "c": frozenset({"b"}), "d": frozenset({"a"})}
+    assert circles(arrows) == [["b", "c", "b"]]
+    assert circles({**arrows, "c": frozenset()}) == []
+    assert depth_of({**arrows, "c": frozenset()}) == 4
