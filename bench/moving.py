@@ -38,15 +38,15 @@ _LOOK_S: Final = 0.5
 
 
 class Runner(NamedTuple):
-    """A kind of runner: its placement, and how it is started so that it waits for units."""
+    """A kind of runner: its site, and how it is started so that it waits for units."""
 
-    placement: str
+    site: str
     start: Callable[[Application], subprocess.Popen[bytes]]
 
 
 RUNNERS: Final[dict[str, Runner]] = {
     "process": Runner("process", lambda app: app.start("--standby", instance="first")),
-    "another process": Runner("green", lambda app: app.start("--standby", "--placement", "green", instance="second")),
+    "another process": Runner("green", lambda app: app.start("--standby", "--site", "green", instance="second")),
     "spark": Runner("spark", lambda app: app.start("--standby", instance="in-spark", command="spark")),
 }
 
@@ -66,13 +66,13 @@ def measure(
     rows: list[dict[str, Any]] = []
     try:
         # First, for a unit that was never begun is taken by whoever comes.
-        _wait_until_owned(application, runners[0].placement, processes)
+        _wait_until_owned(application, runners[0].site, processes)
         processes += [runner.start(application) for runner in runners[1:]]
         time.sleep(_WARM_UP_S)
         for turn in range(moves):
             source, target = names[turn % len(names)], names[(turn + 1) % len(names)]
             order = carry_out(
-                application.settings, RUNNERS[target].placement, list(range(PARTITIONS)), _READY_S, lambda _text: None
+                application.settings, RUNNERS[target].site, list(range(PARTITIONS)), _READY_S, lambda _text: None
             )
             for unit, one in order.units.items():
                 if one.step is not Step.MOVED:
@@ -95,16 +95,16 @@ def measure(
     return rows, application.verify()
 
 
-def _wait_until_owned(application: Application, placement: str, running: list[subprocess.Popen[bytes]]) -> None:
+def _wait_until_owned(application: Application, site: str, running: list[subprocess.Popen[bytes]]) -> None:
     kafka, topic = application.settings.kafka, application.settings.state_topic
     owners: list[str | None] = []
-    while owners != [placement] * PARTITIONS:
+    while owners != [site] * PARTITIONS:
         if any(process.poll() is not None for process in running):
             raise RuntimeError("a runner has ended by itself")
         time.sleep(_LOOK_S)
         with suppress(KafkaException):  # the state topic is just being made
             found = [read_checkpoint(kafka, "bench", topic, unit) for unit in range(PARTITIONS)]
-            owners = [one.placement if one is not None else None for one in found]
+            owners = [one.site if one is not None else None for one in found]
 
 
 def _add_gaps(application: Application, rows: list[dict[str, Any]]) -> None:

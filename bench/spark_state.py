@@ -148,12 +148,12 @@ def _state(application: Application) -> dict[str, Any] | None:
     try:
         for unit in range(PARTITIONS):
             state = read_state(settings.kafka, "bench", settings.state_topic, unit)
-            progress = state.checkpoint()
-            if progress is None:
+            checkpoint = state.checkpoint()
+            if checkpoint is None:
                 return None
-            held = sum(join.held_left + join.held_right for join in progress.joins.values())
+            held = sum(join.held_left + join.held_right for join in checkpoint.joins.values())
             found.append(
-                (sum(progress.offsets.values()), held, max((one.length for one in state.manifests()), default=0))
+                (sum(checkpoint.offsets.values()), held, max((one.length for one in state.manifests()), default=0))
             )
     except (KafkaException, FileNotFoundError):
         return None  # just being made, or just being removed

@@ -98,9 +98,9 @@ def measure(rows: int, keys: int, runs: int) -> dict[str, Any]:
     everyone = contenders(tables_of(rows, keys))
     for turn in range(runs + 1):
         for name, run in everyone.items():
-            taken_s = seconds_of(run)
+            resumed_s = seconds_of(run)
             # The first turn is to warm up.
-            found.setdefault(name, []).extend([taken_s] if turn else [])
+            found.setdefault(name, []).extend([resumed_s] if turn else [])
     return {"rows": rows, "keys": keys, "seconds": found}
 
 

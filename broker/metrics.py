@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
 from socket import AF_INET, AF_INET6
 from socketserver import TCPServer
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -49,8 +49,6 @@ _END_S: Final = 0.1
 _Values = float | Mapping[tuple[str, ...], float]
 """A value, or the values by those of the labels."""
 
-_Family = TypeVar("_Family", CounterMetricFamily, GaugeMetricFamily)
-
 log = logging.getLogger(__name__)
 
 
@@ -65,13 +63,46 @@ class Readings(Collector):
         self._families: list[Callable[[], Metric]] = []
         registry.register(self)
 
-    def counter(self, name: str, meaning: str, read: Callable[[], _Values], labels: Sequence[str] = ()) -> None:
-        """Add a value that only grows. ``labels``: the names of those that ``read`` gives values by."""
-        self._families.append(lambda: _filled(CounterMetricFamily(name, meaning, labels=labels), read()))
+    def counter(
+        self,
+        name: str,
+        meaning: str,
+        read: Callable[[], _Values],
+        labels: Sequence[str] = (),
+        *,
+        formerly: str | None = None,
+    ) -> None:
+        """Add a value that only grows.
 
-    def gauge(self, name: str, meaning: str, read: Callable[[], _Values], labels: Sequence[str] = ()) -> None:
-        """Add a value that comes and goes."""
-        self._families.append(lambda: _filled(GaugeMetricFamily(name, meaning, labels=labels), read()))
+        ``labels``: the names of those that ``read`` gives values by. ``formerly``: the metric's name in the release
+        before, under which it is exposed as well.
+        """
+        self._add(CounterMetricFamily, (name, meaning, formerly), read, labels)
+
+    def gauge(
+        self,
+        name: str,
+        meaning: str,
+        read: Callable[[], _Values],
+        labels: Sequence[str] = (),
+        *,
+        formerly: str | None = None,
+    ) -> None:
+        """Add a value that goes up and down; see `counter`."""
+        self._add(GaugeMetricFamily, (name, meaning, formerly), read, labels)
+
+    def _add(
+        self,
+        kind: type[CounterMetricFamily | GaugeMetricFamily],
+        about: tuple[str, str, str | None],
+        read: Callable[[], _Values],
+        labels: Sequence[str],
+    ) -> None:
+        name, meaning, formerly = about
+        self._families.append(lambda: _filled(kind(name, meaning, labels=labels), read()))
+        if formerly is not None:
+            note = f"Deprecated, use {name}; removed in the next release."
+            self._families.append(lambda: _filled(kind(formerly, note, labels=labels), read()))
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: to register, nothing shall be read."""
@@ -82,7 +113,7 @@ class Readings(Collector):
         return (family() for family in self._families)
 
 
-def _filled(family: _Family, values: _Values) -> _Family:
+def _filled(family: CounterMetricFamily | GaugeMetricFamily, values: _Values) -> Metric:
     for labels, value in values.items() if isinstance(values, Mapping) else [((), values)]:
         family.add_metric(labels, value)
     return family
@@ -195,9 +226,9 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, host: str, port: int, teller: TelemetryServer) -> None:
+    def __init__(self, host: str, port: int, telemetry: TelemetryServer) -> None:
         self.address_family = AF_INET6 if ":" in host else AF_INET
-        self.teller = teller
+        self.telemetry = telemetry
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
@@ -219,13 +250,13 @@ class _Handler(BaseHTTPRequestHandler):
     """An answer goes out as a whole: of two parts, the second would wait until the first is acknowledged."""
 
     def do_GET(self) -> None:
-        teller = self.server.teller
+        telemetry = self.server.telemetry
         path = self.path.partition("?")[0]
         if path == "/metrics":
             encode, kind = choose_encoder(self.headers.get("Accept", ""))
-            self._answer(HTTPStatus.OK, encode(teller.registry), kind)
+            self._answer(HTTPStatus.OK, encode(telemetry.registry), kind)
         elif path in {"/healthz", "/readyz"}:
-            why = teller.unhealthy() if path == "/healthz" else teller.unready()
+            why = telemetry.unhealthy() if path == "/healthz" else telemetry.unready()
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK, f"{why or 'ok'}\n".encode())
         else:
             self._answer(HTTPStatus.NOT_FOUND, b"there are /metrics, /healthz and /readyz\n")

@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -38,6 +38,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from broker.former_names import with_present_names
 from broker.mistakes import mistake_of, no_section, unknown_variables, way_out
 from broker.partitioner import PARTITIONER
 from broker.times import parse_duration
@@ -234,6 +235,14 @@ class Section(BaseModel):
     """A section of the file: a field it does not know is a mistake, and nothing changes after the start."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Settings (``section.field``) by the names of the release before, which are accepted with a warning."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_former_names(cls, given: object) -> object:
+        return with_present_names(given, cls.renamed) if isinstance(given, dict) else given
 
 
 class KafkaSettings(Section):

@@ -2,7 +2,7 @@
 
     events.py           payload -> records or refusals    pure
     acknowledgement.py  what may be acknowledged, when    pure
-    marks.py            which silent quantity gets a mark pure
+    watermarks.py            which silent quantity gets a watermark pure
     session.py          the connection to the MQTT broker
     bridge.py           the service: takes, sends, acknowledges
     metrics.py          what it tells of itself

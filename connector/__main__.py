@@ -25,7 +25,7 @@ examples:
   connector                                   settings from ./lsb.toml and the environment
   connector --config /etc/lsb.toml            settings from another file
   LSB_MQTT__HOST=broker.local connector       one setting from the environment
-  LSB_CONNECTOR__IDLE_AFTER=10s connector     with marks for quantities that are silent for ten seconds
+  LSB_CONNECTOR__IDLE_AFTER=10s connector     with watermarks for quantities that are silent for ten seconds
 
 exit status: 0 stopped (SIGTERM, Ctrl-C), 1 failed, 2 wrong usage or settings
 """

@@ -25,14 +25,14 @@ from broker.kafka.producer import LastingProducer, Outgoing
 from broker.kafka.topics import data_topic_specs, wait_for_topics
 from broker.metrics import TelemetryServer
 from broker.times import UNIT_NS
-from broker.wire.records import Mark, encode
+from broker.wire.records import Watermark, encode
 from connector.acknowledgement import NO_PACKET, Ledger, Ticket
 from connector.events import Parser, dead_letter
-from connector.marks import SilenceWatch
 from connector.metrics import PublishTimes, tell
 from connector.progress import Progress
 from connector.session import Message, MqttSession, SessionLostError
 from connector.settings import Settings
+from connector.watermarks import SilenceWatch
 
 logger = logging.getLogger(__name__)
 _KAFKA_LOG = client_logger("connector.librdkafka")
@@ -50,7 +50,7 @@ RECORD_OVERHEAD_BYTES: Final = 1024
 """What a record takes in memory beside its key and value until Kafka has confirmed it: 910 bytes, measured."""
 
 _BACK_OFF_S: Final = (0.2, 5.0)
-_MARK_LOOKS: Final = 4
+_WATERMARK_LOOKS: Final = 4
 """Looks for silent quantities within one ``idle_after``."""
 
 
@@ -72,11 +72,11 @@ class Bridge:
             compression_type=own.compression,
             batch_size=1024 * 1024,
         )
-        self._marks = _MarkWriter(settings) if own.idle_after is not None else None
+        self._watermarks = _WatermarkWriter(settings) if own.idle_after is not None else None
         self._progress = Progress()
-        self._teller = TelemetryServer(settings.metrics)
-        self._publish_times = PublishTimes(self._teller)
-        tell(self._teller, self._progress, self._ledger, self._session)
+        self._telemetry = TelemetryServer(settings.metrics)
+        self._publish_times = PublishTimes(self._telemetry)
+        tell(self._telemetry, self._progress, self._ledger, self._session)
         self._back_off_s = _BACK_OFF_S[0]
         self._retry_s = 0.0
 
@@ -87,7 +87,7 @@ class Bridge:
         `connector.session.SessionRefusedError`, SettingsError where metrics cannot be told, and KafkaException where
         Kafka refuses for good.
         """
-        with self._teller:
+        with self._telemetry:
             self._run()
 
     def _run(self) -> None:
@@ -110,7 +110,7 @@ class Bridge:
 
     def _is_over(self) -> bool:
         """Asked whenever the loop turns."""
-        self._teller.heartbeat()
+        self._telemetry.heartbeat()
         return self._is_stopping()
 
     def _release(self) -> list[int]:
@@ -148,7 +148,7 @@ class Bridge:
 
     def _turn(self) -> None:
         started_s = time.monotonic()
-        reading = not self._ledger.is_full and not (self._marks and self._marks.is_holding)
+        reading = not self._ledger.is_full and not (self._watermarks and self._watermarks.is_holding)
         if reading:
             wait_s = _OWED_WAIT_S if len(self._ledger) else _IDLE_WAIT_S
             if self._session.wait(wait_s, reading=True):
@@ -161,8 +161,8 @@ class Bridge:
             self._session.acknowledge(packet_ids)
         now_s = time.monotonic()
         self._session.tend(reading=reading)
-        if self._marks:
-            self._write_marks(self._marks, int((now_s - started_s) * 1e9) if reading else 0)
+        if self._watermarks:
+            self._write_watermarks(self._watermarks, int((now_s - started_s) * 1e9) if reading else 0)
 
     def _take(self, messages: list[Message]) -> None:
         if messages:
@@ -174,28 +174,30 @@ class Bridge:
             parsed = parse(payload)
             key = parsed.thing.encode()
             records = [encode(record) for record in parsed.records]
-            letters = [encode(dead_letter(refusal, topic)) for refusal in parsed.refusals]
-            count = len(records) + len(letters)
-            size_bytes = sum(map(len, records)) + sum(map(len, letters)) + count * (len(key) + RECORD_OVERHEAD_BYTES)
+            dead_letters = [encode(dead_letter(refusal, topic)) for refusal in parsed.refusals]
+            count = len(records) + len(dead_letters)
+            size_bytes = (
+                sum(map(len, records)) + sum(map(len, dead_letters)) + count * (len(key) + RECORD_OVERHEAD_BYTES)
+            )
             ticket = ledger.take(packet_id, size_bytes, count)
             data += [Outgoing(key, value, ticket) for value in records]
-            dead += [Outgoing(None, value, ticket) for value in letters]
-            if self._marks:
+            dead += [Outgoing(None, value, ticket) for value in dead_letters]
+            if self._watermarks:
                 for record in parsed.records:
-                    self._marks.observe(parsed.thing, record.quantity, parsed.time_ns)
+                    self._watermarks.observe(parsed.thing, record.quantity, parsed.time_ns)
         self._progress.count(len(messages), len(data), len(dead))
         self._publish_times.began(len(messages))
         self._producer.send(self._settings.topics.data, data)
         self._producer.send(self._settings.topics.rejected, dead)
 
-    def _write_marks(self, marks: _MarkWriter, listened_ns: int) -> None:
-        due = marks.look(listened_ns, is_settled=not len(self._ledger))
+    def _write_watermarks(self, watermarks: _WatermarkWriter, listened_ns: int) -> None:
+        due = watermarks.look(listened_ns, is_settled=not len(self._ledger))
         records = [
             Outgoing(key, value, self._ledger.take(NO_PACKET, len(key) + len(value) + RECORD_OVERHEAD_BYTES, 1))
             for key, value in due
         ]
         if records:
-            self._progress.marks += len(records)
+            self._progress.watermarks += len(records)
             self._publish_times.began(len(records))
             self._producer.send(self._settings.topics.data, records)
 
@@ -215,10 +217,10 @@ class Bridge:
             logger.warning("stopping with %d messages unacknowledged: they come again", len(self._ledger))
 
 
-class _MarkWriter:
-    """Marks for silent quantities, as keys and values of records. See `connector.marks` for the rule.
+class _WatermarkWriter:
+    """Watermarks for silent quantities, as keys and values of records. See `connector.watermarks` for the rule.
 
-    While a mark is due and records are under way it holds: nothing more is taken until Kafka has confirmed
+    While a watermark is due and records are under way it holds: nothing more is taken until Kafka has confirmed
     all.
     """
 
@@ -226,8 +228,10 @@ class _MarkWriter:
         own = settings.connector
         idle_after_ns = own.idle_after or 0
         self._unit_ns = UNIT_NS[settings.events.time_unit]
-        self._watch = SilenceWatch(idle_after_ns=idle_after_ns, ahead_max_ns=own.ahead_max, unit_ns=self._unit_ns)
-        self._look_every_ns = idle_after_ns // _MARK_LOOKS
+        self._watch = SilenceWatch(
+            idle_after_ns=idle_after_ns, max_future_skew_ns=own.max_future_skew, unit_ns=self._unit_ns
+        )
+        self._look_every_ns = idle_after_ns // _WATERMARK_LOOKS
         self._listened_ns = 0
         self._next_look_ns = self._look_every_ns
         self._was_full = False
@@ -238,7 +242,7 @@ class _MarkWriter:
         self._watch.observe(thing, quantity, time_ns, now_ns=self._listened_ns, wall_ns=time.time_ns())
 
     def look(self, listened_ns: int, *, is_settled: bool) -> list[tuple[bytes, bytes]]:
-        """The marks to write now, after another ``listened_ns`` of listening."""
+        """The watermarks to write now, after another ``listened_ns`` of listening."""
         self._listened_ns += listened_ns
         if self._listened_ns < self._next_look_ns and not self.is_holding:
             return []
@@ -248,11 +252,14 @@ class _MarkWriter:
             return []
         self._next_look_ns = self._listened_ns + self._look_every_ns
         if self._watch.is_full and not self._was_full:
-            logger.warning("too many things and quantities: new ones get no marks")
+            logger.warning("too many things and quantities: new ones get no watermarks")
             self._was_full = True
-        for mark in due:
-            self._watch.written(mark)
+        for watermark in due:
+            self._watch.written(watermark)
         return [
-            (mark.thing.encode(), encode(Mark(mark.time_ns // self._unit_ns, mark.quantity, mark.thing)))
-            for mark in due
+            (
+                watermark.thing.encode(),
+                encode(Watermark(watermark.time_ns // self._unit_ns, watermark.quantity, watermark.thing)),
+            )
+            for watermark in due
         ]

@@ -18,18 +18,23 @@ if TYPE_CHECKING:
     from connector.session import MqttSession
 
 
-def tell(teller: TelemetryServer, progress: Progress, ledger: Ledger, session: MqttSession) -> None:
+def tell(telemetry: TelemetryServer, progress: Progress, ledger: Ledger, session: MqttSession) -> None:
     """Let ``teller`` read the connector's figures where they are kept."""
-    counter, gauge = teller.readings.counter, teller.readings.gauge
+    counter, gauge = telemetry.readings.counter, telemetry.readings.gauge
     counter("lsb_connector_events", "Events that came from MQTT, redelivered ones too.", lambda: progress.messages)
     counter("lsb_connector_records", "Records that were sent to Kafka.", lambda: progress.records)
     counter("lsb_connector_rejected", "Quantities and events that became dead letters.", lambda: progress.rejected)
-    counter("lsb_connector_marks", "Marks that were sent for silent quantities.", lambda: progress.marks)
+    counter(
+        "lsb_connector_watermarks",
+        "Watermarks that were sent for silent quantities.",
+        lambda: progress.watermarks,
+        formerly="lsb_connector_marks",
+    )
     counter("lsb_connector_mqtt_losses", "Connections to MQTT that broke or failed.", lambda: progress.losses)
     gauge("lsb_connector_mqtt_connected", "1 while there is a connection to MQTT.", lambda: session.is_welcome)
     gauge("lsb_connector_unacknowledged_events", "Events that MQTT is not told of yet.", lambda: len(ledger))
     gauge("lsb_connector_unacknowledged_bytes", "The memory that the records of these take.", lambda: ledger.size_bytes)
-    teller.why_unready = lambda: "" if session.is_welcome else f"there is no connection to MQTT at {session.address}"
+    telemetry.why_unready = lambda: "" if session.is_welcome else f"there is no connection to MQTT at {session.address}"
 
 
 class PublishTimes:
@@ -39,11 +44,11 @@ class PublishTimes:
     for each of them.
     """
 
-    def __init__(self, teller: TelemetryServer, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, telemetry: TelemetryServer, clock: Callable[[], float] = time.monotonic) -> None:
         meaning = "From when an event came until Kafka had all of its records."
-        self._seconds = Distribution(teller.registry, "lsb_connector_publish_duration_seconds", meaning, DURATIONS_S)
+        self._seconds = Distribution(telemetry.registry, "lsb_connector_publish_duration_seconds", meaning, DURATIONS_S)
         self._clock = clock
-        self._is_on = teller.is_on
+        self._is_on = telemetry.is_on
         self._begun: deque[tuple[int, float]] = deque()
 
     def began(self, count: int) -> None:

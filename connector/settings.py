@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -22,6 +23,8 @@ from broker.times import parse_duration
 
 class ConnectorSettings(Section):
     """``[connector]``: the way from MQTT to Kafka."""
+
+    renamed: ClassVar[Mapping[str, str]] = {"connector.ahead_max": "connector.max_future_skew"}
 
     client_id: str = Field(default="lsb-connector", pattern=r"^[0-9A-Za-z._-]{1,128}$")
     """The name of the MQTT session, 1 to 128 letters, digits, ``.``, ``_``, ``-``. It must stay the same over
@@ -48,13 +51,13 @@ class ConnectorSettings(Section):
     """Compression of the batches, default lz4: JSON records shrink well, for little time."""
 
     idle_after: Annotated[Duration, duration_between("100ms", "366d")] | None = None
-    """After how much silence a quantity whose thing goes on gets a mark, so that joins need not wait for it:
-    0.1 s to 366 d, default none (no marks). It must exceed the longest honest pause and delay of a quantity:
-    what comes later than its mark is late. One connector alone may write marks for a thing."""
+    """After how much silence a quantity whose thing goes on gets a watermark, so that joins need not wait for it:
+    0.1 s to 366 d, default none (no watermarks). It must exceed the longest honest pause and delay of a quantity:
+    what comes later than its watermark is late. One connector alone may write watermarks for a thing."""
 
-    ahead_max: Duration = parse_duration("1d")
-    """An event time further than this beyond the clock of the connector moves no mark, default 1 d (as the
-    joiner's ``application.ahead_max``): one record of the year 2200 would make all later ones late."""
+    max_future_skew: Duration = parse_duration("1d")
+    """An event time further than this beyond the clock of the connector moves no watermark, default 1 d (as the
+    joiner's ``application.max_future_skew``): one record of the year 2200 would make all later ones late."""
 
 
 class Settings(ServiceSettings):

@@ -21,7 +21,7 @@ from broker.logs import set_up_logs
 from broker.metrics import TelemetryServer
 from broker.settings import SettingsError, load_settings
 from db_connector.database import InfluxDatabase
-from db_connector.dead_letters import DeadLetters
+from db_connector.dead_letters import DeadLetterWriter
 from db_connector.progress import Journal
 from db_connector.service import KafkaFailureError, Service
 from db_connector.settings import DbConnectorSettings
@@ -60,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load_settings(DbConnectorSettings, options.config)
         with ExitStack() as stack:
             journal = stack.enter_context(Journal(options.journal)) if options.journal else None
-            teller = stack.enter_context(TelemetryServer(settings.metrics))
-            return _serve(settings, stop, journal, teller)
+            telemetry = stack.enter_context(TelemetryServer(settings.metrics))
+            return _serve(settings, stop, journal, telemetry)
     except SettingsError as error:
         print(f"db_connector: wrong settings\n{error}", file=sys.stderr)
         return 2
@@ -89,13 +89,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(
-    settings: DbConnectorSettings, stop: threading.Event, journal: Journal | None, teller: TelemetryServer
+    settings: DbConnectorSettings, stop: threading.Event, journal: Journal | None, telemetry: TelemetryServer
 ) -> int:
     own = settings.db_connector
     database = InfluxDatabase(settings.influxdb, own)
 
     def is_over() -> bool:
-        teller.heartbeat()
+        telemetry.heartbeat()
         return stop.is_set()
 
     try:
@@ -113,8 +113,8 @@ def _serve(
         client_log = client_logger("db_connector.librdkafka")
         if wait_for_topics(settings.kafka, specs, is_over, log, client_log) is None:
             return 0
-        letters = DeadLetters(settings.kafka, settings.topics.rejected)
-        service = Service(settings, writer, letters, stop, journal, teller)
+        dead_letters = DeadLetterWriter(settings.kafka, settings.topics.rejected)
+        service = Service(settings, writer, dead_letters, stop, journal, telemetry)
         log.info(
             "%s of %s -> %s, bucket %s, measurement %s",
             settings.topics.out, settings.kafka.bootstrap_servers,

@@ -25,7 +25,7 @@ _IDENTITY_LENGTH_MAX: Final = 1024
 letter has to be smaller than what Kafka takes, whatever its record is."""
 
 
-class DeadLetters:
+class DeadLetterWriter:
     """Producer of the dead-letter topic."""
 
     def __init__(self, kafka: KafkaSettings, topic: str) -> None:
@@ -36,7 +36,7 @@ class DeadLetters:
 
     def send(self, message: Message, reason: str, identity: str | None) -> None:
         """Queue the letter of a record. ``identity`` is its pair's id, None where it could not be read."""
-        letter = reject(
+        dead_letter = reject(
             message.value(),
             reason,
             source=SOURCE,
@@ -48,7 +48,7 @@ class DeadLetters:
         key = message.key()
         if key is not None and len(key) > _KEY_BYTES_MAX:
             key = None
-        self._producer.send(self._topic, [Outgoing(key, encode(letter), None)])
+        self._producer.send(self._topic, [Outgoing(key, encode(dead_letter), None)])
 
     def delivered(self, timeout_s: float) -> bool:
         """Whether Kafka has all letters, after at most ``timeout_s``. Raises `broker.kafka.producer.DeliveryError`."""

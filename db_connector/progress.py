@@ -43,12 +43,12 @@ class Progress:
         self.results = 0
         """Read from Kafka, those that were read again too."""
         self.points = 0
-        self.letters = 0
+        self.dead_letters = 0
 
-    def count(self, points: int, letters: int) -> None:
+    def count(self, points: int, dead_letters: int) -> None:
         """Add what a batch came to."""
         self.points += points
-        self.letters += letters
+        self.dead_letters += dead_letters
 
     def say_now_and_then(self, lag: Callable[[], int]) -> None:
         """One line of log every `PROGRESS_S` seconds."""
@@ -57,14 +57,14 @@ class Progress:
             return
         rate = (self.points - self._last_points) / (now_s - self._last_s)
         self._last_s, self._last_points = now_s, self.points
-        log.info("%d points, %.0f/s, %d dead letters, lag %d records", self.points, rate, self.letters, lag())
+        log.info("%d points, %.0f/s, %d dead letters, lag %d records", self.points, rate, self.dead_letters, lag())
 
     def say_at_the_end(self) -> None:
         """The last line of log."""
         took_s = max(self._clock() - self._began_s, 1e-9)
         log.info(
             "ended: %d points in %.1f s, %.0f/s, %d dead letters",
-            self.points, took_s, self.points / took_s, self.letters,
+            self.points, took_s, self.points / took_s, self.dead_letters,
         )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from broker.kafka.client_log import answered, client_logger
 from broker.metrics import TelemetryServer
 from broker.wire.records import decode_joined
-from db_connector.dead_letters import SOURCE, DeadLetters
+from db_connector.dead_letters import SOURCE, DeadLetterWriter
 from db_connector.lag import Lag
 from db_connector.metrics import WriteTimes, tell
 from db_connector.points import UnrepresentableError, point_line
@@ -101,15 +101,15 @@ class Service:
         self,
         settings: DbConnectorSettings,
         writer: WriterThread[Results],
-        letters: DeadLetters,
+        dead_letters: DeadLetterWriter,
         stop: threading.Event,
         journal: Journal | None = None,
-        teller: TelemetryServer | None = None,
+        telemetry: TelemetryServer | None = None,
     ) -> None:
         self._settings, self._own = settings, settings.db_connector
         self._topic = settings.topics.out
         self._target = target_of(settings)
-        self._writer, self._letters, self._stop, self._journal = writer, letters, stop, journal
+        self._writer, self._dead_letters, self._stop, self._journal = writer, dead_letters, stop, journal
         self._consumer = self._make_consumer()
         self._fenced_s = float("-inf")
         self._epochs: dict[int, int] = {}
@@ -129,19 +129,19 @@ class Service:
         self._paused = False
         self._trouble = Seldom(10.0)
         self.progress = Progress()
-        self._teller = teller or TelemetryServer(settings.metrics)
-        self._write_times = WriteTimes(self._teller)
+        self._telemetry = telemetry or TelemetryServer(settings.metrics)
+        self._write_times = WriteTimes(self._telemetry)
         self._lag, self._lags_seen = Lag(self._topic), dict[int, int]()
-        tell(self._teller, self.progress, writer, lambda: self._lags_seen)
+        tell(self._telemetry, self.progress, writer, lambda: self._lags_seen)
 
     def run(self) -> None:
         """Consume until ``stop`` is set. Raises `KafkaFailureError` and `DeliveryError` for what needs an operator."""
         self._subscribe()
         try:
             while not self._stop.is_set():
-                self._teller.heartbeat()
+                self._telemetry.heartbeat()
                 self._step()
-                if self._teller.is_look_due():
+                if self._telemetry.is_look_due():
                     self._lags_seen = self._lags()
                 self.progress.say_now_and_then(lambda: sum(self._lags().values()))
             self._finish(time.monotonic() + STOP_S)
@@ -290,15 +290,15 @@ class Service:
             self._journal.write(
                 outcome.acknowledged_ns, [(p, s.first, s.last) for p, s in batch.spans.items() if s.last >= 0]
             )
-        letters = 0
+        dead_letters = 0
         for message, reason, identity in [
             *batch.unsayable,
             *((batch.messages[r.index], r.reason, batch.ids[r.index]) for r in outcome.refusals),
         ]:
             if self._holds(message.partition(), batch):
-                self._letters.send(message, reason, identity)
-                letters += 1
-        while letters and not self._letters.delivered(_PATIENCE_S):
+                self._dead_letters.send(message, reason, identity)
+                dead_letters += 1
+        while dead_letters and not self._dead_letters.delivered(_PATIENCE_S):
             given_up = self._stop.is_set() if deadline is None else time.monotonic() >= deadline
             if given_up:
                 self._has_given_up = True
@@ -307,7 +307,7 @@ class Service:
         for partition, span in batch.spans.items():
             if self._holds(partition, batch):
                 self._acknowledged[partition] = span.next_offset
-        self.progress.count(len(batch.lines) - len(outcome.refusals), letters)
+        self.progress.count(len(batch.lines) - len(outcome.refusals), dead_letters)
         self._commit()
 
     def _holds(self, partition: int | None, batch: Results) -> bool:
@@ -341,7 +341,7 @@ class Service:
 
     def _keep_alive(self) -> None:
         """Serve the group without taking records; what comes nevertheless is kept for the next batch."""
-        self._teller.heartbeat()
+        self._telemetry.heartbeat()
         if not self._paused:
             self._consumer.pause(self._consumer.assignment())
             self._paused = True
@@ -355,7 +355,7 @@ class Service:
         """
         known: list[TopicPartition] | None = None
         while known is None:
-            self._teller.heartbeat()
+            self._telemetry.heartbeat()
             try:
                 known = consumer.committed(partitions, timeout=_ASK_KAFKA_S)
             except KafkaException as error:
@@ -366,7 +366,7 @@ class Service:
         for partition in known:
             self._epoch += 1
             self._epochs[partition.partition] = self._epoch
-        self._teller.why_unready = self._why_unready
+        self._telemetry.why_unready = self._why_unready
         begins = [TopicPartition(self._topic, p.partition, self._begin(p)) for p in known]
         consumer.incremental_assign(begins)
         self._next.update({begin.partition: begin.offset for begin in begins})

@@ -29,7 +29,7 @@ from simulator.generate import write
 from simulator.settings import NO_EVENTS
 
 _COMMANDS: Final = {PROCESS: "run", SPARK: "spark"}
-"""The joiner's command by the placement of what it runs."""
+"""The joiner's command by the site of what it runs."""
 
 _TARGET: Final = "joiner-target"
 
@@ -136,9 +136,9 @@ class Demo:
         if failed:
             raise ServiceFailed("the simulator did not get everything through; see above")
 
-    def _move(self, placement: str) -> None:
-        _say(f"Move of the join to {placement}, while events come")
-        command = [sys.executable, "-m", "joiner", "move", "--to", placement]
+    def _move(self, site: str) -> None:
+        _say(f"Move of the join to {site}, while events come")
+        command = [sys.executable, "-m", "joiner", "move", "--to", site]
         if subprocess.run(command, check=False).returncode:
             raise ServiceFailed("the join was not moved; see above")
 

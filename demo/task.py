@@ -56,9 +56,9 @@ class Task:
     replay: tuple[str, ...]
     """Arguments of the simulator, without the journal."""
     runner: str
-    """The placement at which the joiner begins."""
+    """The site at which the joiner begins."""
     moves_to: str | None
-    """The placement to which it is moved in the middle."""
+    """The site to which it is moved in the middle."""
 
 
 def read_task(wishes: Wishes) -> Task:

@@ -215,7 +215,7 @@ def _state() -> list[_Panel]:
     return [
         _lines(
             "Frontiers behind the newest event", "In event time. One that grows: its side is silent.", "s",
-            ('max by (join, side) (lsb_joiner_frontier_lag_seconds{thing="foremost"})', side),
+            ('max by (join, side) (lsb_joiner_frontier_lag_seconds{bound="max"})', side),
         ),
         _lines(
             "Records held", "Of each side, all units.", "short",
@@ -240,7 +240,7 @@ def _ends() -> list[_Panel]:
     return [
         _lines(
             "Owners", "Units of each process.", "none",
-            ("count by (owner, placement) (lsb_joiner_unit_owner)", "{{owner}} ({{placement}})"), width=_THIRD,
+            ("count by (owner, site) (lsb_joiner_unit_owner)", "{{owner}} ({{site}})"), width=_THIRD,
         ),
         _lines(
             "Claims and fencings", "Starts, rebalances, moves, failures.", "short",

@@ -48,7 +48,7 @@ class Job:
     data: str
     records: int
     lateness_ms: int = 0
-    progress: str = "key"
+    watermark_scope: str = "key"
     width_ms: int = 0
     is_for_latency: bool = False
 
@@ -64,7 +64,7 @@ class Job:
 
     def of(self, workload: Workload) -> Job:
         """The same with what must be known of a workload."""
-        return replace(self, lateness_ms=workload.lateness_ms, progress=workload.progress)
+        return replace(self, lateness_ms=workload.lateness_ms, watermark_scope=workload.watermark_scope)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Contender:
 
 def _application(job: Job, cores: int = 2) -> Application:
     application = Application(job.kafka, job.folder, job.name, PARTITIONS, data=job.data)
-    of_join = f'lateness = "{job.lateness_ms}ms"\nprogress = "{job.progress}"\n'
+    of_join = f'lateness = "{job.lateness_ms}ms"\nwatermark_scope = "{job.watermark_scope}"\n'
     application.add_settings(f'{of_join}\n[spark]\nmaster = "local[{cores}]"\ncheckpoint = "{job.state}"\n')
     return application
 
@@ -122,8 +122,8 @@ def _held(job: Job) -> dict[str, float]:
         except (KafkaException, FileNotFoundError):
             return {}
         length += max((one.length for one in state.manifests()), default=0)
-        progress = state.checkpoint()
-        rows += sum(one.held_left + one.held_right for one in progress.joins.values()) if progress else 0
+        checkpoint = state.checkpoint()
+        rows += sum(one.held_left + one.held_right for one in checkpoint.joins.values()) if checkpoint else 0
     return {"state_bytes": length, "state_rows": rows} if length else {"state_rows": rows}
 
 

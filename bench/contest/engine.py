@@ -31,7 +31,9 @@ def run(expected: Expected) -> dict[str, Any]:
             left, right = (of_unit[workload.side[of_unit] == side] for side in (0, 1))
             steps.append((number, [(workload.thing[side], time_ns[side], side) for side in (left, right)]))
     lateness_ns = workload.lateness_ms * 1_000_000
-    buffers = [LocalStreamBuffer(lateness_ns=lateness_ns, progress=workload.progress) for _ in range(PARTITIONS)]
+    buffers = [
+        LocalStreamBuffer(lateness_ns=lateness_ns, watermark_scope=workload.watermark_scope) for _ in range(PARTITIONS)
+    ]
     began_s = time.perf_counter()
     found = [buffers[number].push(left=left, right=right) for number, (left, right) in steps]
     took_s = time.perf_counter() - began_s

@@ -15,7 +15,7 @@ from typing import Final
 
 _QUIET_S: Final = 10.0
 
-_TOLD_S: Final = 60.0
+_REPORT_EVERY_S: Final = 60.0
 """So seldom an outage is told of: one of several brokers may come and go all the time."""
 
 _TRANSIENT: Final = frozenset({"FAIL", "ERROR", "REQTMOUT", "METADATA", "METADATAUPDATE", "ADDRS"})
@@ -80,7 +80,7 @@ class _Sparing(logging.Filter):
         # Below a warning are connections that were closed because nothing was asked for.
         begins = self._away_since_s is None and record.levelno >= logging.WARNING
         if begins:
-            self._away_since_s, self._is_told = now_s, now_s - self._told_s >= _TOLD_S
+            self._away_since_s, self._is_told = now_s, now_s - self._told_s >= _REPORT_EVERY_S
         if not begins or not self._is_told:
             return self._hush(record)
         self._told_s = now_s

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 1.0
 _LOOK_S: Final = 0.1
-_TELL_S: Final = (2.0, 10.0)
+_REPORT_S: Final = (2.0, 10.0)
 """When it is first told that Kafka is waited for, and how often from then on."""
 
 
@@ -148,13 +148,13 @@ def wait_for_topics(
     # In a thread, because a question to an absent Kafka takes half a minute, and a stop must not wait for it.
     asking = threading.Thread(target=question.ask, name="topics", daemon=True)
     asking.start()
-    tell_s = time.monotonic() + _TELL_S[0]
+    report_s = time.monotonic() + _REPORT_S[0]
     while asking.is_alive() and question.failed is None and not is_stopping():
         asking.join(_LOOK_S)
         question.listen()
-        if time.monotonic() >= tell_s:
+        if time.monotonic() >= report_s:
             log.warning("Kafka at %s does not answer yet, waiting for it", kafka.bootstrap_servers)
-            tell_s += _TELL_S[1]
+            report_s += _REPORT_S[1]
     if question.failed is not None:
         raise question.failed
     if question.found is not None:

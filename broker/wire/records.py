@@ -3,7 +3,7 @@
 One place converts; nobody else parses or builds these bytes. What is not here: the joiner's own state topic
 (`joiner.runtime.model`), which no other service reads.
 
-    machine.data       `Record` or `Mark`
+    machine.data       `Record` or `Watermark`
     machine.out        `Joined`
     machine.late       `Late`
     machine.unmatched  `Unmatched`
@@ -63,10 +63,13 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     id: Name
 
 
-class Mark(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """A promise at its offset: nothing below ``mark`` comes any more, for one thing/quantity or for all."""
+class Watermark(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """A promise at its offset: nothing older than ``time`` follows, for one thing/quantity or for all.
 
-    mark: int | str
+    The member is called ``mark`` in the log.
+    """
+
+    time: int | str = msgspec.field(name="mark")
     quantity: Name | None = None
     thing: Name | None = None
 
@@ -163,12 +166,12 @@ class _RawTimeSide(msgspec.Struct):
 
 
 class Unreadable(ValueError):
-    """An input that is no record and no mark; its text is the reason, for the dead letters."""
+    """An input that is no record and no watermark; its text is the reason, for the dead letters."""
 
 
 _records = msgspec.json.Decoder(Record)
 _raw_times = msgspec.json.Decoder(_RawTimeRecord)
-_marks = msgspec.json.Decoder(Mark)
+_watermarks = msgspec.json.Decoder(Watermark)
 _anything = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _rejected = msgspec.json.Decoder(Rejected)
 _sides = msgspec.json.Decoder(_RawTimeSide)
@@ -189,10 +192,10 @@ class _JoinedIn(msgspec.Struct):
 _joined = msgspec.json.Decoder(_JoinedIn)
 
 
-def decode_data(value: bytes | None, unit: str) -> tuple[Record | Mark, int]:
-    """A value of the data topic and its event time (a mark's own time) in ns.
+def decode_data(value: bytes | None, unit: str) -> tuple[Record | Watermark, int]:
+    """A value of the data topic and its event time (a watermark's own time) in ns.
 
-    Raises `Unreadable` with the reason for anything that is neither a record nor a mark.
+    Raises `Unreadable` with the reason for anything that is neither a record nor a watermark.
     """
     if not value:
         raise Unreadable("the value is empty" if value is not None else "the value is null")
@@ -212,7 +215,7 @@ def decode_data(value: bytes | None, unit: str) -> tuple[Record | Mark, int]:
 def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
     """Many values of the data topic at once, several times quicker; None: one of them has to be read by itself.
 
-    That is so for marks, and for everything that `decode_data` refuses but a time out of range.
+    That is so for watermarks, and for everything that `decode_data` refuses but a time out of range.
     """
     if not all(values):
         return None
@@ -235,8 +238,8 @@ def _with_exact_time(raw: _RawTimeRecord) -> Record:
     return Record(raw.thing, raw.quantity, time, raw.result, raw.id)
 
 
-def _decode_rare(value: bytes, unit: str, error: Exception) -> tuple[Record | Mark, int]:
-    """Marks, decimal times, and everything that is neither."""
+def _decode_rare(value: bytes, unit: str, error: Exception) -> tuple[Record | Watermark, int]:
+    """Watermarks, decimal times, and everything that is neither."""
     try:
         fields = _anything.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as not_json:
@@ -244,8 +247,8 @@ def _decode_rare(value: bytes, unit: str, error: Exception) -> tuple[Record | Ma
         raise Unreadable(reason) from error
     try:
         if "mark" in fields and "result" not in fields:
-            mark = _marks.decode(value)
-            return mark, _time_ns(mark.mark, unit)
+            watermark = _watermarks.decode(value)
+            return watermark, _time_ns(watermark.time, unit)
         raw = _raw_times.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
         raise Unreadable(str(wrong)) from error
@@ -259,7 +262,7 @@ def _time_ns(value: int | str | bytes, unit: str) -> int:
         raise Unreadable(str(error)) from error
 
 
-def encode(message: Record | Mark | Joined | OutputRecord | Rejected | str) -> bytes:
+def encode(message: Record | Watermark | Joined | OutputRecord | Rejected | str) -> bytes:
     """The JSON bytes of a message, or of a text in one."""
     return _encoder.encode(message)
 

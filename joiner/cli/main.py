@@ -8,8 +8,9 @@ import os
 import re
 import sys
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -26,9 +27,9 @@ from joiner.runtime.kafka.clients import make_admin
 from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.ownership.membership import InstanceTaken
+from joiner.runtime.ownership.membership import InstanceInUse
 from joiner.runtime.runners.process import JoinerProcess
-from joiner.runtime.settings import PLACEMENT_PATTERN, SPARK, JoinerSettings
+from joiner.runtime.settings import SITE_PATTERN, SPARK, JoinerSettings
 from joiner.runtime.shutdown import end_on_signals, leave
 
 _REACH_S: Final = 10.0
@@ -43,7 +44,7 @@ examples:
   joiner run                              join as lsb.toml says, until Ctrl-C
   joiner run --instance joiner-2          a second process, which shares the units with the first
   joiner spark                            the same in Spark
-  joiner run --standby --placement green  wait until units are moved here
+  joiner run --standby --site green       wait until units are moved here
   joiner move --to green                  move all units there while data flows (--units 0,3 for some)
   joiner status                           units, owners and whether they run, lag, totals, records held
   joiner status --watch 5s                the same every 5 seconds; --json for programs
@@ -56,7 +57,7 @@ Exit status: 0 fine, 1 a unit could not go on or Kafka does not answer, 2 wrong 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with its exit status."""
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     set_up_logs(options.log_level)
     try:
         settings = _load(options)
@@ -68,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
     except SettingsError as error:  # a secret's file is read when a client is made
         print(error, file=sys.stderr)
         status = 2
-    except (KafkaAway, TopicError, InstanceTaken, UnitStopped) as error:
+    except (KafkaAway, TopicError, InstanceInUse, UnitStopped) as error:
         print(f"joiner: {error}", file=sys.stderr)
         status = 1
     except KafkaException as error:
@@ -101,7 +102,7 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
     if options.command == "spark":
         return _run_in_spark(options, settings)
     application = settings.application
-    claimant = Claimant(uuid.uuid4().hex, application.instance, application.placement, take=options.take)
+    claimant = Claimant(uuid.uuid4().hex, application.instance, application.site, take=options.force_claim)
     process = JoinerProcess(settings, claimant, standby=options.standby)
     end_on_signals(process.stop)
     return process.run()
@@ -115,7 +116,7 @@ def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings) -> int:
     except ModuleNotFoundError as error:
         print(f"joiner: {error}: the stage in Spark needs what requirements/spark.in lists", file=sys.stderr)
         return 2
-    claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, take=options.take)
+    claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, take=options.force_claim)
     running = SparkStage(settings, claimant, standby=options.standby)
     end_on_signals(running.stop)
     try:
@@ -126,7 +127,7 @@ def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings) -> int:
 
 
 def _load(options: argparse.Namespace) -> JoinerSettings:
-    for name in ("instance", "placement"):
+    for name in ("instance", "site"):
         if getattr(options, name, None):
             os.environ[f"LSB_APPLICATION__{name.upper()}"] = getattr(options, name)
     settings = load_settings(JoinerSettings, options.config)
@@ -138,10 +139,25 @@ def _load(options: argparse.Namespace) -> JoinerSettings:
     return settings
 
 
-def _placement(text: str) -> str:
-    if not re.fullmatch(PLACEMENT_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no placement: 1-32 lower-case letters, digits and '-'")
+def _site(text: str) -> str:
+    if not re.fullmatch(SITE_PATTERN, text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no site: 1-32 lower-case letters, digits and '-'")
     return text
+
+
+class _FormerFlag(argparse.Action):
+    """A flag by its name in the release before: accepted, with a warning that names the present one."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        given: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        present = f"--{self.dest.replace('_', '-')}"
+        print(f"joiner: {option_string} is called {present} now; the next release does not accept it", file=sys.stderr)
+        setattr(given, self.dest, values or self.const)
 
 
 def _units(text: str) -> list[int]:
@@ -158,7 +174,8 @@ def _seconds(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands and flags."""
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--config", type=Path, help="settings file (default: lsb.toml)")
     shared.add_argument(
@@ -179,21 +196,25 @@ def _parser() -> argparse.ArgumentParser:
         )
 
     run = add_command("run", "join until stopped")
-    run.add_argument("--placement", help="name of the place it runs at, for moves (default: process)")
+    run.add_argument("--site", help="where it runs, by name; units move from site to site (default: process)")
+    run.add_argument("--placement", dest="site", action=_FormerFlag, help=argparse.SUPPRESS)
     spark = add_command("spark", "join in Spark until stopped")
     for runner in (run, spark):
         runner.add_argument("--instance", help="name of this process, its own for each (default: the host's name)")
         runner.add_argument(
             "--standby",
             action="store_true",
-            help="wait where units belong to another placement, until they are moved here",
+            help="wait where units belong to another site, until they are moved here",
         )
         runner.add_argument(
-            "--take", action="store_true", help="take units of another placement, which has stopped, by force"
+            "--force-claim", action="store_true", help="claim units of another site, whose runners have stopped"
         )
-    go = add_command("move", "move units to another placement while data flows")
+        runner.add_argument(
+            "--take", dest="force_claim", nargs=0, const=True, action=_FormerFlag, help=argparse.SUPPRESS
+        )
+    go = add_command("move", "move units to another site while data flows")
     go.add_argument(
-        "--to", required=True, type=_placement, help="placement of the runner that is to have them, which runs already"
+        "--to", required=True, type=_site, help="site of the runner that is to have them, which runs already"
     )
     go.add_argument("--units", type=_units, help="some units, 0,3 for two of them (default: all)")
     go.add_argument("--timeout", type=_seconds, default="30s", help="for the target to be ready (default: 30s)")

@@ -18,7 +18,7 @@ from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import make_admin
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.kafka.topics import application_topics
-from joiner.runtime.migration.protocol import TAKE_BACK_S, TAKEN_BACK
+from joiner.runtime.migration.protocol import RECLAIM_AFTER_S, RECLAIMED
 from joiner.runtime.migration.request import Order, Step
 from joiner.runtime.model import RESET_RUN, Checkpoint
 from joiner.runtime.settings import JoinerSettings
@@ -27,7 +27,7 @@ _WAIT_S: Final = 0.1
 _LOOK_S: Final = 1.0
 """From one look at the checkpoints to the next, for units that are on their way."""
 
-_SETTLE_S: Final = TAKE_BACK_S + 15.0
+_SETTLE_S: Final = RECLAIM_AFTER_S + 15.0
 """For units on their way: the source takes back what nobody claims, and that takes a claim and a replay."""
 
 _ANSWER_S: Final = 5.0
@@ -35,7 +35,7 @@ _ANSWER_S: Final = 5.0
 
 
 def move(settings: JoinerSettings, to: str, wanted: list[int] | None, timeout_s: float) -> int:
-    """Move units (None: all) to a placement; returns the exit status: 1 where one did not come there."""
+    """Move units (None: all) to a site; returns the exit status: 1 where one did not come there."""
     name = settings.application.name
     admin = make_admin(settings.kafka)
     if settings.state_topic not in topic_facts(admin, [settings.state_topic]):
@@ -51,7 +51,7 @@ def move(settings: JoinerSettings, to: str, wanted: list[int] | None, timeout_s:
     to_move = [unit for unit, checkpoint in found.items() if _is_to_move(unit, checkpoint, to)]
     impossible = any(checkpoint is None or checkpoint.run == RESET_RUN for checkpoint in found.values())
     if not to_move:
-        print("nothing to do" if not impossible else f"start a joiner with --placement {to} for what is nobody's")
+        print("nothing to do" if not impossible else f"start a joiner with --site {to} for what is nobody's")
         return 1 if impossible else 0
     began_s = time.monotonic()
     order = carry_out(settings, to, to_move, timeout_s, lambda text: _tell(began_s, text))
@@ -64,7 +64,7 @@ def carry_out(
 ) -> Order:
     """Give the order and wait until it is known what came of it; ``tell`` is given each step.
 
-    The units are others' than of the placement ``to``. Raises KafkaException, `broker.kafka.topics.TopicError`.
+    The units are others' than of the site ``to``. Raises KafkaException, `broker.kafka.topics.TopicError`.
     """
     ensure_topics(make_admin(settings.kafka), application_topics(settings))
     return _Move(settings, to, units, timeout_s, tell).run()
@@ -76,12 +76,12 @@ def _progress(settings: JoinerSettings, unit: int) -> Checkpoint | None:
 
 def _is_to_move(unit: int, checkpoint: Checkpoint | None, to: str) -> bool:
     if checkpoint is None:
-        print(f"unit {unit}: was never begun, so nobody has it: start a joiner with --placement {to}, which takes it")
+        print(f"unit {unit}: was never begun, so nobody has it: start a joiner with --site {to}, which takes it")
         return False
     if checkpoint.run == RESET_RUN:
-        print(f"unit {unit}: is nobody's since a reset: start a joiner with --placement {to}, which takes it")
+        print(f"unit {unit}: is nobody's since a reset: start a joiner with --site {to}, which takes it")
         return False
-    if checkpoint.placement == to:
+    if checkpoint.site == to:
         print(f"unit {unit}: is {checkpoint.owner} already, nothing to do")
         return False
     return True
@@ -145,14 +145,14 @@ class _Move:
     def _judge(self, unit: int, checkpoint: Checkpoint, now_s: float) -> bool:
         """Whether the checkpoint, or the time that has passed, says what came of a unit."""
         order, one = self._order, self._order.units[unit]
-        is_there = checkpoint.placement == order.to
+        is_there = checkpoint.site == order.to
         if one.step is Step.READY and not is_there:
             return False  # to be released, or cancelled in time
         waited_s = now_s - self._since_s.setdefault(unit, now_s)
         if checkpoint.on_the_way is not None:
             if waited_s <= _SETTLE_S:
                 return False
-            why = f"it is {checkpoint.owner}: a joiner with --placement {order.to} takes it as soon as it is started"
+            why = f"it is {checkpoint.owner}: a joiner with --site {order.to} takes it as soon as it is started"
             order.finish(unit, Step.KEPT, why)
         elif is_there:
             if waited_s <= _ANSWER_S:
@@ -161,11 +161,11 @@ class _Move:
         elif one.released_ms:
             # The source says so itself, a moment after its claim.
             is_back = checkpoint.instance == one.source
-            order.finish(unit, Step.KEPT, TAKEN_BACK if is_back else f"taken back by {checkpoint.instance}")
+            order.finish(unit, Step.KEPT, RECLAIMED if is_back else f"taken back by {checkpoint.instance}")
         elif waited_s <= _ANSWER_S:
             return False  # may be being released
         else:
-            way_out = f"if it is gone, `joiner run --placement {order.to} --take` takes the unit"
+            way_out = f"if it is gone, `joiner run --site {order.to} --force-claim` takes the unit"
             order.finish(unit, Step.KEPT, f"{checkpoint.owner} has not released it; {way_out}")
         return True
 

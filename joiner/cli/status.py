@@ -57,7 +57,7 @@ class UnitSummary(msgspec.Struct, frozen=True):
 
     unit: int
     owner: str
-    placement: str
+    site: str
     instance: str
     state: str
     committed_s_ago: float
@@ -74,7 +74,7 @@ class UnitSummary(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """An application: ``units`` by number, None where one was never begun; ``processes`` by placement and instance.
+    """An application: ``units`` by number, None where one was never begun; ``processes`` by site and instance.
 
     ``not_served``: what the runners say of units that they cannot serve, a line for each.
     """
@@ -113,17 +113,14 @@ def read_status(settings: JoinerSettings, admin: AdminClient, consumer: Consumer
     """Everything as it is now. Raises KafkaException and `UnitStopped`."""
     units = range(settings.topics.partitions)
     found = [read_appended(consumer, settings.state_topic, unit) for unit in units]
-    placements = {one.checkpoint.placement for one in found if one is not None} | {settings.application.placement}
-    members = read_members(admin, settings, sorted(placements))
+    sites = {one.checkpoint.site for one in found if one is not None} | {settings.application.site}
+    members = read_members(admin, settings, sorted(sites))
     now_s = time.time()
     return Status(
         settings.application.name,
         datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds"),
         settings.fingerprint(),
-        {
-            placement: {name: sorted(mine) for name, mine in sorted(there.items())}
-            for placement, there in members.items()
-        },
+        {site: {name: sorted(mine) for name, mine in sorted(there.items())} for site, there in members.items()},
         [None if one is None else _unit(one, members, _lag(consumer, one.checkpoint), now_s) for one in found],
         _notices(settings, admin),
     )
@@ -151,7 +148,7 @@ def _unit(found: AppendedCheckpoint, members: Members, lag: int, now_s: float) -
     return UnitSummary(
         unit=checkpoint.unit,
         owner=checkpoint.owner,
-        placement=checkpoint.placement,
+        site=checkpoint.site,
         instance=checkpoint.instance,
         state=state_of(checkpoint, members),
         # The clock of Kafka may be ahead of ours.
@@ -199,7 +196,7 @@ def lines_of(status: Status) -> list[str]:
     units = [unit for unit in status.units if unit is not None]
     found = [
         f"application {status.application}, {len(status.units)} units, semantics {status.semantics[:12]}, {status.at}",
-        *(line for placement, there in status.processes.items() for line in _processes(placement, there)),
+        *(line for site, there in status.processes.items() for line in _processes(site, there)),
         "",
         *_table(
             ("unit", "owner", "state", "last commit", "lag", "records", "rejected", "offsets"),
@@ -221,11 +218,11 @@ def lines_of(status: Status) -> list[str]:
     return found
 
 
-def _processes(placement: str, there: Mapping[str, Sequence[int]]) -> list[str]:
+def _processes(site: str, there: Mapping[str, Sequence[int]]) -> list[str]:
     if not there:
-        return [f"no process runs at {placement}"]
+        return [f"no process runs at {site}"]
     each = (f"{name} (units {' '.join(map(str, units)) or 'none'})" for name, units in there.items())
-    return textwrap.wrap(f"processes at {placement}: {', '.join(each)}", WIDTH)
+    return textwrap.wrap(f"processes at {site}: {', '.join(each)}", WIDTH)
 
 
 def _unit_row(number: int, unit: UnitSummary | None) -> tuple[str, ...]:

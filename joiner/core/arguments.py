@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 ALL_KEYS: Final = -1
-"""The key of a mark that covers every key."""
+"""The key of a watermark that covers every key."""
 
 KEY_MAX: Final = 2**24 - 1
 """Largest key: the state of a key lies in dense arrays, so keys are to be numbered from 0 without holes."""
@@ -53,8 +53,8 @@ class Records(NamedTuple):
         return Records(self.key[fine], self.ts[fine], self.seq[fine], identity)
 
 
-class Marks(NamedTuple):
-    """Marks of one stream in log order: n keys (or `ALL_KEYS`), times in ns, log positions."""
+class Watermarks(NamedTuple):
+    """Watermarks of one stream in log order: n keys (or `ALL_KEYS`), times in ns, log positions."""
 
     key: Ints
     ts: Ints
@@ -72,35 +72,35 @@ def check_records(name: str, columns: Sequence[object] | None) -> Records:
     return Records(key, ts, seq, identity[0] if identity else None)
 
 
-def check_marks(name: str, columns: Sequence[object] | None) -> Marks:
-    """``(keys, ts_ns, seq)``, each int64 of shape (n,); a key may be `ALL_KEYS`; None: no marks."""
+def check_watermarks(name: str, columns: Sequence[object] | None) -> Watermarks:
+    """``(keys, ts_ns, seq)``, each int64 of shape (n,); a key may be `ALL_KEYS`; None: no watermarks."""
     if columns is None:
-        return _NO_MARKS
+        return _NO_WATERMARKS
     key, ts, seq = _columns(name, columns, (3,))
-    _check_range(f"{name} keys", key, ALL_KEYS, KEY_MAX, "a mark's key is ALL_KEYS (-1) or a record's key")
+    _check_range(f"{name} keys", key, ALL_KEYS, KEY_MAX, "a watermark's key is ALL_KEYS (-1) or a record's key")
     _check_range(f"{name} ts_ns", ts, TIME_MIN_NS, TIME_MAX_NS, _TIMES)
-    return Marks(key, ts, seq)
+    return Watermarks(key, ts, seq)
 
 
-def check_rising(name: str, records: Records, marks: Marks, last_seq: int | None) -> int | None:
-    """The last log position of a side after these records and marks; they must rise strictly, from ``last_seq`` on."""
-    for what, seq in ((f"{name} seq", records.seq), (f"{name}_marks seq", marks.seq)):
+def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: int | None) -> int | None:
+    """The last log position of a side after these entries; positions must rise strictly, from ``last_seq`` on."""
+    for what, seq in ((f"{name} seq", records.seq), (f"{name}_watermarks seq", watermarks.seq)):
         if not len(seq):
             continue
         if last_seq is not None and seq[0] <= last_seq:
             message = f"{what}[0] = {seq[0]} does not rise: the last of this side was {last_seq}"
             raise ArgumentError(message)
         _check_rising_within(what, seq)
-    if len(records.seq) and len(marks.seq):
-        at = np.searchsorted(records.seq, marks.seq)
-        shared = np.flatnonzero(records.seq[np.minimum(at, len(records.seq) - 1)] == marks.seq)
+    if len(records.seq) and len(watermarks.seq):
+        at = np.searchsorted(records.seq, watermarks.seq)
+        shared = np.flatnonzero(records.seq[np.minimum(at, len(records.seq) - 1)] == watermarks.seq)
         if len(shared):
             message = (
-                f"{name}_marks seq[{shared[0]}] = {marks.seq[shared[0]]} is also the seq of a record: "
-                "seq rises over records and marks together"
+                f"{name}_watermarks seq[{shared[0]}] = {watermarks.seq[shared[0]]} is also the seq of a record: "
+                "seq rises over records and watermarks together"
             )
             raise ArgumentError(message)
-    lasts = [int(seq[-1]) for seq in (records.seq, marks.seq) if len(seq)]
+    lasts = [int(seq[-1]) for seq in (records.seq, watermarks.seq) if len(seq)]
     return max(lasts) if lasts else last_seq
 
 
@@ -117,7 +117,7 @@ def check_duration(name: str, value: object) -> int:
 
 _NONE: Final = np.empty(0, dtype=np.int64)
 _NO_RECORDS: Final = Records(_NONE, _NONE, _NONE, None)
-_NO_MARKS: Final = Marks(_NONE, _NONE, _NONE)
+_NO_WATERMARKS: Final = Watermarks(_NONE, _NONE, _NONE)
 
 
 def _columns(name: str, columns: Sequence[object], counts: tuple[int, ...]) -> list[Ints]:

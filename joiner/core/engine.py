@@ -14,12 +14,12 @@ import numpy as np
 from joiner.core import snapshot
 from joiner.core.arguments import (
     ALL_KEYS,
-    Marks,
     Records,
+    Watermarks,
     check_duration,
-    check_marks,
     check_records,
     check_rising,
+    check_watermarks,
 )
 from joiner.core.backlog import Backlog, is_backlog
 from joiner.core.compiled import compile_declared, distinct
@@ -50,7 +50,7 @@ __all__ = ["ALL_KEYS", "LocalStreamBuffer", "Step"]
 
 _LEFT, _RIGHT = 0, 1
 _NAMES: Final = ("left", "right")
-PROGRESS: Final = ("key", "partition")
+WATERMARK_SCOPES: Final = ("key", "partition")
 UNMATCHED: Final = ("none", "left", "right", "both")
 
 
@@ -96,8 +96,8 @@ class LocalStreamBuffer:
             or ``"nearest"``, the nearer of the two, the previous one where they are equally near.
         driver: whose records look for neighbours: those of the ``"left"``, of the ``"right"``, or of ``"both"``.
             ``driver="left", direction="backward"`` is the as-of join of each left record.
-        progress: how far a stream is, by ``"key"``, or by ``"partition"``: the largest time of the whole stream counts
-            for all keys, for inputs that are in the order of time across keys.
+        watermark_scope: what a record's time advances: the frontier of its ``"key"``, or of the whole ``"partition"``,
+            for inputs that are in the order of time across keys.
         emit_unmatched: whose records are told that are in no pair and cannot get into one any more: those of the
             ``"left"``, of the ``"right"``, of ``"both"``, or of ``"none"``.
 
@@ -122,22 +122,22 @@ class LocalStreamBuffer:
         lateness_ns: int | tuple[int, int] = 0,
         direction: str = "both",
         driver: str = "both",
-        progress: str = "key",
+        watermark_scope: str = "key",
         emit_unmatched: str = "none",
     ) -> None:
         for name, value, known in (
             ("direction", direction, DIRECTIONS),
             ("driver", driver, DRIVERS),
-            ("progress", progress, PROGRESS),
+            ("watermark_scope", watermark_scope, WATERMARK_SCOPES),
             ("emit_unmatched", emit_unmatched, UNMATCHED),
         ):
             if value not in known:
                 message = f"{name} = {value!r} is not known; it is one of {', '.join(map(repr, known))}"
                 raise ArgumentError(message)
-        self._direction, self._driver, self._progress = direction, driver, progress
+        self._direction, self._driver, self._watermark_scope = direction, driver, watermark_scope
         self._emit_unmatched = emit_unmatched
         self._wants = neighbour_specs(direction, driver)
-        self._tells_unmatched = emit_unmatched in {"left", "both"}, emit_unmatched in {"right", "both"}
+        self._emits_unmatched = emit_unmatched in {"left", "both"}, emit_unmatched in {"right", "both"}
         self._tolerance_ns = None if tolerance_ns is None else check_duration("tolerance_ns", tolerance_ns)
         self._tolerance = _ANY_DISTANCE if self._tolerance_ns is None else np.uint64(self._tolerance_ns)
         sides = lateness_ns if isinstance(lateness_ns, (tuple, list)) else (lateness_ns, lateness_ns)
@@ -145,7 +145,7 @@ class LocalStreamBuffer:
             message = f"lateness_ns must be one value or (left, right), not {len(sides)} values"
             raise ArgumentError(message)
         lateness = [check_duration(f"lateness_ns ({name})", value) for name, value in zip(_NAMES, sides, strict=True)]
-        self._frontiers = Frontiers((lateness[_LEFT], lateness[_RIGHT]), by_partition=progress == "partition")
+        self._frontiers = Frontiers((lateness[_LEFT], lateness[_RIGHT]), by_partition=watermark_scope == "partition")
         self._held = RecordStore(), RecordStore()
         self._waiting = Backlog(), Backlog()
         # Of each key of a step, its index among them.
@@ -159,21 +159,21 @@ class LocalStreamBuffer:
         *,
         left: Sequence[object] | None = None,
         right: Sequence[object] | None = None,
-        left_marks: Sequence[object] | None = None,
-        right_marks: Sequence[object] | None = None,
+        left_watermarks: Sequence[object] | None = None,
+        right_watermarks: Sequence[object] | None = None,
     ) -> Step:
-        """Take the next records and marks of either side; returns what became certain by them.
+        """Take the next records and watermarks of either side; returns what became certain by them.
 
         Args:
             left: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,): join keys from 0 on, event times in
                 ns since the epoch, log positions. A fourth array of identities makes a record with the key, time
                 and identity of an earlier one of its side a duplicate, which is left out and reported.
             right: the same of the other side.
-            left_marks: ``(keys, ts_ns, seq)``: from its position on, the side promises to send
-                nothing below the mark's time for its key, or for all keys (`ALL_KEYS`).
-            right_marks: the same of the other side.
+            left_watermarks: ``(keys, ts_ns, seq)``: from its position on, the side promises to send
+                nothing below the watermark's time for its key, or for all keys (`ALL_KEYS`).
+            right_watermarks: the same of the other side.
 
-        Positions rise strictly on each side, over records and marks together.
+        Positions rise strictly on each side, over records and watermarks together.
 
         Raises:
             ArgumentError: naming the argument and the index; the buffer is then as it was before.
@@ -181,8 +181,11 @@ class LocalStreamBuffer:
         """
         self._check_open("push")
         records = [check_records("left", left), check_records("right", right)]
-        marks = [check_marks("left_marks", left_marks), check_marks("right_marks", right_marks)]
-        return self._take(records, marks)
+        watermarks = [
+            check_watermarks("left_watermarks", left_watermarks),
+            check_watermarks("right_watermarks", right_watermarks),
+        ]
+        return self._take(records, watermarks)
 
     def close(self, *, left: Sequence[object] | None = None, right: Sequence[object] | None = None) -> Step:
         """Both streams have ended, with these last records: everything becomes certain, and the buffer is empty.
@@ -191,7 +194,7 @@ class LocalStreamBuffer:
         """
         self._check_open("close")
         records = [check_records("left", left), check_records("right", right)]
-        step = self._take(records, [check_marks("left_marks", None)] * 2, ends=True)
+        step = self._take(records, [check_watermarks("left_watermarks", None)] * 2, ends=True)
         self._closed = True
         return step
 
@@ -231,7 +234,7 @@ class LocalStreamBuffer:
             "tolerance_ns": self._tolerance_ns,
             "direction": self._direction,
             "driver": self._driver,
-            "progress": self._progress,
+            "progress": self._watermark_scope,
             "emit_unmatched": self._emit_unmatched,
             "lateness_ns": self._frontiers.lateness_ns,
             "of_all": self._frontiers.of_all.ravel().tolist(),
@@ -254,7 +257,7 @@ class LocalStreamBuffer:
             lateness_ns=tuple(options["lateness_ns"]),
             direction=options["direction"],
             driver=options["driver"],
-            progress=options["progress"],
+            watermark_scope=options["progress"],
             emit_unmatched=options["emit_unmatched"],
         )
         buffer._frontiers.of_all[:, 0] = options["of_all"]
@@ -285,17 +288,18 @@ class LocalStreamBuffer:
             message = f"{call} after close: both streams have ended"
             raise ArgumentError(message)
 
-    def _take(self, records: list[Records], marks: list[Marks], *, ends: bool = False) -> Step:
-        """Take the records and marks of both sides; ``ends``: nothing comes behind them."""
+    def _take(self, records: list[Records], watermarks: list[Watermarks], *, ends: bool = False) -> Step:
+        """Take the records and watermarks of both sides; ``ends``: nothing comes behind them."""
         last_seq = [
-            check_rising(_NAMES[side], records[side], marks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)
+            check_rising(_NAMES[side], records[side], watermarks[side], self._last_seq[side])
+            for side in (_LEFT, _RIGHT)
         ]
         self._identified = self._check_identities(records)
         since = [NEVER if last is None else last for last in self._last_seq]
         self._last_seq = last_seq
-        keys = self._touched_keys(records, marks, all_held=ends)
+        keys = self._touched_keys(records, watermarks, all_held=ends)
         before = self._frontiers.at(keys)
-        late = [self._frontiers.advance(side, records[side], marks[side]) for side in (_LEFT, _RIGHT)]
+        late = [self._frontiers.advance(side, records[side], watermarks[side]) for side in (_LEFT, _RIGHT)]
         if ends:
             self._frontiers.end()
         late_seq = records[_LEFT].seq[late[_LEFT]], records[_RIGHT].seq[late[_RIGHT]]
@@ -317,12 +321,12 @@ class LocalStreamBuffer:
             known[side] = has
         return known
 
-    def _touched_keys(self, records: list[Records], marks: list[Marks], *, all_held: bool) -> Ints:
+    def _touched_keys(self, records: list[Records], watermarks: list[Watermarks], *, all_held: bool) -> Ints:
         """The keys, ascending, for which a batch can change anything; with ``all_held``, those of all held records."""
         keys = [batch.key for batch in records] + [
-            batch.key[batch.key != ALL_KEYS] for batch in marks if len(batch.key)
+            batch.key[batch.key != ALL_KEYS] for batch in watermarks if len(batch.key)
         ]
-        if all_held or any(map(self._frontiers.concerns_all, records, marks)):
+        if all_held or any(map(self._frontiers.concerns_all, records, watermarks)):
             keys += [held.keys() for held in self._held]
         left, right, *more = keys
         found = distinct(left, right, np.concatenate(more) if more else _NOTHING)
@@ -386,7 +390,7 @@ class LocalStreamBuffer:
         """
         now = self._frontiers.at(keys)
         left, right = sides
-        found = evaluate(left, right, before, now, self._wants, self._tolerance, self._tells_unmatched, ends)
+        found = evaluate(left, right, before, now, self._wants, self._tolerance, self._emits_unmatched, ends)
         kept = [found.left_kept, found.right_kept]
         released = found.left_released, found.right_released
         if is_backlog(left.begin[-1] + right.begin[-1] - sum(map(len, released)), touched):

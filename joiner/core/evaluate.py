@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-class Settled(NamedTuple):
+class Evaluation(NamedTuple):
     """What is certain now: log positions, but for ``*_ordinal`` and ``*_kept``.
 
     ``left_seq`` to ``right_ordinal``: the new pairs, as in `Step`; ``*_unmatched``, ``*_released``: as there, in any
@@ -38,7 +38,7 @@ class Settled(NamedTuple):
 
 
 @compiled(
-    named(Settled, *(INTS for _ in Settled._fields)),
+    named(Evaluation, *(INTS for _ in Evaluation._fields)),
     SIDE,
     SIDE,
     TABLE,
@@ -55,9 +55,9 @@ def evaluate(
     now: Ints,
     wants: tuple[NeighbourSpec, NeighbourSpec],
     tolerance: np.uint64,
-    tells_unmatched: tuple[bool, bool],
+    emits_unmatched: tuple[bool, bool],
     ends: bool,  # noqa: FBT001 - a loop takes no keywords
-) -> Settled:
+) -> Evaluation:
     """What all records of the keys of a step bring forth.
 
     ``before``, ``now``: the frontiers before and after the step, (2, k); ``tells_unmatched``: of which side that is
@@ -67,13 +67,13 @@ def evaluate(
     of_right = relate(right, left, before[0], now[0], wants[1])
     left_seq, right_seq, left_ordinal, right_ordinal = emit_pairs(left, right, of_left, of_right, tolerance)
     left_unmatched = right_unmatched = np.empty(0, dtype=np.int64)
-    if tells_unmatched[0]:
+    if emits_unmatched[0]:
         left_unmatched = find_unmatched(left, right, of_left, of_right, now[1], wants[1], tolerance)
-    if tells_unmatched[1]:
+    if emits_unmatched[1]:
         right_unmatched = find_unmatched(right, left, of_right, of_left, now[0], wants[0], tolerance)
     kept = evict(left, right, of_left, of_right, now, wants, tolerance, ends)
     left_kept, right_kept, left_released, right_released = kept
-    return Settled(
+    return Evaluation(
         left_seq,
         right_seq,
         left_ordinal,

@@ -1,6 +1,6 @@
 """How far a stream is: the frontier of each key, and which records came too late for it.
 
-``F(key)`` is the larger of (largest time of the key) - lateness and the highest mark that covers the key. It is
+``F(key)`` is the larger of (largest time of the key) - lateness and the highest watermark that covers the key. It is
 a promise about what comes later; a record below it on arrival is late. With ``by_partition`` the largest time of the
 whole stream takes the place of the key's own. Records are judged one after the other, in log order; one that is late
 moves no frontier.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from joiner.core.arguments import ALL_KEYS, Marks, Records
+from joiner.core.arguments import ALL_KEYS, Records, Watermarks
 from joiner.core.compiled import COUNT, FLAG, GIVEN, INTS, compiled
 
 if TYPE_CHECKING:
@@ -47,17 +47,21 @@ class Frontiers:
         if keys > have:
             self.by_key = np.hstack([self.by_key, np.full((2, max(keys - have, have)), NEVER)])
 
-    def concerns_all(self, records: Records, marks: Marks) -> bool:
+    def concerns_all(self, records: Records, watermarks: Watermarks) -> bool:
         """Whether a batch of either side may move the frontier of keys that it does not name."""
-        return bool((self.by_partition and len(records.key)) or (len(marks.key) and marks.key.min() == ALL_KEYS))
+        return bool(
+            (self.by_partition and len(records.key)) or (len(watermarks.key) and watermarks.key.min() == ALL_KEYS)
+        )
 
-    def advance(self, side: int, records: Records, marks: Marks) -> Ints:
+    def advance(self, side: int, records: Records, watermarks: Watermarks) -> Ints:
         """Take a batch of one side in log order; returns the indices of the records that are late.
 
         Keys must have room.
         """
         lateness_ns, of_key, of_all = self.lateness_ns[side], self.by_key[side], self.of_all[side]
-        return _advance(records.key, records.ts, records.seq, *marks, lateness_ns, self.by_partition, of_key, of_all)
+        return _advance(
+            records.key, records.ts, records.seq, *watermarks, lateness_ns, self.by_partition, of_key, of_all
+        )
 
     def end(self) -> None:
         """The streams have ended: nothing comes any more."""
@@ -69,19 +73,19 @@ def _advance(  # noqa: PLR0913, PLR0917 - a loop takes arrays, no objects
     key: Ints,
     ts: Ints,
     seq: Ints,
-    mark_key: Ints,
-    mark_ts: Ints,
-    mark_seq: Ints,
+    watermark_key: Ints,
+    watermark_ts: Ints,
+    watermark_seq: Ints,
     lateness_ns: int,
     by_partition: bool,  # noqa: FBT001 - a loop takes no keywords
     of_key: Ints,
     of_all: Ints,
 ) -> Ints:
-    late, count, mark = np.empty_like(ts), 0, 0
+    late, count, watermark = np.empty_like(ts), 0, 0
     for i in range(len(key)):
-        while mark < len(mark_key) and mark_seq[mark] < seq[i]:
-            _take_mark(mark_key[mark], mark_ts[mark], of_key, of_all)
-            mark += 1
+        while watermark < len(watermark_key) and watermark_seq[watermark] < seq[i]:
+            _add_watermark(watermark_key[watermark], watermark_ts[watermark], of_key, of_all)
+            watermark += 1
         if ts[i] < of_key[key[i]] or ts[i] < of_all[0]:
             late[count] = i
             count += 1
@@ -91,13 +95,13 @@ def _advance(  # noqa: PLR0913, PLR0917 - a loop takes arrays, no objects
             of_all[0] = max(of_all[0], promise)
         else:
             of_key[key[i]] = max(of_key[key[i]], promise)
-    for rest in range(mark, len(mark_key)):
-        _take_mark(mark_key[rest], mark_ts[rest], of_key, of_all)
+    for rest in range(watermark, len(watermark_key)):
+        _add_watermark(watermark_key[rest], watermark_ts[rest], of_key, of_all)
     return late[:count]
 
 
 @compiled()
-def _take_mark(key: int, ts: int, of_key: Ints, of_all: Ints) -> None:
+def _add_watermark(key: int, ts: int, of_key: Ints, of_all: Ints) -> None:
     if key == ALL_KEYS:
         of_all[0] = max(of_all[0], ts)
     else:

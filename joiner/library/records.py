@@ -41,7 +41,7 @@ class RecordJoin(Generic[Left, Right, Result]):
         ArgumentError: naming the option and what it may be.
 
     A key is remembered for good, with how far its streams are, which decides what is late. Where keys come and go, have
-    ``progress="partition"`` and a tolerance: a key of which no record is held is then forgotten.
+    ``watermark_scope="partition"`` and a tolerance: a key of which no record is held is then forgotten.
 
     >>> join = RecordJoin(
     ...     lambda speed, torque: speed["rpm"] * torque["nm"],

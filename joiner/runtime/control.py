@@ -1,8 +1,8 @@
-"""The records of the control topic ``<application>.control``: what a move's order, source and target tell each other.
+"""The records of the control topic ``<application>.control``, by which the order, source and target of a move talk.
 
-It accelerates and explains; it decides nothing. Whose a unit is stands in its checkpoint alone, so a message that
-is lost, read twice or never costs time at most. Therefore a reader begins at the end of the log: whoever has to know
-something is told it again (see `migration.protocol`). One partition, so that all readers see one order.
+They speed up a move and explain it; they decide nothing. A unit's owner is named by its checkpoint alone, so a record
+that is lost, or read twice, costs time at most. A reader therefore begins at the end of the log, and what others need
+to know is repeated (see `migration.protocol`). One partition, so that all readers see the same order.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ FORMAT_VERSION: Final = 1
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
-    """What all of them carry: the ``move`` they belong to."""
+    """What all of them have: the ``move`` they belong to."""
 
     format: int = FORMAT_VERSION
     move: str
 
 
 class Request(_Record, frozen=True, kw_only=True):
-    """The order: ``units`` are to go to the placement ``to``. Repeated for as long as it is wanted."""
+    """The order to move ``units`` to the site ``to``; repeated until the move has ended."""
 
     units: list[int]
     to: str
 
 
 class Cancelled(_Record, frozen=True, kw_only=True):
-    """The order is withdrawn for what has not been released."""
+    """The order is withdrawn for those of the ``units`` that have not been released."""
 
     units: list[int]
 
 
 class _OfUnit(_Record, frozen=True, kw_only=True):
-    """Of one unit; ``instance``: who writes it."""
+    """About one unit; ``instance`` writes it."""
 
     unit: int
     to: str
@@ -44,33 +44,33 @@ class _OfUnit(_Record, frozen=True, kw_only=True):
 
 
 class Ready(_OfUnit, frozen=True, kw_only=True):
-    """The target has built the unit's state, and waits for it."""
+    """The target has built the unit's state and waits for its release."""
 
 
 class Released(_OfUnit, frozen=True, kw_only=True):
-    """The source has written its last transaction: the unit is nobody's, on its way to ``to``."""
+    """The source has committed its last transaction: the unit has no owner, and is reserved for ``to``."""
 
 
-class Taken(_OfUnit, frozen=True, kw_only=True):
-    """The target has claimed the unit and goes on; ``late_ms``: so long before this was written."""
+class Resumed(_OfUnit, frozen=True, kw_only=True, tag="taken"):
+    """The target has claimed the unit and resumed the join, ``late_ms`` before this was written."""
 
     late_ms: int = 0
 
 
 class Refused(_OfUnit, frozen=True, kw_only=True):
-    """Source or target cannot do it; ``why`` says what to do."""
+    """The source or the target cannot move the unit; ``why`` says what to do."""
 
     why: str
 
 
 class Back(_OfUnit, frozen=True, kw_only=True):
-    """Nobody claimed the unit, so it has been taken back by ``instance``."""
+    """Nobody claimed the unit, so ``instance``, its source, has reclaimed it."""
 
 
 class Claiming(_Record, frozen=True, kw_only=True):
-    """The run ``run`` of placement ``to`` is in the middle of claiming these units. Repeated for as long as it is.
+    """The run ``run`` of the site ``to`` is claiming these units; repeated until it has done so.
 
-    ``move`` is empty: whoever waits for one of the units waits on, whatever for.
+    ``move`` is empty: whoever waits for one of the units, in any move, keeps waiting.
     """
 
     move: str = ""
@@ -79,7 +79,7 @@ class Claiming(_Record, frozen=True, kw_only=True):
     run: str
 
 
-Record = Request | Cancelled | Ready | Released | Taken | Refused | Back | Claiming
+Record = Request | Cancelled | Ready | Released | Resumed | Refused | Back | Claiming
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Record)
@@ -95,7 +95,7 @@ def encode(record: msgspec.Struct) -> bytes:
 
 
 def decode(value: bytes | None) -> Record | None:
-    """A record; None where it is none that this release knows."""
+    """A record; None for bytes that are no record of this release."""
     try:
         if msgspec.json.decode(value or b"", type=_Format).format > FORMAT_VERSION:
             return None

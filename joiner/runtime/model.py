@@ -32,6 +32,9 @@ FORMAT_VERSION: Final = 1
 
 SLOTS: Final = 2
 
+WATERMARK_COUNT: Final = "marks"
+"""The name of the watermarks that were read among the counts of a checkpoint."""
+
 CHUNK_BYTES_MAX: Final = 512 * 1024
 """Bytes of a snapshot chunk: well below Kafka's default limit of 1 MiB a message."""
 
@@ -44,7 +47,7 @@ _MOVING: Final = "moving"
 
 
 class OnTheWay(NamedTuple):
-    """A unit that is nobody's: released by the placement ``source`` for a move, and not claimed yet."""
+    """A unit that is nobody's: released by the site ``source`` for a move, and not claimed yet."""
 
     move: str
     source: str
@@ -96,7 +99,7 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     unit: int
     run: str
     instance: str
-    placement: str
+    site: str = msgspec.field(name="placement")
     offsets: dict[str, int]
     start: dict[str, int]
     topics: dict[str, str]
@@ -115,14 +118,14 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.run == RESET_RUN:
             return "nobody since a reset"
         if (way := self.on_the_way) is not None:
-            return f"nobody: on its way from {way.source} to {self.placement}"
-        return f"{self.placement} {self.instance}"
+            return f"nobody: on its way from {way.source} to {self.site}"
+        return f"{self.site} {self.instance}"
 
     @property
     def on_the_way(self) -> OnTheWay | None:
         """Which move has released the unit, while nobody has claimed it since."""
         kind, _, rest = self.run.partition(":")
-        # Whoever gives the order names the move, with colons perhaps; a placement has none.
+        # Whoever gives the order names the move, with colons perhaps; a site has none.
         move, is_whole, source = rest.rpartition(":")
         return OnTheWay(move, source) if kind == _MOVING and is_whole else None
 
@@ -160,7 +163,7 @@ def checkpoint_key(unit: int) -> str:
     return f"{unit}/progress"
 
 
-def unsettled_key(unit: int) -> str:
+def dangling_key(unit: int) -> str:
     """The key of the note that transactions of the unit have to be settled."""
     return f"{unit}/unsettled"
 
@@ -231,9 +234,9 @@ class StateLog:
         value = self.values.get(checkpoint_key(self.unit))
         return None if value is None else decode_checked(self.unit, decode_checkpoint, value)
 
-    def unsettled(self) -> Checkpoint | None:
+    def dangling_note(self) -> Checkpoint | None:
         """Up to where results may be there already; None where nothing is to be settled (see `dangling`)."""
-        value = self.values.get(unsettled_key(self.unit))
+        value = self.values.get(dangling_key(self.unit))
         return None if value is None else decode_checked(self.unit, decode_checkpoint, value)
 
     def manifests(self) -> list[Manifest]:

@@ -12,7 +12,7 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -45,12 +45,15 @@ SEMANTICS_VERSION: Final = 1
 """Of the definition of the join in docs/semantics.md: changed whenever the same input may give another output."""
 
 PROCESS: Final = "process"
-"""The placement of the plain process where the settings name no other."""
+"""The site of the plain process where the settings name no other."""
 
 SPARK: Final = "spark"
-"""The placement of the stage in Spark; no plain process has it."""
+"""The site of the stage in Spark; no plain process has it."""
 
-PLACEMENT_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,31}$"
+_SEMANTICS_NAMES: Final = {"ahead_max_ns": "max_future_skew_ns", "progress": "watermark_scope"}
+"""Names within the semantics that are those of the first release, and what the settings are called now."""
+
+SITE_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,31}$"
 
 NAME_LENGTH_MAX: Final = 100
 
@@ -92,6 +95,8 @@ def _as_pair(given: object, validate: ValidatorFunctionWrapHandler) -> object:
 class JoinSettings(Section):
     """A ``[[join]]``: two streams, the options of the join, and what becomes of a pair."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"join.progress": "join.watermark_scope"}
+
     name: Name
     left: Stream
     right: Stream
@@ -101,12 +106,25 @@ class JoinSettings(Section):
     lateness: Annotated[tuple[Duration, Duration], WrapValidator(_as_pair)] = (0, 0)
     direction: Literal["both", "backward", "forward", "nearest"] = "both"
     driver: Literal["both", "left", "right"] = "both"
-    progress: Literal["key", "partition"] = "key"
+    watermark_scope: Literal["key", "partition"] = "key"
     emit_unmatched: Literal["none", "left", "right", "both"] = "none"
 
-    def tells_unmatched(self, side: str) -> bool:
+    def emits_unmatched(self, side: str) -> bool:
         """Whether those of the ``"left"`` or of the ``"right"`` are told."""
         return self.emit_unmatched in {side, "both"}
+
+
+def semantic_differences(then: object, now: object, path: str = "") -> list[tuple[str, object, object]]:
+    """Where two `JoinerSettings.semantics` differ: the setting's path, its value in ``then`` and in ``now``."""
+    if not isinstance(then, dict) or not isinstance(now, dict):
+        return [] if then == now else [(path, then, now)]
+    return [
+        difference
+        for name in sorted(then.keys() | now.keys())
+        for difference in semantic_differences(
+            then.get(name), now.get(name), f"{path}.{_SEMANTICS_NAMES.get(name, name)}".lstrip(".")
+        )
+    ]
 
 
 def host_name() -> str:
@@ -118,11 +136,16 @@ def host_name() -> str:
 class ApplicationSettings(Section):
     """``[application]``: what the joins share, and the limits of its process."""
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "application.placement": "application.site",
+        "application.ahead_max": "application.max_future_skew",
+    }
+
     name: Name = "lsb"
     instance: Name = Field(default_factory=host_name)
-    placement: Annotated[str, Field(pattern=PLACEMENT_PATTERN)] = PROCESS
+    site: Annotated[str, Field(pattern=SITE_PATTERN)] = PROCESS
     start: Literal["earliest", "latest"] = "earliest"
-    ahead_max: Duration = parse_duration("1d")
+    max_future_skew: Duration = parse_duration("1d")
     batch_records_max: int = Field(default=30_000, ge=1, le=1_000_000)
     commit_interval: Duration = parse_duration("20ms")
     snapshot_records: int = Field(default=200_000, ge=1)
@@ -132,13 +155,13 @@ class ApplicationSettings(Section):
     session_timeout: Duration = parse_duration("6s")
     transaction_timeout: Annotated[Duration, duration_between("1s", "15min")] = parse_duration("60s")
 
-    @field_validator("placement")
+    @field_validator("site")
     @classmethod
-    def _leaves_spark_to_spark(cls, placement: str) -> str:
-        if placement == SPARK:
-            message = f"{SPARK!r} is the placement of the stage in Spark: choose another name"
+    def _leaves_spark_to_spark(cls, site: str) -> str:
+        if site == SPARK:
+            message = f"{SPARK!r} is the site of the stage in Spark: choose another name"
             raise ValueError(message)
-        return placement
+        return site
 
 
 class SparkSettings(Section):
@@ -150,11 +173,11 @@ class SparkSettings(Section):
     config: Annotated[dict[str, str | int | float | bool], BeforeValidator(plain_values)] = Field(default_factory=dict)
 
 
-_Told = tuple[object, object, dict[str, str | None] | None, dict[str, str | None] | None]
+_JoinSummary = tuple[object, object, dict[str, str | None] | None, dict[str, str | None] | None]
 """Of a join: its name, its output, and what its sides select, as far as that can be told."""
 
 
-def _clashes(joins: Sequence[_Told]) -> list[str]:
+def _clashes(joins: Sequence[_JoinSummary]) -> list[str]:
     """Names and outputs that two joins have, and joins whose sides have records in common."""
     mistakes = []
     for number, what in enumerate(("name", "output")):
@@ -168,7 +191,7 @@ def _clashes(joins: Sequence[_Told]) -> list[str]:
     return mistakes
 
 
-def _told_of(given: Mapping[str, Any]) -> _Told:
+def _summary_of(given: Mapping[str, Any]) -> _JoinSummary:
     """Of a join that was not validated. The data topic goes without its name."""
     sides: list[dict[str, str | None] | None] = []
     for side in ("left", "right"):
@@ -220,7 +243,7 @@ class JoinerSettings(ServiceSettings):
         """See `ServiceSettings`: joins that clash, and joining functions that cannot be loaded."""
         tables = given.get("join")
         joins = [one for one in tables if isinstance(one, dict)] if isinstance(tables, list) else []
-        mistakes = [] if parts_are_right else _clashes([_told_of(one) for one in joins])
+        mistakes = [] if parts_are_right else _clashes([_summary_of(one) for one in joins])
         functions: dict[str, str] = {}
         for number, one in enumerate(joins):
             if isinstance(one.get("function"), str):
@@ -259,23 +282,26 @@ class JoinerSettings(ServiceSettings):
         """The topic over which units are moved."""
         return f"{self.application.name}.control"
 
-    def membership_group(self, placement: str) -> str:
-        """The consumer group that spreads the units over the processes of a placement.
+    def membership_group(self, site: str) -> str:
+        """The consumer group that spreads the units over the processes of a site.
 
         No application's name holds ``@``, so no other application has this group. Offsets are those of the group that
         bears the application's name, whoever commits them.
         """
         name = self.application.name
-        return name if placement == PROCESS else f"{name}@{placement}"
+        return name if site == PROCESS else f"{name}@{site}"
 
     def semantics(self) -> dict[str, Any]:
-        """Everything that changes which pairs come out, and where, as JSON would have it."""
+        """Everything that changes which pairs come out, and where, as JSON would have it.
+
+        Its names are those of the first release: other ones would change the fingerprint of a running application.
+        """
         return {
             "version": SEMANTICS_VERSION,
             # Two processes that write to different topics would each leave half of the results.
             "outputs": self.output_topics,
             "time_unit": self.events.time_unit,
-            "ahead_max_ns": self.application.ahead_max,
+            "ahead_max_ns": self.application.max_future_skew,
             "joins": {
                 join.name: {
                     "left": self.stream(join.left),
@@ -285,7 +311,7 @@ class JoinerSettings(ServiceSettings):
                     "direction": join.direction,
                     "driver": join.driver,
                     "emit_unmatched": join.emit_unmatched,
-                    "progress": join.progress,
+                    "progress": join.watermark_scope,
                 }
                 for join in self.join
             },

@@ -94,7 +94,7 @@ def _in_buckets(frame: DataFrame, request: Request, at: int) -> DataFrame:
         for name, kind, field in zip(side.schema.names, request.types[at], frame.schema.fields, strict=True)
     ]
     keys = [columns[place] for place in side.by]
-    if not rules.tells_unmatched(at):
+    if not rules.emits_unmatched(at):
         for place in (*side.by, side.time):
             placed = placed.where(F.col(side.schema.names[place]).isNotNull())
     return placed.select(_group(keys, rules.buckets).alias("bucket"), *columns)

@@ -7,8 +7,8 @@ micro-batches, and how they lie in one, is chance. What decides between rows of 
 **The rule.** The frontier ``F`` of a side and key is the larger of its largest time minus the lateness, and the
 watermark; it promises that nothing below it comes any more. A row waits until the frontier of its own side lies
 *strictly above* its time. Then it is settled: it goes to the buffer, together with all others that became settled,
-in the order of time and content, and behind them goes ``F`` as a mark. What has come out is the answer of the buffer
-to all settled rows in their final order.
+in the order of time and content, and behind them goes ``F`` as a watermark. What has come out is the answer of the
+buffer to all settled rows in their final order.
 
 **Why this is right.** (1) *Order.* When a row of time ``t`` is settled, ``F > t``, so every row of its key and time has
 come, and all of them are settled in this same step: their order is final, and positions given now are those of the
@@ -74,7 +74,7 @@ class Rules:
     buckets: int
 
     def buffer(self) -> LocalStreamBuffer:
-        """An empty buffer for these rules. It gets its rows in order and how far a side is as marks."""
+        """An empty buffer for these rules. It gets its rows in order and how far a side is as watermarks."""
         return LocalStreamBuffer(
             tolerance_ns=self.tolerance,
             direction=self.direction,
@@ -82,7 +82,7 @@ class Rules:
             emit_unmatched=self.emit_unmatched,
         )
 
-    def tells_unmatched(self, side: int) -> bool:
+    def emits_unmatched(self, side: int) -> bool:
         """Whether rows of the left (0) or right (1) that are in no pair are told."""
         return self.emit_unmatched in {"both", self.sides[side].name}
 
@@ -240,22 +240,22 @@ class ReorderedJoin:
     def _settle(self, own: list[Ints], *, ends: bool) -> Step:
         """Push what the frontiers have passed, and behind it the frontiers themselves."""
         records: dict[str, Any] = {}
-        marks: dict[str, Any] = {}
+        watermarks: dict[str, Any] = {}
         for at, (held, side) in enumerate(zip(self._held, self._rules.sides, strict=True)):
-            mark = self._watermark if self._rules.has_watermark[at] else NEVER
-            frontier = np.maximum(np.maximum(self._buffer.frontier_ns(held.key)[at], own[at][held.key]), mark)
+            watermark = self._watermark if self._rules.has_watermark[at] else NEVER
+            frontier = np.maximum(np.maximum(self._buffer.frontier_ns(held.key)[at], own[at][held.key]), watermark)
             ready = np.flatnonzero((held.seq == _WAITS) & ((held.time < frontier) | ends))
             ready = ready[arrow.ordered(held.table.take(ready), held.key[ready], held.time[ready], side)]
             held.seq[ready] = self._next_seq[at] + np.arange(len(ready))
             records[side.name] = held.key[ready], held.time[ready], held.seq[ready]
             keys = np.flatnonzero(own[at] >= TIME_MIN_NS)
             times = own[at][keys]
-            if mark >= TIME_MIN_NS:
-                keys, times = np.append(keys, ALL_KEYS), np.append(times, mark)
+            if watermark >= TIME_MIN_NS:
+                keys, times = np.append(keys, ALL_KEYS), np.append(times, watermark)
             first = self._next_seq[at] + len(ready)
-            marks[f"{side.name}_marks"] = keys, times, first + np.arange(len(keys))
+            watermarks[f"{side.name}_watermarks"] = keys, times, first + np.arange(len(keys))
             self._next_seq[at] = first + len(keys)
-        return self._buffer.close(**records) if ends else self._buffer.push(**records, **marks)
+        return self._buffer.close(**records) if ends else self._buffer.push(**records, **watermarks)
 
     def _joined(self, step: Step) -> pa.Table:
         left, right = self._held
@@ -270,7 +270,7 @@ class ReorderedJoin:
     def _alone(self, tables: list[pa.Table]) -> pa.Table:
         """The rows without a key or a time, where unmatched ones are told."""
         left, right = (
-            np.arange(table.num_rows if self._rules.tells_unmatched(at) else 0) for at, table in enumerate(tables)
+            np.arange(table.num_rows if self._rules.emits_unmatched(at) else 0) for at, table in enumerate(tables)
         )
         nobody = np.full_like(left, NOBODY), np.full_like(right, NOBODY)
         rows = np.concatenate([left, nobody[1]]), np.concatenate([nobody[0], right])

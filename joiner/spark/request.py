@@ -87,7 +87,7 @@ class Request:
         lateness = unit.of_sides(options.lateness)
         if _check_streaming(left, right):
             _check_state_store(session)
-            _check_progress(marked, lateness)
+            _check_scope(marked, lateness)
         order = _order(options.order, frames)
         sides = [
             frame.side(tuple(key), time, places)
@@ -262,7 +262,7 @@ def _check_state_store(session: SparkSession) -> None:
         )
 
 
-def _check_progress(marked: tuple[bool, bool], lateness: tuple[int | None, int | None]) -> None:
+def _check_scope(marked: tuple[bool, bool], lateness: tuple[int | None, int | None]) -> None:
     for name, has_watermark, own in zip(_NAMES, marked, lateness, strict=True):
         if not has_watermark and own is None:
             raise AnalysisException(

@@ -19,7 +19,7 @@ from connector.acknowledgement import Ledger
 from connector.bridge import Bridge
 from connector.session import MqttSession
 from db_connector.service import Service
-from joiner.runtime.control import Ready, Released, Taken
+from joiner.runtime.control import Ready, Released, Resumed
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.kafka.transaction import UnitTransactions
 from joiner.runtime.migration.handover import Handover
@@ -94,7 +94,7 @@ POINTS: Final[dict[str, dict[str, Point]]] = {
 """Where each service may die, by the service's module."""
 
 
-def _tells(kind: type) -> Callable[[Call], int]:
+def _writes_of(kind: type) -> Callable[[Call], int]:
     """A record of this kind is written to the control topic."""
     return lambda call: int(isinstance(call.arguments[0], kind))
 
@@ -106,18 +106,18 @@ def _releases(call: Call) -> int:
 TARGET_POINTS: Final[dict[str, Point]] = {
     # The state is built, nobody knows.
     "warmed": Point(Handover, "_prepare", before=False, counts=lambda call: int(call.result is not None)),
-    "ready-told": Point(ControlLog, "write", before=False, counts=_tells(Ready)),
+    "ready-told": Point(ControlLog, "write", before=False, counts=_writes_of(Ready)),
     # The id is taken, the claim is not written; then it is, and the state is still behind.
     "claiming": Point(UnitTransactions, "init", before=False),
     "claimed": Point(Claimer, "claim", before=False),
-    "taken-untold": Point(ControlLog, "write", before=True, counts=_tells(Taken)),
+    "taken-untold": Point(ControlLog, "write", before=True, counts=_writes_of(Resumed)),
 }
 """Where a joiner may die to which a unit moves."""
 
 SOURCE_POINTS: Final[dict[str, Point]] = {
     "releasing": Point(UnitTransactions, "commit", before=True, counts=_releases),
     "released-untold": Point(UnitTransactions, "commit", before=False, counts=_releases),
-    "released-told": Point(ControlLog, "write", before=False, counts=_tells(Released)),
+    "released-told": Point(ControlLog, "write", before=False, counts=_writes_of(Released)),
 }
 """Where a joiner may die from which a unit moves."""
 

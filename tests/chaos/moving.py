@@ -1,6 +1,6 @@
 """Moves there and back between two runners while data flows, one of which is killed at a named step: a seeded play.
 
-A runner is anything that serves the units of a placement: how it is started, and the points of its code at which it
+A runner is anything that serves the units of a site: how it is started, and the points of its code at which it
 may die. To play with another kind of runner, give another `Runner`.
 """
 
@@ -25,25 +25,25 @@ Start = Callable[[Application, dict[str, str]], Joiner]
 
 
 class Runner(NamedTuple):
-    """A kind of runner: its placement, how it is started, and where it may die as a source or as a target."""
+    """A kind of runner: its site, how it is started, and where it may die as a source or as a target."""
 
-    placement: str
+    site: str
     start: Start
     source_points: tuple[str, ...]
     target_points: tuple[str, ...]
 
 
-def process(placement: str) -> Runner:
+def process(site: str) -> Runner:
     """The plain process."""
 
     def start(app: Application, environment: dict[str, str]) -> Joiner:
         module = "tests.integration.dying_joiner" if environment else "joiner"
-        given = "--standby", "--placement", placement
-        joiner = app.start(*given, instance=placement, module=module, **environment)
+        given = "--standby", "--site", site
+        joiner = app.start(*given, instance=site, module=module, **environment)
         _wait_until_up(joiner, environment)
         return joiner
 
-    return Runner(placement, start, tuple(SOURCE_POINTS), tuple(TARGET_POINTS))
+    return Runner(site, start, tuple(SOURCE_POINTS), tuple(TARGET_POINTS))
 
 
 def spark() -> Runner:
@@ -88,9 +88,9 @@ class Play:
         return self._app.verify()
 
     def _start(self, runner: Runner, **environment: str) -> None:
-        if runner.placement in self._running:
-            self._running[runner.placement].kill()
-        self._running[runner.placement] = runner.start(self._app, environment)
+        if runner.site in self._running:
+            self._running[runner.site].kill()
+        self._running[runner.site] = runner.start(self._app, environment)
 
     def _crash(self, source: Runner, target: Runner) -> None:
         """Order a move in which one side dies at some step, or one of its units later at the same."""
@@ -100,19 +100,19 @@ class Play:
         dying, point = self._draw.choice(chosen)
         deed = f"{point}:{self._draw.randint(1, PARTITIONS)}"
         self._start(dying, LSB_CHAOS_DIE=deed)
-        told = self._app.command("move", "--to", target.placement, "--timeout", "3s").stdout
-        self._note(f"{source.placement} to {target.placement}, {dying.placement} dies at {deed}\n{told}")
+        told = self._app.command("move", "--to", target.site, "--timeout", "3s").stdout
+        self._note(f"{source.site} to {target.site}, {dying.site} dies at {deed}\n{told}")
         # What it did not come to is killed now.
         self._start(dying)
 
     def _settle(self, source: Runner, target: Runner) -> None:
         for _ in range(_ATTEMPTS):
-            done = self._app.command("move", "--to", target.placement)
-            self._note(f"{source.placement} to {target.placement}\n{done.stdout}{done.stderr}")
+            done = self._app.command("move", "--to", target.site)
+            self._note(f"{source.site} to {target.site}\n{done.stdout}{done.stderr}")
             if done.returncode == 0:
                 break
-        owners = {progress.placement for progress in self._app.checkpoints().values()}
-        assert owners == {target.placement}, "\n".join(self.timeline)
+        owners = {checkpoint.site for checkpoint in self._app.checkpoints().values()}
+        assert owners == {target.site}, "\n".join(self.timeline)
 
     def _note(self, text: str) -> None:
         self.timeline.append(text)

@@ -80,8 +80,8 @@ class Settling:
         settings = self._settings
         try:
             for unit in range(PARTITIONS):
-                progress = read_checkpoint(settings.kafka, f"{self._pipeline.name}-watch", settings.state_topic, unit)
-                if progress is None or any(at < self._end(topic, unit) for topic, at in progress.offsets.items()):
+                checkpoint = read_checkpoint(settings.kafka, f"{self._pipeline.name}-watch", settings.state_topic, unit)
+                if checkpoint is None or any(at < self._end(topic, unit) for topic, at in checkpoint.offsets.items()):
                     return False
         except KafkaException:
             return False

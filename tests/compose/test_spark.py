@@ -26,14 +26,14 @@ def stack(images: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
         yield made
 
 
-def move(stack: Stack, placement: str) -> None:
+def move(stack: Stack, site: str) -> None:
     """Move all units, and wait until they are served and joined there."""
-    order = ["python", "-m", "joiner", "move", "--config", "/etc/lsb/lsb.toml", "--to", placement, "--timeout", "120s"]
+    order = ["python", "-m", "joiner", "move", "--config", "/etc/lsb/lsb.toml", "--to", site, "--timeout", "120s"]
     told = stack.run("exec", "-T", "joiner", *order)
     print(told)
-    assert f"all {UNITS} units are at {placement}" in told
-    served = f'count(lsb_joiner_unit_owner{{placement="{placement}"}})'
-    wait_until(lambda: stack.prometheus(served) == UNITS, f"all units are served by {placement}")
+    assert f"all {UNITS} units are at {site}" in told
+    served = f'count(lsb_joiner_unit_owner{{site="{site}"}})'
+    wait_until(lambda: stack.prometheus(served) == UNITS, f"all units are served by {site}")
     points = stack.prometheus("sum(lsb_db_connector_points_total)")
     wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") > points + 1000, "it joins on")
 
@@ -43,7 +43,7 @@ def test_the_stage_stands_by_without_rights_under_a_root_that_is_read_only(stack
     assert shown["Config"]["User"] == "10001:10001"
     assert shown["HostConfig"]["ReadonlyRootfs"]
     assert shown["HostConfig"]["CapDrop"] == ["ALL"]
-    assert stack.prometheus('count(lsb_joiner_unit_owner{placement="process"})') == UNITS
+    assert stack.prometheus('count(lsb_joiner_unit_owner{site="process"})') == UNITS
 
 
 def test_a_join_moves_to_spark_and_back_and_nothing_is_lost_or_doubled(stack: Stack) -> None:

@@ -32,8 +32,8 @@ from joiner.runtime.migration.claim_signals import Claims
 from joiner.runtime.migration.protocol import Source
 from joiner.runtime.migration.protocol import Target as MoveTarget
 from joiner.runtime.migration.request import Order
-from joiner.runtime.model import Checkpoint, StateLog, UnitStopped, checkpoint_key, unsettled_key
-from joiner.runtime.model import encode as encode_progress
+from joiner.runtime.model import Checkpoint, StateLog, UnitStopped, checkpoint_key, dangling_key
+from joiner.runtime.model import encode as encode_checkpoint
 from joiner.runtime.ownership import restore, unit_reports
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task import decode
@@ -116,7 +116,7 @@ def _replay_line(case: tuple[bytes, str]) -> str:
 # Records of the data topic
 
 RECORD: Final = {"thing": "a", "quantity": "speed", "phenomenonTime": BASE_MS, "result": 288.2, "id": "e1"}
-MARK: Final = {"thing": "a", "quantity": "speed", "markTime": BASE_MS}
+WATERMARK: Final = {"thing": "a", "quantity": "speed", "markTime": BASE_MS}
 _SETTINGS: Final = make_settings()
 _SIDES: Final = ("speed", "torque")
 
@@ -124,7 +124,7 @@ _SIDES: Final = ("speed", "torque")
 def _records(mutator: Mutator) -> list[bytes | None]:
     values: list[bytes | None] = []
     for number in range(mutator.one_of(1, 2, 8, 8, 2_000 if mutator.is_large() else 3)):
-        good = dict(mutator.one_of(RECORD, RECORD, RECORD, MARK), quantity=mutator.one_of(*_SIDES))
+        good = dict(mutator.one_of(RECORD, RECORD, RECORD, WATERMARK), quantity=mutator.one_of(*_SIDES))
         for name in good.keys() & {"phenomenonTime", "markTime"}:
             good[name] = BASE_MS + number
         is_bad = mutator.draw.random() < 0.4
@@ -133,7 +133,7 @@ def _records(mutator: Mutator) -> list[bytes | None]:
 
 
 def _read_records(values: list[bytes | None]) -> str:
-    """Each is a record, a mark or a dead letter; read together and one by one is the same; results can be read."""
+    """Each is a record, a watermark or a dead letter; read together and one by one is the same; results can be read."""
     messages = Messages(list(range(len(values))), [BASE_MS + 1] * len(values), values)
     together, singly = _read(messages), _read_singly(messages)
     assert together == singly
@@ -152,7 +152,7 @@ def _read(messages: Messages) -> tuple[Any, ...]:
     sides = {
         target: [
             [column.tolist() for column in columns] if columns is not None else None
-            for columns in (side.columns(), side.marks())
+            for columns in (side.columns(), side.watermarks())
         ]
         for target, side in sorted(found.sides.items())
     }
@@ -276,7 +276,11 @@ def _state() -> tuple[dict[str, bytes], bytes]:
     )
     records, _ = snapshot_records(data, SnapshotPlace(-1, [0, 0]), checkpoint, {})
     kept = {key: value for key, value in records if value is not None}
-    return {**kept, checkpoint_key(0): encode_progress(checkpoint), unsettled_key(0): encode_progress(checkpoint)}, data
+    return {
+        **kept,
+        checkpoint_key(0): encode_checkpoint(checkpoint),
+        dangling_key(0): encode_checkpoint(checkpoint),
+    }, data
 
 
 def _state_values(mutator: Mutator) -> dict[str, bytes]:
@@ -302,7 +306,7 @@ def _restore(values: dict[str, bytes]) -> str:
     log = StateLog(0, values)
     try:
         checkpoint = log.checkpoint()
-        log.unsettled()
+        log.dangling_note()
         log.manifests()
         log.without_newest_snapshot().chunks_in(1)
         SnapshotPlace.after(log)

@@ -99,7 +99,7 @@ class Pipeline:
         )
         self.started.append(process)
         if connected:
-            self.wait_until_told("connected to MQTT", before)
+            self.wait_until_logged("connected to MQTT", before)
         return process
 
     def topic(self, kind: str) -> str:
@@ -110,7 +110,7 @@ class Pipeline:
         """How often the connector has said this."""
         return self.log.read_text().count(words) if self.log.exists() else 0
 
-    def wait_until_told(self, words: str, before: int = 0) -> None:
+    def wait_until_logged(self, words: str, before: int = 0) -> None:
         """Wait until the connector has said this more than ``before`` times."""
         wait_until(lambda: self.told(words) > before, f"the connector says {words!r}")
 
@@ -167,7 +167,7 @@ class Pipeline:
         """The identities of every record in Kafka."""
         return [(record.id, record.quantity, record.thing) for record in self.records()]
 
-    def letters(self) -> list[Rejected]:
+    def dead_letters(self) -> list[Rejected]:
         """Every dead letter."""
         return [decode_rejected(stored.value) for stored in self.values("rejected")]
 

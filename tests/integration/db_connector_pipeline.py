@@ -130,7 +130,7 @@ class Pipeline:
         """What the connectors wrote."""
         return self._log_file.read_text()
 
-    def wait_until_told(self, words: str) -> None:
+    def wait_until_logged(self, words: str) -> None:
         """Wait until a connector has said this."""
         wait_until(lambda: words in self.log(), f"a connector says {words!r}")
 
@@ -190,7 +190,7 @@ class Pipeline:
         assert len(points) == len(pairs), "two of the pairs have one point"
         return points
 
-    def letters(self) -> list[Rejected]:
+    def dead_letters(self) -> list[Rejected]:
         """All dead letters."""
         return [decode_rejected(stored.value) for stored in read_topic(self.bootstrap, self.rejected, PARTITIONS)]
 

@@ -1,6 +1,6 @@
 """An application of the joiner on real Kafka, with topics of its own: settings, processes, data, verdict.
 
-Data is seeded: several things over all partitions, three quantities, disorder, equal times, repeated ids, marks.
+Data is seeded: several things over all partitions, three quantities, disorder, equal times, repeated ids, watermarks.
 The verdict is the tester's, which knows nothing of the joiner's code.
 """
 
@@ -102,7 +102,7 @@ def record(thing: str, quantity: str, time_ms: Any, result: Any, identity: str) 
 
 
 def seeded_entries(seed: int, count: int, things: int = 7) -> list[Entry]:
-    """``count`` entries: times that rise with disorder and ties, a few late ones, redelivered ones, marks."""
+    """``count`` entries: times that rise with disorder and ties, a few late ones, redelivered ones, watermarks."""
     draw = random.Random(seed)
     names = things_over_all_units(things)
     clock = [BASE_MS + draw.randrange(5000) for _ in range(things)]
@@ -115,8 +115,11 @@ def seeded_entries(seed: int, count: int, things: int = 7) -> list[Entry]:
             sent.append(draw.choice(sent[-40:]))
             continue
         if chance < 0.05:
-            mark: dict[str, Any] = {"mark": clock[which] - draw.randrange(3000), "quantity": draw.choice(QUANTITIES)}
-            sent.append(Entry(thing, json.dumps(mark | {"thing": thing}).encode()))
+            watermark: dict[str, Any] = {
+                "mark": clock[which] - draw.randrange(3000),
+                "quantity": draw.choice(QUANTITIES),
+            }
+            sent.append(Entry(thing, json.dumps(watermark | {"thing": thing}).encode()))
             continue
         clock[which] += draw.choice([0, 0, 1, 7, 130, 900])
         back = draw.choice([0, 0, 0, 0, 300, 900, 2500]) if chance > 0.8 else 0
@@ -334,8 +337,8 @@ class Application:
 
     def rejected(self) -> dict[tuple[int, int], Rejected]:
         """The dead letters by partition and offset of what they are about."""
-        letters = [decode_rejected(value) for value in self.values("rejected")]
-        return {(letter.partition, letter.offset): letter for letter in letters}
+        dead_letters = [decode_rejected(value) for value in self.values("rejected")]
+        return {(dead_letter.partition, dead_letter.offset): dead_letter for dead_letter in dead_letters}
 
     def verify(self) -> dict[str, Any]:
         """The tester's findings; fails where it finds a difference."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.partitioner import partition_of
-from broker.wire.records import REJECTED_BYTES_MAX, Mark, decode_data
+from broker.wire.records import REJECTED_BYTES_MAX, Watermark, decode_data
 from tests.integration.connector_pipeline import PARTITIONS, Pipeline, connector_pipeline, event, events, expected
 from tests.integration.services import DEADLINE_S, stop, wait_until
 
@@ -36,7 +36,7 @@ def test_each_quantity_of_each_event_arrives_once_in_its_things_partition(pipeli
         assert key is not None
         assert key.decode() == record.thing
         assert partition == partition_of(key, PARTITIONS)
-    assert pipeline.letters() == []
+    assert pipeline.dead_letters() == []
 
 
 WHOLE = b'{"Thing": "R", "Timestamp": 1, "id": "x", "q": 1}'
@@ -120,38 +120,38 @@ def test_each_bad_input_is_in_the_dead_letters_with_its_reason_and_nothing_stops
     ]
     pipeline.publish(payloads)
     wait_until(lambda: {"first", "last"} <= {record.id for record in pipeline.records()}, "the good ones arrive")
-    wait_until(lambda: len(pipeline.letters()) >= len(BAD), "the dead letters arrive")
+    wait_until(lambda: len(pipeline.dead_letters()) >= len(BAD), "the dead letters arrive")
     assert stop(process) == 0
-    letters = pipeline.letters()
-    assert len(letters) == len(BAD)
+    dead_letters = pipeline.dead_letters()
+    assert len(dead_letters) == len(BAD)
     for payload, reason in BAD:
-        assert any(reason in letter.reason for letter in letters), (payload[:60], reason)
-    assert {letter.source for letter in letters} == {"connector"}
-    assert {letter.topic for letter in letters} == {f"{pipeline.name}/states"}
-    (large,) = [letter for letter in letters if letter.length > 2_000_000]
+        assert any(reason in dead_letter.reason for dead_letter in dead_letters), (payload[:60], reason)
+    assert {dead_letter.source for dead_letter in dead_letters} == {"connector"}
+    assert {dead_letter.topic for dead_letter in dead_letters} == {f"{pipeline.name}/states"}
+    (large,) = [dead_letter for dead_letter in dead_letters if dead_letter.length > 2_000_000]
     assert len(large.value) == REJECTED_BYTES_MAX
     assert {record.id for record in pipeline.records()} == {"first", "y2200", "last"}
 
 
-def test_a_silent_quantity_gets_a_mark_in_its_things_partition(pipeline: Pipeline) -> None:
+def test_a_silent_quantity_gets_a_watermark_in_its_things_partition(pipeline: Pipeline) -> None:
     process = pipeline.start(LSB_CONNECTOR__IDLE_AFTER="500ms")
     pipeline.publish([event("e0", torque=1, speed=1)])
     count = 0
 
-    def marks() -> list[tuple[int, Mark]]:
+    def watermarks() -> list[tuple[int, Watermark]]:
         nonlocal count
         count += 1
         pipeline.publish([event(f"s{count}", time_ms=1554096460415 + 1_000 * count, speed=1)])
         found = ((partition, decode_data(value, "ms")[0]) for partition, _, value in pipeline.values("data"))
-        return [(partition, value) for partition, value in found if isinstance(value, Mark)]
+        return [(partition, value) for partition, value in found if isinstance(value, Watermark)]
 
-    wait_until(lambda: bool(marks()), "a mark is written")
+    wait_until(lambda: bool(watermarks()), "a watermark is written")
     assert stop(process) == 0
-    for partition, mark in marks():
-        assert (mark.thing, mark.quantity) == ("R0815", "torque")
+    for partition, watermark in watermarks():
+        assert (watermark.thing, watermark.quantity) == ("R0815", "torque")
         assert partition == partition_of(b"R0815", PARTITIONS)
-        assert isinstance(mark.mark, int)
-        assert 1554096460415 < mark.mark <= 1554096460415 + 1_000 * count - 500
+        assert isinstance(watermark.time, int)
+        assert 1554096460415 < watermark.time <= 1554096460415 + 1_000 * count - 500
 
 
 def test_topics_that_do_not_fit_end_the_connector_with_the_way_out(pipeline: Pipeline) -> None:

@@ -80,9 +80,9 @@ def test_a_lost_mqtt_connection_is_made_again_and_loses_nothing(pipeline: Pipeli
         pipeline.wait_for_records(2 * start + 1)
         connections, losses = pipeline.told("connected to MQTT"), pipeline.told("no MQTT connection")
         door.shut()
-        pipeline.wait_until_told("no MQTT connection", losses)
+        pipeline.wait_until_logged("no MQTT connection", losses)
         door.open()
-        pipeline.wait_until_told("connected to MQTT", connections)
+        pipeline.wait_until_logged("connected to MQTT", connections)
         publisher.join()
         pipeline.wait_for_records(2 * (start + 3_000))
     pipeline.wait_for_all(6_000)
@@ -92,9 +92,9 @@ def test_a_lost_mqtt_connection_is_made_again_and_loses_nothing(pipeline: Pipeli
 
 def test_a_broker_that_is_away_at_the_start_is_waited_for(pipeline: Pipeline, door: Door) -> None:
     process = pipeline.start(connected=False, LSB_MQTT__HOST="127.0.0.1", LSB_MQTT__PORT=str(door.port))
-    pipeline.wait_until_told("no MQTT connection")
+    pipeline.wait_until_logged("no MQTT connection")
     door.open()
-    pipeline.wait_until_told("connected to MQTT")
+    pipeline.wait_until_logged("connected to MQTT")
     assert stop(process) == 0
     assert "Traceback" not in pipeline.log.read_text()
 
@@ -103,7 +103,7 @@ def test_a_stop_ends_a_connector_that_waits_for_kafka(pipeline: Pipeline) -> Non
     with socket.create_server(("127.0.0.1", 0)) as probe:
         nobody = f"127.0.0.1:{probe.getsockname()[1]}"
     process = pipeline.start(connected=False, LSB_KAFKA__BOOTSTRAP_SERVERS=nobody)
-    pipeline.wait_until_told("does not answer yet")
+    pipeline.wait_until_logged("does not answer yet")
     assert stop(process) == 0
     assert "Traceback" not in pipeline.log.read_text()
 
@@ -156,7 +156,7 @@ def test_killing_the_connector_and_then_the_mqtt_broker_loses_nothing(pipeline: 
 def test_two_connectors_of_one_name_tell_of_it_and_lose_nothing(pipeline: Pipeline) -> None:
     first = pipeline.start()
     second = pipeline.start()
-    pipeline.wait_until_told(f"is there another '{pipeline.name}'?")
+    pipeline.wait_until_logged(f"is there another '{pipeline.name}'?")
     pipeline.publish(events(500))
     pipeline.wait_for_all(500)
     assert stop(first) == 0

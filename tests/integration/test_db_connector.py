@@ -41,7 +41,7 @@ def test_committed_pairs_end_up_as_exactly_their_points(pipeline: Pipeline) -> N
     pipeline.wait_until_drained()
     pipeline.stop(process)
     assert pipeline.points() == pipeline.points_for(pairs)
-    assert pipeline.letters() == []
+    assert pipeline.dead_letters() == []
 
 
 def test_pairs_of_an_aborted_transaction_are_never_written(pipeline: Pipeline) -> None:
@@ -83,12 +83,12 @@ def test_refused_points_are_dead_lettered_with_the_databases_words(pipeline: Pip
     pipeline.produce(values_of(pairs))
     pipeline.start()
     pipeline.wait_until_drained()
-    letters = {letter.id: letter for letter in pipeline.letters()}
-    assert set(letters) == {pairs[number][0].id for number in refused}
-    for letter in letters.values():
-        assert "field type conflict" in letter.reason
-        assert (letter.source, letter.topic) == ("db_connector", pipeline.out)
-        assert letter.partition >= 0 <= letter.offset
+    dead_letters = {dead_letter.id: dead_letter for dead_letter in pipeline.dead_letters()}
+    assert set(dead_letters) == {pairs[number][0].id for number in refused}
+    for dead_letter in dead_letters.values():
+        assert "field type conflict" in dead_letter.reason
+        assert (dead_letter.source, dead_letter.topic) == ("db_connector", pipeline.out)
+        assert dead_letter.partition >= 0 <= dead_letter.offset
     kept = [pair for number, pair in enumerate(pairs) if number not in refused]
     points = pipeline.points()
     assert {p: f for p, f in points.items() if ("thing", "other") not in p.tags} == pipeline.points_for(kept)
@@ -107,10 +107,10 @@ def test_values_without_a_point_are_dead_lettered_and_stop_nothing(pipeline: Pip
     pipeline.produce(values_of(good))
     pipeline.start()
     pipeline.wait_until_drained()
-    letters = pipeline.letters()
-    assert {letter.id for letter in letters} == {f"{pipeline.out}:0:{n}" for n in range(7)} | {
+    dead_letters = pipeline.dead_letters()
+    assert {dead_letter.id for dead_letter in dead_letters} == {f"{pipeline.out}:0:{n}" for n in range(7)} | {
         "newline",
         "backslash",
     }
-    assert all(letter.reason for letter in letters)
+    assert all(dead_letter.reason for dead_letter in dead_letters)
     assert pipeline.points() == pipeline.points_for(good)

@@ -54,7 +54,7 @@ def test_kills_at_any_moment_lose_and_double_nothing(pipeline: Pipeline, seed: i
     pipeline.stop(last)
     kept = [pair for number, pair in enumerate(pairs) if number not in conflicting]
     assert pipeline.points() == pipeline.points_for(kept)
-    assert {letter.id for letter in pipeline.letters()} == {f"bad:{number}" for number in conflicting}
+    assert {dead_letter.id for dead_letter in pipeline.dead_letters()} == {f"bad:{number}" for number in conflicting}
 
 
 def test_nothing_is_missing_after_the_database_was_away(pipeline: Pipeline) -> None:
@@ -64,7 +64,7 @@ def test_nothing_is_missing_after_the_database_was_away(pipeline: Pipeline) -> N
     wait_until(lambda: len(pipeline.points()) > 0, "the first points")
     pipeline.door.shut()
     pipeline.produce(values_of(pairs[2_000:]))
-    pipeline.wait_until_told("takes no points")
+    pipeline.wait_until_logged("takes no points")
     pipeline.door.open()
     pipeline.wait_until_drained()
     pipeline.stop(process)
@@ -76,14 +76,14 @@ def test_a_database_that_is_not_there_is_told_at_the_start_and_what_waits_for_it
     pipeline.door.shut()
     process = pipeline.start()
     address = f"http://127.0.0.1:{pipeline.door.port}"
-    pipeline.wait_until_told(
+    pipeline.wait_until_logged(
         f"InfluxDB takes no points for 0 s, nothing is lost, next attempt in 0.2 s: no answer from {address}"
     )
     assert "is influxdb.url right?" in pipeline.log()
     pairs = pairs_of(4_000, seed=24)
     pipeline.produce(values_of(pairs))
     # 5 partitions, with a marker each; at most 2 batches of 500 were read.
-    pipeline.wait_until_told(f"0 points, 0/s, 0 dead letters, lag {4_000 + PARTITIONS} records")
+    pipeline.wait_until_logged(f"0 points, 0/s, 0 dead letters, lag {4_000 + PARTITIONS} records")
     pipeline.door.open()
     pipeline.wait_until_drained()
     pipeline.stop(process)
@@ -99,7 +99,7 @@ def test_nothing_is_missing_after_the_database_was_killed(pipeline: Pipeline, st
     stack.influxdb.kill()
     try:
         pipeline.produce(values_of(pairs[3_000:]))
-        pipeline.wait_until_told("takes no points")
+        pipeline.wait_until_logged("takes no points")
     finally:
         stack.up([stack.influxdb])
     pipeline.wait_until_drained()
@@ -113,12 +113,12 @@ def test_a_missing_database_is_waited_for_and_dead_letters_nothing(pipeline: Pip
     ask_influx(pipeline.influx_url, "DROP DATABASE lsb_later")
     pipeline.database = "lsb_later"
     process = pipeline.start()
-    pipeline.wait_until_told("create the database")
+    pipeline.wait_until_logged("create the database")
     ask_influx(pipeline.influx_url, "CREATE DATABASE lsb_later")
     pipeline.wait_until_drained()
     pipeline.stop(process)
     assert pipeline.points() == pipeline.points_for(pairs)
-    assert pipeline.letters() == []
+    assert pipeline.dead_letters() == []
     ask_influx(pipeline.influx_url, "DROP DATABASE lsb_later")
 
 
@@ -127,7 +127,7 @@ def test_sigterm_ends_within_five_seconds_while_the_database_is_away(pipeline: P
     pipeline.produce(values_of(pairs))
     pipeline.door.shut()
     process = pipeline.start()
-    pipeline.wait_until_told("takes no points")
+    pipeline.wait_until_logged("takes no points")
     pipeline.stop(process)
     pipeline.door.open()
     pipeline.start()
@@ -141,13 +141,13 @@ def test_several_connectors_share_the_partitions(pipeline: Pipeline) -> None:
     pipeline.produce(values_of(pairs[:3_000]))
     second = pipeline.start(batch_records="50")
     pipeline.produce(values_of(pairs[3_000:6_000]))
-    pipeline.wait_until_told("go to another member")
+    pipeline.wait_until_logged("go to another member")
     pipeline.produce(values_of(pairs[6_000:]))
     pipeline.stop(first)
     pipeline.wait_until_drained()
     pipeline.stop(second)
     assert pipeline.points() == pipeline.points_for(pairs)
-    assert pipeline.letters() == []
+    assert pipeline.dead_letters() == []
 
 
 def test_a_committed_offset_that_left_the_log_is_an_error_with_the_way_out(pipeline: Pipeline) -> None:
@@ -183,9 +183,9 @@ def test_results_that_come_damaged_are_not_left_out_and_are_written_once_they_ca
     partition, text = values[150][0], pairs[150][0].id.encode()
     damaged = DamagedLog(stack, pipeline.out, partition, b'"id":"%s"' % text)
     process = pipeline.start()
-    pipeline.wait_until_told(f"{pipeline.out} partition {partition} cannot be read at offset")
+    pipeline.wait_until_logged(f"{pipeline.out} partition {partition} cannot be read at offset")
     damaged.mend()
     pipeline.wait_until_drained()
     pipeline.stop(process)
     assert pipeline.points() == pipeline.points_for(pairs)
-    assert not pipeline.letters()
+    assert not pipeline.dead_letters()

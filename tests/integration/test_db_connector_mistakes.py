@@ -126,7 +126,7 @@ def test_a_database_that_was_deleted_is_filled_again_from_the_log(pipeline: Pipe
     pipeline.wait_until_drained()
     ask_influx(pipeline.influx_url, f"DROP DATABASE {pipeline.database}")
     pipeline.produce(values_of(pairs[300:]))
-    pipeline.wait_until_told("create the database")
+    pipeline.wait_until_logged("create the database")
     ask_influx(pipeline.influx_url, f"CREATE DATABASE {pipeline.database}")
     pipeline.wait_until_drained()
     pipeline.stop(process)
@@ -134,7 +134,7 @@ def test_a_database_that_was_deleted_is_filled_again_from_the_log(pipeline: Pipe
     set_offsets(pipeline, 0)
     write(pipeline, 600)
     assert pipeline.points() == pipeline.points_for(pairs)
-    assert pipeline.letters() == []
+    assert pipeline.dead_letters() == []
 
 
 def test_points_that_the_database_refuses_are_dead_letters_with_its_words_and_the_others_arrive(
@@ -156,7 +156,7 @@ def test_points_that_the_database_refuses_are_dead_letters_with_its_words_and_th
     fine = [(joined("R2", "power", fine_ns + 2 * n, 1.0, f"power:0:2:{n}"), fine_ns + 2 * n) for n in range(20)]
     pipeline.produce(values_of([*old, *fine[:10], (long_tag, 0), (conflicting, 0), *fine[10:]]))
     write(pipeline, 32)
-    reasons = {letter.id: letter.reason for letter in pipeline.letters()}
+    reasons = {dead_letter.id: dead_letter.reason for dead_letter in pipeline.dead_letters()}
     assert {reasons.pop(pair.id).partition(" dropped")[0] for pair, _ in old} == {
         "partial write: points beyond retention policy"
     }

@@ -56,10 +56,10 @@ def test_what_kafka_forgot_to_end_is_there_once_and_what_was_rolled_back_is_not(
     run_once(app, 61)
     app.produce(seeded_entries(62, 600))
     ends = app.ends()
-    progress = app.checkpoints()
+    checkpoint = app.checkpoints()
     _leave_open(app, 0, app.topic("out"), b'{"id":"power:0:100000:100001"}', b"R1")
     for unit in range(1, PARTITIONS):
-        later = msgspec.structs.replace(progress[unit], offsets=ends[unit], run="dead", instance="dead")
+        later = msgspec.structs.replace(checkpoint[unit], offsets=ends[unit], run="dead", instance="dead")
         _leave_open(app, unit, f"{app.name}.state", encode(later), checkpoint_key(unit).encode())
     left_s = time.monotonic()
     own_stack.kafka.kill()

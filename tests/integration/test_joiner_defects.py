@@ -40,7 +40,7 @@ def test_a_batch_that_fails_is_not_half_written_and_the_others_go_on(app: Applic
     ends = app.ends()
 
     def others_are_through() -> bool:
-        through = {number for number, progress in app.checkpoints().items() if progress.offsets == ends[number]}
+        through = {number for number, checkpoint in app.checkpoints().items() if checkpoint.offsets == ends[number]}
         return through == set(range(PARTITIONS)) - {unit}
 
     wait_until(others_are_through, "the other units have consumed all")
@@ -77,8 +77,8 @@ def test_the_other_units_go_on_while_one_is_rebuilt_and_a_stop_does_not_wait_for
     ends = app.ends()
 
     def others_are_through() -> bool:
-        progress = app.checkpoints()
-        return all(progress[number].offsets == ends[number] for number in range(1, PARTITIONS))
+        checkpoint = app.checkpoints()
+        return all(checkpoint[number].offsets == ends[number] for number in range(1, PARTITIONS))
 
     wait_until(others_are_through, "the other units have consumed all")
     assert second.stop() == 0

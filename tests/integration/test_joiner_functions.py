@@ -105,11 +105,13 @@ def test_whatever_a_joining_function_does_costs_only_its_own_pairs(
     joiner = app.start(PYTHONPATH=str(tmp_path))
     app.wait_until_through()
     assert joiner.stop() == 0
-    letters = [json.loads(value) for value in app.values("rejected")]
+    dead_letters = [json.loads(value) for value in app.values("rejected")]
     results = Counter(json.loads(value)["quantity"] for value in app.values("out"))
     pairs = results["mechPower"]
     for name, reason in REASONS.items():
-        said = [letter["reason"] for letter in letters if f"users_program:{name} " in letter["reason"]]
+        said = [
+            dead_letter["reason"] for dead_letter in dead_letters if f"users_program:{name} " in dead_letter["reason"]
+        ]
         assert len(said) + results[name] == pairs, name
         assert all(reason in one and len(one) <= 1000 for one in said)
         assert (results[name] > 0) == (name in PARTLY), name

@@ -67,13 +67,13 @@ POISON: list[tuple[bytes | None, str]] = [
     (with_time("253402300799000"), "outside the years 1678-2261"),
     (with_time('"0001-01-01T00:00:00Z"'), "outside the years 1678-2261"),
     (with_time('"9999-12-31T23:59:59Z"'), "outside the years 1678-2261"),
-    (with_time("7258118400000"), "ahead_max"),
-    (with_time('"2200-01-01T00:00:00+02:00"'), "ahead_max"),
+    (with_time("7258118400000"), "max_future_skew"),
+    (with_time('"2200-01-01T00:00:00+02:00"'), "max_future_skew"),
     (with_time('"2019-04-01T05:26:20"'), "no offset from UTC"),
     (with_time("1.00000000001"), "finer than a nanosecond"),
     (b'{"mark": true}', "got `bool`"),
     (b'{"mark": 1, "what": 2}', "unknown field `what`"),
-    (b'{"mark": 7258118400000}', "ahead_max"),
+    (b'{"mark": 7258118400000}', "max_future_skew"),
     (WHOLE[:-1] + b',"pad":"' + b"p" * 70_000 + b'"}', "more than 65536"),
     (b"\xef\xbb\xbf" + WHOLE, "not a JSON object"),
     (WHOLE + WHOLE, "trailing characters"),
@@ -103,14 +103,14 @@ def test_each_unusable_input_is_in_the_dead_letters_and_nothing_stops(app: Appli
     joiner = app.start()
     app.wait_until_through()
     assert joiner.stop() == 0
-    letters = app.rejected()
+    dead_letters = app.rejected()
     for offset, (value, reason) in enumerate(POISON):
-        letter = letters.pop((home, offset))
-        assert reason in letter.reason, (value or b"")[:80]
-        assert letter.length == len(value or b"")
-        assert len(letter.value) <= REJECTED_BYTES_MAX * 4 // 3 + 4
-        assert (letter.source, letter.topic) == (app.name, app.topic("data"))
-    (wrong,) = letters.values()
+        dead_letter = dead_letters.pop((home, offset))
+        assert reason in dead_letter.reason, (value or b"")[:80]
+        assert dead_letter.length == len(value or b"")
+        assert len(dead_letter.value) <= REJECTED_BYTES_MAX * 4 // 3 + 4
+        assert (dead_letter.source, dead_letter.topic) == (app.name, app.topic("data"))
+    (wrong,) = dead_letters.values()
     assert f"belongs into partition {home}, this is {around}" in wrong.reason
     app.verify()
 
@@ -126,10 +126,10 @@ def test_a_joining_function_that_fails_costs_only_its_own_pairs(app: Application
     joiner = app.start()
     app.wait_until_through()
     assert joiner.stop() == 0
-    (letter,) = app.rejected().values()
-    assert "spindle_power" in letter.reason
-    assert "not a finite number" in letter.reason
-    assert letter.id == f"power:{app.unit_of(thing)}:1:4"
+    (dead_letter,) = app.rejected().values()
+    assert "spindle_power" in dead_letter.reason
+    assert "not a finite number" in dead_letter.reason
+    assert dead_letter.id == f"power:{app.unit_of(thing)}:1:4"
     assert {json.loads(value)["id"] for value in app.values("out")} >= {f"power:{app.unit_of(thing)}:0:3"}
     app.verify()
 
@@ -152,7 +152,7 @@ def test_input_of_transactions_is_read_without_what_was_rolled_back(app: Applica
             producer.commit_transaction(DEADLINE_S)
     # The vector reaches the logs' ends, which are control records: retention may remove everything before them.
     app.wait_until_through()
-    assert sum(progress.counts["records"] for progress in app.checkpoints().values()) == 800
+    assert sum(checkpoint.counts["records"] for checkpoint in app.checkpoints().values()) == 800
     joiner.kill()
     again = app.start()
     again.wait_for_units()

@@ -44,7 +44,7 @@ def test_what_comes_in_is_joined_once_and_a_restart_goes_on_without_replay(app: 
     replayed = re.findall(r"recovered at \S+ \((\d+) records replayed", second.text())
     assert replayed == ["0"] * PARTITIONS
     assert app.verify()["total"]["found"] > findings["total"]["found"]
-    assert all(progress.run != before[unit].run for unit, progress in app.checkpoints().items())
+    assert all(checkpoint.run != before[unit].run for unit, checkpoint in app.checkpoints().items())
 
 
 def test_a_killed_joiner_replays_silently_and_goes_on(app: Application) -> None:
@@ -79,7 +79,7 @@ def test_two_processes_share_the_units_and_one_takes_over_from_the_other(app: Ap
     one, two = app.start(instance="one"), app.start(instance="two")
 
     def owners() -> set[str]:
-        return {progress.instance for progress in app.checkpoints().values()}
+        return {checkpoint.instance for checkpoint in app.checkpoints().values()}
 
     wait_until(lambda: owners() == {"one", "two"} and len(app.checkpoints()) == PARTITIONS, "both have units")
     app.produce(seeded_entries(5, 1500))
@@ -132,11 +132,11 @@ def test_status_shows_each_unit_with_owner_offsets_lag_and_frontiers(app: Applic
     rows = {int(line.split()[0]): re.split(r"\s{2,}", line.strip()) for line in lines if line.lstrip()[:1].isdigit()}
     assert sorted(rows) == list(range(PARTITIONS))
     told = {unit["unit"]: unit for unit in json.loads(app.command("status", "--json").stdout)["units"]}
-    for unit, progress in app.checkpoints().items():
+    for unit, checkpoint in app.checkpoints().items():
         assert rows[unit][1:3] == ["process north", "stopped"]
-        assert rows[unit][-1] == str(progress.offsets[app.topic("data")])
+        assert rows[unit][-1] == str(checkpoint.offsets[app.topic("data")])
         assert int(rows[unit][4]) == (1 if unit == app.unit_of("R1") else 0), "lag"
-        assert told[unit]["pairs"] == progress.counts["pairs"]
+        assert told[unit]["pairs"] == checkpoint.counts["pairs"]
     assert "2019-04-01T05:" in shown.stdout
 
 
@@ -175,7 +175,7 @@ def test_reset_asks_first_and_then_everything_begins_anew(app: Application) -> N
     assert app.checkpoints() == before
     done = app.command("reset", "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert all(set(progress.offsets.values()) == {0} for progress in app.checkpoints().values())
+    assert all(set(checkpoint.offsets.values()) == {0} for checkpoint in app.checkpoints().values())
     assert app.command("status").stdout.count("nobody since a reset") == PARTITIONS
     pairs_before = app.values("out")
     again = app.start()
@@ -195,7 +195,7 @@ def test_reset_beside_a_running_process_never_leaves_half_a_state(app: Applicati
     if done.returncode == 0:
         assert joiner.ends() == 1
         assert "now owned by nobody since a reset" in joiner.text()
-        assert all(set(progress.offsets.values()) == {0} for progress in app.checkpoints().values())
+        assert all(set(checkpoint.offsets.values()) == {0} for checkpoint in app.checkpoints().values())
     else:
         assert "stop it and repeat" in done.stdout
 
@@ -231,6 +231,6 @@ def test_wrong_settings_are_told_all_together_before_anything_starts(app: Applic
         check=False,
     )
     assert shown.returncode == 2
-    for what in ("kafka.servers", "topics.partitions", "application.ahead_max", "tiypo", "join.0.name"):
+    for what in ("kafka.servers", "topics.partitions", "application.max_future_skew", "tiypo", "join.0.name"):
         assert what in shown.stderr, shown.stderr
     assert "Traceback" not in shown.stderr

@@ -145,17 +145,17 @@ def test_an_owner_whose_unit_was_claimed_gives_it_up_and_says_to_whom_and_is_the
 def test_a_unit_of_another_kind_of_runner_is_taken_only_when_told_to(app: Application) -> None:
     run_once(app, 29)
     for unit in range(PARTITIONS):
-        claim_as(app, unit, placement="spark", instance="driver-7")
+        claim_as(app, unit, site="spark", instance="driver-7")
     before = app.checkpoints()
     said = refusal(app)
     assert "is owned by a spark (driver-7)" in said
-    assert "--take" in said
+    assert "--force-claim" in said
     assert app.checkpoints() == before
     app.produce(seeded_entries(30, 300))
-    joiner = app.start("--take")
+    joiner = app.start("--force-claim")
     app.wait_until_through()
     assert joiner.stop() == 0
-    assert {checkpoint.placement for checkpoint in app.checkpoints().values()} == {"process"}
+    assert {checkpoint.site for checkpoint in app.checkpoints().values()} == {"process"}
     app.verify()
 
 

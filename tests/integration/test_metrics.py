@@ -93,10 +93,13 @@ def test_a_joiner_tells_what_it_read_wrote_and_holds(app: Application, told: Tol
             ]
             assert held == [join.held_left, join.held_right]
     assert (told.total("joiner_held_bytes") > 0) == (told.total("joiner_held_records") > 0)
-    assert told.total("joiner_unit_owner", owner="one", placement="process") == PARTITIONS
+    assert told.total("joiner_unit_owner", owner="one", site="process") == PARTITIONS
     assert told.total("joiner_recovery_duration_seconds_count") == told.total("joiner_claims_total") == PARTITIONS
     assert (
-        told.total("joiner_lag_records") == told.total("joiner_units_stuck") == told.total("joiner_fencings_total") == 0
+        told.total("joiner_lag_records")
+        == told.total("joiner_failed_units")
+        == told.total("joiner_fencings_total")
+        == 0
     )
     assert told.total("joiner_snapshot_bytes") > 0
     assert told.ask("/healthz") == (200, "ok\n")
@@ -130,7 +133,7 @@ def test_the_stage_in_spark_tells_the_same_figures(app: Application, told: Told)
     wait_until(lambda: told.total("joiner_records_total") == 800, "all records are counted")
     assert told.total("joiner_pairs_total") == len(app.values("out"))
     assert told.total("joiner_output_latency_seconds_count") == told.total("joiner_pairs_total")
-    assert told.total("joiner_unit_owner", placement="spark") == PARTITIONS
+    assert told.total("joiner_unit_owner", site="spark") == PARTITIONS
     assert told.total("joiner_held_records") == sum(
         join.held_left + join.held_right for found in app.checkpoints().values() for join in found.joins.values()
     )
@@ -151,7 +154,7 @@ def test_a_connector_tells_what_it_took_and_sent(from_mqtt: FromMqtt, told: Told
     wait_until(lambda: told.total("connector_events_total") == 2002, "all events came")
     wait_until(lambda: told.total("connector_unacknowledged_events") == 0, "all of them are in Kafka")
     assert told.total("connector_records_total") == from_mqtt.count_records() == 4001
-    assert told.total("connector_rejected_total") == len(from_mqtt.letters()) == 2
+    assert told.total("connector_rejected_total") == len(from_mqtt.dead_letters()) == 2
     assert told.total("connector_publish_duration_seconds_count") == 2002
     assert told.total("connector_unacknowledged_bytes") == told.total("connector_mqtt_losses_total") == 0
     assert told.total("connector_mqtt_connected") == told.total("ready") == 1
@@ -183,7 +186,7 @@ def test_a_db_connector_tells_what_it_read_and_wrote_and_when_the_database_is_aw
     to_database.wait_until_drained()
     assert len(to_database.points()) == 3000
     assert told.total("db_connector_results_total") == 3001
-    assert told.total("db_connector_rejected_total") == len(to_database.letters()) == 1
+    assert told.total("db_connector_rejected_total") == len(to_database.dead_letters()) == 1
     assert told.total("db_connector_write_duration_seconds_count") >= 6
     wait_until(lambda: told.total("db_connector_lag_records") == 0, "nothing is left")
     assert told.total("db_connector_database_up") == told.total("ready") == 1

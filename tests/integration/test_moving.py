@@ -1,4 +1,4 @@
-"""Units move between processes of two placements while data flows, and whatever dies, each result is there once."""
+"""Units move between processes of two sites while data flows, and whatever dies, each result is there once."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def begin(app: Application, **environment: str) -> Joiner:
     return joiner
 
 
-def standby(app: Application, placement: str = "green", instance: str = "", **environment: str) -> Joiner:
+def standby(app: Application, site: str = "green", instance: str = "", **environment: str) -> Joiner:
     """One that waits for units."""
     module = "tests.integration.dying_joiner" if environment else "joiner"
-    given = "--standby", "--placement", placement
-    joiner = app.start(*given, instance=instance or placement, module=module, **environment)
+    given = "--standby", "--site", site
+    joiner = app.start(*given, instance=instance or site, module=module, **environment)
     joiner.wait_for("waiting until it is moved here|: taken")
     return joiner
 
@@ -52,7 +52,7 @@ def move(app: Application, to: str = "green", *more: str) -> CompletedProcess[st
 
 
 def owners(app: Application) -> dict[int, str]:
-    return {unit: progress.owner for unit, progress in app.checkpoints().items()}
+    return {unit: checkpoint.owner for unit, checkpoint in app.checkpoints().items()}
 
 
 def all_of(owner: str) -> dict[int, str]:
@@ -140,7 +140,7 @@ def test_a_unit_that_nobody_has_is_not_moved_and_it_is_told_what_to_do(app: Appl
     assert app.command("reset", "--yes").returncode == 0
     told = move(app)
     assert told.returncode == 1
-    assert told.stdout.count("is nobody's since a reset: start a joiner with --placement green") == PARTITIONS
+    assert told.stdout.count("is nobody's since a reset: start a joiner with --site green") == PARTITIONS
     green = standby(app)
     app.wait_until_through()
     assert owners(app) == all_of("green green")
@@ -149,8 +149,8 @@ def test_a_unit_that_nobody_has_is_not_moved_and_it_is_told_what_to_do(app: Appl
 
 def test_a_process_that_may_not_have_the_units_says_the_ways_out(app: Application) -> None:
     run_once(app, 5, 100)
-    said = refusal(app, "--placement", "green")
-    for way in ("joiner move --to green", "--standby", "--take"):
+    said = refusal(app, "--site", "green")
+    for way in ("joiner move --to green", "--standby", "--force-claim"):
         assert way in said
 
 
@@ -179,9 +179,9 @@ def test_a_source_that_is_killed_at_any_step_costs_nothing(app: Application, poi
     app.verify()
 
 
-def came_back(app: Application, placement: str, first: CompletedProcess[str]) -> None:
+def came_back(app: Application, site: str, first: CompletedProcess[str]) -> None:
     """The killed one is started again; then everything moves."""
-    standby(app, placement, "blue" if placement == "process" else "green")
+    standby(app, site, "blue" if site == "process" else "green")
     last = move(app)
     if last.returncode:  # what the first one left on its way was still being taken back
         last = move(app)

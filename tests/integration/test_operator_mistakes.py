@@ -55,13 +55,13 @@ def test_whatever_changes_the_results_is_refused_with_each_difference(app: Appli
     run_once(app, 80)
     same = refusal_or_none(app, joins(POWER, GAP))
     assert same is None, "the joins above are those of the settings file"
-    unit_of_time = {"LSB_EVENTS__TIME_UNIT": "us", "LSB_APPLICATION__AHEAD_MAX": "2d"}
+    unit_of_time = {"LSB_EVENTS__TIME_UNIT": "us", "LSB_APPLICATION__MAX_FUTURE_SKEW": "2d"}
     said = refusal(
         app, **unit_of_time, **joins(POWER | {"left": "command"}, GAP | {"lateness": "2s", "tolerance": "5s"})
     )
     for difference in (
         "time_unit: ms then, us now",
-        "ahead_max_ns: 86400000000000 then, 172800000000000 now",
+        "max_future_skew_ns: 86400000000000 then, 172800000000000 now",
         "joins.gap.lateness_ns: [1000000000, 500000000] then, [2000000000, 2000000000] now",
         "joins.gap.tolerance_ns: 500000000 then, 5000000000 now",
         "joins.power.left.quantity: speed then, command now",
@@ -123,13 +123,13 @@ def test_records_of_another_partitioner_are_rejected_with_their_right_partition(
     stored = read_topic(app.bootstrap, app.topic("data"), PARTITIONS)
     wrong = [one for one in stored if one.partition != partition_of(one.key or b"", PARTITIONS)]
     assert 0 < len(wrong) < len(stored)
-    letters = app.rejected().values()
-    for letter in letters:
+    dead_letters = app.rejected().values()
+    for dead_letter in dead_letters:
         assert re.search(
-            rf"belongs into partition \d, this is {letter.partition}: its producer must use", letter.reason
+            rf"belongs into partition \d, this is {dead_letter.partition}: its producer must use", dead_letter.reason
         )
     # What no join selects is not looked at any closer.
-    assert len(letters) == sum(b'"temperature"' not in one.value for one in wrong)
+    assert len(dead_letters) == sum(b'"temperature"' not in one.value for one in wrong)
     assert app.values("out")
     app.verify()
 

@@ -64,6 +64,6 @@ def test_an_event_that_comes_again_is_joined_once_before_and_after_a_restart(
     assert sum(left == right for _, left, right in times) == 2 * len(sent)
     found = app.checkpoints()
     assert len(found) == PARTITIONS
-    assert sum(progress.counts.get("duplicates", 0) for progress in found.values()) > 0
-    assert sum(progress.counts.get("late", 0) for progress in found.values()) > 0
+    assert sum(checkpoint.counts.get("duplicates", 0) for checkpoint in found.values()) > 0
+    assert sum(checkpoint.counts.get("late", 0) for checkpoint in found.values()) > 0
     app.verify()

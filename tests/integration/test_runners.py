@@ -54,7 +54,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def poisoned(seed: int, count: int) -> list[Entry]:
-    """Records with disorder, ties, late and repeated ones, and marks; among them some that cannot be used."""
+    """Records with disorder, ties, late and repeated ones, and watermarks; among them some that cannot be used."""
     thing = things_over_all_units(1)[0]
     unusable: list[bytes | None] = [b"no JSON", None, b'{"mark": true}', json.dumps({"thing": thing}).encode()]
     entries = [*seeded_entries(seed, count), record(thing, "speed", 7_258_118_400_000, 1.0, "from the future")]
@@ -105,7 +105,7 @@ def test_a_join_moves_to_and_fro_between_processes_and_spark_while_data_comes(ap
         for target in ("spark", "process", "green", "spark", "process", "green"):
             moved = app.command("move", "--to", target)
             assert moved.returncode == 0, moved.stdout + moved.stderr
-            assert {progress.placement for progress in app.checkpoints().values()} == {target}
+            assert {checkpoint.site for checkpoint in app.checkpoints().values()} == {target}
     app.wait_until_through()
     assert app.verify()["total"]["found"] > 0
 
@@ -118,13 +118,13 @@ def test_whoever_takes_the_units_by_force_stops_the_other_kind_of_runner(app: Ap
         # One that hangs is a zombie from the moment on at which somebody else takes its units.
         frozen = with_children(stage.process.pid)
         signal_all(frozen, signal.SIGSTOP)
-        process = app.start("--take", instance="plain")
+        process = app.start("--force-claim", instance="plain")
         process.wait_for_units()
         signal_all(frozen, signal.SIGCONT)
         assert stage.ends(SPARK_STARTS_S) == 1
         assert "now owned by process plain" in stage.text()
         assert "Traceback" not in stage.text()
-        again = app.start("--take", command="spark", instance="in-spark-again")
+        again = app.start("--force-claim", command="spark", instance="in-spark-again")
         again.wait_for_units()
         assert process.ends() == 1
         assert "now owned by spark in-spark-again" in process.text()

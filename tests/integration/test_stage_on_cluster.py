@@ -45,7 +45,7 @@ def executors() -> list[int]:
 
 def joined(app: Application) -> int:
     """Records that are behind the units by now."""
-    return sum(sum(progress.offsets.values()) for progress in app.checkpoints().values())
+    return sum(sum(checkpoint.offsets.values()) for checkpoint in app.checkpoints().values())
 
 
 @pytest.mark.slow

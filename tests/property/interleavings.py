@@ -1,4 +1,4 @@
-"""Random streams and random ways to feed them to the engine: keys, ties, disorder, marks, cuts, restarts."""
+"""Random streams and random ways to feed them to the engine: keys, ties, disorder, watermarks, cuts, restarts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from joiner import LocalStreamBuffer, Step
-from joiner.check.model.oracle import ALL_KEYS, Mark, Rec
-from joiner.core.engine import PROGRESS
+from joiner.check.model.oracle import ALL_KEYS, Rec, Watermark
+from joiner.core.engine import WATERMARK_SCOPES
 from joiner.core.match import DIRECTIONS, DRIVERS
 
 
@@ -22,15 +22,15 @@ class Options:
     lateness_ns: tuple[int, int]
     direction: str = "both"
     driver: str = "both"
-    progress: str = "key"
+    watermark_scope: str = "key"
 
 
 @dataclass(frozen=True)
 class Feed:
     """Two streams, and the way they are fed: ``cuts`` are (entries of left, entries of right, restore after?)."""
 
-    left: list[Rec | Mark]
-    right: list[Rec | Mark]
+    left: list[Rec | Watermark]
+    right: list[Rec | Watermark]
     cuts: list[tuple[int, int, bool]]
 
 
@@ -43,21 +43,21 @@ def options() -> st.SearchStrategy[Options]:
         st.tuples(lateness, lateness),
         st.sampled_from(DIRECTIONS),
         st.sampled_from(DRIVERS),
-        st.sampled_from(PROGRESS),
+        st.sampled_from(WATERMARK_SCOPES),
     )
 
 
 @st.composite
-def streams(draw: st.DrawFn, *, identified: bool) -> list[Rec | Mark]:
+def streams(draw: st.DrawFn, *, identified: bool) -> list[Rec | Watermark]:
     """A stream of up to 24 entries over few keys and times; seq rises with gaps."""
     keys = draw(st.integers(1, 3))
-    entries: list[Rec | Mark] = []
+    entries: list[Rec | Watermark] = []
     seq = draw(st.integers(0, 3))
     drift = draw(st.integers(0, 2))
     for position in range(draw(st.integers(0, 24))):
         ts = draw(st.integers(0, 12)) + position * drift
         if draw(st.integers(0, 7)) == 0:
-            entries.append(Mark(draw(st.sampled_from([ALL_KEYS, *range(keys)])), ts, seq))
+            entries.append(Watermark(draw(st.sampled_from([ALL_KEYS, *range(keys)])), ts, seq))
         else:
             event = draw(st.sampled_from("abc")) if identified else None
             entries.append(Rec(draw(st.integers(0, keys - 1)), ts, seq, event))
@@ -77,26 +77,28 @@ def feeds(draw: st.DrawFn) -> Feed:
     return Feed(left, right, cuts)
 
 
-def columns(entries: list[Rec | Mark]) -> tuple[tuple[np.ndarray, ...] | None, tuple[np.ndarray, ...] | None]:
-    """The records and the marks of a part of a stream, as the engine takes them."""
+def columns(entries: list[Rec | Watermark]) -> tuple[tuple[np.ndarray, ...] | None, tuple[np.ndarray, ...] | None]:
+    """The records and the watermarks of a part of a stream, as the engine takes them."""
     records = [entry for entry in entries if isinstance(entry, Rec)]
-    marks = [entry for entry in entries if isinstance(entry, Mark)]
+    watermarks = [entry for entry in entries if isinstance(entry, Watermark)]
     record_columns = _columns([(r.key, r.ts, r.seq) for r in records])
     if record_columns is not None and records[0].event is not None:
         identity = np.array([_identity(str(r.event)) for r in records], dtype=np.int64)
         record_columns = (*record_columns, identity)
-    return record_columns, _columns([(m.key, m.ts, m.seq) for m in marks])
+    return record_columns, _columns([(m.key, m.ts, m.seq) for m in watermarks])
 
 
 def _identity(event: str) -> int:
     return int.from_bytes(event.encode(), "little", signed=True)
 
 
-def push(buffer: LocalStreamBuffer, left: list[Rec | Mark], right: list[Rec | Mark]) -> Step:
+def push(buffer: LocalStreamBuffer, left: list[Rec | Watermark], right: list[Rec | Watermark]) -> Step:
     """Feed a part of either stream."""
-    left_records, left_marks = columns(left)
-    right_records, right_marks = columns(right)
-    return buffer.push(left=left_records, right=right_records, left_marks=left_marks, right_marks=right_marks)
+    left_records, left_watermarks = columns(left)
+    right_records, right_watermarks = columns(right)
+    return buffer.push(
+        left=left_records, right=right_records, left_watermarks=left_watermarks, right_watermarks=right_watermarks
+    )
 
 
 def pairs(step: Step) -> list[tuple[int, int]]:
@@ -118,7 +120,7 @@ def seeded(seed: int) -> tuple[Feed, Options]:
         (chance.choice([0, 0, 4, 12]), chance.choice([0, 0, 4, 12])),
         chance.choice(DIRECTIONS),
         chance.choice(DRIVERS),
-        chance.choice(PROGRESS),
+        chance.choice(WATERMARK_SCOPES),
     )
     left, right = (_seeded_stream(chance, identified=chance.random() < 0.3) for _ in range(2))
     cuts, at, largest = [], (0, 0), chance.choice([1, 2, 8])
@@ -131,15 +133,15 @@ def seeded(seed: int) -> tuple[Feed, Options]:
     return Feed(left, right, cuts), chosen
 
 
-def _seeded_stream(chance: random.Random, *, identified: bool) -> list[Rec | Mark]:
-    entries: list[Rec | Mark] = []
+def _seeded_stream(chance: random.Random, *, identified: bool) -> list[Rec | Watermark]:
+    entries: list[Rec | Watermark] = []
     keys, drift, spread = chance.choice([1, 1, 2]), chance.choice([0, 1, 3]), chance.choice([1, 4, 16])
     seq = 0
     for position in range(chance.randint(0, 20)):
         ts = position * drift + chance.randint(0, spread)
         seq += chance.randint(1, 2)
         if chance.random() < 0.08:
-            entries.append(Mark(chance.choice([ALL_KEYS, *range(keys)]), ts, seq))
+            entries.append(Watermark(chance.choice([ALL_KEYS, *range(keys)]), ts, seq))
         else:
             entries.append(Rec(chance.randrange(keys), ts, seq, chance.choice("ab") if identified else None))
     return entries

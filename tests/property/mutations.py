@@ -164,17 +164,32 @@ MUTATIONS: Final = (
         "            count += 1\n",
     ),
     Mutation(
-        "marks act on the record before them", "frontier.py", "mark_seq[mark] < seq[i]", "mark_seq[mark] < seq[i] + 2"
+        "watermarks act on the record before them",
+        "frontier.py",
+        "watermark_seq[watermark] < seq[i]",
+        "watermark_seq[watermark] < seq[i] + 2",
     ),
-    Mutation("marks act at the end of the batch", "frontier.py", "mark_seq[mark] < seq[i]", "mark_seq[mark] < NEVER"),
-    Mutation("marks behind the last record are lost", "frontier.py", "range(mark, len(mark_key))", "range(mark, mark)"),
+    Mutation(
+        "watermarks act at the end of the batch",
+        "frontier.py",
+        "watermark_seq[watermark] < seq[i]",
+        "watermark_seq[watermark] < NEVER",
+    ),
+    Mutation(
+        "watermarks behind the last record are lost",
+        "frontier.py",
+        "range(watermark, len(watermark_key))",
+        "range(watermark, watermark)",
+    ),
     Mutation(
         "the frontier falls back",
         "frontier.py",
         "of_key[key[i]] = max(of_key[key[i]], promise)",
         "of_key[key[i]] = promise",
     ),
-    Mutation("a mark moves the frontier back", "frontier.py", "of_key[key] = max(of_key[key], ts)", "of_key[key] = ts"),
+    Mutation(
+        "a watermark moves the frontier back", "frontier.py", "of_key[key] = max(of_key[key], ts)", "of_key[key] = ts"
+    ),
     Mutation("equal to the frontier is let go", "release.py", "and ts[at] < alive", "and ts[at] <= alive"),
     Mutation(
         "prev of what comes is let go",

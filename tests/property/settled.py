@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from joiner.check.model import oracle
-from joiner.check.model.oracle import ALL_KEYS, Mark, Rec
+from joiner.check.model.oracle import ALL_KEYS, Rec, Watermark
 
 NOT_YET: Final = -(2**63)
 KEYS: Final = 3
@@ -57,16 +57,16 @@ class Expected:
         ]
         return max([*own, self._watermark])
 
-    def entries(self, *, ends: bool) -> list[Rec | Mark]:
+    def entries(self, *, ends: bool) -> list[Rec | Watermark]:
         """The settled rows in the order of time and content, and then what is promised."""
         settled = [row for row in self.accepted if ends or (row.ts or 0) < self.frontier(row.key)]
         settled.sort(key=lambda row: (row.ts, row.first, row.number))
-        found: list[Rec | Mark] = [Rec(row.key or 0, row.ts or 0, row.number) for row in settled]
-        found += [Mark(key, self.frontier(key), -1) for key in range(KEYS)]
-        return [*found, Mark(ALL_KEYS, self._watermark, -1)]
+        found: list[Rec | Watermark] = [Rec(row.key or 0, row.ts or 0, row.number) for row in settled]
+        found += [Watermark(key, self.frontier(key), -1) for key in range(KEYS)]
+        return [*found, Watermark(ALL_KEYS, self._watermark, -1)]
 
 
-def in_log_order(entries: list[Rec | Mark]) -> tuple[list[Rec | Mark], dict[int, int]]:
+def in_log_order(entries: list[Rec | Watermark]) -> tuple[list[Rec | Watermark], dict[int, int]]:
     """Entries with rising positions, and which row each position is."""
     numbered = [entry._replace(seq=at) for at, entry in enumerate(entries)]
     return numbered, {at: entry.seq for at, entry in enumerate(entries)}

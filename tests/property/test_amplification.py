@@ -28,8 +28,8 @@ def bytes_to_kafka(payload: bytes, topic: str = "machine/states") -> int:
     """Keys and values of everything that becomes of a message."""
     parsed = PARSER.parse(payload)
     assert parsed.records or parsed.refusals
-    letters = sum(len(encode(dead_letter(refusal, topic))) for refusal in parsed.refusals)
-    return letters + sum(len(encode(record)) + len(record.thing.encode()) for record in parsed.records)
+    dead_letters = sum(len(encode(dead_letter(refusal, topic))) for refusal in parsed.refusals)
+    return dead_letters + sum(len(encode(record)) + len(record.thing.encode()) for record in parsed.records)
 
 
 def assert_linear(payload: bytes, topic: str = "machine/states") -> None:

@@ -159,8 +159,8 @@ def test_mean_times_of_pairs_are_unique_where_a_stream_has_no_equal_times(
 @pytest.mark.parametrize("seed", range(3))
 def test_in_order_streams_hold_only_what_may_still_have_neighbours(seed: int) -> None:
     buffer = LocalStreamBuffer()
-    left: list[oracle.Rec | oracle.Mark] = [oracle.Rec(0, 2 * i + seed, i) for i in range(500)]
-    right: list[oracle.Rec | oracle.Mark] = [oracle.Rec(0, 2 * i + 1, i) for i in range(500)]
+    left: list[oracle.Rec | oracle.Watermark] = [oracle.Rec(0, 2 * i + seed, i) for i in range(500)]
+    right: list[oracle.Rec | oracle.Watermark] = [oracle.Rec(0, 2 * i + 1, i) for i in range(500)]
     for at in range(0, 500, 10):
         push(buffer, left[at : at + 10], right[at : at + 10])
         assert len(buffer) <= 4 + seed

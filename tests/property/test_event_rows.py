@@ -200,7 +200,7 @@ ODD_STRINGS: Final = (
 )
 
 # So few that one comes twice now and then, with and without an escape.
-usual_names = one_of_these(*(b'"%c"' % letter for letter in b"abcdefghijkl:["), rb'"\u0061"', b'"\xc3\xa9"')
+usual_names = one_of_these(*(b'"%c"' % dead_letter for dead_letter in b"abcdefghijkl:["), rb'"\u0061"', b'"\xc3\xa9"')
 names = st.sampled_from(["", "Thing", "n" * 256, "n" * 257, "é" * 257]) | st.text(max_size=4) | st.text(st.characters())
 strings = one_of_these(*ODD_STRINGS) | st.builds(
     lambda text, ascii_only: json.dumps(text, ensure_ascii=ascii_only).encode(errors="surrogatepass"),

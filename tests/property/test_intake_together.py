@@ -93,12 +93,12 @@ def _read(values: list[bytes | None], joins: list[dict[str, Any]], partitions: i
     sides = {
         target: [
             msgspec.json.encode(column)
-            for column in [*_columns(side.rows()), _tolist(side.marks() or ()), _tolist(side.columns() or ())]
+            for column in [*_columns(side.rows()), _tolist(side.watermarks() or ()), _tolist(side.columns() or ())]
         ]
         for target, side in sorted(found.sides.items())
     }
-    letters = [msgspec.to_builtins(letter) for letter in found.rejected]
-    return sides, letters, found.not_selected, found.marks, found.selected, keys.things
+    dead_letters = [msgspec.to_builtins(dead_letter) for dead_letter in found.rejected]
+    return sides, dead_letters, found.not_selected, found.watermarks, found.selected, keys.things
 
 
 def _columns(rows: Rows) -> list[Any]:

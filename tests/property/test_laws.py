@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joiner import LocalStreamBuffer, Step
-from joiner.check.model.oracle import ALL_KEYS, Mark, Rec
+from joiner.check.model.oracle import ALL_KEYS, Rec, Watermark
 from tests.property.interleavings import Feed, Options, feeds, options, pairs, push
 
-Entries = list[Rec | Mark]
+Entries = list[Rec | Watermark]
 Pairs = tuple[set[tuple[int, int]], set[tuple[int, int]]]
 """By the end of the entries, and once the streams have ended."""
 
@@ -48,7 +48,7 @@ def union(one: Pairs, other: Pairs) -> Pairs:
     return one[0] | other[0], one[1] | other[1]
 
 
-def altered(entries: Entries, change: Callable[[Rec | Mark], Rec | Mark]) -> Entries:
+def altered(entries: Entries, change: Callable[[Rec | Watermark], Rec | Watermark]) -> Entries:
     return [change(entry) for entry in entries]
 
 
@@ -78,7 +78,7 @@ def test_a_tolerance_takes_away_the_pairs_that_are_farther_apart_and_no_others(
 @law
 @given(feeds(), options(), st.integers(-(10**18), 10**18), st.integers(1, 10**6))
 def test_moving_and_stretching_all_times_changes_nothing(feed: Feed, chosen: Options, by_ns: int, times: int) -> None:
-    def change(entry: Rec | Mark) -> Rec | Mark:
+    def change(entry: Rec | Watermark) -> Rec | Watermark:
         return entry._replace(ts=entry.ts * times + by_ns)
 
     early, late = chosen.lateness_ns
@@ -97,7 +97,7 @@ def test_moving_and_stretching_all_times_changes_nothing(feed: Feed, chosen: Opt
 @law
 @given(feeds(), options())
 def test_each_key_is_joined_as_if_it_were_alone(feed: Feed, chosen: Options) -> None:
-    by_key = replace(chosen, progress="key")
+    by_key = replace(chosen, watermark_scope="key")
     alone: Pairs = (set(), set())
     for key in range(3):
         left, right = ([one for one in entries if one.key in {key, ALL_KEYS}] for entries in (feed.left, feed.right))
@@ -108,7 +108,7 @@ def test_each_key_is_joined_as_if_it_were_alone(feed: Feed, chosen: Options) -> 
 @law
 @given(feeds(), options(), st.permutations(range(3)), st.integers(0, 70_000))
 def test_the_numbers_of_the_keys_do_not_matter(feed: Feed, chosen: Options, numbers: Sequence[int], first: int) -> None:
-    def change(entry: Rec | Mark) -> Rec | Mark:
+    def change(entry: Rec | Watermark) -> Rec | Watermark:
         return entry if entry.key == ALL_KEYS else entry._replace(key=first + numbers[entry.key])
 
     found = join(altered(feed.left, change), altered(feed.right, change), chosen)
@@ -197,8 +197,8 @@ def test_a_promise_that_is_kept_already_changes_nothing(feed: Feed, chosen: Opti
     key = data.draw(st.integers(0, 2))
     known = int(buffer.frontier_ns([key])[0][0])
     if known > np.iinfo(np.int64).min:
-        mark: Entries = [Mark(key, data.draw(st.integers(known - 5, known)), 10**6)]
-        assert pairs(push(buffer, mark, [])) == []
+        watermark: Entries = [Watermark(key, data.draw(st.integers(known - 5, known)), 10**6)]
+        assert pairs(push(buffer, watermark, [])) == []
     assert {*told, *pairs(buffer.close())} == join(feed.left, feed.right, chosen)[1]
 
 

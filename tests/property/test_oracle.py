@@ -10,31 +10,31 @@ from hypothesis import strategies as st
 
 from joiner.check.model import expected, oracle
 from joiner.check.model.expected import Judge, certain_pairs
-from joiner.check.model.oracle import ALL_KEYS, Mark, Rec
+from joiner.check.model.oracle import ALL_KEYS, Rec, Watermark
 
 INT64_MIN, INT64_MAX = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 TIMES = st.one_of(st.integers(0, 12), st.integers(0, 12), st.integers(-(9 * 10**18), 9 * 10**18))
 
 
 @st.composite
-def streams(draw: st.DrawFn) -> list[Rec | Mark]:
-    """One stream in log order: few keys and times, hence ties; disorder, marks, repeated event ids."""
-    entries: list[Rec | Mark] = []
+def streams(draw: st.DrawFn) -> list[Rec | Watermark]:
+    """One stream in log order: few keys and times, hence ties; disorder, watermarks, repeated event ids."""
+    entries: list[Rec | Watermark] = []
     seq = draw(st.integers(0, 5))
     for _ in range(draw(st.integers(0, 14))):
         ts, key = draw(TIMES), draw(st.integers(0, 2))
         if draw(st.integers(0, 7)) == 0:
-            entries.append(Mark(draw(st.sampled_from((ALL_KEYS, key))), ts, seq))
+            entries.append(Watermark(draw(st.sampled_from((ALL_KEYS, key))), ts, seq))
         else:
             entries.append(Rec(key, ts, seq, draw(st.sampled_from((None, "a", "b")))))
         seq += draw(st.integers(1, 3))
     return entries
 
 
-def judge_all(judge: Judge, entries: list[Rec | Mark]) -> Judge:
+def judge_all(judge: Judge, entries: list[Rec | Watermark]) -> Judge:
     for entry in entries:
-        if isinstance(entry, Mark):
-            judge.mark(entry.key, entry.ts)
+        if isinstance(entry, Watermark):
+            judge.watermark(entry.key, entry.ts)
         else:
             judge.judge(*entry)
     return judge
@@ -48,14 +48,14 @@ OPTIONS = st.fixed_dictionaries(
         "lateness_ns": st.one_of(LATENESS, st.tuples(LATENESS, LATENESS)),
         "direction": st.sampled_from(DIRECTIONS),
         "driver": st.sampled_from(("both", "left", "right")),
-        "progress": st.sampled_from(("key", "partition")),
+        "watermark_scope": st.sampled_from(("key", "partition")),
     }
 )
 
 
 @given(left=streams(), right=streams(), options=OPTIONS, closed=st.booleans())
 def test_the_quick_computation_equals_the_nested_loops(
-    left: list[Rec | Mark], right: list[Rec | Mark], options: dict[str, Any], *, closed: bool
+    left: list[Rec | Watermark], right: list[Rec | Watermark], options: dict[str, Any], *, closed: bool
 ) -> None:
     slow = oracle.join(left, right, **options, closed=closed)
     quick = expected.join(left, right, **options, closed=closed)
@@ -66,11 +66,11 @@ def test_the_quick_computation_equals_the_nested_loops(
 
 @given(left=streams(), right=streams(), options=OPTIONS)
 def test_the_quick_search_for_unmatched_records_finds_those_that_trying_finds(
-    left: list[Rec | Mark], right: list[Rec | Mark], options: dict[str, Any]
+    left: list[Rec | Watermark], right: list[Rec | Watermark], options: dict[str, Any]
 ) -> None:
     lateness = options["lateness_ns"]
     sides = lateness if isinstance(lateness, tuple) else (lateness, lateness)
-    judges = [Judge(lateness_ns, options["progress"]) for lateness_ns in sides]
+    judges = [Judge(lateness_ns, options["watermark_scope"]) for lateness_ns in sides]
     lefts, rights = (judge_all(judge, entries).stream() for judge, entries in zip(judges, (left, right), strict=True))
     how = {name: options[name] for name in ("direction", "driver")}
     assert expected.unmatched(lefts, rights, options["tolerance_ns"], **how) == oracle.unmatched(left, right, **options)
@@ -78,7 +78,7 @@ def test_the_quick_search_for_unmatched_records_finds_those_that_trying_finds(
 
 @given(left=streams(), right=streams(), options=OPTIONS, data=st.data())
 def test_what_must_have_been_emitted_only_grows(
-    left: list[Rec | Mark], right: list[Rec | Mark], options: dict[str, Any], data: st.DataObject
+    left: list[Rec | Watermark], right: list[Rec | Watermark], options: dict[str, Any], data: st.DataObject
 ) -> None:
     stops = data.draw(st.tuples(st.integers(0, len(left)), st.integers(0, len(right))))
     earlier = oracle.join(left[: stops[0]], right[: stops[1]], **options)
@@ -89,7 +89,7 @@ def test_what_must_have_been_emitted_only_grows(
 
 @given(left=streams(), right=streams(), options=OPTIONS, closed=st.booleans())
 def test_the_join_is_symmetric(
-    left: list[Rec | Mark], right: list[Rec | Mark], options: dict[str, Any], *, closed: bool
+    left: list[Rec | Watermark], right: list[Rec | Watermark], options: dict[str, Any], *, closed: bool
 ) -> None:
     lateness, driver = options["lateness_ns"], options["driver"]
     mirrored = {
@@ -102,7 +102,7 @@ def test_the_join_is_symmetric(
 
 
 @given(left=streams(), right=streams())
-def test_the_ordinals_among_equal_times_are_the_same(left: list[Rec | Mark], right: list[Rec | Mark]) -> None:
+def test_the_ordinals_among_equal_times_are_the_same(left: list[Rec | Watermark], right: list[Rec | Watermark]) -> None:
     judges = judge_all(Judge(3), left), judge_all(Judge(0), right)
     pairs = certain_pairs(judges[0].stream(), judges[1].stream(), None, closed=True)
     answer = oracle.join(left, right, lateness_ns=(3, 0), closed=True)

@@ -21,7 +21,7 @@ OPTIONS = st.fixed_dictionaries(
     optional={
         "direction": st.sampled_from(["backward", "nearest"]),
         "driver": st.sampled_from(["left", "right"]),
-        "progress": st.just("partition"),
+        "watermark_scope": st.just("partition"),
         "emit_unmatched": st.sampled_from(["left", "right", "both"]),
     },
 )
@@ -95,7 +95,7 @@ def test_keys_of_which_nothing_is_held_are_forgotten_where_the_whole_stream_tell
         lambda left, right: (left, right),
         time=lambda record: record,
         key=lambda record: f"order {record}",
-        progress="partition",
+        watermark_scope="partition",
         tolerance_ns=5,
     )
     for number in range(5000):

@@ -21,7 +21,7 @@ from joiner.runtime.migration import coordinator, handover
 from joiner.runtime.migration.protocol import Release
 from joiner.runtime.model import Checkpoint, OnTheWay, UnitStopped
 from joiner.runtime.ownership import assignment, concurrent_claims, retry_policy, unit_reports
-from joiner.runtime.ownership.claim import Overtaken
+from joiner.runtime.ownership.claim import ClaimLost
 from joiner.runtime.ownership.eligibility import Claimant, OwnedElsewhere
 from joiner.runtime.ownership.services import Services
 from joiner.runtime.runners import supervisor as module
@@ -34,20 +34,20 @@ UNITS: Final = 3
 ELSEWHERE_STATES: Final = frozenset({UnitState.FAILED, UnitState.ELSEWHERE})
 
 
-def checkpoint(unit: int, *, run: str = "run", placement: str = "process") -> Checkpoint:
-    return Checkpoint(1, "app", unit, run, "other", placement, {DATA: 0}, {DATA: 0}, {}, UNITS, "", {}, {}, {})
+def checkpoint(unit: int, *, run: str = "run", site: str = "process") -> Checkpoint:
+    return Checkpoint(1, "app", unit, run, "other", site, {DATA: 0}, {DATA: 0}, {}, UNITS, "", {}, {}, {})
 
 
 PASSING: Final[dict[str, Callable[[int], Exception]]] = {
     "fenced": lambda _unit: Fenced(),
-    "overtaken": lambda _unit: Overtaken("run"),
+    "overtaken": lambda _unit: ClaimLost("run"),
     "aborted": lambda _unit: Aborted("away"),
     "memory": lambda _unit: MemoryError(),
 }
 LASTING: Final[dict[str, Callable[[int], Exception]]] = {
     "stopped": lambda _unit: UnitStopped("damaged"),
     "defect": lambda _unit: ValueError("a defect"),
-    "elsewhere": lambda unit: OwnedElsewhere("another site's", checkpoint(unit, run="theirs", placement="green")),
+    "elsewhere": lambda unit: OwnedElsewhere("another site's", checkpoint(unit, run="theirs", site="green")),
 }
 FAULTS: Final = PASSING | LASTING
 

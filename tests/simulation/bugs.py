@@ -46,22 +46,22 @@ def changed(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def offsets_before_results() -> AbstractContextManager[None]:
-    """The progress is committed in a transaction of its own, before the results."""
+    """The checkpoint is committed in a transaction of its own, before the results."""
     commit = UnitTransactions.commit
 
-    def wrong(self: Any, messages: Any, progress: Any, snapshot: Any = None) -> Any:
+    def wrong(self: Any, messages: Any, checkpoint: Any, snapshot: Any = None) -> Any:
         if messages:
-            commit(self, {}, progress)
-        return commit(self, messages, progress, snapshot)
+            commit(self, {}, checkpoint)
+        return commit(self, messages, checkpoint, snapshot)
 
     return changed(UnitTransactions, "commit", wrong)
 
 
 def results_before_offsets() -> AbstractContextManager[None]:
-    """The results are committed in a transaction of their own, before the progress."""
+    """The results are committed in a transaction of their own, before the checkpoint."""
     commit = UnitTransactions.commit
 
-    def wrong(self: Any, messages: Any, progress: Any, snapshot: Any = None) -> Any:
+    def wrong(self: Any, messages: Any, checkpoint: Any, snapshot: Any = None) -> Any:
         if messages:
             self._producer.begin_transaction()
             self._produce_all(messages)
@@ -69,7 +69,7 @@ def results_before_offsets() -> AbstractContextManager[None]:
                 self._producer.commit_transaction(1.0)
             except KafkaException as error:
                 raise Aborted from error
-        return commit(self, {}, progress, snapshot)
+        return commit(self, {}, checkpoint, snapshot)
 
     return changed(UnitTransactions, "commit", wrong)
 
@@ -108,7 +108,7 @@ def claim_before_init() -> AbstractContextManager[None]:
 
 
 def progress_is_cached() -> AbstractContextManager[None]:
-    """A process that takes a unit again goes on from the progress it saw when it took the unit first."""
+    """A process that takes a unit again goes on from the checkpoint it saw when it took the unit first."""
     read = checkpoint_log.read_newest
 
     def wrong(kafka: Any, group: str, topic: str, unit: int, *_kept: Any) -> Any:
@@ -139,11 +139,11 @@ def one_slot_in_two_transactions() -> AbstractContextManager[None]:
 def _torn_snapshot(split: Callable[[list[Any]], list[list[Any]]]) -> AbstractContextManager[None]:
     produce_snapshot, produce = UnitTransactions._produce_snapshot, UnitTransactions._produce  # noqa: SLF001 - this is what is broken
 
-    def wrong(self: Any, data: bytes, place: Any, progress: Any) -> Any:
+    def wrong(self: Any, data: bytes, place: Any, checkpoint: Any) -> Any:
         records: list[Any] = []
         self._produce = lambda *record: records.append(record)
         try:
-            written = produce_snapshot(self, data, place, progress)
+            written = produce_snapshot(self, data, place, checkpoint)
         finally:
             del self._produce
         first, second = split(records)
@@ -171,11 +171,11 @@ def snapshot_of_a_later_state() -> AbstractContextManager[None]:
     """The snapshot is taken when the commit is written: by then the next batch may be in the state."""
     commit = ProcessTasks._commit  # noqa: SLF001 - this is what is broken
 
-    def wrong(self: Any, transactions: Any, effects: Any, progress: Any, snapshot: Any) -> Any:
-        owned = self.tasks.get(progress.unit)
+    def wrong(self: Any, transactions: Any, effects: Any, checkpoint: Any, snapshot: Any) -> Any:
+        owned = self.tasks.get(checkpoint.unit)
         if snapshot is not None and owned is not None:
             snapshot = (owned.recovered.unit.snapshot(), snapshot[1])
-        return commit(self, transactions, effects, progress, snapshot)
+        return commit(self, transactions, effects, checkpoint, snapshot)
 
     return changed(ProcessTasks, "_commit", wrong)
 
@@ -198,14 +198,14 @@ def lost_answer_is_sent_again() -> AbstractContextManager[None]:
 def _commit_again_after(fault: type[Exception]) -> AbstractContextManager[None]:
     commit = UnitTransactions.commit
 
-    def wrong(self: Any, messages: Any, progress: Any, snapshot: Any = None) -> Any:
+    def wrong(self: Any, messages: Any, checkpoint: Any, snapshot: Any = None) -> Any:
         try:
-            return commit(self, messages, progress, snapshot)
+            return commit(self, messages, checkpoint, snapshot)
         except fault:
             fresh = UnitTransactions(self._settings, self._unit, self._offsets_of)
             fresh.init()
             self._producer = fresh._producer  # noqa: SLF001 - this is what is broken
-            return commit(self, messages, progress, snapshot)
+            return commit(self, messages, checkpoint, snapshot)
 
     return changed(UnitTransactions, "commit", wrong)
 
@@ -331,12 +331,12 @@ def what_hangs_is_rolled_back_without_a_note() -> AbstractContextManager[None]:
     return changed(dangling, "_note", lambda *_: None)
 
 
-def what_hangs_is_taken_for_rolled_back() -> AbstractContextManager[None]:
-    """What hangs is rolled back, and the unit goes on from its last visible progress as if nothing else were there."""
-    settle = dangling.resolve
+def dangling_counts_as_rolled_back() -> AbstractContextManager[None]:
+    """A dangling transaction counts as rolled back, and the unit goes on from its last visible checkpoint."""
+    resolve = dangling.resolve
 
-    def wrong(settings: Any, unsettled: Any, transactions: Any, progress: Any, _again: Any) -> Effects:
-        return settle(settings, unsettled, transactions, progress, lambda: dangling.ReplayedEffects(Effects(), {}))
+    def wrong(settings: Any, found: Any, transactions: Any, checkpoint: Any, _again: Any) -> Effects:
+        return resolve(settings, found, transactions, checkpoint, lambda: dangling.ReplayedEffects(Effects(), {}))
 
     return changed(claims, "resolve", wrong)
 
@@ -361,7 +361,7 @@ def what_was_ended_wrongly_is_not_looked_for() -> AbstractContextManager[None]:
 
 
 def progress_that_was_rolled_back_is_not_read() -> AbstractContextManager[None]:
-    """A claimant that finds nothing open trusts that behind the newest visible progress nothing was committed."""
+    """A claimant that finds nothing open trusts that behind the newest visible checkpoint nothing was committed."""
     return changed(dangling, "_tried", lambda *_: [])
 
 
@@ -437,7 +437,7 @@ BUGS: Final[dict[str, Bug]] = {
         hanging_is_not_looked_for,
         no_line_is_drawn,
         what_hangs_is_rolled_back_without_a_note,
-        what_hangs_is_taken_for_rolled_back,
+        dangling_counts_as_rolled_back,
         errors_inside_a_batch_are_only_logged,
         progress_that_was_rolled_back_is_not_read,
         only_the_end_of_a_topic_is_searched,

@@ -1,4 +1,4 @@
-"""What the sources write in a history: seeded records, marks and garbage, part of it in transactions.
+"""What the sources write in a history: seeded records, watermarks and garbage, part of it in transactions.
 
 A feed is a list of steps, so that the world can put anything between any two of them.
 """
@@ -113,12 +113,12 @@ class _Feeder:
         if chance < 0.12:
             return self._odd(topic, unit, thing)
         if chance < 0.17:
-            mark: dict[str, Any] = {"mark": self._clock[thing] - draw.randrange(1500)}
+            watermark: dict[str, Any] = {"mark": self._clock[thing] - draw.randrange(1500)}
             if draw.random() < 0.7:
-                mark["thing"] = thing
+                watermark["thing"] = thing
             if draw.random() < 0.7:
-                mark["quantity"] = draw.choice(QUANTITIES)
-            return Step(topic, unit, thing.encode(), json.dumps(mark).encode())
+                watermark["quantity"] = draw.choice(QUANTITIES)
+            return Step(topic, unit, thing.encode(), json.dumps(watermark).encode())
         self._clock[thing] += draw.choice([0, 0, 1, 130, 700])
         back = draw.choice([0, 200, 900, 2500]) if chance > 0.85 else 0
         return self._record(topic, unit, thing, self._clock[thing] - back, f"e{number}")

@@ -246,7 +246,7 @@ class _History:
         served = [(number, process.name) for process in self.world.processes for number in running(process.joiner)]
         return (
             sorted(served) == sorted(due.items())
-            and {unit: progress.instance for unit, progress in found.items()} == due
+            and {unit: checkpoint.instance for unit, checkpoint in found.items()} == due
             and found.keys() == set(units)
             and all(found[unit].offsets == stable_ends(kafka, self._settings, unit) for unit in units)
         )

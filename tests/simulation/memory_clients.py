@@ -189,7 +189,7 @@ class MemoryProducer:
         self._is_open = False
         self._fatal: KafkaError | None = None
         self._buffer: dict[Place, list[_Waiting]] = {}
-        self._to_tell: list[tuple[_OnDelivery, MemoryMessage]] = []
+        self._to_deliver: list[tuple[_OnDelivery, MemoryMessage]] = []
         link.attach(self)
 
     def list_topics(self, _topic: str, _timeout: float = 0) -> None:
@@ -246,8 +246,8 @@ class MemoryProducer:
         """Write what is buffered."""
         for place in list(self._buffer):
             self._tell("flush", partial(self._flush, place))
-        while self._to_tell:
-            on_delivery, message = self._to_tell.pop(0)
+        while self._to_deliver:
+            on_delivery, message = self._to_deliver.pop(0)
             on_delivery(None, message)
         return 0
 
@@ -330,7 +330,7 @@ class MemoryProducer:
         for key, value, on_delivery in going:
             at = self._kafka.append(*place, key, value, within)
             if on_delivery is not None:
-                self._to_tell.append((on_delivery, MemoryMessage(place, at, content=(key, value))))
+                self._to_deliver.append((on_delivery, MemoryMessage(place, at, content=(key, value))))
         del waiting[: len(going)]
         if not waiting:
             self._buffer.pop(place, None)

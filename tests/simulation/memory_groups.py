@@ -112,5 +112,5 @@ class Group:
             else:
                 left.append(place)
         for place in left:
-            taker = next(member for member in self.members if len(member.due) < room[id(member)])
-            taker.due.add(place)
+            selector = next(member for member in self.members if len(member.due) < room[id(member)])
+            selector.due.add(place)

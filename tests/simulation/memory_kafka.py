@@ -158,7 +158,7 @@ class MemoryKafka:
         return Transaction(-1, 0, self.now_s())
 
     def end_source(self, transaction: Transaction, state: str) -> None:
-        """Decide and mark a source's transaction."""
+        """Decide and watermark a source's transaction."""
         transaction.state = state
         for log in list(transaction.logs):
             log.write_marker(transaction, self.time_ms())

@@ -9,14 +9,14 @@ from typing import Final
 
 import pytest
 
-from joiner.runtime.model import unsettled_key
+from joiner.runtime.model import dangling_key
 from joiner.runtime.settings import JoinerSettings
 from tests.simulation.bugs import what_was_ended_wrongly_is_not_looked_for
 from tests.simulation.feed import APPLICATION, BASE_MS
 from tests.simulation.memory_kafka import MemoryKafka
 from tests.simulation.memory_log import COMMITTED, OPEN, Log, Transaction
 from tests.simulation.stage import on_stage, running
-from tests.simulation.verdict import committed_progress, judge, stable_ends
+from tests.simulation.verdict import committed_checkpoint, judge, stable_ends
 from tests.simulation.world import SimulatedProcess, World
 
 STEPS_MAX: Final = 4000
@@ -67,8 +67,8 @@ class Forgetful:
         """See `Director`."""
         if self.process is None:
             self.process = self.world.start(SETTINGS)
-        progress = committed_progress(self.kafka, SETTINGS, 0)
-        is_through = progress is not None and progress.offsets == stable_ends(self.kafka, SETTINGS, 0)
+        checkpoint = committed_checkpoint(self.kafka, SETTINGS, 0)
+        is_through = checkpoint is not None and checkpoint.offsets == stable_ends(self.kafka, SETTINGS, 0)
         if self.batches == FORGOTTEN and not self.has_forgotten:
             self.kafka.forgets = self._forget
         elif self.has_forgotten and not self.has_died and self.batches > FORGOTTEN:
@@ -145,8 +145,8 @@ class Removed:
         """See `Director`."""
         if self._process is None:
             self._process = self.world.start(SETTINGS)
-        progress = committed_progress(self.kafka, SETTINGS, 0)
-        is_through = progress is not None and progress.offsets == stable_ends(self.kafka, SETTINGS, 0)
+        checkpoint = committed_checkpoint(self.kafka, SETTINGS, 0)
+        is_through = checkpoint is not None and checkpoint.offsets == stable_ends(self.kafka, SETTINGS, 0)
         if self._transaction is not None and self._is_settling():
             self.kafka.end_source(self._transaction, COMMITTED)
             self._transaction = None
@@ -178,7 +178,7 @@ class Removed:
 
     def _is_settling(self) -> bool:
         """Whether the claimant has noted that something is open."""
-        return any(entry.key == unsettled_key(0).encode() for entry in self.kafka.log(SETTINGS.state_topic, 0).entries)
+        return any(entry.key == dangling_key(0).encode() for entry in self.kafka.log(SETTINGS.state_topic, 0).entries)
 
 
 @pytest.mark.parametrize("foreign", [False, True])

@@ -13,7 +13,7 @@ from joiner.runtime.ownership.membership import Membership
 from tests.simulation import stage
 from tests.simulation.stage import on_stage
 from tests.simulation.test_forgotten import SETTINGS, create_topics, feed
-from tests.simulation.verdict import committed_progress, judge, stable_ends
+from tests.simulation.verdict import committed_checkpoint, judge, stable_ends
 from tests.simulation.world import SimulatedProcess, World
 
 WAITS = 1000
@@ -46,8 +46,8 @@ class Slow:
         if self._batches < BATCHES and self.world.clock_s >= 1000 + self._batches:
             self._batches += 1
             feed(kafka, self._batches)
-        progress = committed_progress(kafka, self.settings, 0)
-        is_through = progress is not None and progress.offsets == stable_ends(kafka, self.settings, 0)
+        checkpoint = committed_checkpoint(kafka, self.settings, 0)
+        is_through = checkpoint is not None and checkpoint.offsets == stable_ends(kafka, self.settings, 0)
         if self._batches == BATCHES and is_through:
             self.difference = judge(kafka, self.settings)[0]
             self.world.end()

@@ -11,7 +11,7 @@ from joiner.runtime.settings import JoinerSettings
 from tests.simulation.feed import APPLICATION, make_settings
 from tests.simulation.memory_log import COMMITTED
 from tests.simulation.stage import on_stage, running
-from tests.simulation.verdict import committed_progress
+from tests.simulation.verdict import committed_checkpoint
 from tests.simulation.world import SimulatedProcess, World
 
 STEPS_MAX = 3000
@@ -40,19 +40,19 @@ class Intruder:
         """See `Director`."""
         if self.process is None:
             self.process = self.world.start(self.settings)
-        progress = committed_progress(self.world.kafka, self.settings, 0)
+        checkpoint = committed_checkpoint(self.world.kafka, self.settings, 0)
         serves_both = running(self.process.joiner) == {0, 1}
-        if not self.complaints and progress is not None and serves_both and progress.run == self.process.run:
-            self._claim(msgspec.structs.replace(progress, run="late", instance="late"))
+        if not self.complaints and checkpoint is not None and serves_both and checkpoint.run == self.process.run:
+            self._claim(msgspec.structs.replace(checkpoint, run="late", instance="late"))
         self.is_taken_again = bool(self.complaints) and serves_both
         if self.is_taken_again or self.world.steps > STEPS_MAX:
             self.world.end()
 
-    def _claim(self, progress: object) -> None:
+    def _claim(self, checkpoint: object) -> None:
         kafka, name = self.world.kafka, f"{APPLICATION}-0"
         _, epoch = kafka.init(name, 60.0)
         within = kafka.transaction(name, epoch)
-        kafka.append("sim.state", 0, checkpoint_key(0).encode(), encode(progress), within)  # type: ignore[arg-type] # a changed one
+        kafka.append("sim.state", 0, checkpoint_key(0).encode(), encode(checkpoint), within)  # type: ignore[arg-type] # a changed one
         kafka.end(name, epoch, COMMITTED)
         for topic in self.settings.input_topics:
             kafka.append(topic, 0, None, b"more input")

@@ -11,7 +11,7 @@ from joiner.runtime.settings import JoinerSettings
 from tests.simulation.stage import on_stage, running
 from tests.simulation.test_forgotten import SETTINGS, feed
 from tests.simulation.test_ownership import two_units
-from tests.simulation.verdict import committed_progress
+from tests.simulation.verdict import committed_checkpoint
 from tests.simulation.world import SimulatedProcess, World
 
 STEPS_MAX = 60_000
@@ -22,7 +22,7 @@ Without a word of slow claims there were up to twelve.
 
 
 class Move:
-    """Moves unit 0 from one placement to another, where every claim takes so long.
+    """Moves unit 0 from one site to another, where every claim takes so long.
 
     ``stays_s``: so long it is looked on when somebody serves the unit again.
     """
@@ -55,8 +55,8 @@ class Move:
             self.world.slow_claims_s = (self._claim_s, self._claim_s)
         if self._target is not None:
             self._order()
-        progress = committed_progress(self.world.kafka, self.settings, 0)
-        if self._released_s is None and progress is not None and progress.on_the_way is not None:
+        checkpoint = committed_checkpoint(self.world.kafka, self.settings, 0)
+        if self._released_s is None and checkpoint is not None and checkpoint.on_the_way is not None:
             self._released_s = self.world.clock_s
         if self._released_s is not None:
             self.served_by = next((name for name in ("blue", "green") if self._served_by(name, 0)), "")
@@ -68,15 +68,15 @@ class Move:
     def _count(self, transactional_id: str, _epoch: int) -> None:
         self.claims += transactional_id.endswith("-0") and self._released_s is not None
 
-    def _start(self, placement: str) -> SimulatedProcess:
-        name = f"of-{placement}"
-        application = self.settings.application.model_copy(update={"instance": name, "placement": placement})
+    def _start(self, site: str) -> SimulatedProcess:
+        name = f"of-{site}"
+        application = self.settings.application.model_copy(update={"instance": name, "site": site})
         settings = self.settings.model_copy(update={"application": application})
-        claimant = Claimant(f"run-{placement}", name, placement)
-        return self.world.start(settings, claimant, standby=placement == "green")
+        claimant = Claimant(f"run-{site}", name, site)
+        return self.world.start(settings, claimant, standby=site == "green")
 
-    def _served_by(self, placement: str, unit: int) -> bool:
-        process = self._source if placement == "blue" else self._target
+    def _served_by(self, site: str, unit: int) -> bool:
+        process = self._source if site == "blue" else self._target
         return process is not None and unit in running(process.joiner)
 
     def _order(self) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 
-def committed_progress(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> Checkpoint | None:
+def committed_checkpoint(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> Checkpoint | None:
     """The unit's newest checkpoint among what is committed, marked in the log already or not."""
     key = checkpoint_key(unit).encode()
     for entry in reversed(kafka.log(settings.state_topic, unit).archive):
@@ -41,7 +41,7 @@ def runs_in_order(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> li
 
 def all_progress(kafka: MemoryKafka, settings: JoinerSettings) -> dict[int, Checkpoint]:
     """By unit, of those that have begun."""
-    found = {unit: committed_progress(kafka, settings, unit) for unit in range(settings.topics.partitions)}
+    found = {unit: committed_checkpoint(kafka, settings, unit) for unit in range(settings.topics.partitions)}
     return {unit: checkpoint for unit, checkpoint in found.items() if checkpoint is not None}
 
 

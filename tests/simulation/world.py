@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from joiner.runtime.kafka.clients import timed_out
 from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.ownership.membership import InstanceTaken
+from joiner.runtime.ownership.membership import InstanceInUse
 from joiner.runtime.runners.process import JoinerProcess
 from joiner.runtime.settings import PROCESS, SPARK, JoinerSettings
 from tests.simulation.actors import Actor, Dead
@@ -424,4 +424,4 @@ def _failure(call: str) -> KafkaException:
 
 def ended_well(status: int | BaseException) -> bool:
     """Whether a process ended as one may: asked to, killed, or telling its user what is wrong."""
-    return isinstance(status, int | Dead | KafkaException | InstanceTaken)
+    return isinstance(status, int | Dead | KafkaException | InstanceInUse)

@@ -118,7 +118,7 @@ def has_all(found: Mapping[str, Any]) -> bool:
 def expect(workload: Workload) -> Expected:
     """Judge a workload."""
     left, right = (np.flatnonzero(workload.side == side) for side in (0, 1))
-    group = workload.partition if workload.progress == "partition" else workload.thing
+    group = workload.partition if workload.watermark_scope == "partition" else workload.thing
     sure: list[Ints] = []
     every: list[Ints] = []
     for one, other, is_turned in ((left, right, False), (right, left, True)):

@@ -48,8 +48,9 @@ _HOT: Final = 0.5
 class Workload:
     """Rows in the order of the log.
 
-    ``lateness_ms``: how far a row may lag behind the times that its stream has shown. ``progress``: whether a row tells
-    how far its stream is for its own thing ("key"), or for all of the "partition", as where things come and go.
+    ``lateness_ms``: how far a row may lag behind the times that its stream has shown. ``watermark_scope``:
+    whether a row tells how far its stream is for its own thing ("key"), or for all of the "partition", as where things
+    come and go.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Workload:
     side: Ints
     time_ms: Ints
     lateness_ms: int = 0
-    progress: str = "key"
+    watermark_scope: str = "key"
 
     def __len__(self) -> int:
         return len(self.thing)
@@ -208,7 +209,7 @@ def nexmark(name: str, records: int, seed: int) -> Workload:
 
     3 auctions for 46 bids; half of the bids go to a hot auction, of which there is one in a hundred, the others to one
     of the last hundred. As an auction comes once, its bids are all its neighbours: the join is that of Q20 without
-    its filter. An auction says nothing about later ones of its thing, so progress is that of the partition.
+    its filter. An auction says nothing about later ones of its thing, so the watermark scope is the partition.
     """
     draw = np.random.default_rng(seed)
     at = np.arange(records)
@@ -217,7 +218,9 @@ def nexmark(name: str, records: int, seed: int) -> Workload:
     cold = np.maximum(newest - draw.integers(0, 100, records), 0)
     bid_on = np.where(draw.random(records) < _HOT, newest // 100 * 100, cold)
     about = "3 auctions for 46 bids, half of them on one auction in a hundred, an event every ms"
-    return _made(name, about, np.where(is_bid, bid_on, newest), is_bid.astype(np.int64), at, progress="partition")
+    return _made(
+        name, about, np.where(is_bid, bid_on, newest), is_bid.astype(np.int64), at, watermark_scope="partition"
+    )
 
 
 WORKLOADS: Final[dict[str, Callable[[str, int, int], Workload]]] = {

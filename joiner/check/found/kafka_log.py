@@ -1,6 +1,6 @@
 """Reads the evidence from Kafka: committed records only, each partition up to an end that was fixed before.
 
-The end of an output partition is its high watermark at the time C had been read: a transaction whose progress
+The end of an output partition is its high watermark at the time C had been read: a transaction whose checkpoint
 record is visible may not have its marker in every partition yet, and then what it wrote lies before that end
 and becomes readable in a moment. An open transaction of a joiner that died is waited for no longer than
 ``stall_s``: the broker ends it when its own timeout has passed.
@@ -51,7 +51,7 @@ class KafkaEvidence:
     def __init__(self, settings: JoinerSettings, *, stall_s: float = 90.0) -> None:
         self._settings = settings
         self._stall_s = stall_s
-        self._progress: dict[int, Checkpoint | None] = {}
+        self._checkpoints: dict[int, Checkpoint | None] = {}
         self._ends: dict[tuple[str, int], int] = {}
         try:
             self._make_clients()
@@ -100,7 +100,7 @@ class KafkaEvidence:
             checkpoint = self._newest_progress(unit)
             if checkpoint is not None:
                 _check_topics(checkpoint, facts, partitions)
-            self._progress[unit] = checkpoint
+            self._checkpoints[unit] = checkpoint
         for topic in (*self._settings.output_topics.values(), *self._settings.input_topics):
             for partition in range(partitions):
                 self._ends[topic, partition] = self._range(topic, partition)[1]
@@ -134,7 +134,7 @@ class KafkaEvidence:
 
     def checkpoint(self, unit: int) -> Checkpoint | None:
         """See `joiner.check.found.evidence.Evidence`, here and below."""
-        return self._progress[unit]
+        return self._checkpoints[unit]
 
     def progress_after(self, unit: int) -> Checkpoint | None:
         """C'."""
@@ -251,7 +251,7 @@ class KafkaEvidence:
                 if message.key == key:
                     newest = message
             if newest is not None and newest.value is not None:
-                return _progress(newest)
+                return _decode_checkpoint(newest)
             if start == low:
                 return None
             length *= 16
@@ -269,7 +269,7 @@ def _message(message: KafkaMessage, topic: str, partition: int, offset: int) -> 
     )
 
 
-def _progress(message: Message) -> Checkpoint:
+def _decode_checkpoint(message: Message) -> Checkpoint:
     try:
         checkpoint = decode_checkpoint(message.value or b"")
     except ValueError as error:

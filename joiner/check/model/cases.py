@@ -10,12 +10,12 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from joiner.check.model.oracle import ALL_KEYS, Mark, Rec
+from joiner.check.model.oracle import ALL_KEYS, Rec, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Entry = Rec | Mark
+Entry = Rec | Watermark
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ def records(*times: int, key: int = 0) -> list[Rec]:
 
 
 def entries(*given: int | tuple[int, int] | str) -> list[Entry]:
-    """A stream in short: ``3`` a record of key 0, ``(1, 3)`` one of key 1, ``">3"`` a mark for all keys,
-    ``"1>3"`` a mark for key 1.
+    """A stream in short: ``3`` a record of key 0, ``(1, 3)`` one of key 1, ``">3"`` a watermark for all keys,
+    ``"1>3"`` a watermark for key 1.
     """
     made: list[Entry] = []
     for seq, entry in enumerate(given):
         if isinstance(entry, str):
             key, _, ts = entry.partition(">")
-            made.append(Mark(int(key) if key else ALL_KEYS, int(ts), seq))
+            made.append(Watermark(int(key) if key else ALL_KEYS, int(ts), seq))
         elif isinstance(entry, tuple):
             made.append(Rec(entry[0], entry[1], seq))
         else:
@@ -64,7 +64,7 @@ def blocks(length: int, total: int) -> tuple[list[Rec], list[Rec]]:
 
 def built_in_cases() -> list[Case]:
     """The cases with a name, simplest first."""
-    return [*_ancestor_cases(), *_tie_cases(), *_option_cases(), *_mark_cases(), *_late_cases()]
+    return [*_ancestor_cases(), *_tie_cases(), *_option_cases(), *_watermark_cases(), *_late_cases()]
 
 
 def _ancestor_cases() -> list[Case]:
@@ -110,20 +110,20 @@ def _interlaced_keys(keys: int, each: int) -> tuple[list[Entry], list[Entry]]:
     return left, right
 
 
-def _mark_cases() -> list[Case]:
+def _watermark_cases() -> list[Case]:
     return [
-        Case("a mark in place of a record", entries(1, 2), entries(0, ">3"), pairs=(2, 2)),
-        Case("a mark at the record's time", entries(1, 2), entries(0, ">2"), pairs=(1, 2)),
+        Case("a watermark in place of a record", entries(1, 2), entries(0, ">3"), pairs=(2, 2)),
+        Case("a watermark at the record's time", entries(1, 2), entries(0, ">2"), pairs=(1, 2)),
         Case(
-            "a mark for one key of two",
+            "a watermark for one key of two",
             entries((0, 1), (1, 1), (0, 2), (1, 2)),
             entries((0, 0), (1, 0), "1>3"),
             pairs=(3, 4),
         ),
-        Case("a mark makes what follows late", entries(1, 5), entries(0, ">4", 3, 4, 6)),
-        Case("marks never go back", entries(1, 5, 7), entries(0, ">4", ">2", 3, 6)),
-        Case("a mark for a key never seen", entries((3, 2)), entries("3>9", (3, 8), (3, 9)), pairs=(1, 1)),
-        Case("marks alone", entries(">5", "2>9"), entries("0>3", ">1"), pairs=(0, 0)),
+        Case("a watermark makes what follows late", entries(1, 5), entries(0, ">4", 3, 4, 6)),
+        Case("watermarks never go back", entries(1, 5, 7), entries(0, ">4", ">2", 3, 6)),
+        Case("a watermark for a key never seen", entries((3, 2)), entries("3>9", (3, 8), (3, 9)), pairs=(1, 1)),
+        Case("watermarks alone", entries(">5", "2>9"), entries("0>3", ">1"), pairs=(0, 0)),
     ]
 
 
@@ -140,12 +140,12 @@ def _late_cases() -> list[Case]:
 
 def random_case(seed: int) -> Case:
     """A small case drawn from ``seed``: few keys, few times (hence ties), disorder, lateness, tolerance,
-    marks.
+    watermarks.
     """
     rng = random.Random(seed)  # noqa: S311 - seeded test data, no secret
     keys, span = rng.randint(1, 4), rng.choice((3, 8, 30))
-    disorder, mark_share = rng.choice((0, 0, 2, 6)), rng.choice((0.0, 0.0, 0.15))
-    left, right = (_random_stream(rng, rng.randint(0, 14), keys, span, disorder, mark_share) for _ in range(2))
+    disorder, watermark_share = rng.choice((0, 0, 2, 6)), rng.choice((0.0, 0.0, 0.15))
+    left, right = (_random_stream(rng, rng.randint(0, 14), keys, span, disorder, watermark_share) for _ in range(2))
     return Case(
         f"random, seed {seed}",
         left,
@@ -156,14 +156,14 @@ def random_case(seed: int) -> Case:
 
 
 def _random_stream(
-    rng: random.Random, length: int, keys: int, span: int, disorder: int, mark_share: float
+    rng: random.Random, length: int, keys: int, span: int, disorder: int, watermark_share: float
 ) -> list[Entry]:
     seq = rng.randint(0, 3)
     made: list[Entry] = []
     for at in range(length):
         ts = at * span // max(length, 1) + rng.randint(-disorder, disorder)
-        if rng.random() < mark_share:
-            made.append(Mark(rng.choice((ALL_KEYS, rng.randrange(keys))), ts - rng.randint(0, 2), seq))
+        if rng.random() < watermark_share:
+            made.append(Watermark(rng.choice((ALL_KEYS, rng.randrange(keys))), ts - rng.randint(0, 2), seq))
         else:
             made.append(Rec(rng.randrange(keys), ts, seq))
         seq += rng.choice((1, 1, 1, 2, 5))

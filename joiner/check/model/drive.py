@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from joiner.check.model import expected, oracle
-from joiner.check.model.oracle import Mark, Rec
+from joiner.check.model.oracle import Rec, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from joiner.check.model.cases import Case
 
 
-Entry = Rec | Mark
+Entry = Rec | Watermark
 Plan = list[tuple[int, int]]
 
 _CHECKS_MAX: Final = 40
@@ -168,12 +168,12 @@ def _push(buffer: Any, left: Sequence[Entry], right: Sequence[Entry]) -> Any:
     return buffer.push(
         left=_columns(left, Rec),
         right=_columns(right, Rec),
-        left_marks=_columns(left, Mark),
-        right_marks=_columns(right, Mark),
+        left_watermarks=_columns(left, Watermark),
+        right_watermarks=_columns(right, Watermark),
     )
 
 
-def _columns(entries: Sequence[Entry], kind: type[Rec | Mark]) -> tuple[np.ndarray, ...]:
+def _columns(entries: Sequence[Entry], kind: type[Rec | Watermark]) -> tuple[np.ndarray, ...]:
     chosen = [(entry.key, entry.ts, entry.seq) for entry in entries if isinstance(entry, kind)]
     return tuple(np.array(chosen, dtype=np.int64).reshape(-1, 3).T.copy())
 

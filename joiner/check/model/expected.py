@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from joiner.check.model.oracle import ALL_KEYS, Mark
+from joiner.check.model.oracle import ALL_KEYS, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,24 +37,24 @@ class Answer(NamedTuple):
 
 
 def join(
-    left: Sequence[Rec | Mark],
-    right: Sequence[Rec | Mark],
+    left: Sequence[Rec | Watermark],
+    right: Sequence[Rec | Watermark],
     *,
     tolerance_ns: int | None = None,
     lateness_ns: int | tuple[int, int] = 0,
     direction: str = "both",
     driver: str = "both",
-    progress: str = "key",
+    watermark_scope: str = "key",
     closed: bool = False,
 ) -> Answer:
     """As `joiner.check.model.oracle.join`."""
     lateness = lateness_ns if isinstance(lateness_ns, tuple) else (lateness_ns, lateness_ns)
-    judges = [Judge(lateness[side], progress) for side in (0, 1)]
+    judges = [Judge(lateness[side], watermark_scope) for side in (0, 1)]
     late: list[set[int]] = [set(), set()]
     for side, entries in enumerate((left, right)):
         for entry in entries:
-            if isinstance(entry, Mark):
-                judges[side].mark(entry.key, entry.ts)
+            if isinstance(entry, Watermark):
+                judges[side].watermark(entry.key, entry.ts)
             elif judges[side].judge(entry.key, entry.ts, entry.seq, entry.event) == LATE:
                 late[side].add(entry.seq)
     r_stream, s_stream = (judge.stream() for judge in judges)
@@ -127,15 +127,15 @@ DUPLICATE: Final = 2
 class Judge:
     """Judges the records of one stream as they come: accepted, late or duplicate; keeps the accepted ones."""
 
-    def __init__(self, lateness_ns: int, progress: str = "key") -> None:
-        """``progress``: a record tells how far the stream is for its "key", or for the whole "partition"."""
+    def __init__(self, lateness_ns: int, watermark_scope: str = "key") -> None:
+        """``watermark_scope``: a record tells how far the stream is for its "key", or for the whole "partition"."""
         self._lateness_ns = lateness_ns
-        self._by_partition = progress == "partition"
+        self._by_partition = watermark_scope == "partition"
         self._frontiers: dict[int, int] = {}
         self._twins: set[tuple[int, int, str]] = set()
         self._accepted: list[tuple[int, int, int]] = []
 
-    def mark(self, key: int, ts: int) -> None:
+    def watermark(self, key: int, ts: int) -> None:
         """Raise the frontier of ``key``, or of `ALL_KEYS`."""
         if ts > self._frontiers.get(key, _NOTHING_YET):
             self._frontiers[key] = ts
@@ -152,7 +152,7 @@ class Judge:
                 return DUPLICATE
             self._twins.add(twin)
         self._accepted.append((key, ts, seq))
-        self.mark(ALL_KEYS if self._by_partition else key, ts - self._lateness_ns)
+        self.watermark(ALL_KEYS if self._by_partition else key, ts - self._lateness_ns)
         return ACCEPTED
 
     def stream(self) -> Stream:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 ALL_KEYS: Final = -1
-"""The key of a mark that covers every key."""
+"""The key of a watermark that covers every key."""
 
 NOTHING_YET: Final = -(1 << 70)
 """The frontier of a key that nothing has been promised of: below every time."""
@@ -36,7 +36,7 @@ class Rec(NamedTuple):
     event: str | None = None
 
 
-class Mark(NamedTuple):
+class Watermark(NamedTuple):
     """The promise that the stream sends nothing below ``ts`` any more, for one key or for `ALL_KEYS`."""
 
     key: int
@@ -49,16 +49,16 @@ class Stream:
     frontiers.
     """
 
-    def __init__(self, entries: Sequence[Rec | Mark], lateness_ns: int, *, progress: str = "key") -> None:
+    def __init__(self, entries: Sequence[Rec | Watermark], lateness_ns: int, *, watermark_scope: str = "key") -> None:
         """Read ``entries``, which are in the order of the log: their ``seq`` rises.
 
-        ``progress``: a record tells how far the stream is for its "key", or for the whole "partition".
+        ``watermark_scope``: a record tells how far the stream is for its "key", or for the whole "partition".
         """
         self.accepted: list[Rec] = []
         self.late: list[Rec] = []
         self.duplicates: list[Rec] = []
         self._promised: dict[int, int] = {}
-        self._by_partition = progress == "partition"
+        self._by_partition = watermark_scope == "partition"
         for entry in entries:
             self._read(entry, lateness_ns)
 
@@ -66,8 +66,8 @@ class Stream:
         """What comes later for ``key`` has at least this time: its own promise or the one for all keys."""
         return max(self._promised.get(key, NOTHING_YET), self._promised.get(ALL_KEYS, NOTHING_YET))
 
-    def _read(self, entry: Rec | Mark, lateness_ns: int) -> None:
-        if isinstance(entry, Mark):
+    def _read(self, entry: Rec | Watermark, lateness_ns: int) -> None:
+        if isinstance(entry, Watermark):
             self._promise(entry.key, entry.ts)
         elif entry.ts < self.frontier(entry.key):
             self.late.append(entry)
@@ -92,14 +92,14 @@ class Answer(NamedTuple):
 
 
 def join(
-    left: Sequence[Rec | Mark],
-    right: Sequence[Rec | Mark],
+    left: Sequence[Rec | Watermark],
+    right: Sequence[Rec | Watermark],
     *,
     tolerance_ns: int | None = None,
     lateness_ns: int | tuple[int, int] = 0,
     direction: str = "both",
     driver: str = "both",
-    progress: str = "key",
+    watermark_scope: str = "key",
     closed: bool = False,
 ) -> Answer:
     """What must have been emitted when ``left`` and ``right`` have been read, and nothing more of either.
@@ -109,8 +109,8 @@ def join(
     nearest of the two. ``closed``: both streams have ended, so nothing that could still come leaves a relation open.
     """
     left_lateness_ns, right_lateness_ns = lateness_ns if isinstance(lateness_ns, tuple) else (lateness_ns, lateness_ns)
-    r_stream = Stream(left, left_lateness_ns, progress=progress)
-    s_stream = Stream(right, right_lateness_ns, progress=progress)
+    r_stream = Stream(left, left_lateness_ns, watermark_scope=watermark_scope)
+    s_stream = Stream(right, right_lateness_ns, watermark_scope=watermark_scope)
     certain = _certain_nearest if direction == "nearest" else _certain_neighbours
     related: list[tuple[Rec, Rec]] = []
     if driver != "right":
@@ -122,7 +122,7 @@ def join(
 
 
 def unmatched(
-    left: Sequence[Rec | Mark], right: Sequence[Rec | Mark], *, closed: bool = False, **options: Any
+    left: Sequence[Rec | Watermark], right: Sequence[Rec | Watermark], *, closed: bool = False, **options: Any
 ) -> tuple[set[int], set[int]]:
     """Which accepted records, by seq, are in no pair and get into none however the streams go on.
 
@@ -140,7 +140,12 @@ def unmatched(
 
 
 def _can_be_paired(
-    record: Rec, side: int, left: Sequence[Rec | Mark], right: Sequence[Rec | Mark], other: Stream, options: Any
+    record: Rec,
+    side: int,
+    left: Sequence[Rec | Watermark],
+    right: Sequence[Rec | Watermark],
+    other: Stream,
+    options: Any,
 ) -> bool:
     """Whether one more record of the other stream gets into a pair with ``record``."""
     frontier = other.frontier(record.key)

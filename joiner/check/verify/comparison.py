@@ -30,11 +30,11 @@ REJECTED: Final = "rejected records"
 FAILED: Final = "failed pairs"
 
 
-class _FoundToldRecord(FoundRecord, frozen=True, kw_only=True):
+class _FoundOutputRecord(FoundRecord, frozen=True, kw_only=True):
     thing: str
 
 
-class FoundTold(msgspec.Struct, frozen=True):
+class FoundOutput(msgspec.Struct, frozen=True):
     """A late or unmatched record as it stands in its topic."""
 
     id: str
@@ -44,7 +44,7 @@ class FoundTold(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     offset: int
-    record: _FoundToldRecord
+    record: _FoundOutputRecord
 
 
 class _FoundId(msgspec.Struct):
@@ -53,7 +53,7 @@ class _FoundId(msgspec.Struct):
 
 
 _joined = msgspec.json.Decoder(FoundJoined)
-_told = msgspec.json.Decoder(FoundTold)
+_told = msgspec.json.Decoder(FoundOutput)
 _ids = msgspec.json.Decoder(_FoundId)
 
 
@@ -82,15 +82,15 @@ def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Finding
                 findings.count(f"{what} of other applications")
     for message in evidence.rejected():
         try:
-            letter = decode_rejected(message.value or b"")
+            dead_letter = decode_rejected(message.value or b"")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             findings.differ("unexpected", REJECTED, "", f"{message.place}: no dead letter: {error}")
             continue
-        if letter.source == application:
-            outputs.rejected.setdefault(letter.id, []).append((message, letter))
+        if dead_letter.source == application:
+            outputs.rejected.setdefault(dead_letter.id, []).append((message, dead_letter))
         else:
             findings.count("dead letters of other services")
-            outputs.foreign_rejected.append(letter)
+            outputs.foreign_rejected.append(dead_letter)
     return outputs
 
 
@@ -178,7 +178,7 @@ def compare_late(
     """Compare the late records of one side with the late topic, and take them out of ``outputs``."""
     for offset in sorted(side.late):
         identity = f"{side.join.name}:{judgement.unit}:{side.side}:{offset}"
-        _compare_told(LATE, identity, offset, side, judgement, outputs, findings, is_due=offset < due[side.topic])
+        _compare_output(LATE, identity, offset, side, judgement, outputs, findings, is_due=offset < due[side.topic])
 
 
 def compare_unmatched(
@@ -188,10 +188,10 @@ def compare_unmatched(
     for offset in sorted(want.unmatched[side.side]):
         place = f"{offset}:" if side.side == "left" else f":{offset}"
         identity, is_due = f"{side.join.name}:{judgement.unit}:{place}", offset in want.unmatched_due[side.side]
-        _compare_told(UNMATCHED, identity, offset, side, judgement, outputs, findings, is_due=is_due)
+        _compare_output(UNMATCHED, identity, offset, side, judgement, outputs, findings, is_due=is_due)
 
 
-def _compare_told(
+def _compare_output(
     what: str,
     identity: str,
     offset: int,
@@ -207,12 +207,12 @@ def _compare_told(
     found = outputs.told[what].pop(identity, [])
     _count(findings.tally(what, name), what, name, place, [message.place for message in found], findings, is_due=is_due)
     for message in found:
-        wrong = _altered_told(message, side, judgement, offset)
+        wrong = _altered_output(message, side, judgement, offset)
         if wrong:
             findings.differ("altered", what, name, f"{identity} at {message.place}: {'; '.join(wrong)}")
 
 
-def _altered_told(message: Message, side: SideJudgement, judgement: UnitJudgement, offset: int) -> list[str]:
+def _altered_output(message: Message, side: SideJudgement, judgement: UnitJudgement, offset: int) -> list[str]:
     try:
         found = _told.decode(message.value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -243,11 +243,11 @@ def compare_rejected(judgement: UnitJudgement, outputs: Outputs, due: dict[str, 
         place = f"rejected record {want.topic} partition {want.partition} offset {want.offset} ({want.reason})"
         is_due = want.offset < due[want.topic]
         _count(tally, REJECTED, "", place, [message.place for message, _ in found], findings, is_due=is_due)
-        for message, letter in found:
+        for message, dead_letter in found:
             wrong = [
-                f"{name}: {getattr(letter, name)!r}, expected {getattr(want, name)!r}"
+                f"{name}: {getattr(dead_letter, name)!r}, expected {getattr(want, name)!r}"
                 for name in ("topic", "partition", "offset", "length", "sha256", "encoding", "value")
-                if getattr(letter, name) != getattr(want, name)
+                if getattr(dead_letter, name) != getattr(want, name)
             ]
             if wrong:
                 text = f"dead letter {identity} at {message.place}: {'; '.join(wrong)}"
@@ -273,10 +273,10 @@ def compare_rest(outputs: Outputs, findings: Findings) -> None:
         for identity, messages in told.items():
             text = f"{identity} at {messages[0].place}: no such record was to be told"
             findings.differ("unexpected", what, join_of(identity), text, len(messages))
-    for identity, letters in outputs.rejected.items():
-        message, letter = letters[0]
-        text = f"{identity} at {message.place}: nothing was to be rejected there (its reason: {letter.reason})"
-        findings.differ("unexpected", REJECTED, "", text, len(letters))
+    for identity, dead_letters in outputs.rejected.items():
+        message, dead_letter = dead_letters[0]
+        text = f"{identity} at {message.place}: nothing was to be rejected there (its reason: {dead_letter.reason})"
+        findings.differ("unexpected", REJECTED, "", text, len(dead_letters))
 
 
 def _count(

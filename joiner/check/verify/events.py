@@ -278,12 +278,12 @@ class EventsCheck:
 
     def _conclude_refused(self, outputs: Outputs, findings: Findings) -> None:
         tally = findings.tally(DEAD_LETTERS)
-        letters = sorted({letter.id for letter in outputs.foreign_rejected})
-        ids = frozenset(letters)
+        dead_letters = sorted({dead_letter.id for dead_letter in outputs.foreign_rejected})
+        ids = frozenset(dead_letters)
         for wanted in self._refused:
             # A quantity's name that is too long for an id ends there in a hash.
             cut = len(wanted) > len("mqtt:") + 32 + NAME_LENGTH_MAX
-            found = wanted in ids or (cut and any(letter.startswith(wanted) for letter in letters))
+            found = wanted in ids or (cut and any(dead_letter.startswith(wanted) for dead_letter in dead_letters))
             tally.expected += 1
             tally.found += found
             if not found:

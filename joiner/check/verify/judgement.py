@@ -2,13 +2,13 @@
 
 The rules, in their order, for a record of input topic t, partition u (= the unit):
 
-1. What is neither a record nor a mark is rejected.
-2. A record that no side of any join selects, and a mark that covers none, is not selected, and not looked at
-   any further. A mark without a quantity covers all sides that read t, one with a quantity those of that
+1. What is neither a record nor a watermark is rejected.
+2. A record that no side of any join selects, and a watermark that covers none, is not selected, and not looked at
+   any further. A watermark without a quantity covers all sides that read t, one with a quantity those of that
    quantity (a side that takes the whole topic is not covered by a promise about a part of it).
-3. Rejected: an event time more than ``ahead_max`` after the broker's append time, and a thing that belongs
+3. Rejected: an event time more than ``max_future_skew`` after the broker's append time, and a thing that belongs
    into another partition.
-4. A mark raises the frontier of every side that it covers. For each side that selects it, a record is late,
+4. A watermark raises the frontier of every side that it covers. For each side that selects it, a record is late,
    or else a duplicate, or else accepted.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from broker.partitioner import partition_of
-from broker.wire.records import Mark, Record, Rejected, Unreadable, decode_data, reject
+from broker.wire.records import Record, Rejected, Unreadable, Watermark, decode_data, reject
 from joiner.check.model.expected import ACCEPTED, LATE, Judge
 from joiner.check.model.oracle import ALL_KEYS
 
@@ -60,7 +60,7 @@ class UnitJudgement:
                 side,
                 str(stream["topic"]),
                 stream["quantity"],
-                Judge(join.lateness[SIDES.index(side)], join.progress),
+                Judge(join.lateness[SIDES.index(side)], join.watermark_scope),
             )
             for join in settings.join
             for side, stream in (("left", settings.stream(join.left)), ("right", settings.stream(join.right)))
@@ -71,11 +71,11 @@ class UnitJudgement:
         """By id: the dead letters that must have been written for records."""
         self.rejected_places: set[tuple[str, int]] = set()
         self.not_selected = 0
-        self.marks = 0
+        self.watermarks = 0
         self.read_count = 0
         self._settings = settings
         self._unit_ns = settings.events.time_unit
-        self._ahead_max_ns = settings.application.ahead_max
+        self._max_future_skew_ns = settings.application.max_future_skew
         self._keys: dict[str, int] = {}
         self._partitions: dict[str, int] = {}
 
@@ -90,8 +90,8 @@ class UnitJudgement:
             except Unreadable as reason:
                 self._reject(message, str(reason))
                 continue
-            if isinstance(entry, Mark):
-                self._read_mark(message, entry, ts, sides)
+            if isinstance(entry, Watermark):
+                self._read_watermark(message, entry, ts, sides)
                 continue
             selecting = by_quantity.get(entry.quantity)
             if selecting is None:
@@ -104,17 +104,17 @@ class UnitJudgement:
             else:
                 self._judge(message, entry, ts, selecting)
 
-    def _read_mark(self, message: Message, mark: Mark, ts: int, sides: list[SideJudgement]) -> None:
-        covered = [side for side in sides if mark.quantity is None or mark.quantity == side.quantity]
+    def _read_watermark(self, message: Message, watermark: Watermark, ts: int, sides: list[SideJudgement]) -> None:
+        covered = [side for side in sides if watermark.quantity is None or watermark.quantity == side.quantity]
         if not covered:
             self.not_selected += 1
-        elif fault := self._fault(message, mark.thing, ts):
+        elif fault := self._fault(message, watermark.thing, ts):
             self._reject(message, fault)
         else:
-            self.marks += 1
-            key = ALL_KEYS if mark.thing is None else self._key(mark.thing)
+            self.watermarks += 1
+            key = ALL_KEYS if watermark.thing is None else self._key(watermark.thing)
             for side in covered:
-                side.judge.mark(key, ts)
+                side.judge.watermark(key, ts)
 
     def _judge(self, message: Message, record: Record, ts: int, selecting: list[SideJudgement]) -> None:
         offset, key = message.offset, self._key(record.thing)
@@ -134,8 +134,8 @@ class UnitJudgement:
         return self._keys.setdefault(thing, len(self._keys))
 
     def _fault(self, message: Message, thing: str | None, ts: int) -> str:
-        if ts > message.time_ms * 1_000_000 + self._ahead_max_ns:
-            return "event time beyond ahead_max"
+        if ts > message.time_ms * 1_000_000 + self._max_future_skew_ns:
+            return "event time beyond max_future_skew"
         if thing is None:
             return ""
         partition = self._partitions.get(thing)
@@ -145,7 +145,7 @@ class UnitJudgement:
         return "" if partition == self.unit else f"{thing!r} belongs into partition {partition}"
 
     def _reject(self, message: Message, reason: str) -> None:
-        letter = reject(
+        dead_letter = reject(
             message.value,
             reason,
             source=self._settings.application.name,
@@ -153,5 +153,5 @@ class UnitJudgement:
             partition=message.partition,
             offset=message.offset,
         )
-        self.rejected[letter.id] = letter
+        self.rejected[dead_letter.id] = dead_letter
         self.rejected_places.add((message.topic, message.offset))

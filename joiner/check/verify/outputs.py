@@ -15,13 +15,14 @@ depends on the vector alone; that is why a check from outside, of a run with any
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from joiner.check.found.evidence import EvidenceError
 from joiner.check.found.findings import Findings
 from joiner.check.verify import comparison
 from joiner.check.verify.judgement import UnitJudgement
 from joiner.check.verify.pairs import certain_now, expect_pairs
+from joiner.runtime.settings import semantic_differences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,24 +109,13 @@ def _begun_units(settings: JoinerSettings, evidence: Evidence, findings: Finding
 def _check_same_application(settings: JoinerSettings, checkpoint: Checkpoint) -> None:
     if checkpoint.fingerprint == settings.fingerprint():
         return
-    differing = sorted(_differences(checkpoint.semantics, settings.semantics(), ""))
-    what = "; ".join(differing[:10]) or "the fingerprint alone"
+    differing = semantic_differences(checkpoint.semantics, settings.semantics())
+    what = "; ".join(f"{path} was {ran!r} and is {given!r} here" for path, ran, given in differing[:10])
     message = (
-        f"unit {checkpoint.unit} of {checkpoint.application!r} ran with other settings: {what}. "
-        "Give the settings file it ran with (--config)"
+        f"unit {checkpoint.unit} of {checkpoint.application!r} ran with other settings: "
+        f"{what or 'the fingerprint alone'}. Give the settings file it ran with (--config)"
     )
     raise WrongApplicationError(message)
-
-
-def _differences(ran: Any, given: Any, path: str) -> list[str]:
-    if isinstance(ran, dict) and isinstance(given, dict):
-        names = sorted(ran.keys() | given.keys())
-        return [
-            text
-            for name in names
-            for text in _differences(ran.get(name), given.get(name), f"{path}.{name}".lstrip("."))
-        ]
-    return [] if ran == given else [f"{path} was {ran!r} and is {given!r} here"]
 
 
 def _verify_unit(
@@ -203,7 +193,7 @@ def _report_unit(evidence: Evidence, result: UnitResult, findings: Findings) -> 
         }
     )
     findings.count("input records", judgement.read_count)
-    findings.count("marks", judgement.marks)
+    findings.count("watermarks", judgement.watermarks)
     findings.count("rejected records", len(judgement.rejected))
     findings.count("not selected", judgement.not_selected)
     findings.count("not consumed yet (log offsets)", unread)

@@ -112,7 +112,7 @@ def certain_now(left: SideJudgement, right: SideJudgement) -> Certain:
     if join.emit_unmatched == "none":
         return Certain(pairs, (set(), set()))
     alone = expected.unmatched(*streams, join.tolerance, direction=join.direction, driver=join.driver)
-    lefts, rights = (found if join.tells_unmatched(side) else set() for side, found in zip(SIDES, alone, strict=True))
+    lefts, rights = (found if join.emits_unmatched(side) else set() for side, found in zip(SIDES, alone, strict=True))
     return Certain(pairs, (lefts, rights))
 
 

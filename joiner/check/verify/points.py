@@ -165,7 +165,7 @@ class PointsCheck:
 
     def conclude(self, outputs: Outputs, findings: Findings) -> None:
         """What is missing and was not refused, what is altered, and what is left over."""
-        refused = {letter.id for letter in outputs.foreign_rejected} & self._missing.keys()
+        refused = {dead_letter.id for dead_letter in outputs.foreign_rejected} & self._missing.keys()
         for name in {*self._expected, *self._after}:
             tally = findings.tally(POINTS, name)
             tally.expected, tally.found = self._expected.get(name, 0), self._found.get(name, 0)

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 from broker.settings import KafkaSettings
 from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
 from joiner.runtime.kafka.readers import Readers
-from joiner.runtime.model import Checkpoint, StateLog, checkpoint_key, decode_checked, decode_checkpoint, unsettled_key
+from joiner.runtime.model import Checkpoint, StateLog, checkpoint_key, dangling_key, decode_checked, decode_checkpoint
 
 _TAIL: Final = 64
 """Records at the end of a state partition that are looked at first: every transaction ends with its progress."""
@@ -76,7 +76,7 @@ def read_tried(consumer: Consumer, topic: str, unit: int, start: int, end: int) 
 
     ``consumer`` reads what is not committed, too.
     """
-    keys = {checkpoint_key(unit).encode(), unsettled_key(unit).encode()}
+    keys = {checkpoint_key(unit).encode(), dangling_key(unit).encode()}
     return [
         decode_checked(unit, decode_checkpoint, value)
         for message in read_to_end(consumer, topic, unit, start, end)

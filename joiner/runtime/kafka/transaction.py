@@ -120,7 +120,7 @@ class UnitTransactions:
         self._was_asked_again = False
         self._is_claimed = False
         # What the last checkpoint says of its owner.
-        self._run = self._placement = ""
+        self._run = self._site = ""
         self._producer = make_producer(
             settings.kafka,
             transactional_id=f"{settings.application.name}-{unit}",
@@ -187,7 +187,7 @@ class UnitTransactions:
                 self.check_ended()
         except KafkaException as error:
             raise _failure(error) from error
-        self._is_claimed, self._run, self._placement = True, checkpoint.run, checkpoint.placement
+        self._is_claimed, self._run, self._site = True, checkpoint.run, checkpoint.site
         return place
 
     def begin_anew(self, state: StateLog, checkpoint: Checkpoint) -> None:
@@ -249,7 +249,7 @@ class UnitTransactions:
             self._producer.abort_transaction(_COMMIT_S)
         except KafkaException as error:
             raise _failure(error) from error
-        self._check_told()
+        self._check_delivered()
         self._undecided.begin_behind(self._firsts)
         return dict(self._firsts)
 
@@ -257,7 +257,7 @@ class UnitTransactions:
         """As this one, but for what it says of a release."""
         if checkpoint.on_the_way is None:
             return checkpoint
-        return msgspec.structs.replace(checkpoint, run=self._run, placement=self._placement)
+        return msgspec.structs.replace(checkpoint, run=self._run, site=self._site)
 
     def _was_disturbed(self, began_s: float) -> bool:
         """Whether Kafka may have been started anew meanwhile: it took long, or was asked for again."""
@@ -284,10 +284,10 @@ class UnitTransactions:
         return not in_doubt
 
     def _note_written(self, identities: Mapping[str, str], *, is_base: bool) -> None:
-        self._check_told()
+        self._check_delivered()
         self._undecided.add(self._firsts, identities, is_base=is_base)
 
-    def _check_told(self) -> None:
+    def _check_delivered(self) -> None:
         """Where a record was sent twice, Kafka does not say where it lies. The next claim finds out what is there."""
         if untold := sorted(topic for topic, at in self._firsts.items() if at < 0):
             raise Aborted(f"Kafka has not said where a record lies in {', '.join(untold)} [{self._unit}]")

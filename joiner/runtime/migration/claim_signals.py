@@ -21,8 +21,8 @@ LASTS_S: Final = 5.0
 class Claims:
     """What one runner claims, and what it hears of others. Moments are of any clock that rises."""
 
-    def __init__(self, placement: str, run: str) -> None:
-        self._placement, self._run = placement, run
+    def __init__(self, site: str, run: str) -> None:
+        self._site, self._run = site, run
         self._heard_s: dict[int, float] = {}
         self._since_s: dict[int, float] = {}
         self._said_s = float("-inf")
@@ -43,4 +43,4 @@ class Claims:
         if not slow or now_s - self._said_s < REPEAT_S:
             return None
         self._said_s = now_s
-        return Claiming(units=slow, to=self._placement, run=self._run)
+        return Claiming(units=slow, to=self._site, run=self._run)

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
-from joiner.runtime.control import Claiming, Refused, Released, Taken
+from joiner.runtime.control import Claiming, Refused, Released, Resumed
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.migration.claim_signals import Claims
-from joiner.runtime.migration.protocol import Action, Claim, CoolDown, Release, Source, TakeBack, Target, WarmUp, Write
+from joiner.runtime.migration.protocol import Action, Claim, CoolDown, Reclaim, Release, Source, Target, WarmUp, Write
 from joiner.runtime.model import Checkpoint, OnTheWay
 from joiner.runtime.ownership.eligibility import Claimant
 
@@ -30,7 +30,7 @@ class Runner(Protocol):
         """Write the unit's last transaction and then ``action.told``; tells `released` or `kept`."""
         ...
 
-    def take_back(self, unit: int, way: OnTheWay) -> None:
+    def reclaim(self, unit: int, way: OnTheWay) -> None:
         """Claim with `Claimant.back`; tells `goes_on`, or `found` where somebody was quicker."""
         ...
 
@@ -54,13 +54,13 @@ class Coordinator:
         """Any thread may write to ``control``."""
         self.control = control
         self._runner = runner
-        self._source = Source(claimant.placement, claimant.instance)
-        self._target = Target(claimant.placement, claimant.instance)
-        self._claims = Claims(claimant.placement, claimant.run)
+        self._source = Source(claimant.site, claimant.instance)
+        self._target = Target(claimant.site, claimant.instance)
+        self._claims = Claims(claimant.site, claimant.run)
 
     @property
     def leaving(self) -> set[int]:
-        """Units that nobody of this placement must claim by itself: released, or about to be."""
+        """Units that nobody of this site must claim by itself: released, or about to be."""
         return self._source.underway
 
     @property
@@ -116,12 +116,12 @@ class Coordinator:
         self._do(self._target.goes_on(unit, late_ms))
 
     def found(self, unit: int, checkpoint: Checkpoint) -> None:
-        """The log says that the unit is another placement's, or on its way there."""
+        """The log says that the unit is another site's, or on its way there."""
         way = checkpoint.on_the_way
         if way is None:
             self._source.gone(unit)
         else:
-            self._do(self._source.found(unit, way, checkpoint.placement, time.monotonic()))
+            self._do(self._source.found(unit, way, checkpoint.site, time.monotonic()))
         if unit in self._target.claiming:
             self._do(self._target.lost(unit))
 
@@ -143,9 +143,9 @@ class Coordinator:
             case Release(unit, way, to):
                 _log.info("unit %s: released to %s (move %s)", unit, to, way.move)
                 self._runner.release(action)
-            case TakeBack(unit, way):
+            case Reclaim(unit, way):
                 _log.warning("unit %s: nobody took it (move %s); taking it back", unit, way.move)
-                self._runner.take_back(unit, way)
+                self._runner.reclaim(unit, way)
             case WarmUp(unit):
                 _log.info("unit %s: is to come here; building its state", unit)
                 self._runner.warm_up(unit)
@@ -161,7 +161,7 @@ def _tell(record: object) -> None:
             _log.warning("unit %s: not moved (move %s): %s", unit, move, why)
         case Released(move=move, unit=unit, to=to):
             _log.info("unit %s: is on its way to %s (move %s)", unit, to, move)
-        case Taken(move=move, unit=unit):
+        case Resumed(move=move, unit=unit):
             _log.info("unit %s: moved here (move %s)", unit, move)
         case _:
             _log.debug("%s", record)

@@ -100,14 +100,14 @@ class Handover:
         *,
         standby: bool,
     ) -> None:
-        """``standby``: units of other placements are waited for."""
+        """``standby``: units of other sites are waited for."""
         self.is_standby = standby
         self._settings = settings
         self._claimant = claimant
         self._host = host
         self._services = services
         self._mover = Coordinator(claimant, self, services.control)
-        # Those of other placements, with the moment at which it is looked again whose they are.
+        # Those of other sites, with the moment at which it is looked again whose they are.
         self._elsewhere: dict[int, float] = {}
         self._told: set[int] = set()
         # Told by the pool's threads, in the order of their finding.
@@ -117,7 +117,7 @@ class Handover:
         self._releases: dict[int, Future[None]] = {}
         self._look: Future[dict[int, Checkpoint | None]] | None = None
         # Those that were taken, and since when.
-        self._taken_s: dict[int, float] = {}
+        self._resumed_s: dict[int, float] = {}
 
     @property
     def busy(self) -> set[int]:
@@ -148,13 +148,13 @@ class Handover:
         _settle(self._releases, self._after_release)
         self._look_whose_they_are()
         self._mover.poll(self._host.tasks.keys(), units - self._host.tasks.keys(), self._host.claiming)
-        self._tell_of_taken()
-        self._tell_of_refused()
+        self._report_resumed()
+        self._report_refused()
 
     def found_elsewhere(self, number: int, checkpoint: Checkpoint) -> bool:
-        """A claim has found that a unit belongs to another placement: whether it is waited for. Any thread."""
+        """A claim has found that a unit belongs to another site: whether it is waited for. Any thread."""
         way = checkpoint.on_the_way
-        waits = self.is_standby or (way is not None and way.source == self._claimant.placement)
+        waits = self.is_standby or (way is not None and way.source == self._claimant.site)
         if waits and number not in self._told:
             self._told.add(number)
             _log.info("unit %s: %s; waiting until it is moved here", number, checkpoint.owner)
@@ -166,13 +166,13 @@ class Handover:
         """The runner serves a unit from now on."""
         self._told.discard(number)
         self._elsewhere.pop(number, None)
-        self._taken_s[number] = time.monotonic()
+        self._resumed_s[number] = time.monotonic()
 
     def give_back(self, units: list[int]) -> None:
-        """These go to other processes of the placement."""
+        """These go to other processes of the site."""
         for number in units:
             self._elsewhere.pop(number, None)
-            self._taken_s.pop(number, None)
+            self._resumed_s.pop(number, None)
             self._told.discard(number)
         self._mover.forget(units)
 
@@ -186,7 +186,7 @@ class Handover:
         else:
             self._releases[action.unit] = release
 
-    def take_back(self, unit: int, way: OnTheWay) -> None:
+    def reclaim(self, unit: int, way: OnTheWay) -> None:
         """Claim it with the right to take back."""
         self._begin_claim(unit, replace(self._claimant, back=way))
 
@@ -285,20 +285,20 @@ class Handover:
         else:
             self._mover.found(number, checkpoint)
 
-    def _tell_of_refused(self) -> None:
+    def _report_refused(self) -> None:
         for number in self._mover.arriving:
             if why := self._host.why_failed(number):
                 self._mover.failed(number, why)
 
-    def _tell_of_taken(self) -> None:
+    def _report_resumed(self) -> None:
         now_s = time.monotonic()
-        for number, taken_s in list(self._taken_s.items()):
+        for number, resumed_s in list(self._resumed_s.items()):
             owned = self._host.tasks.get(number)
             if owned is None:
-                del self._taken_s[number]
-            elif owned.first_commit_s or now_s - taken_s > _QUIET_S:
-                del self._taken_s[number]
-                self._mover.goes_on(number, int(1000 * (now_s - (owned.first_commit_s or taken_s))))
+                del self._resumed_s[number]
+            elif owned.first_commit_s or now_s - resumed_s > _QUIET_S:
+                del self._resumed_s[number]
+                self._mover.goes_on(number, int(1000 * (now_s - (owned.first_commit_s or resumed_s))))
 
 
 def _settle(futures: dict[int, Future[_Outcome]], then: Callable[[int, Future[_Outcome]], None]) -> None:

@@ -1,4 +1,4 @@
-"""How a unit moves from one placement to another: the two sides as state machines. No Kafka here, no clock.
+"""How a unit moves from one site to another: the two sides as state machines. No Kafka here, no clock.
 
 Records of the control topic and moments go in, what the runner has to do comes out; every runner can drive them, the
 plain process and the stage in Spark alike (see `coordinator` for one that does).
@@ -6,12 +6,12 @@ plain process and the stage in Spark alike (see `coordinator` for one that does)
     order     Request, again every `REPEAT_S`: a lease, which everybody counts by a clock of its own
     target    WarmUp: build the state beside the owner; then Ready, again with each Request
     source    at Ready, while the lease lasts: Release, a last transaction whose checkpoint says that the unit is
-              nobody's, of the target's placement; then Released
+              nobody's, of the target's site; then Released
     target    Claim, by the ordinary procedure; Claiming, again and again, where that lasts; Taken when it goes on
-    source    nobody was heard of for `TAKE_BACK_S`, or the target refused: TakeBack; Back
+    source    nobody was heard of for `RECLAIM_AFTER_S`, or the target refused: TakeBack; Back
 
 What counts is the checkpoint, so messages may be lost, late or doubled: each side also tells what it finds in the
-log (`Source.found`), and a target that missed Released finds the unit to be its placement's when it looks. A crash
+log (`Source.found`), and a target that missed Released finds the unit to be its site's when it looks. A crash
 needs no rule of its own: a machine that begins anew knows nothing, and is told everything again.
 """
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Refused, Released, Request, Taken
+from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Refused, Released, Request, Resumed
 from joiner.runtime.model import OnTheWay
 
 REPEAT_S: Final = 0.5
@@ -31,10 +31,10 @@ REPEAT_S: Final = 0.5
 LEASE_S: Final = 5.0
 """An order that was not heard of for so long is over: whoever gave it is gone."""
 
-TAKEN_BACK: Final = "nobody claimed it, so it was taken back"
+RECLAIMED: Final = "nobody claimed it, so it was taken back"
 """Of a unit that is where it was."""
 
-TAKE_BACK_S: Final = 5.0
+RECLAIM_AFTER_S: Final = 5.0
 """A target that is ready claims in a fraction of this, or says that it is still at it, and one that has just been
 started looks more often."""
 
@@ -59,7 +59,7 @@ class Release(NamedTuple):
     told: Released
 
 
-class TakeBack(NamedTuple):
+class Reclaim(NamedTuple):
     """Claim the unit with the right to take back what is on this way; then `Source.is_back` or `Source.gone`."""
 
     unit: int
@@ -84,7 +84,7 @@ class Claim(NamedTuple):
     unit: int
 
 
-Action = Write | Release | TakeBack | WarmUp | CoolDown | Claim
+Action = Write | Release | Reclaim | WarmUp | CoolDown | Claim
 
 
 class _Leaving(Enum):
@@ -93,7 +93,7 @@ class _Leaving(Enum):
     ASKED = auto()
     RELEASING = auto()
     RELEASED = auto()
-    TAKING_BACK = auto()
+    RECLAIMING = auto()
 
 
 @dataclass
@@ -102,20 +102,20 @@ class _Departure:
     to: str
     step: _Leaving
     since_s: float
-    take_backs: int = 0
+    reclaims: int = 0
     """Attempts in vain. The wait before each next one is twice as long, so that the target goes first."""
 
     @property
-    def take_back_s(self) -> float:
+    def reclaim_at_s(self) -> float:
         """When it is taken back, if nobody is heard of."""
-        return self.since_s + TAKE_BACK_S * 2.0 ** min(self.take_backs, _DOUBLINGS_MAX)
+        return self.since_s + RECLAIM_AFTER_S * 2.0 ** min(self.reclaims, _DOUBLINGS_MAX)
 
 
 class Source:
     """The side of a runner from which units go. ``now_s`` is of any clock that rises."""
 
-    def __init__(self, placement: str, instance: str) -> None:
-        self._placement, self._instance = placement, instance
+    def __init__(self, site: str, instance: str) -> None:
+        self._site, self._instance = site, instance
         self._units: dict[int, _Departure] = {}
 
     @property
@@ -145,9 +145,9 @@ class Source:
         late = [
             (unit, one)
             for unit, one in self._units.items()
-            if one.step is _Leaving.RELEASED and now_s >= one.take_back_s
+            if one.step is _Leaving.RELEASED and now_s >= one.reclaim_at_s
         ]
-        return [action for unit, one in late for action in self._take_back(unit, one)]
+        return [action for unit, one in late for action in self._reclaim(unit, one)]
 
     def released(self, unit: int, now_s: float) -> None:
         """The last transaction is committed."""
@@ -156,18 +156,18 @@ class Source:
             one.step, one.since_s = _Leaving.RELEASED, now_s
 
     def found(self, unit: int, way: OnTheWay, to: str, now_s: float) -> list[Action]:
-        """The log says that the unit is on its way to ``to``, whoever of this placement has released it."""
+        """The log says that the unit is on its way to ``to``, whoever of this site has released it."""
         one = self._units.get(unit)
-        if way.source != self._placement:
+        if way.source != self._site:
             return []
         if one is not None and one.way == way and one.step is _Leaving.RELEASED:
             return []
-        in_vain = one.take_backs + 1 if one is not None and one.step is _Leaving.TAKING_BACK else 0
+        in_vain = one.reclaims + 1 if one is not None and one.step is _Leaving.RECLAIMING else 0
         self._units[unit] = _Departure(way, to, _Leaving.RELEASED, now_s, in_vain)
         return [Write(Released(move=way.move, unit=unit, to=to, instance=self._instance))]
 
     def kept(self, unit: int) -> None:
-        """The last transaction was not written: the unit is still this placement's."""
+        """The last transaction was not written: the unit is still this site's."""
         self._units.pop(unit, None)
 
     def gone(self, unit: int) -> None:
@@ -177,7 +177,7 @@ class Source:
     def is_back(self, unit: int) -> list[Action]:
         """The unit was claimed back."""
         one = self._units.pop(unit, None)
-        if one is None or one.step is not _Leaving.TAKING_BACK:
+        if one is None or one.step is not _Leaving.RECLAIMING:
             return []
         return [Write(Back(move=one.way.move, unit=unit, to=one.to, instance=self._instance))]
 
@@ -188,14 +188,14 @@ class Source:
                 del self._units[unit]
 
     def _hear_of(
-        self, one: _Departure, record: Ready | Released | Taken | Refused | Back, now_s: float, owned: Collection[int]
+        self, one: _Departure, record: Ready | Released | Resumed | Refused | Back, now_s: float, owned: Collection[int]
     ) -> list[Action]:
         if isinstance(record, Ready) and one.step is _Leaving.ASKED:
             return self._release(record, one, now_s, owned)
-        if isinstance(record, Taken) and one.step is not _Leaving.ASKED:
+        if isinstance(record, Resumed) and one.step is not _Leaving.ASKED:
             del self._units[record.unit]
         if isinstance(record, Refused) and one.step is _Leaving.RELEASED:
-            return self._take_back(record.unit, one)
+            return self._reclaim(record.unit, one)
         return []
 
     def _wait_for(self, record: Claiming, now_s: float) -> None:
@@ -210,13 +210,13 @@ class Source:
         return one if one is not None and one.way.move == record.move else None
 
     def _ask(self, record: Request, now_s: float, owned: Collection[int]) -> list[Action]:
-        if record.to == self._placement:
+        if record.to == self._site:
             return []
         actions: list[Action] = []
         for unit in record.units:
             one = self._units.get(unit)
             if one is None and unit in owned:
-                way = OnTheWay(record.move, self._placement)
+                way = OnTheWay(record.move, self._site)
                 self._units[unit] = _Departure(way, record.to, _Leaving.ASKED, now_s)
             elif one is not None and one.way.move != record.move:
                 why = f"it is being moved to {one.to} (move {one.way.move}): wait for that, or cancel it"
@@ -233,9 +233,9 @@ class Source:
         told = Released(move=ready.move, unit=ready.unit, to=one.to, instance=self._instance)
         return [Release(ready.unit, one.way, one.to, told)]
 
-    def _take_back(self, unit: int, one: _Departure) -> list[Action]:
-        one.step = _Leaving.TAKING_BACK
-        return [TakeBack(unit, one.way)]
+    def _reclaim(self, unit: int, one: _Departure) -> list[Action]:
+        one.step = _Leaving.RECLAIMING
+        return [Reclaim(unit, one.way)]
 
 
 class _Coming(Enum):
@@ -257,8 +257,8 @@ class _Arrival:
 class Target:
     """The side of a runner to which units come."""
 
-    def __init__(self, placement: str, instance: str) -> None:
-        self._placement, self._instance = placement, instance
+    def __init__(self, site: str, instance: str) -> None:
+        self._site, self._instance = site, instance
         self._units: dict[int, _Arrival] = {}
 
     @property
@@ -268,10 +268,10 @@ class Target:
 
     def hear(self, record: Record, now_s: float, absent: Collection[int]) -> list[Action]:
         """Take a record of the control topic; ``absent``: units that this runner is to serve and does not."""
-        if isinstance(record, Request) and record.to == self._placement:
+        if isinstance(record, Request) and record.to == self._site:
             units = [unit for unit in record.units if unit in absent]
             return [action for unit in units for action in self._ask(unit, record, now_s)]
-        if isinstance(record, Released) and record.to == self._placement and record.unit in absent:
+        if isinstance(record, Released) and record.to == self._site and record.unit in absent:
             return self._claim(record.unit, record.move, now_s)
         if isinstance(record, Cancelled):
             return [action for unit in record.units for action in self._cancel(unit, record.move)]
@@ -307,7 +307,7 @@ class Target:
         one = self._units.pop(unit, None)
         if one is None:
             return []
-        refused = Refused(move=one.move, unit=unit, to=self._placement, instance=self._instance, why=why)
+        refused = Refused(move=one.move, unit=unit, to=self._site, instance=self._instance, why=why)
         return [Write(refused), CoolDown(unit)]
 
     def goes_on(self, unit: int, late_ms: int = 0) -> list[Action]:
@@ -315,7 +315,7 @@ class Target:
         one = self._units.pop(unit, None)
         if one is None:
             return []
-        taken = Taken(move=one.move, unit=unit, to=self._placement, instance=self._instance, late_ms=late_ms)
+        taken = Resumed(move=one.move, unit=unit, to=self._site, instance=self._instance, late_ms=late_ms)
         return [Write(taken), CoolDown(unit)]
 
     def lost(self, unit: int) -> list[Action]:
@@ -336,7 +336,7 @@ class Target:
         return []
 
     def _ready(self, unit: int, one: _Arrival) -> Write:
-        return Write(Ready(move=one.move, unit=unit, to=self._placement, instance=self._instance))
+        return Write(Ready(move=one.move, unit=unit, to=self._site, instance=self._instance))
 
     def _claim(self, unit: int, move: str, now_s: float) -> list[Action]:
         one = self._units.setdefault(unit, _Arrival(move, _Coming.WARM, now_s))

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Refused, Released, Request, Taken
-from joiner.runtime.migration.protocol import REPEAT_S, TAKEN_BACK
+from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Refused, Released, Request, Resumed
+from joiner.runtime.migration.protocol import RECLAIMED, REPEAT_S
 
 
 class Step(Enum):
@@ -100,7 +100,7 @@ class Order:
                 if one.step is not Step.RELEASED or not one.released_ms:
                     one.released_ms = at_ms
                 one.step, one.source = Step.RELEASED, record.instance
-            case Taken() if one.step is not Step.MOVED:
+            case Resumed() if one.step is not Step.MOVED:
                 one.step, one.target = Step.MOVED, record.instance
                 # A target that looked for itself may be quicker than the source's word.
                 one.pause_ms = max(0, at_ms - record.late_ms - one.released_ms) if one.released_ms else None
@@ -109,7 +109,7 @@ class Order:
                 if one.step in {Step.ASKED, Step.READY}:
                     one.step = Step.KEPT
             case Back() if not one.is_over:
-                one.step, one.why = Step.KEPT, one.why or TAKEN_BACK
+                one.step, one.why = Step.KEPT, one.why or RECLAIMED
             case _:
                 pass
         return record.unit if one.step is not before else None

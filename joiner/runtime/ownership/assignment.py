@@ -23,13 +23,13 @@ from joiner.runtime.kafka.clients import describe
 from joiner.runtime.kafka.readers import ClaimCancelled, Readers
 from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions
 from joiner.runtime.model import RESET_RUN, Checkpoint, UnitStopped
-from joiner.runtime.ownership.claim import Claimer, Overtaken
+from joiner.runtime.ownership.claim import Claimer, ClaimLost
 from joiner.runtime.ownership.eligibility import Claimant, OwnedElsewhere
 from joiner.runtime.ownership.retry_policy import Obstacle, RetryTracker, cause_of
 from joiner.runtime.ownership.warmup import Warm
 from joiner.runtime.settings import JoinerSettings
 
-_Taken = TypeVar("_Taken")
+_Claimed = TypeVar("_Claimed")
 
 
 class _Doing(NamedTuple):
@@ -136,8 +136,8 @@ class AssignmentManager:
         claimant: Claimant | None,
         warm: Warm | None,
         readers: Readers,
-        serving: Callable[[UnitTransactions, Checkpoint, Readers], _Taken],
-    ) -> _Taken | None:
+        serving: Callable[[UnitTransactions, Checkpoint, Readers], _Claimed],
+    ) -> _Claimed | None:
         """Claim a unit; None: not now, and `plan_retries` says what comes next.
 
         ``claimant``: for a move; by default ourselves. ``serving`` makes of what was claimed what the runner serves.
@@ -179,14 +179,14 @@ class AssignmentManager:
 
     def taken(self, number: int) -> None:
         """It is served from now on."""
-        self._take_no_more_by_force(number)
+        self._end_force(number)
         self._waiting.pop(number, None)
         self.failed.pop(number, None)
         self._troubles.served(number)
 
     def forget(self, number: int) -> None:
         """It is others' to serve now."""
-        self._take_no_more_by_force(number)
+        self._end_force(number)
         self._waiting.pop(number, None)
         self.failed.pop(number, None)
         self._lost.pop(number, None)
@@ -209,7 +209,7 @@ class AssignmentManager:
     def _claimant_of(self, number: int) -> Claimant:
         return self._claimant if number in (self._by_force or ()) else replace(self._claimant, take=False)
 
-    def _take_no_more_by_force(self, number: int) -> None:
+    def _end_force(self, number: int) -> None:
         (self._by_force or set()).discard(number)
 
     def _check_still_ours(self, number: int, runs: AbstractSet[str]) -> None:
@@ -253,7 +253,7 @@ class AssignmentManager:
 
         An owner is named by the checkpoint itself; for one that was overtaken in its claim, its predecessor is.
         """
-        runs = {self._claimant.run, *([fenced.before] if isinstance(fenced, Overtaken) else [])}
+        runs = {self._claimant.run, *([fenced.before] if isinstance(fenced, ClaimLost) else [])}
         is_first = not self._troubles.has(number)
         wait_s = self._troubles.wait_s(number, cause_of(fenced), f"unit {number}: another runner claims it as well")
         wait_s = first_s if is_first and first_s is not None else wait_s or 0.0
@@ -261,7 +261,7 @@ class AssignmentManager:
         self._waiting[number] = _Next(time.monotonic() + wait_s, frozenset(runs))
 
     def _leave_elsewhere(self, number: int, found: OwnedElsewhere) -> None:
-        """The unit belongs to another placement."""
+        """The unit belongs to another site."""
         if self._found_elsewhere(number, found.checkpoint):
             self._waiting.pop(number, None)
         else:

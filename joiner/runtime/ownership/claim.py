@@ -3,7 +3,7 @@
 0. look at the checkpoint, so that a process with other settings fences nobody
 1. initialise the transactional id (fences whoever had the unit)
 2. read the checkpoint
-3. check that it is ours to continue: placement, fingerprint, topics, partitions, the log's range
+3. check that it is ours to continue: site, fingerprint, topics, partitions, the log's range
 4. draw a line, behind which nothing of older owners comes (see `dangling`)
 5. settle what Kafka has left open by mistake, or ended wrongly (the same)
 6. a transaction that writes the record back with our run id
@@ -86,22 +86,24 @@ def _claim(
     # Only what is read behind the init cannot change any more.
     log = read_newest(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
     with unless_fenced(transactions):
-        unsettled = find_dangling(settings, log, readers)
-        checkpoint = _to_continue(settings, log, unsettled, topics, claimant)
+        dangling_note = find_dangling(settings, log, readers)
+        checkpoint = _to_continue(settings, log, dangling_note, topics, claimant)
         check_log_range(settings, unit, checkpoint.offsets, readers)
-        if unsettled is None:
+        if dangling_note is None:
             line = fence_partitions(settings, unit, transactions, checkpoint, readers)
             if log.checkpoint() is None:
                 checkpoint = msgspec.structs.replace(checkpoint, result_ends=line)
-            unsettled = find_wrongly_ended(settings, log, line, readers)
-            if unsettled is not None:
-                checkpoint = _to_continue(settings, log, unsettled, topics, claimant)
+            dangling_note = find_wrongly_ended(settings, log, line, readers)
+            if dangling_note is not None:
+                checkpoint = _to_continue(settings, log, dangling_note, topics, claimant)
         messages: Outgoing = {}
-        if unsettled is not None:
-            reached = unsettled.reached or checkpoint
-            effects = resolve(settings, unsettled, transactions, checkpoint, partial(replay_effects, settings, reached))
+        if dangling_note is not None:
+            reached = dangling_note.reached or checkpoint
+            effects = resolve(
+                settings, dangling_note, transactions, checkpoint, partial(replay_effects, settings, reached)
+            )
             messages = effects.messages(settings.topics)
-            messages[settings.state_topic] = ([unsettled.key.encode()], [None])
+            messages[settings.state_topic] = ([dangling_note.key.encode()], [None])
             checkpoint = _owned(reached, claimant)
     transactions.commit(messages, checkpoint)
     return checkpoint
@@ -110,12 +112,12 @@ def _claim(
 def _to_continue(
     settings: JoinerSettings,
     log: StateLog,
-    unsettled: DanglingTransaction | None,
+    dangling_note: DanglingTransaction | None,
     topics: dict[str, TopicFacts],
     claimant: Claimant,
 ) -> Checkpoint:
     """The checkpoint to go on from, as ours."""
-    found, reached = log.checkpoint(), unsettled.reached if unsettled is not None else None
+    found, reached = log.checkpoint(), dangling_note.reached if dangling_note is not None else None
     for known in (found, reached):
         if known is not None:
             check_continues(settings, known, topics, claimant)
@@ -125,7 +127,7 @@ def _to_continue(
     if found is not None:
         return _owned(found, claimant)
     _check_never_begun(settings, log.unit)
-    _tell_results_that_are_there(settings, log.unit)
+    _log_existing_results(settings, log.unit)
     return first_checkpoint(settings, log.unit, topics, claimant)
 
 
@@ -156,7 +158,7 @@ def _check_never_begun(settings: JoinerSettings, unit: int) -> None:
         )
 
 
-def _tell_results_that_are_there(settings: JoinerSettings, unit: int) -> None:
+def _log_existing_results(settings: JoinerSettings, unit: int) -> None:
     """A first start cannot be told from one after both state and group are lost: the results may be of others."""
     topic = settings.topics.out
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
@@ -189,7 +191,7 @@ def first_checkpoint(
         unit=unit,
         run=claimant.run,
         instance=claimant.instance,
-        placement=claimant.placement,
+        site=claimant.site,
         offsets=start,
         start=start,
         topics={topic: topics[topic].topic_id for topic in settings.input_topics},
@@ -207,12 +209,12 @@ def _owned(found: Checkpoint, claimant: Claimant) -> Checkpoint:
         format=FORMAT_VERSION,
         run=claimant.run,
         instance=claimant.instance,
-        placement=claimant.placement,
+        site=claimant.site,
         stopped=False,
     )
 
 
-class Overtaken(Fenced):
+class ClaimLost(Fenced):
     """Another initialised the transactional id before our claim was written.
 
     ``before``: the run that the checkpoint named when we began, empty where there was none. While it names that
@@ -233,7 +235,7 @@ class Claimer:
     def claim(
         self, unit: int, claimant: Claimant, warm: Warm | None, readers: Readers
     ) -> tuple[UnitTransactions, Checkpoint]:
-        """Claim a unit, with what is prepared. Raises `Overtaken`, `ClaimCancelled`, and what `claim` does."""
+        """Claim a unit, with what is prepared. Raises `ClaimLost`, `ClaimCancelled`, and what `claim` does."""
         settings = self._settings
         before = read_checkpoint(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
         transactions = warm.transactions if warm else UnitTransactions(settings, unit, self._group_metadata_consumer)
@@ -241,4 +243,4 @@ class Claimer:
         try:
             return transactions, claim(settings, unit, self._admin, transactions, claimant, readers)
         except Fenced as fenced:
-            raise Overtaken(before.run if before is not None else "") from fenced
+            raise ClaimLost(before.run if before is not None else "") from fenced

@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.warmup import Warm
 
-_Taken = TypeVar("_Taken")
+_Claimed = TypeVar("_Claimed")
 _Made_co = TypeVar("_Made_co", covariant=True)
 
 
@@ -32,17 +32,17 @@ class Take(Protocol[_Made_co]):
 
 
 @dataclass
-class _Taking(Generic[_Taken]):
-    outcome: Future[_Taken | None]
+class _ClaimUnderWay(Generic[_Claimed]):
+    outcome: Future[_Claimed | None]
     over: threading.Event
 
 
-class ConcurrentClaims(Generic[_Taken]):
+class ConcurrentClaims(Generic[_Claimed]):
     """What is being taken; for the thread of the runner."""
 
-    def __init__(self, take: Take[_Taken], pool: Executor) -> None:
+    def __init__(self, take: Take[_Claimed], pool: Executor) -> None:
         self._take, self._pool = take, pool
-        self._units: dict[int, _Taking[_Taken]] = {}
+        self._units: dict[int, _ClaimUnderWay[_Claimed]] = {}
 
     @property
     def busy(self) -> set[int]:
@@ -54,15 +54,15 @@ class ConcurrentClaims(Generic[_Taken]):
         if number in self._units:
             return False
         over = threading.Event()
-        self._units[number] = _Taking(self._pool.submit(self._take, number, claimant, warm, over.is_set), over)
+        self._units[number] = _ClaimUnderWay(self._pool.submit(self._take, number, claimant, warm, over.is_set), over)
         return True
 
-    def finished(self, units: AbstractSet[int]) -> list[tuple[int, _Taken | None]]:
+    def finished(self, units: AbstractSet[int]) -> list[tuple[int, _Claimed | None]]:
         """What the attempts that have ended came to; None: it was not taken, or for nobody.
 
         ``units``: those that are ours to serve.
         """
-        found: list[tuple[int, _Taken | None]] = []
+        found: list[tuple[int, _Claimed | None]] = []
         for number, one in [(number, one) for number, one in self._units.items() if one.outcome.done()]:
             del self._units[number]
             taken = one.outcome.result()

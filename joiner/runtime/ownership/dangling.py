@@ -58,7 +58,7 @@ from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_producer, re
 from joiner.runtime.kafka.pending_markers import identity_of
 from joiner.runtime.kafka.readers import Readers, reading
 from joiner.runtime.kafka.transaction import FIRST_LOOK_S, LOOK_S, UnitTransactions, offsets_as_text
-from joiner.runtime.model import RESET_RUN, Checkpoint, FirstRecord, StateLog, unsettled_key
+from joiner.runtime.model import RESET_RUN, Checkpoint, FirstRecord, StateLog, dangling_key
 from joiner.runtime.model import encode as encode_state
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.effects import Effects
@@ -82,7 +82,7 @@ class DanglingTransaction:
     @property
     def key(self) -> str:
         """The key of the note."""
-        return unsettled_key(self.unit)
+        return dangling_key(self.unit)
 
 
 class ReplayedEffects(NamedTuple):
@@ -101,11 +101,11 @@ def find_dangling(
     with reading(settings, readers) as made:
         ends = _ends(settings, log.unit, made)
         open_from = {topic: stable for topic, (stable, end) in ends.items() if stable < end}
-        note = log.unsettled()
+        note = log.dangling_note()
         if not open_from and note is None:
             return None
         tried = _tried(settings, log, made)
-    return _unsettled(log, open_from, [*tried, *([note] if note is not None else [])])
+    return _dangling(log, open_from, [*tried, *([note] if note is not None else [])])
 
 
 def find_wrongly_ended(
@@ -137,10 +137,10 @@ def find_wrongly_ended(
     for topic in sorted({*gone, *unasked}):
         what = "rolled back what was committed" if topic in gone else "committed what its progress was not"
         _log.warning("unit %s: Kafka has %s in %s", log.unit, what, topic)
-    return _unsettled(log, {}, tried)
+    return _dangling(log, {}, tried)
 
 
-def _unsettled(log: StateLog, open_from: dict[str, int], tried: list[Checkpoint]) -> DanglingTransaction:
+def _dangling(log: StateLog, open_from: dict[str, int], tried: list[Checkpoint]) -> DanglingTransaction:
     committed = log.checkpoint()
     known = [*tried, *([committed] if committed is not None else [])]
     return DanglingTransaction(log.unit, open_from, max(known, key=lambda one: sum(one.offsets.values()), default=None))
@@ -173,7 +173,7 @@ def _there(
 
 def resolve(
     settings: JoinerSettings,
-    unsettled: DanglingTransaction,
+    dangling_note: DanglingTransaction,
     transactions: UnitTransactions,
     checkpoint: Checkpoint,
     again: Callable[[], ReplayedEffects],
@@ -184,8 +184,8 @@ def resolve(
     state up to there; it is called when nothing hangs any more. Raises `Fenced`, `Aborted`, `UnitStopped`, and
     KafkaException where Kafka does not answer.
     """
-    unit, reached = unsettled.unit, unsettled.reached or checkpoint
-    where = ", ".join(f"{topic} [{unit}] from {at}" for topic, at in unsettled.open_from.items())
+    unit, reached = dangling_note.unit, dangling_note.reached or checkpoint
+    where = ", ".join(f"{topic} [{unit}] from {at}" for topic, at in dangling_note.open_from.items())
     _log.warning(
         "unit %s: %s; settling it up to %s",
         unit,
@@ -194,7 +194,7 @@ def resolve(
         else "Kafka has not ended its transactions as it should have",
         offsets_as_text(reached.offsets),
     )
-    _note(settings, unsettled.key, unit, reached)
+    _note(settings, dangling_note.key, unit, reached)
     line = fence_partitions(settings, unit, transactions, checkpoint)
     effects, begin = again()
     topics = settings.topics

@@ -9,7 +9,7 @@ from joiner.runtime.kafka.clients import log_range
 from joiner.runtime.kafka.readers import Readers, reading
 from joiner.runtime.kafka.transaction import offsets_as_text
 from joiner.runtime.model import RESET_RUN, Checkpoint, OnTheWay, UnitStopped
-from joiner.runtime.settings import PROCESS, JoinerSettings
+from joiner.runtime.settings import PROCESS, JoinerSettings, semantic_differences
 
 
 @dataclass(frozen=True)
@@ -18,20 +18,20 @@ class Claimant:
 
     run: str
     instance: str
-    placement: str = PROCESS
+    site: str = PROCESS
     take: bool = False
     back: OnTheWay | None = None
-    """What this placement has released and nobody has claimed may be taken back."""
+    """What this site has released and nobody has claimed may be taken back."""
 
     def may_continue(self, found: Checkpoint) -> bool:
-        """Whether a unit is nobody's, or of this placement, or to be taken from another."""
-        if found.run == RESET_RUN or found.placement == self.placement or self.take:
+        """Whether a unit is nobody's, or of this site, or to be taken from another."""
+        if found.run == RESET_RUN or found.site == self.site or self.take:
             return True
         return self.back is not None and found.on_the_way == self.back
 
 
 class OwnedElsewhere(UnitStopped):
-    """The unit belongs to another placement: ``checkpoint`` says to which."""
+    """The unit belongs to another site: ``checkpoint`` says to which."""
 
     def __init__(self, text: str, checkpoint: Checkpoint) -> None:
         super().__init__(text)
@@ -52,14 +52,15 @@ def check_continues(
     """Whether the settings and topics of today continue what ``found`` says was done. Raises `UnitStopped`."""
     unit, name = found.unit, settings.application.name
     if not claimant.may_continue(found):
-        owner = f"owned by a {found.placement} ({found.instance})" if found.on_the_way is None else found.owner
+        owner = f"owned by a {found.site} ({found.instance})" if found.on_the_way is None else found.owner
         raise OwnedElsewhere(
-            f"unit {unit} of {name!r} is {owner}: move it (`joiner move --to {claimant.placement}`), wait here until "
-            "it is moved (--standby), or take it by force with --take once that has stopped",
+            f"unit {unit} of {name!r} is {owner}: move it (`joiner move --to {claimant.site}`), wait here until "
+            "it is moved (--standby), or take it by force with --force-claim once that has stopped",
             found,
         )
     if found.fingerprint != settings.fingerprint():
-        changed = ", ".join(_differences(found.semantics, settings.semantics())) or "the semantics"
+        differences = semantic_differences(found.semantics, settings.semantics())
+        changed = ", ".join(f"{path}: {then} then, {now} now" for path, then, now in differences) or "the semantics"
         raise UnitStopped(
             f"unit {unit} of {name!r} was begun with other settings that change its results ({changed}): "
             "give the application a new name, set them back, or start anew with `joiner reset`"
@@ -104,13 +105,3 @@ def check_log_range(settings: JoinerSettings, unit: int, offsets: dict[str, int]
                 "records that it had acknowledged, or this is another cluster; check bootstrap_servers, or start "
                 "anew with `joiner reset`"
             )
-
-
-def _differences(then: object, now: object, path: str = "") -> list[str]:
-    if isinstance(then, dict) and isinstance(now, dict):
-        return [
-            difference
-            for name in sorted(then.keys() | now.keys())
-            for difference in _differences(then.get(name), now.get(name), f"{path}.{name}" if path else name)
-        ]
-    return [] if then == now else [f"{path}: {then} then, {now} now"]

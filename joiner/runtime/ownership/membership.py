@@ -35,18 +35,18 @@ _GIVING_BACK_S: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
-class InstanceTaken(Exception):
+class InstanceInUse(Exception):
     """Another process of the application runs under the same instance name."""
 
 
 class Membership:
     """The group membership of this process; `units` are those it is to serve now."""
 
-    def __init__(self, settings: JoinerSettings, placement: str, give_back: Callable[[list[int], bool], None]) -> None:
+    def __init__(self, settings: JoinerSettings, site: str, give_back: Callable[[list[int], bool], None]) -> None:
         """``give_back(units, lost)`` is called before units go elsewhere; lost: they have gone already."""
         self.units: set[int] = set()
         self._settings = settings
-        self._group = settings.membership_group(placement)
+        self._group = settings.membership_group(site)
         self._give_back = give_back
         self._fenced_s: float | None = None
         self._is_told: bool
@@ -54,7 +54,7 @@ class Membership:
         self._consumer = self._join()
 
     def poll(self) -> None:
-        """Keep the membership alive and learn of changes. Raises `InstanceTaken`."""
+        """Keep the membership alive and learn of changes. Raises `InstanceInUse`."""
         message = self._consumer.poll(0)
         error = message.error() if message is not None else None
         if self._is_told and not self._has_asked:
@@ -123,7 +123,7 @@ class Membership:
         now_s, before_s = time.monotonic(), self._fenced_s
         window_s = _FENCED_AGAIN_SESSIONS * application.session_timeout / 1e9
         if before_s is not None and now_s - before_s < window_s:
-            raise InstanceTaken(
+            raise InstanceInUse(
                 f"another process runs as instance {application.instance!r}: give each process of the application a "
                 "name of its own with --instance or application.instance"
             )

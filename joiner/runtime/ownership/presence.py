@@ -1,6 +1,6 @@
 """Whether the owner of a unit runs: what can be known of it from outside, and from where.
 
-A plain process is a member of its placement's group, so it is known, at most a session timeout late. A stage in Spark
+A plain process is a member of its site's group, so it is known, at most a session timeout late. A stage in Spark
 is in no group: only that it ended in good order is known, by its last checkpoint. How long ago something was
 committed tells of an owner that is at work, and nothing of one whose input is silent.
 """
@@ -28,12 +28,12 @@ UNKNOWN: Final = "not known"
 _log = logging.getLogger(__name__)
 
 Members = Mapping[str, Mapping[str, frozenset[int]]]
-"""The processes of each placement by instance, with the units that the group gives to each."""
+"""The processes of each site by instance, with the units that the group gives to each."""
 
 
-def read_members(admin: AdminClient, settings: JoinerSettings, placements: Iterable[str]) -> Members:
-    """Those that are in the groups now; a placement whose group Kafka does not tell of is left out."""
-    groups = {settings.membership_group(placement): placement for placement in placements if placement != SPARK}
+def read_members(admin: AdminClient, settings: JoinerSettings, sites: Iterable[str]) -> Members:
+    """Those that are in the groups now; a site whose group Kafka does not tell of is left out."""
+    groups = {settings.membership_group(site): site for site in sites if site != SPARK}
     found: dict[str, dict[str, frozenset[int]]] = {}
     if not groups:
         return found
@@ -60,7 +60,7 @@ def state_of(checkpoint: Checkpoint, members: Members) -> str:
         return NOBODY
     if checkpoint.stopped:
         return STOPPED
-    there = members.get(checkpoint.placement)
+    there = members.get(checkpoint.site)
     if there is None:
         return UNKNOWN
     if checkpoint.unit in there.get(checkpoint.instance, ()):

@@ -38,7 +38,7 @@ class Cause(NamedTuple):
 
 CAUSES: Final = (
     # The first that fits counts.
-    Cause("the unit belongs to another placement", (OwnedElsewhere,)),
+    Cause("the unit belongs to another site", (OwnedElsewhere,)),
     Cause("a broker does not know an input topic", (TopicUnknown,), 1.0, 30.0),
     # For a moment after an election. Not for longer: a log that was cut would grow beyond the offsets again.
     Cause("a log ends before what was consumed", (LogShort,), 0.5, 2.0, lasts_s=10.0),

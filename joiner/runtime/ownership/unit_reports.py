@@ -47,7 +47,7 @@ class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     format: int = FORMAT_VERSION
     unit: int
     instance: str
-    placement: str
+    site: str = msgspec.field(name="placement")
     why: str
     lasts_ms: _Span = 0
     retry_ms: _Span | None = None
@@ -78,7 +78,7 @@ class UnitReports:
             self._writing = self._pool.submit(self._write_all, notices)
 
     def _notice(self, number: int, obstacle: Obstacle | None) -> NotServed:
-        over = NotServed(unit=number, instance=self._claimant.instance, placement=self._claimant.placement, why="")
+        over = NotServed(unit=number, instance=self._claimant.instance, site=self._claimant.site, why="")
         if obstacle is None:
             return over
         lasts_ms = round(1000 * obstacle.lasts_s)
@@ -109,7 +109,7 @@ def tell(records: Iterable[tuple[bytes | None, int]]) -> list[str]:
     for value, at_ms in records:
         notice = decode(value)
         if notice is not None:
-            newest[notice.unit, notice.placement, notice.instance] = notice, at_ms
+            newest[notice.unit, notice.site, notice.instance] = notice, at_ms
     return [_line(notice, at_ms) for _, (notice, at_ms) in sorted(newest.items()) if notice.why]
 
 
@@ -117,7 +117,7 @@ def _line(notice: NotServed, at_ms: int) -> str:
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime((at_ms - notice.lasts_ms) / 1000))
     said = time.strftime("%H:%M:%SZ", time.gmtime(at_ms / 1000))
     then = "set aside" if notice.retry_ms is None else f"tried again {notice.retry_ms / 1000:.0f} s later"
-    who = f"{notice.placement} {notice.instance}"
+    who = f"{notice.site} {notice.instance}"
     return f"unit {notice.unit}: not served by {who} since {since} (said at {said}, {then}): {notice.why}"
 
 

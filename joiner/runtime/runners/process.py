@@ -28,14 +28,14 @@ _log = logging.getLogger(__name__)
 
 
 class JoinerProcess(Runner["ProcessLoop"]):
-    """The plain process. Besides, `run` raises `InstanceTaken`."""
+    """The plain process. Besides, `run` raises `InstanceInUse`."""
 
     def _make(self, parts: Parts) -> ProcessLoop:
         return ProcessLoop(parts)
 
     def _work(self, loop: ProcessLoop) -> int:
         application, claimant = self._settings.application, self._claimant
-        who = application.instance, claimant.placement, claimant.run
+        who = application.instance, claimant.site, claimant.run
         _log.info("joiner %s at %s (%s): waiting for units of %r", *who, application.name)
         tune_gc()
         return loop.run(self._is_over)
@@ -52,7 +52,7 @@ class ProcessLoop:
         self.supervisor: Supervisor[ActiveTask] = Supervisor(
             settings, claimant, self.tasks, services, metrics, in_group=True, standby=standby
         )
-        self._membership = Membership(settings, claimant.placement, self.give_back)
+        self._membership = Membership(settings, claimant.site, self.give_back)
         telemetry.why_unready = self.why_unready
 
     def statuses(self) -> Mapping[int, UnitStatus]:
@@ -66,7 +66,7 @@ class ProcessLoop:
                 self._membership.poll()
                 self.supervisor.poll(self._membership.units)
                 self.tasks.turn()
-                self.supervisor.take_failures()
+                self.supervisor.collect_failures()
                 if self._telemetry.is_look_due():
                     self.tasks.note_log_ends()
                 self.tasks.report(self.tasks.held())
@@ -83,7 +83,7 @@ class ProcessLoop:
         """Give all units back, within seconds, and leave the group."""
         held = self.finish_all()
         self._membership.close()
-        self.supervisor.take_failures()
+        self.supervisor.collect_failures()
         self.tasks.close()
         self.tasks.report(held, last=True)
 

@@ -228,7 +228,7 @@ class ProcessTasks:
         if task.is_writing_long or not self._finish_commit(number, task) or task.has_uncommitted:
             return None
         try:
-            checkpoint = msgspec.structs.replace(task.checkpoint(), run=action.way.run(), placement=action.to)
+            checkpoint = msgspec.structs.replace(task.checkpoint(), run=action.way.run(), site=action.to)
             snapshot = task.snapshot() if task.is_changed() else None
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
             self._fail(number, error)

@@ -56,7 +56,7 @@ class Runner(ABC, Generic[_Loop]):
     """Serves the units of an application until it is stopped."""
 
     def __init__(self, settings: JoinerSettings, claimant: Claimant, *, standby: bool = False) -> None:
-        """``standby``: units of other placements are waited for, rather than an error."""
+        """``standby``: units of other sites are waited for, rather than an error."""
         self._settings, self._claimant, self._standby = settings, claimant, standby
         self._stop = threading.Event()
         self._telemetry = TelemetryServer(settings.metrics)

@@ -122,7 +122,7 @@ class Supervisor(Generic[_Task]):
         Raises `IllegalTransition` where this program is wrong.
         """
         self._ours = set(units)
-        self.take_failures()
+        self.collect_failures()
         self._moves.poll(units)
         finished = self._claims.finished(units)
         for number, task in finished:
@@ -158,7 +158,7 @@ class Supervisor(Generic[_Task]):
     def forget(self, units: list[int]) -> None:
         """These are others' to serve now; they are run no more."""
         # Last: a commit that has failed meanwhile has put its unit among those that are to be claimed again.
-        self.take_failures()
+        self.collect_failures()
         self._ours -= set(units)
         for number in units:
             self._assignment.forget(number)
@@ -196,7 +196,7 @@ class Supervisor(Generic[_Task]):
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
         """See `Execution.release`."""
         released = self._execution.release(action, then)
-        self.take_failures()
+        self.collect_failures()
         if released is not None:
             self._lifecycle.enter(action.unit, UnitState.RELEASING)
         return released
@@ -242,7 +242,7 @@ class Supervisor(Generic[_Task]):
         self._execution.start(number, task)
         self._moves.adopted(number)
 
-    def take_failures(self) -> None:
+    def collect_failures(self) -> None:
         """Decide what becomes of units that are not run any more."""
         failures = self._execution.failures
         while failures:

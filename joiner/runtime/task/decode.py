@@ -1,6 +1,6 @@
 """From the messages of one unit and topic to columns for each side of each join, and to dead letters.
 
-Every message becomes exactly one of: a record of the sides that select it, a mark, rejected, or not selected.
+Every message becomes exactly one of: a record of the sides that select it, a watermark, rejected, or not selected.
 The order of the checks is part of the contract, because the checker repeats it: readable, selected, not from the
 future, in its key's partition.
 """
@@ -17,11 +17,11 @@ from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
 from broker.wire.bulk import encode_sides, read_plain
 from broker.wire.columns import StringColumn, decimals, glue
 from broker.wire.records import (
-    Mark,
     Record,
     Rejected,
     Side,
     Unreadable,
+    Watermark,
     decode_data,
     decode_records,
     encode_lines,
@@ -82,7 +82,7 @@ class Records(NamedTuple):
 
 @dataclass
 class SideInput:
-    """What a batch holds for one side of one join, in log order: records with the hashes of their ids, and marks.
+    """What a batch holds for one side of one join, in log order: records with the hashes of their ids, and watermarks.
 
     ``mixed``: the side takes several quantities, so that an event may give it several records of one id.
     """
@@ -90,9 +90,9 @@ class SideInput:
     mixed: bool = False
     parts: list[Rows] = field(default_factory=list)
     identities: list[Ints] = field(default_factory=list)
-    mark_key: list[int] = field(default_factory=list)
-    mark_ts_ns: list[int] = field(default_factory=list)
-    mark_seq: list[int] = field(default_factory=list)
+    watermark_key: list[int] = field(default_factory=list)
+    watermark_ts_ns: list[int] = field(default_factory=list)
+    watermark_seq: list[int] = field(default_factory=list)
 
     def rows(self) -> Rows:
         """All of the records."""
@@ -109,11 +109,11 @@ class SideInput:
         rows = self.rows()
         return rows.key, rows.ts_ns, rows.seq, np.concatenate(self.identities)
 
-    def marks(self) -> tuple[Ints, Ints, Ints] | None:
-        """Keys, times and offsets of the marks; None where there are none."""
-        if not self.mark_key:
+    def watermarks(self) -> tuple[Ints, Ints, Ints] | None:
+        """Keys, times and offsets of the watermarks; None where there are none."""
+        if not self.watermark_key:
             return None
-        return _int64(self.mark_key), _int64(self.mark_ts_ns), _int64(self.mark_seq)
+        return _int64(self.watermark_key), _int64(self.watermark_ts_ns), _int64(self.watermark_seq)
 
 
 @dataclass
@@ -123,7 +123,7 @@ class Intake:
     sides: dict[tuple[int, int], SideInput] = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
     not_selected: int = 0
-    marks: int = 0
+    watermarks: int = 0
     selected: int = 0
 
 
@@ -189,7 +189,7 @@ class TopicReader:
         self._partitions = settings.topics.partitions
         self._source = settings.application.name
         self._time_unit = settings.events.time_unit
-        self._ahead_max_ns = settings.application.ahead_max
+        self._max_future_skew_ns = settings.application.max_future_skew
         self._whole: list[tuple[int, int]] = []
         self._by_quantity: dict[str, list[tuple[int, int]]] = {}
         for join, options in enumerate(settings.join):
@@ -213,25 +213,25 @@ class TopicReader:
     def _take(self, intake: Intake, messages: Messages) -> None:
         """Take messages all at once; where one of them needs to be looked at, halve by halve."""
         count = len(messages)
-        if not count or self._take_together(intake, messages):
+        if not count or self._decode_together(intake, messages):
             return
         if count <= _SINGLY:
-            self._take_singly(intake, messages)
+            self._decode_singly(intake, messages)
             return
         for begin, end in ((0, count // 2), (count // 2, count)):
             self._take(intake, messages.part(begin, end))
 
-    def _take_together(self, intake: Intake, messages: Messages) -> bool:
+    def _decode_together(self, intake: Intake, messages: Messages) -> bool:
         """Take messages all of which are records with nothing to say against; False: they are not, nothing is taken."""
         records = _read_together(messages, self._time_unit)
         # One limit of time for all, which is too strict for some: then each is judged by its own.
-        if records is None or int(records.ts_ns.max()) > min(messages.append_ms) * 1_000_000 + self._ahead_max_ns:
+        if records is None or int(records.ts_ns.max()) > min(messages.append_ms) * 1_000_000 + self._max_future_skew_ns:
             return False
         number, first = records.quantity.distinct()
         names = [name.decode() for name in records.quantity.take(first).each()]
-        takers = [self._by_quantity.get(name, self._whole) for name in names]
-        if not all(takers):
-            which = np.array([bool(sides) for sides in takers]).take(number).nonzero()[0]
+        selectors = [self._by_quantity.get(name, self._whole) for name in names]
+        if not all(selectors):
+            which = np.array([bool(sides) for sides in selectors]).take(number).nonzero()[0]
             records, number = records.take(which), number.take(which)
         keys = self._keys.numbers(records.thing)
         if keys is None:
@@ -239,16 +239,16 @@ class TopicReader:
         intake.not_selected += len(messages) - len(number)
         intake.selected += len(number)
         if len(number):
-            self._share_out(intake, records, keys, number, takers)
+            self._share_out(intake, records, keys, number, selectors)
         return True
 
     def _share_out(
-        self, intake: Intake, records: Records, keys: Ints, number: Ints, takers: list[list[tuple[int, int]]]
+        self, intake: Intake, records: Records, keys: Ints, number: Ints, selectors: list[list[tuple[int, int]]]
     ) -> None:
         """Give the records to the sides that take their quantities; ``takers`` by the quantities' numbers."""
         rows = Rows(records.seq, keys, records.ts_ns, records.result, records.shown)
-        for target in sorted({target for sides in takers for target in sides}):
-            wanted = np.array([target in sides for sides in takers])
+        for target in sorted({target for sides in selectors for target in sides}):
+            wanted = np.array([target in sides for sides in selectors])
             which = None if wanted.all() else wanted.take(number).nonzero()[0]
             mine, ids = (rows, records.id) if which is None else (rows.take(which), records.id.take(which))
             side = self._side(intake, target)
@@ -259,14 +259,14 @@ class TopicReader:
             # one with a chance of 2**-64 for each pair of records that share all of these.
             side.identities.append(ids.hashes())
 
-    def _take_singly(self, intake: Intake, messages: Messages) -> None:
+    def _decode_singly(self, intake: Intake, messages: Messages) -> None:
         for offset, append_ms, value in zip(messages.offset, messages.append_ms, messages.value, strict=True):
             try:
                 content, ts_ns = decode_data(value, self._time_unit)
                 if isinstance(content, Record):
                     self._take_record(intake, offset, append_ms, content, ts_ns)
                 else:
-                    self._take_mark(intake, offset, append_ms, content, ts_ns)
+                    self._add_watermark(intake, offset, append_ms, content, ts_ns)
             except Unreadable as reason:
                 intake.rejected.append(
                     reject(
@@ -286,30 +286,30 @@ class TopicReader:
         key = self._checked_key(append_ms, record.thing, ts_ns)
         intake.selected += 1
         records = records_of(_int64([offset]), _int64([ts_ns]), [record])
-        takers = [self._by_quantity.get(record.quantity, self._whole)]
-        self._share_out(intake, records, _int64([key]), _int64([0]), takers)
+        selectors = [self._by_quantity.get(record.quantity, self._whole)]
+        self._share_out(intake, records, _int64([key]), _int64([0]), selectors)
 
-    def _take_mark(self, intake: Intake, offset: int, append_ms: int, mark: Mark, ts_ns: int) -> None:
-        if mark.quantity is None:
+    def _add_watermark(self, intake: Intake, offset: int, append_ms: int, watermark: Watermark, ts_ns: int) -> None:
+        if watermark.quantity is None:
             targets = {target for sides in self._by_quantity.values() for target in sides} | set(self._whole)
         else:
             # A side that takes the whole topic is not covered by a promise about one quantity of it.
-            targets = set(self._by_quantity.get(mark.quantity, [])) - set(self._whole)
+            targets = set(self._by_quantity.get(watermark.quantity, [])) - set(self._whole)
         if not targets:
             intake.not_selected += 1
             return
-        key = self._checked_key(append_ms, mark.thing, ts_ns)
-        intake.marks += 1
+        key = self._checked_key(append_ms, watermark.thing, ts_ns)
+        intake.watermarks += 1
         for target in sorted(targets):
             side = self._side(intake, target)
-            side.mark_key.append(key)
-            side.mark_ts_ns.append(ts_ns)
-            side.mark_seq.append(offset)
+            side.watermark_key.append(key)
+            side.watermark_ts_ns.append(ts_ns)
+            side.watermark_seq.append(offset)
 
     def _checked_key(self, append_ms: int, thing: str | None, ts_ns: int) -> int:
-        if ts_ns > append_ms * 1_000_000 + self._ahead_max_ns:
+        if ts_ns > append_ms * 1_000_000 + self._max_future_skew_ns:
             ahead_s = (ts_ns - append_ms * 1_000_000) // 10**9
-            reason = f"its time is {ahead_s} s ahead of its arrival, more than application.ahead_max allows"
+            reason = f"its time is {ahead_s} s ahead of its arrival, more than application.max_future_skew allows"
             raise Unreadable(reason)
         if thing is None:
             return ALL_KEYS

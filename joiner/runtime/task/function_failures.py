@@ -75,7 +75,7 @@ class FailureLog:
         self._functions = {join.name: join.function for join in settings.join}
         self._clock = clock
         self._told_s: dict[str, float] = {}
-        self._untold: dict[str, Failures] = {}
+        self._unreported: dict[str, Failures] = {}
 
     def note(self, unit: int, failed: Mapping[str, Failures]) -> None:
         """Failures by join of a batch of a unit."""
@@ -85,17 +85,17 @@ class FailureLog:
                 self._told_s[join] = self._clock()
                 self._tell(join, f"{one.count:,} pairs of unit {unit}", one)
             elif self._clock() - told_s < _AGAIN_S:
-                add_up(self._untold, {join: one})
+                add_up(self._unreported, {join: one})
             else:
-                before = self._untold.pop(join, None)
+                before = self._unreported.pop(join, None)
                 self._told_s[join] = self._clock()
                 self._tell(join, f"{one.count + (before.count if before else 0):,} more pairs", one)
 
     def close(self) -> None:
         """Tell of those that no line has told of yet."""
-        for join, one in self._untold.items():
+        for join, one in self._unreported.items():
             self._tell(join, f"{one.count:,} more pairs", one)
-        self._untold.clear()
+        self._unreported.clear()
 
     def _tell(self, join: str, which: str, one: Failures) -> None:
         _log.warning(

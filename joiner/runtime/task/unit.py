@@ -16,7 +16,7 @@ import numpy as np
 from broker.wire.records import Late, Unmatched
 from joiner.core.engine import LocalStreamBuffer, Step
 from joiner.core.errors import NewerSnapshotError
-from joiner.runtime.model import JoinSummary, UnitStopped
+from joiner.runtime.model import WATERMARK_COUNT, JoinSummary, UnitStopped
 from joiner.runtime.task.append_times import AppendTimes
 from joiner.runtime.task.decode import LEFT, RIGHT, Keys, Messages, SideInput, TopicReader
 from joiner.runtime.task.effects import Effects
@@ -58,7 +58,7 @@ class Unit:
                 lateness_ns=join.lateness,
                 direction=join.direction,
                 driver=join.driver,
-                progress=join.progress,
+                watermark_scope=join.watermark_scope,
                 emit_unmatched=join.emit_unmatched,
             )
             for join in settings.join
@@ -95,7 +95,7 @@ class Unit:
                 effects.rejected += intake.rejected
             self.counts["records"] += len(messages)
             self.counts["not_selected"] += intake.not_selected
-            self.counts["marks"] += intake.marks
+            self.counts[WATERMARK_COUNT] += intake.watermarks
             self.counts["rejected"] += len(intake.rejected)
         for join in sorted({join for join, _ in inputs}):
             self._join(join, inputs, effects, silent=silent)
@@ -212,7 +212,10 @@ class Unit:
         for payloads, side in zip(self._payloads[join], (left, right), strict=True):
             payloads.add(side.rows())
         step = self._buffers[join].push(
-            left=left.columns(), right=right.columns(), left_marks=left.marks(), right_marks=right.marks()
+            left=left.columns(),
+            right=right.columns(),
+            left_watermarks=left.watermarks(),
+            right_watermarks=right.watermarks(),
         )
         self._count(self._settings.join[join].name, step)
         if not silent:
@@ -268,12 +271,12 @@ class Unit:
         unmatched += self._emitted(Unmatched, join, LEFT, step.left_unmatched_seq, f"{start}%d:")
         unmatched += self._emitted(Unmatched, join, RIGHT, step.right_unmatched_seq, f"{start}:%d")
 
-    def _emitted(self, kind: type[_Emitted], join: int, side: int, told_seq: Ints, identity: str) -> list[_Emitted]:
-        if not len(told_seq):
+    def _emitted(self, kind: type[_Emitted], join: int, side: int, emitted_seq: Ints, identity: str) -> list[_Emitted]:
+        if not len(emitted_seq):
             return []
         options = self._settings.join[join]
         topic = self._topics[join][side]
-        rows = self._payloads[join][side].find(told_seq)
+        rows = self._payloads[join][side].find(emitted_seq)
         return [
             kind(
                 identity % seq,
@@ -286,7 +289,7 @@ class Unit:
                 record_of(thing, shown),
             )
             for seq, thing, shown in zip(
-                told_seq.tolist(), self._things_of(rows.key).each(), sides_of(rows), strict=True
+                emitted_seq.tolist(), self._things_of(rows.key).each(), sides_of(rows), strict=True
             )
         ]
 
@@ -331,7 +334,7 @@ class Unit:
             message = (
                 f"unit {self.number}: join {join.name!r} holds {len(buffer)} records (about {size:,} bytes), more than "
                 f"application.{beyond[0]}; the keys that hold most are {most}. One of their streams "
-                "is silent: raise the limit, write a mark for it, or set a tolerance together with marks. "
+                "is silent: raise the limit, write a watermark for it, or set a tolerance together with watermarks. "
                 "Nothing is lost, the unit goes on from its last commit."
             )
             raise UnitStopped(message)

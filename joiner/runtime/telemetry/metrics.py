@@ -14,10 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.metrics import DURATIONS_S, Distribution
+from joiner.runtime.model import WATERMARK_COUNT
 from joiner.runtime.task.function_failures import of_join
 
 if TYPE_CHECKING:
-    from broker.metrics import TelemetryServer
+    from broker.metrics import Readings, TelemetryServer
     from joiner.runtime.model import Checkpoint, JoinSummary
     from joiner.runtime.ownership.eligibility import Claimant
     from joiner.runtime.settings import JoinerSettings
@@ -32,14 +33,17 @@ _OUTPUTS: Final = {"out": "pairs", "late": "late", "rejected": "rejected", "unma
 """What is counted, by the setting of the topic that it is written to."""
 
 _COUNTED: Final = {
-    "records": "Records, marks and whatever else was read from the input topics.",
+    "records": "Records, watermarks and whatever else was read from the input topics.",
     "pairs": "Results that were written.",
     "late": "Late records that were written to the late topic.",
     "rejected": "Dead letters that were written.",
     "unmatched": "Records without a partner that were written to the unmatched topic.",
     "duplicates": "Records that were dropped, as the same was held already.",
-    "marks": "Marks that were read.",
+    "watermarks": "Watermarks that were read.",
 }
+
+_BOUNDS: Final = (("min", "hindmost"), ("max", "foremost"))
+"""Of the frontiers of a side's keys: the labels `bound`, and `thing`, its name until the next release."""
 
 _FAILURES: Final = "Pairs whose joining function failed; each is a dead letter."
 
@@ -64,34 +68,40 @@ class JoinerMetrics:
         self,
         settings: JoinerSettings,
         claimant: Claimant,
-        teller: TelemetryServer,
+        telemetry: TelemetryServer,
         statuses: Callable[[], Mapping[int, UnitStatus]],
-        stuck: Callable[[], Collection[int]],
+        failed: Callable[[], Collection[int]],
     ) -> None:
-        """``statuses``: the units that are served; ``stuck``: those that cannot go on. Any thread asks both."""
+        """``statuses``: the units that are served; ``failed``: those that cannot go on. Any thread asks both."""
         self._settings = settings
         self._claimant = claimant
         self._unit_statuses = statuses
-        self._is_on = teller.is_on
+        self._is_on = telemetry.is_on
         self._lock = threading.Lock()
         self._counts: dict[str, Counter[tuple[str, ...]]] = {what: Counter() for what in _COUNTED}
         self._totals: dict[int, Mapping[str, int]] = {}
         self._snapshot_bytes: dict[int, int] = {}
         self._claims = self._fencings = 0
-        counter, gauge, unit = teller.readings.counter, teller.readings.gauge, ("unit",)
+        counter, gauge, unit = telemetry.readings.counter, telemetry.readings.gauge, ("unit",)
         for what, meaning in _COUNTED.items():
             # Copied, for others add to it meanwhile.
-            counter(f"lsb_joiner_{what}", meaning, self._counts[what].copy, unit)
+            formerly = "lsb_joiner_marks" if what == "watermarks" else None
+            counter(f"lsb_joiner_{what}", meaning, self._counts[what].copy, unit, formerly=formerly)
         self._failures: Counter[tuple[str, ...]] = Counter()
         counter("lsb_joiner_function_failures", _FAILURES, self._failures.copy, ("unit", "join"))
         counter("lsb_joiner_claims", "Units that were claimed and taken here.", lambda: self._claims)
         counter("lsb_joiner_fencings", "Times that a unit was found claimed by another.", lambda: self._fencings)
-        gauge("lsb_joiner_units_stuck", "Units that cannot go on here.", lambda: len(stuck()))
+        gauge(
+            "lsb_joiner_failed_units",
+            "Units that cannot go on here.",
+            lambda: len(failed()),
+            formerly="lsb_joiner_units_stuck",
+        )
         gauge(
             "lsb_joiner_unit_owner",
             "1 for each unit that is served here.",
             self._owners,
-            ("unit", "owner", "placement"),
+            ("unit", "owner", "site", "placement"),
         )
         gauge("lsb_joiner_lag_records", "Offsets of the input that are not committed.", self._by_unit("lag"), unit)
         gauge(
@@ -107,23 +117,8 @@ class JoinerMetrics:
             unit,
         )
         gauge("lsb_joiner_topic_paused", "1 while a topic waits for others.", self._paused, ("unit", "topic"))
-        gauge("lsb_joiner_buffer_used_ratio", "Of the room for what a join holds.", self._used, ("unit", "join"))
-        side = ("unit", "join", "side")
-        gauge("lsb_joiner_held_records", "Records that may still get a neighbour.", self._held_records, side)
-        gauge("lsb_joiner_held_bytes", "Memory that they take, about.", self._held_bytes, side)
-        gauge(
-            "lsb_joiner_frontier_timestamp_seconds",
-            "Event time below which no record of the foremost thing is accepted any more.",
-            lambda: {place: highest_ns / 1e9 for place, (_, highest_ns), _ in self._frontiers()},
-            side,
-        )
-        gauge(
-            "lsb_joiner_frontier_lag_seconds",
-            "How far a frontier is behind the newest event time of its join and unit.",
-            self._frontier_lags,
-            (*side, "thing"),
-        )
-        add = partial(Distribution, teller.registry)
+        self._expose_joins(telemetry.readings)
+        add = partial(Distribution, telemetry.registry)
         self._transaction_s = add(
             "lsb_joiner_transaction_duration_seconds", "From the begin of a transaction to its commit.", DURATIONS_S
         )
@@ -137,6 +132,25 @@ class JoinerMetrics:
             "lsb_joiner_output_latency_seconds",
             "From when the later record of a pair was appended by Kafka to the commit of its result.",
             _LATENCIES_S,
+        )
+
+    def _expose_joins(self, readings: Readings) -> None:
+        """Add what the joins of the units hold, and how far their sides are."""
+        gauge, side = readings.gauge, ("unit", "join", "side")
+        gauge("lsb_joiner_buffer_used_ratio", "Of the room for what a join holds.", self._used, ("unit", "join"))
+        gauge("lsb_joiner_held_records", "Records that may still get a neighbour.", self._held_records, side)
+        gauge("lsb_joiner_held_bytes", "Memory that they take, about.", self._held_bytes, side)
+        gauge(
+            "lsb_joiner_frontier_timestamp_seconds",
+            "Event time below which no record of the key furthest in time is accepted any more.",
+            lambda: {place: highest_ns / 1e9 for place, (_, highest_ns), _ in self._frontiers()},
+            side,
+        )
+        gauge(
+            "lsb_joiner_frontier_lag_seconds",
+            "How far a frontier is behind the newest event time of its join and unit.",
+            self._frontier_lags,
+            (*side, "bound", "thing"),
         )
 
     def committed(
@@ -167,8 +181,8 @@ class JoinerMetrics:
     def _count(self, messages: Outgoing, appended_ms: Mapping[int, int], checkpoint: Checkpoint) -> None:
         # A unit has one commit at a time, so nobody else is at its entries.
         unit, before = (str(checkpoint.unit),), self._totals.get(checkpoint.unit, {})
-        for what in ("records", "duplicates", "marks"):
-            self._counts[what][unit] += checkpoint.counts.get(what, 0) - before.get(what, 0)
+        for what, name in (("records", "records"), ("duplicates", "duplicates"), ("watermarks", WATERMARK_COUNT)):
+            self._counts[what][unit] += checkpoint.counts.get(name, 0) - before.get(name, 0)
         for name, count in checkpoint.counts.items():
             if (join := of_join(name)) is not None:
                 self._failures[str(checkpoint.unit), join] += count - before.get(name, 0)
@@ -193,7 +207,9 @@ class JoinerMetrics:
         }
 
     def _owners(self) -> dict[tuple[str, ...], float]:
-        return {(str(unit), self._claimant.instance, self._claimant.placement): 1.0 for unit in self._unit_statuses()}
+        # The label `site` is the name of `site` until the next release.
+        runner = self._claimant.instance, self._claimant.site, self._claimant.site
+        return {(str(unit), *runner): 1.0 for unit in self._unit_statuses()}
 
     def _paused(self) -> dict[tuple[str, ...], float]:
         topics = self._settings.input_topics
@@ -246,7 +262,7 @@ class JoinerMetrics:
 
     def _frontier_lags(self) -> dict[tuple[str, ...], float]:
         return {
-            (*place, thing): (newest_ns - at_ns) / 1e9
+            (*place, *bound): (newest_ns - at_ns) / 1e9
             for place, span, newest_ns in self._frontiers()
-            for thing, at_ns in zip(("hindmost", "foremost"), span, strict=True)
+            for bound, at_ns in zip(_BOUNDS, span, strict=True)
         }

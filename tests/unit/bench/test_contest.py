@@ -80,7 +80,7 @@ def test_what_is_expected_is_what_nested_loops_find(lateness_ms: int) -> None:
         times = np.sort(draw.integers(0, 20, 12))
         times = times[np.argsort(np.arange(12) + draw.integers(0, 2, 12) * lateness_ms / 3, kind="stable")]
         workload = tiny(*zip(draw.integers(0, 2, 12).tolist(), times.tolist(), strict=True), lateness_ms=lateness_ms)
-        sides: list[list[oracle.Rec | oracle.Mark]] = [
+        sides: list[list[oracle.Rec | oracle.Watermark]] = [
             [oracle.Rec(0, int(workload.time_ms[row]), int(row)) for row in np.flatnonzero(workload.side == side)]
             for side in (0, 1)
         ]

@@ -18,8 +18,8 @@ def settings(listen: object = "127.0.0.1:0", stalled_after: str = "10s") -> Metr
     return MetricsSettings.model_validate({"listen": listen, "stalled_after": stalled_after})
 
 
-def ask(teller: TelemetryServer, path: str, **headers: str) -> tuple[int, str]:
-    request = urllib.request.Request(f"http://127.0.0.1:{teller.port}{path}", headers=headers)
+def ask(telemetry: TelemetryServer, path: str, **headers: str) -> tuple[int, str]:
+    request = urllib.request.Request(f"http://127.0.0.1:{telemetry.port}{path}", headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return answer.status, answer.read().decode()
@@ -39,25 +39,25 @@ class Clock:
 
 def test_health_turns_bad_when_the_loop_stands_still_and_good_when_it_goes_on() -> None:
     clock = Clock()
-    with TelemetryServer(settings(), clock=clock) as teller:
-        assert ask(teller, "/healthz") == (200, "ok\n")
+    with TelemetryServer(settings(), clock=clock) as telemetry:
+        assert ask(telemetry, "/healthz") == (200, "ok\n")
         clock.now_s += 10.0
-        assert ask(teller, "/healthz")[0] == 200
+        assert ask(telemetry, "/healthz")[0] == 200
         clock.now_s += 0.1
-        assert ask(teller, "/healthz") == (503, "the main loop has not turned for 10 s\n")
-        assert ask(teller, "/readyz") == ask(teller, "/healthz")
-        teller.heartbeat()
-        assert ask(teller, "/healthz") == (200, "ok\n")
+        assert ask(telemetry, "/healthz") == (503, "the main loop has not turned for 10 s\n")
+        assert ask(telemetry, "/readyz") == ask(telemetry, "/healthz")
+        telemetry.heartbeat()
+        assert ask(telemetry, "/healthz") == (200, "ok\n")
 
 
 def test_a_service_is_ready_when_it_does_what_it_is_for_and_says_why_it_is_not() -> None:
-    with TelemetryServer(settings()) as teller:
-        assert ask(teller, "/readyz") == (503, "it is starting\n")
-        assert "lsb_ready 0.0" in ask(teller, "/metrics")[1]
-        teller.why_unready = lambda: ""
-        assert ask(teller, "/readyz") == (200, "ok\n")
-        assert "lsb_ready 1.0" in ask(teller, "/metrics")[1]
-        assert ask(teller, "/healthz")[0] == 200
+    with TelemetryServer(settings()) as telemetry:
+        assert ask(telemetry, "/readyz") == (503, "it is starting\n")
+        assert "lsb_ready 0.0" in ask(telemetry, "/metrics")[1]
+        telemetry.why_unready = lambda: ""
+        assert ask(telemetry, "/readyz") == (200, "ok\n")
+        assert "lsb_ready 1.0" in ask(telemetry, "/metrics")[1]
+        assert ask(telemetry, "/healthz")[0] == 200
 
 
 def test_an_address_that_is_taken_is_an_error_that_names_it_and_the_way_out() -> None:
@@ -69,30 +69,30 @@ def test_an_address_that_is_taken_is_an_error_that_names_it_and_the_way_out() ->
 
 
 def test_what_has_ended_listens_no_more_and_its_port_is_free_at_once() -> None:
-    with TelemetryServer(settings()) as teller:
-        port = teller.port
+    with TelemetryServer(settings()) as telemetry:
+        port = telemetry.port
     with TelemetryServer(settings(port)) as again:
         assert again.port == port
         assert ask(again, "/healthz")[0] == 200
 
 
 def test_nobody_listens_unless_told_where() -> None:
-    with TelemetryServer(MetricsSettings()) as teller:
-        assert (teller.is_on, teller.port) == (False, 0)
+    with TelemetryServer(MetricsSettings()) as telemetry:
+        assert (telemetry.is_on, telemetry.port) == (False, 0)
 
 
 def test_readings_are_read_when_somebody_asks_with_their_labels_and_types() -> None:
     held: dict[tuple[str, ...], float] = {("1", "left"): 3.0}
-    with TelemetryServer(settings()) as teller:
-        teller.readings.gauge("held_records", "What is held.", lambda: held, ("unit", "side"))
-        teller.readings.counter("events", "Events.", lambda: 7)
+    with TelemetryServer(settings()) as telemetry:
+        telemetry.readings.gauge("held_records", "What is held.", lambda: held, ("unit", "side"))
+        telemetry.readings.counter("events", "Events.", lambda: 7)
         held["1", "right"] = 4.0
-        _, text = ask(teller, "/metrics")
+        _, text = ask(telemetry, "/metrics")
         assert 'held_records{side="left",unit="1"} 3.0' in text
         assert 'held_records{side="right",unit="1"} 4.0' in text
         assert "# TYPE events_total counter\nevents_total 7.0\n" in text
         assert "process_resident_memory_bytes" in text
-        _, text = ask(teller, "/metrics?x=1", Accept="application/openmetrics-text; version=1.0.0")
+        _, text = ask(telemetry, "/metrics?x=1", Accept="application/openmetrics-text; version=1.0.0")
         assert text.endswith("# EOF\n")
 
 
@@ -100,12 +100,12 @@ def test_a_value_that_cannot_be_read_costs_its_own_answer_only(caplog: pytest.Lo
     def fail() -> float:
         raise ValueError("not now")
 
-    with TelemetryServer(settings()) as teller:
-        teller.readings.gauge("broken", "Never there.", fail)
+    with TelemetryServer(settings()) as telemetry:
+        telemetry.readings.gauge("broken", "Never there.", fail)
         with pytest.raises((urllib.error.URLError, OSError)):
-            ask(teller, "/metrics")
-        assert ask(teller, "/healthz")[0] == 200
-        assert ask(teller, "/else")[0] == 404
+            ask(telemetry, "/metrics")
+        assert ask(telemetry, "/healthz")[0] == 200
+        assert ask(telemetry, "/else")[0] == 404
     assert "not now" in caplog.text
 
 
@@ -159,10 +159,10 @@ def test_what_is_no_address_is_refused(given: Any) -> None:
 
 def test_the_main_loop_looks_once_a_second_and_not_at_all_where_nobody_is_told() -> None:
     clock = Clock()
-    teller = TelemetryServer(settings(), clock=clock)
+    telemetry = TelemetryServer(settings(), clock=clock)
     looks = []
     for now_s in (100.0, 100.5, 101.0, 101.9, 102.5):
         clock.now_s = now_s
-        looks.append(teller.is_look_due())
+        looks.append(telemetry.is_look_due())
     assert looks == [True, False, True, False, True]
     assert not TelemetryServer(MetricsSettings()).is_look_due()

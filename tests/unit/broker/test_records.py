@@ -1,4 +1,4 @@
-"""What is a record, what is a mark, and why is everything else refused?"""
+"""What is a record, what is a watermark, and why is everything else refused?"""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from broker.wire.records import (
     BRACKETS_MAX,
     RECORD_BYTES_MAX,
     REJECTED_BYTES_MAX,
-    Mark,
     Record,
     Unreadable,
+    Watermark,
     decode_data,
     decode_rejected,
     encode,
@@ -49,15 +49,15 @@ def test_a_record_survives_being_kept_and_read_again(value: bytes, time_ns: int)
 
 
 @pytest.mark.parametrize(
-    ("value", "mark"),
+    ("value", "watermark"),
     [
-        (b'{"mark":5}', Mark(5)),
-        (b'{"mark":5,"quantity":"q"}', Mark(5, "q")),
-        (b'{"mark":"1970-01-01T00:00:00.005Z","thing":"a"}', Mark("1970-01-01T00:00:00.005Z", None, "a")),
+        (b'{"mark":5}', Watermark(5)),
+        (b'{"mark":5,"quantity":"q"}', Watermark(5, "q")),
+        (b'{"mark":"1970-01-01T00:00:00.005Z","thing":"a"}', Watermark("1970-01-01T00:00:00.005Z", None, "a")),
     ],
 )
-def test_a_mark_is_read(value: bytes, mark: Mark) -> None:
-    assert decode_data(value, "ms") == (mark, 5_000_000)
+def test_a_watermark_is_read(value: bytes, watermark: Watermark) -> None:
+    assert decode_data(value, "ms") == (watermark, 5_000_000)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_no_bytes_at_all_do_anything_but_be_read_or_refused(seed: int) -> None:
             encode(entry)
         except Unreadable:
             outcomes.add(Unreadable)
-    assert outcomes == {Record, Mark, Unreadable}
+    assert outcomes == {Record, Watermark, Unreadable}
 
 
 @pytest.mark.parametrize(
@@ -142,12 +142,12 @@ def test_no_bytes_at_all_do_anything_but_be_read_or_refused(seed: int) -> None:
     [(b"text", "utf-8"), (b"\xff\x00", "base64"), (None, "utf-8"), (b"\xc3\xa4" * 40_000, "utf-8")],
 )
 def test_a_dead_letter_tells_the_reason_the_place_and_the_whole_by_its_hash(value: bytes | None, encoding: str) -> None:
-    letter = reject(value, "why", source="me", topic="t", partition=2, offset=7)
-    assert letter.id == "t:2:7"
-    assert letter.length == len(value or b"")
-    assert letter.encoding == encoding
-    assert len(letter.value.encode()) <= REJECTED_BYTES_MAX * 4 // 3 + 4
-    assert decode_rejected(encode(letter)) == letter
+    dead_letter = reject(value, "why", source="me", topic="t", partition=2, offset=7)
+    assert dead_letter.id == "t:2:7"
+    assert dead_letter.length == len(value or b"")
+    assert dead_letter.encoding == encoding
+    assert len(dead_letter.value.encode()) <= REJECTED_BYTES_MAX * 4 // 3 + 4
+    assert decode_rejected(encode(dead_letter)) == dead_letter
 
 
 def test_a_payload_without_a_place_is_named_by_its_hash() -> None:

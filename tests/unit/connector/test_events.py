@@ -119,10 +119,10 @@ def test_what_is_no_event_is_refused_as_a_whole_with_its_reason(payload: bytes, 
     (refusal,) = parsed.refusals
     assert reason in refusal.reason
     assert refusal.value == payload
-    letter = dead_letter(refusal, "machine/states")
+    made = dead_letter(refusal, "machine/states")
     digest = hashlib.sha256(payload).hexdigest()
-    assert (letter.id, letter.length, letter.sha256) == (f"mqtt:{digest[:32]}", len(payload), digest)
-    assert (letter.source, letter.topic) == ("connector", "machine/states")
+    assert (made.id, made.length, made.sha256) == (f"mqtt:{digest[:32]}", len(payload), digest)
+    assert (made.source, made.topic) == ("connector", "machine/states")
 
 
 PART = [
@@ -265,9 +265,9 @@ def test_a_bare_number_is_in_the_configured_unit(unit: str, time: int) -> None:
 
 def test_two_megabytes_are_refused_with_their_first_64_kib() -> None:
     payload = event(pad="x" * 2_000_000)
-    letter = dead_letter(PARSER.parse(payload).refusals[0], "t")
-    assert letter.length == len(payload)
-    assert letter.value.encode() == payload[:REJECTED_BYTES_MAX]
+    made = dead_letter(PARSER.parse(payload).refusals[0], "t")
+    assert made.length == len(payload)
+    assert made.value.encode() == payload[:REJECTED_BYTES_MAX]
 
 
 def test_a_reason_stays_short_whatever_the_payload() -> None:

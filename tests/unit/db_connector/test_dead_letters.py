@@ -12,7 +12,7 @@ from broker.kafka.producer import Outgoing
 from broker.settings import KafkaSettings
 from broker.wire.records import Rejected
 from db_connector import dead_letters
-from db_connector.dead_letters import DeadLetters
+from db_connector.dead_letters import DeadLetterWriter
 
 MESSAGE_BYTES_MAX = 1_000_000
 """librdkafka's `message.max.bytes`."""
@@ -32,9 +32,11 @@ class Keeping:
         self.sent += records
 
 
-def letter_of(monkeypatch: pytest.MonkeyPatch, key: bytes | None, value: bytes, identity: str | None) -> Outgoing[None]:
+def dead_letter_of(
+    monkeypatch: pytest.MonkeyPatch, key: bytes | None, value: bytes, identity: str | None
+) -> Outgoing[None]:
     monkeypatch.setattr(dead_letters, "LastingProducer", Keeping)
-    dead = DeadLetters(KafkaSettings(), "machine.rejected")
+    dead = DeadLetterWriter(KafkaSettings(), "machine.rejected")
     record: Any = SimpleNamespace(
         key=lambda: key, value=lambda: value, topic=lambda: "machine.out", partition=lambda: 2, offset=lambda: 7
     )
@@ -55,13 +57,13 @@ def letter_of(monkeypatch: pytest.MonkeyPatch, key: bytes | None, value: bytes, 
 def test_a_letter_is_smaller_than_what_kafka_takes(
     monkeypatch: pytest.MonkeyPatch, key: bytes, value: bytes, identity: str | None
 ) -> None:
-    letter = letter_of(monkeypatch, key, value, identity)
-    assert len(letter.key or b"") + len(letter.value) < MESSAGE_BYTES_MAX
-    told = msgspec.json.decode(letter.value, type=Rejected)
+    dead_letter = dead_letter_of(monkeypatch, key, value, identity)
+    assert len(dead_letter.key or b"") + len(dead_letter.value) < MESSAGE_BYTES_MAX
+    told = msgspec.json.decode(dead_letter.value, type=Rejected)
     assert (told.topic, told.partition, told.offset) == ("machine.out", 2, 7)
 
 
 def test_an_honest_key_and_id_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    letter = letter_of(monkeypatch, b"lathe", b"{}", "power:0:1:2")
-    assert letter.key == b"lathe"
-    assert msgspec.json.decode(letter.value, type=Rejected).id == "power:0:1:2"
+    dead_letter = dead_letter_of(monkeypatch, b"lathe", b"{}", "power:0:1:2")
+    assert dead_letter.key == b"lathe"
+    assert msgspec.json.decode(dead_letter.value, type=Rejected).id == "power:0:1:2"

@@ -126,7 +126,7 @@ class _Writer:
         return Outcome(self._batches.popleft(), written=True, refusals=[], acknowledged_ns=time.time_ns())
 
 
-class _Letters:
+class _DeadLetters:
     """Letters that Kafka does not take; the first one comes with the signal to end."""
 
     def __init__(self, stop: threading.Event) -> None:
@@ -147,7 +147,7 @@ def record(offset: int) -> _Message:
 
 def service_of(
     monkeypatch: pytest.MonkeyPatch, stop: threading.Event, script: list[list[_Message]]
-) -> tuple[Service, _Consumer, _Letters]:
+) -> tuple[Service, _Consumer, _DeadLetters]:
     made: list[_Consumer] = []
 
     def make(config: dict[str, Any], logger: object) -> _Consumer:
@@ -156,41 +156,41 @@ def service_of(
         return made[0]
 
     monkeypatch.setattr("db_connector.service.Consumer", make)
-    letters, writer = _Letters(stop), _Writer()
-    teller = TelemetryServer(MetricsSettings.model_validate({"listen": 0}))
-    service = Service(DbConnectorSettings(), writer, letters, stop, teller=teller)  # type: ignore[arg-type] # played
+    dead_letters, writer = _DeadLetters(stop), _Writer()
+    telemetry = TelemetryServer(MetricsSettings.model_validate({"listen": 0}))
+    service = Service(DbConnectorSettings(), writer, dead_letters, stop, telemetry=telemetry)  # type: ignore[arg-type] # played
     made[0].stop = stop
-    return service, made[0], letters
+    return service, made[0], dead_letters
 
 
 def test_a_result_that_nobody_can_decode_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     """One so deep that the decoder gives up ended the service, which met it again at each start."""
     stop, nested = threading.Event(), b'{"left":{"quantity":' + b"[" * 100_000
-    service, _, letters = service_of(monkeypatch, stop, [[record(0)], [_Message(1, nested)]])
+    service, _, dead_letters = service_of(monkeypatch, stop, [[record(0)], [_Message(1, nested)]])
     service.run()
-    assert letters.sent == [1]
+    assert dead_letters.sent == [1]
 
 
 def test_nothing_behind_an_undelivered_letter_is_committed_at_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     script = [[record(0)], [_Message(1, b"no pair")], [record(2), record(3)], [record(4)]]
-    service, consumer, letters = service_of(monkeypatch, stop, script)
+    service, consumer, dead_letters = service_of(monkeypatch, stop, script)
     service.run()
-    assert letters.sent == [1]
+    assert dead_letters.sent == [1]
     assert max(consumer.commits, default=0) <= 1, "what lies behind the letter would never be read again"
 
 
 def test_what_was_read_and_what_the_database_has_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     service, _, _ = service_of(monkeypatch, stop, [[record(0), record(1)], [_Message(2, b"no pair")], [record(3)]])
-    teller: TelemetryServer = service._teller  # noqa: SLF001 - what the service was made with
-    assert teller.unready() == "it is starting"
+    telemetry: TelemetryServer = service._telemetry  # noqa: SLF001 - what the service was made with
+    assert telemetry.unready() == "it is starting"
     service.run()
     names = ("results_total", "points_total", "rejected_total", "failed_writes_total", "database_up")
-    found = [teller.registry.get_sample_value(f"lsb_db_connector_{name}") for name in names]
+    found = [telemetry.registry.get_sample_value(f"lsb_db_connector_{name}") for name in names]
     assert found == [4, 2, 0, 2, 0], "the letter was not delivered, the writer says that its database is away"
-    assert teller.registry.get_sample_value("lsb_db_connector_write_duration_seconds_count") == 1
-    assert teller.unready() == "the database takes no points"
+    assert telemetry.registry.get_sample_value("lsb_db_connector_write_duration_seconds_count") == 1
+    assert telemetry.unready() == "the database takes no points"
 
 
 @pytest.mark.parametrize(("known", "lag"), [((40, OWN), 60), ((OFFSET_INVALID, ""), 90)])

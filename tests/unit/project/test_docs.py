@@ -91,7 +91,7 @@ def documented(table: str) -> dict[str, list[str]]:
     return {cells[0].split("`")[1]: cells for cells in found}
 
 
-def told_default(cell: str) -> object:
+def documented_default(cell: str) -> object:
     """The default that a table's cell tells: a number (durations in ns, sizes in bytes), None, or a text."""
     text = cell.strip("`")
     if re.fullmatch(r"\d+(ns|us|ms|s|min|h|d)", text):
@@ -131,7 +131,7 @@ def test_the_documented_defaults_are_the_defaults(table: str) -> None:
     wrong = {
         name: (cells[1], fields[name].default)
         for name, cells in documented(table).items()
-        if told_default(cells[1]) != real_default(fields[name])
+        if documented_default(cells[1]) != real_default(fields[name])
     }
     assert wrong == {}
 
@@ -160,7 +160,7 @@ CHANGED: Final[dict[str, dict[str, Any]]] = {
     },
     "events": {"time_unit": "ns", "event_bytes_max": 2048},
     "application": {
-        "name": "other", "instance": "other", "placement": "other", "start": "latest", "ahead_max": "2d",
+        "name": "other", "instance": "other", "site": "other", "start": "latest", "max_future_skew": "2d",
         "batch_records_max": 7, "commit_interval": "1s", "snapshot_records": 7, "snapshot_interval": "1s",
         "buffer_records_max": 7, "buffer_bytes_max": 7,
         "session_timeout": "20s",
@@ -168,7 +168,7 @@ CHANGED: Final[dict[str, dict[str, Any]]] = {
     },
     "join": {
         "name": "other", "left": "c", "right": "c", "function": "product", "output": "other", "tolerance": "1s",
-        "lateness": "1s", "direction": "nearest", "driver": "left", "progress": "partition",
+        "lateness": "1s", "direction": "nearest", "driver": "left", "watermark_scope": "partition",
         "emit_unmatched": "left",
     },
 }  # fmt: skip
@@ -186,7 +186,7 @@ def fingerprint(section: str, name: str | None = None) -> str:
 def test_the_marked_settings_are_those_that_change_the_fingerprint(
     section: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for variable in ("LSB_TOPICS__DATA", "LSB_EVENTS__TIME_UNIT", "LSB_APPLICATION__AHEAD_MAX"):
+    for variable in ("LSB_TOPICS__DATA", "LSB_EVENTS__TIME_UNIT", "LSB_APPLICATION__MAX_FUTURE_SKEW"):
         monkeypatch.delenv(variable, raising=False)
     assert CHANGED[section].keys() == set(MODELS[section].model_fields)
     changing = {name for name in CHANGED[section] if fingerprint(section, name) != fingerprint(section)}
@@ -235,7 +235,7 @@ def test_every_topic_is_in_the_formats() -> None:
 
 def test_every_key_of_the_state_topic_is_in_the_formats() -> None:
     unit, slot, index = 71, 82, 93
-    of_unit = [model.checkpoint_key(unit), model.unsettled_key(unit)]
+    of_unit = [model.checkpoint_key(unit), model.dangling_key(unit)]
     keys = [*of_unit, model.manifest_key(unit, slot), model.chunk_key(unit, slot, index)]
     names = {str(unit): "<unit>", str(slot): "<slot>", str(index): "<i>"}
     forms = {re.sub(r"\d+", lambda digits: names[digits[0]], key) for key in keys}
@@ -257,7 +257,7 @@ def test_every_limit_of_the_wire_is_in_the_formats() -> None:
 FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[str]]]] = {
     # How each example is read, what it must show all members of, and those that are told in words.
     "record": (lambda text: records.decode_data(text, "ms")[0], records.Record, set()),
-    "mark": (lambda text: records.decode_data(text, "ms")[0], records.Mark, set()),
+    "mark": (lambda text: records.decode_data(text, "ms")[0], records.Watermark, set()),
     "joined": (records.decode_joined, records.Joined, {"tie"}),
     "late": (msgspec.json.Decoder(records.Late).decode, records.Late, set()),
     "unmatched": (msgspec.json.Decoder(records.Unmatched).decode, records.Unmatched, set()),
@@ -265,7 +265,7 @@ FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[s
     "progress": (model.decode_checkpoint, model.Checkpoint, {"stopped"}),
     "manifest": (model.decode_manifest, model.Manifest, set()),
     "control notserved": (unit_reports.decode, unit_reports.NotServed, set()),
-    **{f"control {kind.__name__.lower()}": (control.decode, kind, set()) for kind in get_args(control.Record)},
+    **{f"control {kind.__struct_config__.tag}": (control.decode, kind, set()) for kind in get_args(control.Record)},
 }
 
 
@@ -280,7 +280,7 @@ def test_every_form_has_an_example_that_is_read_and_shows_all_members(form: str)
     text = example(form)
     message = decode(text)
     tag = {struct.__struct_config__.tag_field} - {None}
-    assert set(json.loads(text)) == (set(struct.__struct_fields__) | tag) - in_words
+    assert set(json.loads(text)) == (set(struct.__struct_encode_fields__) | tag) - in_words
     assert json.loads(msgspec.json.encode(message)) == json.loads(text) | ({"tie": ""} if "tie" in in_words else {})
     assert [member for member in in_words if f"`{member}`" not in prose(FORMATS)] == []
 
@@ -304,14 +304,14 @@ def test_the_example_result_follows_from_its_two_records() -> None:
 
 
 def test_the_example_dead_letter_is_what_its_value_gives() -> None:
-    letter = records.decode_rejected(example("rejected"))
-    value, where = letter.value.encode(), (letter.partition, letter.offset)
+    shown = records.decode_rejected(example("rejected"))
+    value, where = shown.value.encode(), (shown.partition, shown.offset)
     again = records.reject(
-        value, letter.reason, source=letter.source, topic=letter.topic, partition=where[0], offset=where[1]
+        value, shown.reason, source=shown.source, topic=shown.topic, partition=where[0], offset=where[1]
     )
-    assert again == letter
-    with pytest.raises(records.Unreadable, match=re.escape(letter.reason)):
-        records.decode_data(letter.value.encode(), "ms")
+    assert again == shown
+    with pytest.raises(records.Unreadable, match=re.escape(shown.reason)):
+        records.decode_data(shown.value.encode(), "ms")
 
 
 def test_the_example_fingerprint_is_that_of_its_semantics() -> None:

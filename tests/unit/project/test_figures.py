@@ -137,7 +137,7 @@ def blank(text: str, pattern: str, flags: int = 0) -> str:
 
 
 def prose_of(text: str) -> str:
-    """A page as it is, with spaces where there is code, a link's target, a heading's mark or a generated block.
+    """A page as it is, with spaces where there is code, a link's target, a heading's watermark or a generated block.
 
     Of the tables of settings the last column alone is left: test_docs compares the others with the code.
     """

@@ -60,15 +60,15 @@ class Driver:
                 if self.units.is_awake:
                     self.supervisor.poll(self._numbers, self.units.obstacles())
                 else:
-                    self.supervisor.take_failures()
+                    self.supervisor.collect_failures()
                     self.supervisor.report(self.units.obstacles())
                 self.units.tend()
                 self._watch.check()
                 wait(_LOOK_S)
-            self.supervisor.take_failures()
+            self.supervisor.collect_failures()
             status = 1 if self.supervisor.failed_units else 0
             self.units.finish(time.monotonic() + _LAST_S)
-            self.supervisor.take_failures()
+            self.supervisor.collect_failures()
         except TopicError:
             # What was read last may be of another topic: it must not be saved as the state.
             self.units.drop_all()

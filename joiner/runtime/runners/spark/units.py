@@ -61,7 +61,7 @@ class Leaving:
     """A unit that is on its way out: what its last checkpoint says, and what is done when it is written."""
 
     run: str
-    placement: str
+    site: str
     then: Callable[[], None]
     written: Future[None] = field(default_factory=Future)
     plan: Plan | None = None
@@ -331,7 +331,7 @@ class Units:
         checkpoint = msgspec.structs.replace(served.checkpoint, offsets=plan.end, counts=counts, joins=outcome.joins)
         self._failures.note(plan.unit, outcome.failed_pairs)
         if leaving is not None and leaving.plan == plan:
-            checkpoint = msgspec.structs.replace(checkpoint, run=leaving.run, placement=leaving.placement)
+            checkpoint = msgspec.structs.replace(checkpoint, run=leaving.run, site=leaving.site)
         served.held, served.held_bytes = outcome.held, outcome.held_bytes
         served.records += outcome.records
         snapshot = None
@@ -404,14 +404,14 @@ class Units:
                 ):
                     break
             time.sleep(_LOOK_S)
-        self._tell_stopped(until_s)
+        self._log_stopped(until_s)
         with self._lock:
             self._failures.close()
             self._throughput.report({number: served.held for number, served in self.tasks.items()}, last=True)
             spent = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in self._spent_s.items())
             _log.info("what the workers have spent their time on: %s", spent or "nothing")
 
-    def _tell_stopped(self, until_s: float) -> None:
+    def _log_stopped(self, until_s: float) -> None:
         """Write checkpoints which say that this driver has ended, as far as that is before a moment."""
         with self._lock:
             written = []

@@ -125,7 +125,7 @@ def make_checkpoint(pipeline: Pipeline, unit: int, stop: int | None = None) -> C
         unit=unit,
         run="run",
         instance="here",
-        placement="process",
+        site="process",
         offsets={topic: end},
         start={topic: 0},
         topics={},
@@ -140,7 +140,7 @@ def make_checkpoint(pipeline: Pipeline, unit: int, stop: int | None = None) -> C
 def _run_unit(pipeline: Pipeline, unit: int) -> None:
     settings, topic = pipeline.settings, pipeline.settings.topics.data
     wanted = {side.quantity for join in settings.join for side in (join.left, join.right)}
-    usable: list[tuple[int, int, wire.Record | wire.Mark]] = []
+    usable: list[tuple[int, int, wire.Record | wire.Watermark]] = []
     for message in pipeline.inputs:
         if message.partition != unit:
             continue
@@ -150,17 +150,17 @@ def _run_unit(pipeline: Pipeline, unit: int) -> None:
         except wire.Unreadable as error:
             reason = str(error)
         else:
-            if entry.quantity not in wanted | ({None} if isinstance(entry, wire.Mark) else set()):
+            if entry.quantity not in wanted | ({None} if isinstance(entry, wire.Watermark) else set()):
                 continue
-            if ts > message.time_ms * 10**6 + settings.application.ahead_max:
+            if ts > message.time_ms * 10**6 + settings.application.max_future_skew:
                 reason = "from the future"
             elif entry.thing is not None and partition_of(entry.thing.encode(), PARTITIONS) != unit:
                 reason = "wrong partition"
         if reason:
-            letter = wire.reject(
+            dead_letter = wire.reject(
                 message.value, reason, source=APPLICATION, topic=topic, partition=unit, offset=message.offset
             )
-            pipeline.put_out(settings.topics.rejected, unit, "", letter)
+            pipeline.put_out(settings.topics.rejected, unit, "", dead_letter)
         else:
             usable.append((message.offset, ts, entry))
     for join in settings.join:
@@ -171,13 +171,13 @@ def _run_join(pipeline: Pipeline, unit: int, join: Any, usable: list[tuple[int, 
     settings = pipeline.settings
     records = {offset: entry for offset, _, entry in usable}
     things = sorted({entry.thing for _, _, entry in usable if entry.thing is not None})
-    streams: list[list[oracle.Rec | oracle.Mark]] = []
+    streams: list[list[oracle.Rec | oracle.Watermark]] = []
     for side in (join.left, join.right):
-        stream: list[oracle.Rec | oracle.Mark] = []
+        stream: list[oracle.Rec | oracle.Watermark] = []
         for offset, ts, entry in usable:
             key = oracle.ALL_KEYS if entry.thing is None else things.index(entry.thing)
-            if isinstance(entry, wire.Mark) and entry.quantity in {None, side.quantity}:
-                stream.append(oracle.Mark(key, ts, offset))
+            if isinstance(entry, wire.Watermark) and entry.quantity in {None, side.quantity}:
+                stream.append(oracle.Watermark(key, ts, offset))
             elif isinstance(entry, wire.Record) and entry.quantity == side.quantity:
                 stream.append(oracle.Rec(key, ts, offset, entry.id))
         streams.append(stream)
@@ -197,14 +197,14 @@ def _run_join(pipeline: Pipeline, unit: int, join: Any, usable: list[tuple[int, 
                 record,
             )
             pipeline.put_out(settings.topics.late, unit, record.thing, message)
-    _tell_unmatched(pipeline, unit, join, records, oracle.unmatched(*streams, **options))
+    _emit_unmatched(pipeline, unit, join, records, oracle.unmatched(*streams, **options))
     times = [{rec.seq: rec.ts for rec in side.accepted} for side in (answer.left, answer.right)]
     ordinals = [oracle.ordinals(side.accepted) for side in (answer.left, answer.right)]
     for left_seq, right_seq in sorted(answer.pairs):
         _put_pair(pipeline, unit, join, (left_seq, right_seq), records, times, ordinals)
 
 
-def _tell_unmatched(
+def _emit_unmatched(
     pipeline: Pipeline, unit: int, join: Any, records: dict[int, Any], alone: tuple[set[int], set[int]]
 ) -> None:
     settings = pipeline.settings
@@ -239,8 +239,8 @@ def _put_pair(
     else:
         result = left.result * right.result * (3.141592653589793 / 30)
     if result == float("inf"):
-        letter = wire.reject(b"", "not finite", source=APPLICATION, topic="", identity=identity)
-        pipeline.put_out(settings.topics.rejected, unit, left.thing, letter)
+        dead_letter = wire.reject(b"", "not finite", source=APPLICATION, topic="", identity=identity)
+        pipeline.put_out(settings.topics.rejected, unit, left.thing, dead_letter)
         return
     message = wire.Joined(
         left.thing,
@@ -259,7 +259,7 @@ def _put_pair(
 
 
 def make_pipeline(seed: int, rows: int = 120, settings: JoinerSettings | None = None) -> Pipeline:
-    """A run over events of every kind: in and out of order, redelivered, equal in time, late, marks,
+    """A run over events of every kind: in and out of order, redelivered, equal in time, late, watermarks,
     garbage.
     """
     rng, pipeline = random.Random(seed), Pipeline(settings or make_settings())
@@ -284,7 +284,7 @@ def make_pipeline(seed: int, rows: int = 120, settings: JoinerSettings | None = 
 
 
 def _put_oddities(pipeline: Pipeline, clock: dict[str, int]) -> None:
-    """What is rejected, not selected, a mark, or fails in a joining function."""
+    """What is rejected, not selected, a watermark, or fails in a joining function."""
     here = partition_of(b"R0", PARTITIONS)
     last_ms = BASE_MS + clock["R0"]
     huge = {"Thing": "R0", "Timestamp": last_ms + 4000, "id": "huge", "speed": 1e200, "command": 1e200}
@@ -294,10 +294,10 @@ def _put_oddities(pipeline: Pipeline, clock: dict[str, int]) -> None:
         pipeline.put_in(value, here)
     wrong = wire.Record("R0", "speed", BASE_MS + 10**6, 1.0, "elsewhere")
     pipeline.put_in(wire.encode(wrong), (here + 1) % PARTITIONS, "R0")
-    pipeline.put_in(wire.encode(wire.Mark(last_ms + 4001, "speed", "R0")), here, "R0")
-    pipeline.put_in(wire.encode(wire.Mark(BASE_MS + 10**10, "speed")), here)
-    pipeline.put_in(wire.encode(wire.Mark(BASE_MS, "load")), here)
-    pipeline.put_in(wire.encode(wire.Mark(BASE_MS + min(clock.values()))), here)
+    pipeline.put_in(wire.encode(wire.Watermark(last_ms + 4001, "speed", "R0")), here, "R0")
+    pipeline.put_in(wire.encode(wire.Watermark(BASE_MS + 10**10, "speed")), here)
+    pipeline.put_in(wire.encode(wire.Watermark(BASE_MS, "load")), here)
+    pipeline.put_in(wire.encode(wire.Watermark(BASE_MS + min(clock.values()))), here)
     iso = wire.Record("R0", "torque", "2019-04-01T08:27:40.5+02:00", 2.0, "iso")
     pipeline.put_in(wire.encode(iso), here, "R0")
     exact = wire.Record("R0", "torque", cast("int", msgspec.Raw(f"{last_ms + 9000}.000001".encode())), 2.5, "dec")

@@ -30,7 +30,7 @@ class _OracleBuffer:
     def push(self, **batches: Any) -> Any:
         for side, name in enumerate(("left", "right")):
             batch: list[Any] = [oracle.Rec(*row) for row in zip(*batches[name], strict=True)]
-            batch += [oracle.Mark(*row) for row in zip(*batches[f"{name}_marks"], strict=True)]
+            batch += [oracle.Watermark(*row) for row in zip(*batches[f"{name}_watermarks"], strict=True)]
             self._entries[side].extend(sorted(batch, key=lambda entry: entry.seq))
         return self._step(closed=False)
 
@@ -181,8 +181,8 @@ def test_a_stream_in_short() -> None:
     assert entries(3, (1, 4), ">5", "2>6") == [
         oracle.Rec(0, 3, 0),
         oracle.Rec(1, 4, 1),
-        oracle.Mark(oracle.ALL_KEYS, 5, 2),
-        oracle.Mark(2, 6, 3),
+        oracle.Watermark(oracle.ALL_KEYS, 5, 2),
+        oracle.Watermark(2, 6, 3),
     ]
 
 

@@ -59,7 +59,7 @@ def test_the_pretended_run_has_every_kind_of_output(pipeline: Pipeline) -> None:
     assert findings.tally("rejected records").expected >= 5
     assert findings.tally("failed pairs", "gap").expected >= 1
     assert all(side["duplicate"] for side in findings.sides)
-    assert findings.counts["marks"] >= 1
+    assert findings.counts["watermarks"] >= 1
     assert any("tie" in json.loads(m.value or b"") for m in pipeline.outputs)
 
 
@@ -161,8 +161,8 @@ def test_late_unmatched_and_rejected_records_are_compared_too(pipeline: Pipeline
 
 
 def test_the_dead_letter_of_a_failed_pair_must_be_there(pipeline: Pipeline) -> None:
-    letters = outputs_of(pipeline, "machine.rejected")
-    at = next(at for at in letters if b'"gap:' in (pipeline.outputs[at].value or b""))
+    dead_letters = outputs_of(pipeline, "machine.rejected")
+    at = next(at for at in dead_letters if b'"gap:' in (pipeline.outputs[at].value or b""))
     del pipeline.outputs[at]
     findings = check(pipeline)
     assert findings.tally("failed pairs", "gap").missing == 1
@@ -217,8 +217,8 @@ def test_at_an_earlier_vector_what_came_later_is_unexpected(pipeline: Pipeline) 
 
 
 def test_other_settings_are_refused_and_the_difference_is_named(pipeline: Pipeline) -> None:
-    other = make_settings(application={"name": "shop", "ahead_max": "2d"})
-    with pytest.raises(WrongApplicationError, match="ahead_max_ns was 86400000000000 and is 172800000000000"):
+    other = make_settings(application={"name": "shop", "max_future_skew": "2d"})
+    with pytest.raises(WrongApplicationError, match="max_future_skew_ns was 86400000000000 and is 172800000000000"):
         verify(other, pipeline.evidence())
 
 
@@ -318,8 +318,8 @@ def test_a_row_that_is_no_event_must_be_a_dead_letter(pipeline: Pipeline, tmp_pa
     findings = check_file(pipeline, tmp_path)
     assert findings.tally("rows that are no event").missing == 1
     assert findings.tally("events in Kafka").missing == 0
-    letter = wire.reject(row, "no event", source="connector", topic="machine/states")
-    pipeline.put_out("machine.rejected", 0, "", letter)
+    dead_letter = wire.reject(row, "no event", source="connector", topic="machine/states")
+    pipeline.put_out("machine.rejected", 0, "", dead_letter)
     assert check_file(pipeline, tmp_path).is_right
 
 
@@ -333,8 +333,8 @@ def test_a_bad_quantity_is_a_dead_letter_and_the_others_are_records(pipeline: Pi
     assert findings.tally("rows that are no event").missing == 1
     assert findings.tally("events in Kafka").missing == 0
     whole = wire.reject(row, "", source="connector", topic="machine/states")
-    letter = msgspec.structs.replace(whole, id=f"{whole.id}:torque")
-    pipeline.put_out("machine.rejected", 0, "", letter)
+    dead_letter = msgspec.structs.replace(whole, id=f"{whole.id}:torque")
+    pipeline.put_out("machine.rejected", 0, "", dead_letter)
     assert check_file(pipeline, tmp_path).is_right
 
 
@@ -405,8 +405,8 @@ def test_a_point_that_was_refused_is_not_missing(pipeline: Pipeline) -> None:
     # A point is made with each result, so the first belongs to the first.
     result = pipeline.outputs[outputs_of(pipeline, "machine.out")[0]]
     identity = json.loads(result.value or b"")["id"]
-    letter = wire.reject(b"", "no", source="db_connector", topic="machine.out", identity=identity)
-    pipeline.put_out("machine.rejected", 0, "", letter)
+    dead_letter = wire.reject(b"", "no", source="db_connector", topic="machine.out", identity=identity)
+    pipeline.put_out("machine.rejected", 0, "", dead_letter)
     findings = check_points(pipeline)
     assert findings.is_right
     assert findings.counts["points refused by the database (dead letters)"] == 1

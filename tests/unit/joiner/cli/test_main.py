@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from joiner.cli import main
+from joiner.cli.main import build_parser
 from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
 
 JOIN = '[[join]]\nname = "j"\nleft = "a"\nright = "b"\noutput = "c"\n'
@@ -52,7 +53,7 @@ def test_a_kafka_that_is_away_is_told_with_the_way_out(
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["--to", "Green"], "no placement"),
+        (["--to", "Green"], "no site"),
         (["--to", "green", "--units", "one"], "no units"),
         (["--to", "green", "--units", "1,"], "no units"),
         (["--to", "green", "--timeout", "5"], "5"),
@@ -135,3 +136,16 @@ def test_kafka_is_waited_for_as_long_as_was_said_in_short_waits(monkeypatch: pyt
         reach_kafka(admin, "a:1", 10.0)
     assert sum(admin.waits_s) == 10.0
     assert max(admin.waits_s) <= 3.0
+
+
+@pytest.mark.parametrize(
+    ("given", "present", "value"), [(["--placement", "green"], "site", "green"), (["--take"], "force_claim", True)]
+)
+def test_a_former_flag_is_accepted_with_a_warning(
+    given: list[str], present: str, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = build_parser()
+    options = parser.parse_args(["run", *given])
+    assert getattr(options, present) == value
+    assert f"{given[0]} is called --{present.replace('_', '-')} now" in capsys.readouterr().err
+    assert given[0] not in parser.format_help()

@@ -83,8 +83,8 @@ def shown(
         ({}, {"one": []}, "rebalancing"),
         ({"stopped": True}, {"one": [0]}, "stopped"),
         ({"run": RESET_RUN}, {"one": [0]}, "nobody"),
-        ({"run": OnTheWay("m", "process").run(), "placement": "green"}, {}, "nobody"),
-        ({"placement": "spark"}, {"one": [0]}, "not known"),
+        ({"run": OnTheWay("m", "process").run(), "site": "green"}, {}, "nobody"),
+        ({"site": "spark"}, {"one": [0]}, "not known"),
     ],
 )
 def test_what_can_be_known_of_an_owner_is_said_and_nothing_else(

@@ -47,16 +47,16 @@ NAT = np.iinfo(np.int64).min
             {"left": (column(0, 0, 0), column(1, 1, 1), column(5, 7, 7))},
             r"left seq\[2\] = 7 does not rise: the one before is 7",
         ),
-        ({"left_marks": (column(-2), column(1), column(9))}, r"left_marks keys\[0\] = -2"),
-        ({"right_marks": (column(0), column(NAT), column(9))}, r"right_marks ts_ns\[0\]"),
-        ({"right_marks": (column(0), column(1), column(7))}, r"right_marks seq\[0\] = 7 does not rise"),
+        ({"left_watermarks": (column(-2), column(1), column(9))}, r"left_watermarks keys\[0\] = -2"),
+        ({"right_watermarks": (column(0), column(NAT), column(9))}, r"right_watermarks ts_ns\[0\]"),
+        ({"right_watermarks": (column(0), column(1), column(7))}, r"right_watermarks seq\[0\] = 7 does not rise"),
         (
-            {"left_marks": (column(0), column(1), column(9), column(1))},
-            r"left_marks must be \(keys, ts_ns, seq\), not 4",
+            {"left_watermarks": (column(0), column(1), column(9), column(1))},
+            r"left_watermarks must be \(keys, ts_ns, seq\), not 4",
         ),
         (
-            {"left": (column(0, 0), column(1, 1), column(8, 9)), "left_marks": (column(0), column(1), column(9))},
-            r"left_marks seq\[0\] = 9 is also the seq of a record",
+            {"left": (column(0, 0), column(1, 1), column(8, 9)), "left_watermarks": (column(0), column(1), column(9))},
+            r"left_watermarks seq\[0\] = 9 is also the seq of a record",
         ),
         ({"left": (column(0), column(1), column(9), column(1))}, "left identity must be given with every batch"),
     ],
@@ -87,7 +87,7 @@ def test_what_cannot_be_pushed_is_refused_by_name_and_index_and_changes_nothing(
         ({"lateness_ns": (1, 2, 3)}, "lateness_ns must be one value or"),
         ({"direction": "sideways"}, "direction = 'sideways' is not known; it is one of 'both', 'backward'"),
         ({"driver": "nobody"}, "driver = 'nobody'"),
-        ({"progress": "clock"}, "progress = 'clock'"),
+        ({"watermark_scope": "clock"}, "watermark_scope = 'clock'"),
         ({"emit_unmatched": "all"}, "emit_unmatched = 'all'"),
     ],
 )
@@ -99,7 +99,7 @@ def test_options_that_cannot_be_are_refused_by_name(options: dict[str, Any], tex
 def test_the_ends_of_every_range_are_accepted() -> None:
     buffer = LocalStreamBuffer(tolerance_ns=2**63 - 1, lateness_ns=(0, 2**63 - 1))
     ends = (column(0, 0), column(TIME_MIN_NS, TIME_MAX_NS), column(0, 2**62))
-    step = buffer.push(left=ends, right=ends, left_marks=(column(ALL_KEYS), column(TIME_MIN_NS), column(1)))
+    step = buffer.push(left=ends, right=ends, left_watermarks=(column(ALL_KEYS), column(TIME_MIN_NS), column(1)))
     assert len(step.left_seq) + len(buffer.close().left_seq) == 2
 
 

@@ -72,13 +72,13 @@ def test_what_waits_is_held_and_told_and_saved() -> None:
     assert not len(buffer)
 
 
-def test_a_mark_wakes_what_waits_and_a_tolerance_lets_it_go() -> None:
+def test_a_watermark_wakes_what_waits_and_a_tolerance_lets_it_go() -> None:
     buffer = LocalStreamBuffer(tolerance_ns=10)
     for begin in range(0, AHEAD, BATCH):
         buffer.push(right=part(begin, begin + BATCH, shift=5))
     last_ns = (AHEAD // KEYS) * 10
-    mark = np.array([-1]), np.array([last_ns]), np.array([0])
-    buffer.push(left_marks=mark)
+    watermark = np.array([-1]), np.array([last_ns]), np.array([0])
+    buffer.push(left_watermarks=watermark)
     assert len(buffer) == KEYS, "of each key the last one is held, which is near what may still come"
 
 
@@ -87,6 +87,6 @@ def test_what_is_held_of_each_key_is_told_also_where_all_of_a_key_has_gone() -> 
     for begin in range(0, AHEAD, BATCH):
         buffer.push(right=part(begin, begin + BATCH, shift=5))
     last = np.array([KEYS - 1]), np.array([10 * AHEAD]), np.array([AHEAD])
-    buffer.push(left_marks=last, right_marks=last)
+    buffer.push(left_watermarks=last, right_watermarks=last)
     keys, count = buffer.held_by_key()
     assert (keys.tolist(), count.tolist()) == (list(range(KEYS - 1)), [AHEAD // KEYS] * (KEYS - 1))

@@ -15,7 +15,7 @@ from joiner.runtime.control import (
     Refused,
     Released,
     Request,
-    Taken,
+    Resumed,
     decode,
     encode,
 )
@@ -26,7 +26,7 @@ RECORDS: list[Record] = [
     Cancelled(move="m", units=[4]),
     Ready(**_OF_UNIT),  # type: ignore[arg-type] # of several types
     Released(**_OF_UNIT),  # type: ignore[arg-type] # as above
-    Taken(**_OF_UNIT, late_ms=12),  # type: ignore[arg-type] # as above
+    Resumed(**_OF_UNIT, late_ms=12),  # type: ignore[arg-type] # as above
     Refused(**_OF_UNIT, why="no"),  # type: ignore[arg-type] # as above
     Back(**_OF_UNIT),  # type: ignore[arg-type] # as above
 ]
@@ -36,7 +36,7 @@ RECORDS: list[Record] = [
 def test_a_record_is_read_as_it_was_written(record: Record) -> None:
     assert decode(encode(record)) == record
     written = json.loads(encode(record))
-    assert written["kind"] == type(record).__name__.lower()
+    assert written["kind"] == type(record).__struct_config__.tag
     assert decode(json.dumps(written | {"later": 1}).encode()) == record
 
 

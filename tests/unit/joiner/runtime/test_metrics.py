@@ -16,12 +16,12 @@ from broker.metrics import TelemetryServer
 from broker.settings import MetricsSettings, MqttSettings
 from connector.acknowledgement import Ledger
 from connector.metrics import PublishTimes
-from connector.metrics import tell as tell_of_connector
+from connector.metrics import tell as register_connector_metrics
 from connector.progress import Progress as ConnectorProgress
 from connector.session import MqttSession
 from connector.settings import ConnectorSettings
 from db_connector.metrics import WriteTimes
-from db_connector.metrics import tell as tell_of_db_connector
+from db_connector.metrics import tell as register_db_connector_metrics
 from db_connector.progress import Progress as DbProgress
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted
@@ -61,9 +61,11 @@ class Runner:
 
     def __init__(self, **sections: Any) -> None:
         self.settings = make_settings(metrics={"listen": 0}, **sections)
-        self.teller = TelemetryServer(self.settings.metrics)
+        self.telemetry = TelemetryServer(self.settings.metrics)
         self.told: dict[int, UnitStatus] = {}
-        self.meters = JoinerMetrics(self.settings, Claimant("run", "one"), self.teller, lambda: self.told, lambda: {7})
+        self.meters = JoinerMetrics(
+            self.settings, Claimant("run", "one"), self.telemetry, lambda: self.told, lambda: {7}
+        )
         self.transactions: Any = Transactions()
 
     def checkpoint(self, counts: dict[str, int], **joins: JoinSummary) -> Checkpoint:
@@ -75,14 +77,18 @@ class Runner:
         write_commit(self.meters, self.transactions, messages, effects.appended_ms, self.checkpoint(counts), snapshot)
 
     def value(self, name: str, **labels: str) -> float | None:
-        return self.teller.registry.get_sample_value(f"lsb_joiner_{name}", labels)
+        return self.telemetry.registry.get_sample_value(f"lsb_joiner_{name}", labels)
 
     def counted(self, *names: str) -> list[float | None]:
         return [self.value(f"{name}_total", unit="3") for name in names]
 
 
+BOUNDS = (("max", "foremost"), ("min", "hindmost"))
+"""The label `bound`, and `thing`, which said the same in the release before."""
+
+
 def joined(settings: Any, offset: int = 0) -> tuple[Unit, Effects]:
-    """A unit, and what a batch brings forth: a pair, a dead letter, a late record, a duplicate, a mark."""
+    """A unit, and what a batch brings forth: a pair, a dead letter, a late record, a duplicate, a watermark."""
     unit = Unit(settings, 0, {DATA: offset})
     sent = [
         record(0, "speed", BASE_MS, identity="a")._replace(append_ms=BASE_MS + 100),
@@ -99,7 +105,7 @@ def joined(settings: Any, offset: int = 0) -> tuple[Unit, Effects]:
 def test_a_batch_is_counted_when_it_is_committed_and_not_when_that_fails() -> None:
     runner = Runner()
     unit, effects = joined(runner.settings)
-    names = ("records", "pairs", "late", "rejected", "duplicates", "marks")
+    names = ("records", "pairs", "late", "rejected", "duplicates", "watermarks")
     runner.transactions.fails = Aborted("no answer")
     with pytest.raises(Aborted):
         runner.commit(effects, dict(unit.counts))
@@ -182,16 +188,14 @@ def test_a_unit_tells_what_it_holds_where_its_frontiers_are_and_who_has_it() -> 
     assert runner.value("buffer_used_ratio", unit="3", join="power") == 0.5
     assert [runner.value("frontier_timestamp_seconds", **one) for one in (side, other)] == [60, 50]
     # The newest event time is 62 s: the left frontier, and its lateness.
-    assert [runner.value("frontier_lag_seconds", thing=which, **side) for which in ("foremost", "hindmost")] == [2, 22]
-    assert [runner.value("frontier_lag_seconds", thing=which, **other) for which in ("foremost", "hindmost")] == [
-        12,
-        52,
-    ]
+    for one, lags in ((side, [2, 22]), (other, [12, 52])):
+        found = [runner.value("frontier_lag_seconds", bound=now, thing=former, **one) for now, former in BOUNDS]
+        assert found == lags
     assert runner.value("topic_paused", unit="3", topic=DATA) == 1
     assert runner.value("lag_records", unit="3") == 12
     assert runner.value("snapshot_age_seconds", unit="3") == 1.5
-    assert runner.value("unit_owner", unit="3", owner="one", placement="process") == 1
-    assert runner.value("units_stuck") == 1
+    assert runner.value("unit_owner", unit="3", owner="one", site="process", placement="process") == 1
+    assert runner.value("failed_units") == runner.value("units_stuck") == 1
 
 
 def test_a_side_of_which_nothing_came_has_no_frontier() -> None:
@@ -216,25 +220,25 @@ def test_a_joiner_is_ready_when_it_serves_each_unit_that_the_group_gives_it() ->
 
 
 def connector() -> tuple[TelemetryServer, ConnectorProgress, Ledger]:
-    teller, checkpoint, ledger = TelemetryServer(ON), ConnectorProgress(), Ledger(messages_max=10, bytes_max=1000)
-    tell_of_connector(teller, checkpoint, ledger, MqttSession(MqttSettings(), ConnectorSettings()))
-    return teller, checkpoint, ledger
+    telemetry, progress, ledger = TelemetryServer(ON), ConnectorProgress(), Ledger(messages_max=10, bytes_max=1000)
+    register_connector_metrics(telemetry, progress, ledger, MqttSession(MqttSettings(), ConnectorSettings()))
+    return telemetry, progress, ledger
 
 
 def test_the_connector_tells_what_it_took_what_it_sent_and_what_is_under_way() -> None:
-    teller, checkpoint, ledger = connector()
-    checkpoint.count(5, 8, 2)
+    telemetry, progress, ledger = connector()
+    progress.count(5, 8, 2)
     ledger.take(1, 30, 2)
     ledger.take(2, 40, 1)
     names = ("events_total", "records_total", "rejected_total", "unacknowledged_events", "unacknowledged_bytes")
-    found = [teller.registry.get_sample_value(f"lsb_connector_{name}") for name in (*names, "mqtt_connected")]
+    found = [telemetry.registry.get_sample_value(f"lsb_connector_{name}") for name in (*names, "mqtt_connected")]
     assert found == [5, 8, 2, 2, 70, 0]
-    assert teller.unready() == "there is no connection to MQTT at 127.0.0.1:1883"
+    assert telemetry.unready() == "there is no connection to MQTT at 127.0.0.1:1883"
 
 
 def test_how_long_events_take_is_told_of_each_though_nothing_is_kept_of_each() -> None:
-    teller, now_s = TelemetryServer(ON), [0.0]
-    times = PublishTimes(teller, lambda: now_s[0])
+    telemetry, now_s = TelemetryServer(ON), [0.0]
+    times = PublishTimes(telemetry, lambda: now_s[0])
     times.began(3)
     now_s[0] = 1.0
     times.began(2)
@@ -244,9 +248,9 @@ def test_how_long_events_take_is_told_of_each_though_nothing_is_kept_of_each() -
     times.ended(3)
     times.ended(0)
     name = "lsb_connector_publish_duration_seconds"
-    assert teller.registry.get_sample_value(f"{name}_count") == 4
-    assert teller.registry.get_sample_value(f"{name}_sum") == 1.5 + 2 * 2.0 + 1.0
-    assert teller.registry.get_sample_value(f"{name}_bucket", {"le": "1.0"}) == 1
+    assert telemetry.registry.get_sample_value(f"{name}_count") == 4
+    assert telemetry.registry.get_sample_value(f"{name}_sum") == 1.5 + 2 * 2.0 + 1.0
+    assert telemetry.registry.get_sample_value(f"{name}_bucket", {"le": "1.0"}) == 1
 
 
 def registries() -> list[CollectorRegistry]:
@@ -259,8 +263,8 @@ def registries() -> list[CollectorRegistry]:
     database = TelemetryServer(ON)
     WriteTimes(database)
     thread: Any = SimpleNamespace(in_flight=0, writer=SimpleNamespace(failures=0, is_away=False))
-    tell_of_db_connector(database, DbProgress(), thread, lambda: {0: 5})
-    return [runner.teller.registry, bridge.registry, database.registry]
+    register_db_connector_metrics(database, DbProgress(), thread, lambda: {0: 5})
+    return [runner.telemetry.registry, bridge.registry, database.registry]
 
 
 def test_every_metric_is_documented_with_its_type_and_labels_and_no_other() -> None:

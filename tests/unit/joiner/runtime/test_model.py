@@ -36,7 +36,7 @@ def make_checkpoint(**changes: Any) -> Checkpoint:
         unit=0,
         run="run",
         instance="one",
-        placement="process",
+        site="process",
         offsets={DATA: 12},
         start={DATA: 3},
         topics={DATA: "id"},
@@ -117,7 +117,7 @@ def test_a_manifest_that_counts_more_chunks_than_there_can_be_is_an_error_at_onc
 @pytest.mark.parametrize(
     ("changes", "join", "said"),
     [
-        ({"placement": "spark", "instance": "driver"}, POWER, "owned by a spark (driver)"),
+        ({"site": "spark", "instance": "driver"}, POWER, "owned by a spark (driver)"),
         ({}, {**POWER, "tolerance": "1s"}, "joins.power.tolerance_ns: None then, 1000000000 now"),
         ({}, {**POWER, "name": "force"}, "joins.force"),
         ({"partitions": 2}, POWER, "begun with 2 partitions, now there are 1"),
@@ -139,14 +139,14 @@ def test_the_same_settings_and_topics_continue(claimant: Claimant) -> None:
 
 
 def test_another_runner_is_taken_by_force_only() -> None:
-    spark = make_checkpoint(placement="spark")
+    spark = make_checkpoint(site="spark")
     check_continues(make_settings(), spark, {DATA: TopicFacts("id", 1)}, Claimant("run2", "two", take=True))
 
 
 @pytest.mark.parametrize("move", ["23fc8d182feb", "a:b", ":", "", "moving:x:y"])
 def test_a_unit_on_its_way_is_known_whatever_the_move_is_called(move: str) -> None:
     way = OnTheWay(move, "process")
-    checkpoint = make_checkpoint(run=way.run(), placement="spark")
+    checkpoint = make_checkpoint(run=way.run(), site="spark")
     assert checkpoint.on_the_way == way
     assert checkpoint.owner == "nobody: on its way from process to spark"
 

@@ -46,7 +46,7 @@ UNNAMEABLE = (".", "..", "...", "-a", ".a", "_a", "", "a" * 101, "a b", "é", "a
 
 CHANGING = st.one_of(
     st.tuples(st.just(("events", "time_unit")), st.sampled_from(["s", "us", "ns"])),
-    st.tuples(st.just(("application", "ahead_max")), st.integers(1, 10**6).map(lambda n: f"{n}us")),
+    st.tuples(st.just(("application", "max_future_skew")), st.integers(1, 10**6).map(lambda n: f"{n}us")),
     st.tuples(st.sampled_from([("topics", "out"), ("topics", "late"), ("topics", "rejected")]), st.just("other.out")),
     st.tuples(st.just(("topics", "data")), st.from_regex(r"[a-z]{1,9}\.in", fullmatch=True)),
     st.tuples(st.just(("join", 0, "tolerance")), st.integers(0, 4999).map(lambda n: f"{n}ms")),
@@ -69,7 +69,7 @@ KEEPING = st.one_of(
     st.tuples(
         st.just(("join", 0, "left")), st.sampled_from([{"quantity": "l"}, {"topic": "machine.data", "quantity": "l"}])
     ),
-    st.tuples(st.just(("application", "ahead_max")), st.sampled_from(["24h", "1d"])),
+    st.tuples(st.just(("application", "max_future_skew")), st.sampled_from(["24h", "1d"])),
     st.tuples(st.just(("join", 0, "function")), st.sampled_from(["product", "both", "mean"])),
 )
 
@@ -144,7 +144,7 @@ def test_every_mistake_is_told_at_once_and_where_to_mend_it(tmp_path: Path, monk
     for what in (
         "[kafk]",
         "topics.partitions",
-        "application.ahead_max",
+        "application.max_future_skew",
         "application.nme",
         "join.0.name",
         "join.0.output",
@@ -191,13 +191,13 @@ def test_a_host_may_have_a_name_that_no_instance_may_have(
     )
 
 
-@pytest.mark.parametrize("placement", ["spark", "Green", "", "-a", "a" * 33, "a.b"])
-def test_a_placement_that_cannot_be_one_is_refused(placement: str) -> None:
-    with pytest.raises(ValidationError, match="placement"):
-        make_settings(application={"placement": placement})
+@pytest.mark.parametrize("site", ["spark", "Green", "", "-a", "a" * 33, "a.b"])
+def test_a_site_that_cannot_be_one_is_refused(site: str) -> None:
+    with pytest.raises(ValidationError, match="site"):
+        make_settings(application={"site": site})
 
 
-def test_each_placement_has_a_group_of_its_own_and_no_other_application_has_it() -> None:
+def test_each_site_has_a_group_of_its_own_and_no_other_application_has_it() -> None:
     settings = make_settings(application={"name": "mill"})
     assert settings.membership_group("process") == "mill"
     other = settings.membership_group("green")

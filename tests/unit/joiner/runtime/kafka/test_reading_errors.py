@@ -67,7 +67,7 @@ def turn(batch: Sequence[MemoryMessage], *, gap: Exception | None = None) -> tup
     nothing: Any = None
     serve(loop, 0, ActiveTask(recovered, nothing, 0.0))
     tasks.turn()
-    loop.supervisor.take_failures()
+    loop.supervisor.collect_failures()
     return loop, unit, asked
 
 

@@ -153,7 +153,7 @@ def transactions(monkeypatch: pytest.MonkeyPatch, producer: NarrowProducer) -> U
     return UnitTransactions(make_settings(), 3, consumer)
 
 
-PROGRESS = Checkpoint(1, "app", 3, "run", "one", "green", {DATA: 0}, {DATA: 9}, {}, 1, "", {}, {}, {})
+CHECKPOINT = Checkpoint(1, "app", 3, "run", "one", "green", {DATA: 0}, {DATA: 9}, {}, 1, "", {}, {}, {})
 
 
 @pytest.mark.parametrize("room", [1, 7, 999, 1_000, 1_001, 10_000])
@@ -162,7 +162,7 @@ def test_all_messages_are_handed_over_once_and_in_order(monkeypatch: pytest.Monk
     producer = NarrowProducer(room)
     wanted = [(None if at % 3 else b"%d" % at, b"value %d" % at) for at in range(count)]
     messages: Outgoing = {"out": ([key for key, _ in wanted], [value for _, value in wanted])}
-    transactions(monkeypatch, producer).commit(messages, PROGRESS)
+    transactions(monkeypatch, producer).commit(messages, CHECKPOINT)
     assert producer.taken == wanted
     assert producer.calls == ["begin_transaction", "send_offsets_to_transaction", "produce", "commit_transaction"]
 
@@ -173,7 +173,7 @@ def test_what_is_refused_for_another_reason_than_a_full_queue_ends_the_transacti
     producer = NarrowProducer(5)
     producer.refusal = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "too large")
     with pytest.raises(Aborted, match="too large"):
-        transactions(monkeypatch, producer).commit({"out": ([None] * 6, [b"x"] * 6)}, PROGRESS)
+        transactions(monkeypatch, producer).commit({"out": ([None] * 6, [b"x"] * 6)}, CHECKPOINT)
     assert "commit_transaction" not in producer.calls
 
 
@@ -204,7 +204,7 @@ def test_a_large_snapshot_does_not_go_with_the_batch_and_each_transaction_of_it_
     monkeypatch.setattr(snapshot_log, "CHUNK_BYTES_MAX", 400)
     producer = Recorder()
     owned = transactions(monkeypatch, producer)
-    place = owned.commit({}, PROGRESS, (b"x" * 2500, SnapshotPlace(4, [9, 9])))
+    place = owned.commit({}, CHECKPOINT, (b"x" * 2500, SnapshotPlace(4, [9, 9])))
     assert place == SnapshotPlace(5, [9, 7])
     first, *rest = producer.committed
     assert [key for key, _ in first] == ["3/progress"], "the batch"
@@ -223,11 +223,11 @@ def test_a_unit_is_released_behind_a_large_snapshot(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(transaction, "SNAPSHOT_BYTES_MAX", 1000)
     producer = Recorder()
     owned = transactions(monkeypatch, producer)
-    owned.commit({}, PROGRESS)
-    released = msgspec.structs.replace(PROGRESS, run=OnTheWay("m", "green").run(), placement="blue")
+    owned.commit({}, CHECKPOINT)
+    released = msgspec.structs.replace(CHECKPOINT, run=OnTheWay("m", "green").run(), site="blue")
     owned.commit({}, released, (b"x" * 2500, SnapshotPlace(4, [9, 9])))
     told = [decode_checkpoint(part[-1][1] or b"") for part in producer.committed]
-    assert [one.owner for one in told] == [PROGRESS.owner] * (len(told) - 1) + [released.owner]
+    assert [one.owner for one in told] == [CHECKPOINT.owner] * (len(told) - 1) + [released.owner]
     assert producer.committed[-2][-2][0] == manifest_key(3, 1)
 
 
@@ -239,7 +239,7 @@ def test_records_that_were_never_delivered_do_not_hold_their_producer(monkeypatc
     monkeypatch.setattr(producer, "commit_transaction", refuse)
     owned = transactions(monkeypatch, producer)
     with pytest.raises(Aborted):
-        owned.commit({"machine.out": ([None], [b"{}"])}, PROGRESS)
+        owned.commit({"machine.out": ([None], [b"{}"])}, CHECKPOINT)
     assert producer._told, "nothing is on its way"  # noqa: SLF001 - as the client's queue
     gone = weakref.ref(owned)
     del owned

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Refused, Released, Request, Taken
+from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Refused, Released, Request, Resumed
 from joiner.runtime.migration.protocol import (
     LEASE_S,
+    RECLAIM_AFTER_S,
     REPEAT_S,
-    TAKE_BACK_S,
     Action,
     Claim,
     CoolDown,
+    Reclaim,
     Release,
     Source,
-    TakeBack,
     Target,
     WarmUp,
     Write,
@@ -39,7 +39,7 @@ WAY = OnTheWay(MOVE, "process")
 REQUEST = Request(move=MOVE, units=[UNIT], to="green")
 READY = Ready(move=MOVE, unit=UNIT, to="green", instance="g")
 RELEASED = Released(move=MOVE, unit=UNIT, to="green", instance="b")
-TAKEN = Taken(move=MOVE, unit=UNIT, to="green", instance="g")
+TAKEN = Resumed(move=MOVE, unit=UNIT, to="green", instance="g")
 
 
 def refused(move: str = MOVE) -> Refused:
@@ -49,13 +49,13 @@ def refused(move: str = MOVE) -> Refused:
 class Side:
     """A runner: its machine, what it serves, and the work that it has been told to do."""
 
-    def __init__(self, placement: str) -> None:
-        self.placement = placement
+    def __init__(self, site: str) -> None:
+        self.site = site
         self.begin()
 
     def begin(self) -> None:
         """After a start: it knows nothing, and looks at the log first."""
-        self.source, self.target = Source(self.placement, self.placement), Target(self.placement, self.placement)
+        self.source, self.target = Source(self.site, self.site), Target(self.site, self.site)
         self.serves = False
         self.work: list[Action] = []
         self.is_dead = False
@@ -122,7 +122,7 @@ class Play:
         if side.work:
             yield Play.end_work
         if side.work and self.losses and isinstance(side.work[0], Release):
-            yield Play.release_untold
+            yield Play.release_unwritten
 
     def ask(self) -> None:
         self.requests -= 1
@@ -132,7 +132,7 @@ class Play:
         self.cancels -= 1
         self.write(Cancelled(move=MOVE, units=[UNIT]))
 
-    def release_untold(self, name: str) -> None:
+    def release_unwritten(self, name: str) -> None:
         """The last transaction is written, but its answer is lost: the runner looks."""
         self.losses -= 1
         side, action = self.sides[name], self.sides[name].work.pop(0)
@@ -154,7 +154,7 @@ class Play:
         self.unread[name].clear()
 
     def start(self, name: str) -> None:
-        """A new one under the name, which claims what is its placement's."""
+        """A new one under the name, which claims what is its site's."""
         self.sides[name].begin()
         self.look(name)
 
@@ -166,7 +166,7 @@ class Play:
 
     def tick(self) -> None:
         """Time enough for everything that waits for time."""
-        self.now_s += max(LEASE_S, TAKE_BACK_S) + 1
+        self.now_s += max(LEASE_S, RECLAIM_AFTER_S) + 1
         for name, side in self.sides.items():
             if not side.is_dead:
                 self.do(name, side.source.tick(self.now_s) + side.target.tick(self.now_s))
@@ -196,7 +196,7 @@ class Play:
         elif isinstance(action, WarmUp):
             actions = side.target.dropped(UNIT) if self.owner == name and self.way is None else side.target.warmed(UNIT)
             self.do(name, actions)
-        elif isinstance(action, TakeBack):
+        elif isinstance(action, Reclaim):
             self.claim(name, action.way)
         elif isinstance(action, Claim):
             self.claim(name, None)
@@ -271,9 +271,9 @@ def test_a_source_alone_takes_back_what_nobody_claims() -> None:
     assert source.hear(REQUEST, 0.0, {UNIT}) == []
     assert source.hear(READY, 0.1, {UNIT}) == [Release(UNIT, WAY, "green", RELEASED)]
     source.released(UNIT, 0.2)
-    assert source.tick(TAKE_BACK_S) == []
-    assert source.tick(TAKE_BACK_S + 0.2) == [TakeBack(UNIT, WAY)]
-    assert source.tick(2 * TAKE_BACK_S + 9) == []
+    assert source.tick(RECLAIM_AFTER_S) == []
+    assert source.tick(RECLAIM_AFTER_S + 0.2) == [Reclaim(UNIT, WAY)]
+    assert source.tick(2 * RECLAIM_AFTER_S + 9) == []
     assert source.is_back(UNIT) == [Write(Back(move=MOVE, unit=UNIT, to="green", instance="b"))]
     assert source.underway == set()
 
@@ -288,25 +288,25 @@ def test_a_source_waits_for_a_target_that_is_claiming_and_for_nobody_else() -> N
     for record in (claiming(UNIT + 1), claiming(UNIT, to="blue")):
         assert source.hear(record, 1.0, ()) == []
     assert source.hear(claiming(0, UNIT), 0.5, ()) == []
-    assert source.tick(TAKE_BACK_S + 0.4) == []
-    assert source.tick(TAKE_BACK_S + 0.5) == [TakeBack(UNIT, WAY)]
+    assert source.tick(RECLAIM_AFTER_S + 0.4) == []
+    assert source.tick(RECLAIM_AFTER_S + 0.5) == [Reclaim(UNIT, WAY)]
 
 
 def test_a_source_that_took_back_in_vain_waits_twice_as_long_before_the_next_time() -> None:
     source, now_s = Source("process", "b"), 0.0
     for attempt in range(3):
         source.found(UNIT, WAY, "green", now_s)
-        assert source.tick(now_s + TAKE_BACK_S * 2**attempt - 0.1) == []
-        now_s += TAKE_BACK_S * 2**attempt
-        assert source.tick(now_s) == [TakeBack(UNIT, WAY)]
+        assert source.tick(now_s + RECLAIM_AFTER_S * 2**attempt - 0.1) == []
+        now_s += RECLAIM_AFTER_S * 2**attempt
+        assert source.tick(now_s) == [Reclaim(UNIT, WAY)]
 
 
 def test_what_is_found_on_its_way_is_told_once_and_its_time_runs_from_then_on() -> None:
     source = Source("process", "b")
     assert source.found(UNIT, WAY, "green", 1.0) == [Write(RELEASED)]
-    assert source.found(UNIT, WAY, "green", TAKE_BACK_S) == []
-    assert source.tick(TAKE_BACK_S + 1.0) == [TakeBack(UNIT, WAY)]
-    assert Source("blue", "x").found(UNIT, WAY, "green", 1.0) == [], "another placement's to take back"
+    assert source.found(UNIT, WAY, "green", RECLAIM_AFTER_S) == []
+    assert source.tick(RECLAIM_AFTER_S + 1.0) == [Reclaim(UNIT, WAY)]
+    assert Source("blue", "x").found(UNIT, WAY, "green", 1.0) == [], "another site's to take back"
 
 
 def test_a_refusal_behind_the_release_is_answered_at_once() -> None:
@@ -316,7 +316,7 @@ def test_a_refusal_behind_the_release_is_answered_at_once() -> None:
     assert source.hear(refused(), 0.1, set()) == []
     source.released(UNIT, 0.2)
     assert source.hear(refused("another"), 0.3, set()) == []
-    assert source.hear(refused(), 0.3, set()) == [TakeBack(UNIT, WAY)]
+    assert source.hear(refused(), 0.3, set()) == [Reclaim(UNIT, WAY)]
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_what_is_released_is_claimed_also_where_nothing_was_prepared() -> None:
     target = Target("green", "g")
     assert target.hear(RELEASED, 0.0, {UNIT}) == [Claim(UNIT)]
     assert target.failed(UNIT, "no") == [Write(refused()), CoolDown(UNIT)]
-    assert target.hear(RELEASED, 0.0, set()) == [], "it is another's of the placement to serve"
+    assert target.hear(RELEASED, 0.0, set()) == [], "it is another's of the site to serve"
     assert Target("blue", "x").hear(RELEASED, 0.0, {UNIT}) == []
 
 
@@ -396,9 +396,9 @@ def test_an_order_is_repeated_until_it_is_done_or_its_time_is_over() -> None:
 
 
 def test_an_order_tells_the_pause_by_the_clock_of_the_log() -> None:
-    order, journey = ordered(READY, RELEASED, Taken(move=MOVE, unit=UNIT, to="green", instance="g", late_ms=30))
+    order, journey = ordered(READY, RELEASED, Resumed(move=MOVE, unit=UNIT, to="green", instance="g", late_ms=30))
     assert (journey.step, journey.pause_ms, order.is_over) == (Step.MOVED, 70, True)
-    _, quicker = ordered(READY, RELEASED, Taken(move=MOVE, unit=UNIT, to="green", instance="g", late_ms=300))
+    _, quicker = ordered(READY, RELEASED, Resumed(move=MOVE, unit=UNIT, to="green", instance="g", late_ms=300))
     assert quicker.pause_ms == 0
 
 

@@ -45,8 +45,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     return found  # type: ignore[return-value] # pytest takes it as it is
 
 
-def checkpoint(run: str, placement: str = "process") -> Checkpoint:
-    return Checkpoint(1, "app", UNIT, run, "two", placement, {DATA: 4}, {DATA: 0}, {}, 4, "", {}, {}, {})
+def checkpoint(run: str, site: str = "process") -> Checkpoint:
+    return Checkpoint(1, "app", UNIT, run, "two", site, {DATA: 4}, {DATA: 0}, {}, 4, "", {}, {}, {})
 
 
 class Claims:
@@ -351,13 +351,13 @@ def test_a_slow_kafka_is_not_asked_to_take_a_second_notice_before_the_first(cloc
 
 
 def test_a_notice_of_an_impossible_time_is_passed_over() -> None:
-    told = NotServed(unit=0, instance="a", placement="process", why="no memory", lasts_ms=10**30)
+    told = NotServed(unit=0, instance="a", site="process", why="no memory", lasts_ms=10**30)
     assert tell([(encode(told), 1_554_096_460_000)]) == []
 
 
 def test_status_tells_the_newest_notice_of_each_unit_and_runner() -> None:
     def notice(unit: int, why: str, retry_ms: int | None = 5000, instance: str = "a") -> bytes:
-        told = NotServed(unit=unit, instance=instance, placement="process", why=why, lasts_ms=60_000, retry_ms=retry_ms)
+        told = NotServed(unit=unit, instance=instance, site="process", why=why, lasts_ms=60_000, retry_ms=retry_ms)
         return encode(told)
 
     at_ms = 1_554_096_460_000
@@ -382,4 +382,4 @@ def test_status_tells_the_newest_notice_of_each_unit_and_runner() -> None:
 
 
 def test_those_who_move_units_pass_over_notices() -> None:
-    assert decode(encode(NotServed(unit=0, instance="a", placement="process", why="away"))) is None
+    assert decode(encode(NotServed(unit=0, instance="a", site="process", why="away"))) is None

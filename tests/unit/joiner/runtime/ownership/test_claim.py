@@ -52,8 +52,8 @@ def test_a_state_that_was_prepared_before_a_reset_is_not_continued(
     readers = Readers(settings)
     readers.state, readers.begun_at = StateLog(0), {DATA: 3}
     warm = Unit(settings, 0, {DATA: 9})
-    progress = make_checkpoint(start={DATA: start}, offsets={DATA: 12})
-    restore.recover(settings, 0, None, progress, warm, readers)  # type: ignore[arg-type] # nothing is committed
+    checkpoint = make_checkpoint(start={DATA: start}, offsets={DATA: 12})
+    restore.recover(settings, 0, None, checkpoint, warm, readers)  # type: ignore[arg-type] # nothing is committed
     assert (built[0] is warm, built[0].offsets) == (start == 3, {DATA: begins_at})
 
 

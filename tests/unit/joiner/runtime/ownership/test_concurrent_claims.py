@@ -58,7 +58,7 @@ def work(pool: ThreadPoolExecutor) -> Iterator[Work]:
 
 
 @pytest.fixture
-def takeovers(work: Work, pool: ThreadPoolExecutor) -> ConcurrentClaims[str]:
+def claims(work: Work, pool: ThreadPoolExecutor) -> ConcurrentClaims[str]:
     return ConcurrentClaims(work.take, pool)
 
 
@@ -70,47 +70,45 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def test_a_unit_is_served_when_it_is_taken_and_the_others_do_not_wait_for_it(
-    takeovers: ConcurrentClaims[str], work: Work
+    claims: ConcurrentClaims[str], work: Work
 ) -> None:
-    assert [takeovers.begin(0), takeovers.begin(1), takeovers.begin(0)] == [True, True, False]
+    assert [claims.begin(0), claims.begin(1), claims.begin(0)] == [True, True, False]
     work.ends[1].set()
 
     def is_adopted() -> bool:
-        work.adopt(takeovers.finished({0, 1}))
+        work.adopt(claims.finished({0, 1}))
         return 1 in work.adopted
 
     wait_until(is_adopted)
-    assert (work.adopted, takeovers.busy) == ({1: "unit 1"}, {0})
+    assert (work.adopted, claims.busy) == ({1: "unit 1"}, {0})
 
 
-def test_a_unit_that_is_given_away_while_it_is_taken_is_not_served(
-    takeovers: ConcurrentClaims[str], work: Work
-) -> None:
+def test_a_unit_that_is_given_away_while_it_is_taken_is_not_served(claims: ConcurrentClaims[str], work: Work) -> None:
     work.is_deaf = True
-    takeovers.begin(0)
-    takeovers.begin(1)
-    takeovers.call_off([0], time.monotonic())
+    claims.begin(0)
+    claims.begin(1)
+    claims.call_off([0], time.monotonic())
     # It is ours again: not before the first attempt has ended is it taken anew.
-    assert takeovers.busy == {0, 1}
-    assert not takeovers.begin(0)
+    assert claims.busy == {0, 1}
+    assert not claims.begin(0)
     for number in (0, 1):
         work.ends[number].set()
 
     def are_ended() -> bool:
-        work.adopt(takeovers.finished({0}))
-        return not takeovers.busy
+        work.adopt(claims.finished({0}))
+        return not claims.busy
 
     wait_until(are_ended)
     # The other one is not ours any more, though nobody has called it off.
     assert work.adopted == {}
-    assert takeovers.begin(0)
+    assert claims.begin(0)
 
 
-def test_calling_off_waits_until_the_unit_is_let_go(takeovers: ConcurrentClaims[str], work: Work) -> None:
-    takeovers.begin(0)
-    takeovers.call_off([0, 3], time.monotonic() + DEADLINE_S)
-    work.adopt(takeovers.finished({0}))
-    assert (work.adopted, takeovers.busy) == ({}, set())
+def test_calling_off_waits_until_the_unit_is_let_go(claims: ConcurrentClaims[str], work: Work) -> None:
+    claims.begin(0)
+    claims.call_off([0, 3], time.monotonic() + DEADLINE_S)
+    work.adopt(claims.finished({0}))
+    assert (work.adopted, claims.busy) == ({}, set())
 
 
 @pytest.mark.timeout(60)

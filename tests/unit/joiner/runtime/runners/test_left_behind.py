@@ -59,7 +59,7 @@ def test_a_process_keeps_nothing_of_a_unit_whose_commit_failed(pool: ThreadPoolE
     nothing: Any = None
     serve(loop, 3, ActiveTask(unit, transactions, 0.0, commit=Commit(nothing, done(pool.submit(transactions.commit)))))
     assert not loop.tasks._finish_commit(3, loop.tasks.tasks[3])
-    loop.supervisor.take_failures()
+    loop.supervisor.collect_failures()
     del transactions
     assert gone() is None
 

@@ -64,50 +64,52 @@ def test_things_are_numbered_in_the_order_of_their_first_sight() -> None:
 )
 def test_the_unreadable_becomes_a_dead_letter_with_its_place(content: object, reason: str) -> None:
     intake = read(make_settings(), message(0, content), record(1, "speed", BASE_MS))
-    (letter,) = intake.rejected
-    assert reason in letter.reason
-    assert (letter.id, letter.topic, letter.partition, letter.offset) == (f"{DATA}:0:0", DATA, 0, 0)
-    assert letter.source == "lsb"
+    (dead_letter,) = intake.rejected
+    assert reason in dead_letter.reason
+    assert (dead_letter.id, dead_letter.topic, dead_letter.partition, dead_letter.offset) == (f"{DATA}:0:0", DATA, 0, 0)
+    assert dead_letter.source == "lsb"
     assert intake.sides[0, LEFT].rows().seq.tolist() == [1], "the next one is read"
 
 
 @pytest.mark.parametrize(("beyond_ms", "fine"), [(0, True), (1, False), (10**10, False), (-(10**11), True)])
-@pytest.mark.parametrize("is_mark", [False, True])
+@pytest.mark.parametrize("is_watermark", [False, True])
 def test_a_time_may_be_ahead_of_its_arrival_by_ahead_max_and_no_more(
-    beyond_ms: int, *, fine: bool, is_mark: bool
+    beyond_ms: int, *, fine: bool, is_watermark: bool
 ) -> None:
     time_ms = BASE_MS + DAY_MS + beyond_ms
-    sent = message(0, {"mark": time_ms}) if is_mark else record(0, "speed", time_ms)
+    sent = message(0, {"mark": time_ms}) if is_watermark else record(0, "speed", time_ms)
     intake = read(make_settings(), sent)
     assert (not intake.rejected) == fine
-    assert fine or "ahead_max" in intake.rejected[0].reason
+    assert fine or "max_future_skew" in intake.rejected[0].reason
 
 
 def test_ahead_max_is_exact_to_the_nanosecond() -> None:
-    settings = make_settings(events={"time_unit": "ns"}, application={"ahead_max": "1ns"})
+    settings = make_settings(events={"time_unit": "ns"}, application={"max_future_skew": "1ns"})
     at_ns = BASE_MS * 10**6
     intake = read(settings, record(0, "speed", at_ns + 1), record(1, "speed", at_ns + 2))
     assert intake.sides[0, LEFT].rows().seq.tolist() == [0]
-    assert [letter.offset for letter in intake.rejected] == [1]
+    assert [dead_letter.offset for dead_letter in intake.rejected] == [1]
 
 
-@pytest.mark.parametrize("is_mark", [False, True])
-def test_a_thing_in_the_wrong_partition_is_refused_every_time(*, is_mark: bool) -> None:
+@pytest.mark.parametrize("is_watermark", [False, True])
+def test_a_thing_in_the_wrong_partition_is_refused_every_time(*, is_watermark: bool) -> None:
     settings = make_settings(partitions=5)
     stranger = thing_of(3, 5)
     sent = [
-        message(n, {"mark": BASE_MS, "thing": stranger}) if is_mark else record(n, "speed", BASE_MS, thing=stranger)
+        message(n, {"mark": BASE_MS, "thing": stranger})
+        if is_watermark
+        else record(n, "speed", BASE_MS, thing=stranger)
         for n in range(2)
     ]
     intake = read(settings, *sent, unit=2)
-    assert [letter.offset for letter in intake.rejected] == [0, 1]
+    assert [dead_letter.offset for dead_letter in intake.rejected] == [0, 1]
     assert "belongs into partition 3, this is 2" in intake.rejected[0].reason
     assert "murmur2" in intake.rejected[0].reason
     assert not intake.sides
 
 
 @pytest.mark.parametrize(
-    ("mark", "sides", "key"),
+    ("watermark", "sides", "key"),
     [
         ({}, [(0, LEFT), (0, RIGHT), (1, LEFT), (1, RIGHT)], ALL_KEYS),
         ({"quantity": "speed"}, [(0, LEFT), (1, RIGHT)], ALL_KEYS),
@@ -116,17 +118,17 @@ def test_a_thing_in_the_wrong_partition_is_refused_every_time(*, is_mark: bool) 
         ({"quantity": "other"}, [], None),
     ],
 )
-def test_a_mark_covers_the_sides_and_things_that_it_names(
-    mark: dict[str, str], sides: list[tuple[int, int]], key: int | None
+def test_a_watermark_covers_the_sides_and_things_that_it_names(
+    watermark: dict[str, str], sides: list[tuple[int, int]], key: int | None
 ) -> None:
-    intake = read(make_settings(POWER, GAP), message(5, {"mark": BASE_MS} | mark))
+    intake = read(make_settings(POWER, GAP), message(5, {"mark": BASE_MS} | watermark))
     assert sorted(intake.sides) == sides
     for side in intake.sides.values():
-        columns = side.marks()
+        columns = side.watermarks()
         assert columns is not None
         assert [column.tolist() for column in columns] == [[key], [BASE_MS * 10**6], [5]]
         assert side.columns() is None
-    assert (intake.marks, intake.not_selected) == ((1, 0) if sides else (0, 1))
+    assert (intake.watermarks, intake.not_selected) == ((1, 0) if sides else (0, 1))
 
 
 WHOLE = {"name": "whole", "left": {"topic": "a"}, "right": {"topic": "b", "quantity": "q"}, "output": "w"}
@@ -139,11 +141,11 @@ def test_a_side_may_take_a_whole_topic(quantity: str) -> None:
     assert list(in_b.sides) == ([(0, RIGHT)] if quantity == "q" else [])
 
 
-@pytest.mark.parametrize(("mark", "covered"), [({}, True), ({"thing": "a"}, True), ({"quantity": "q"}, False)])
+@pytest.mark.parametrize(("watermark", "covered"), [({}, True), ({"thing": "a"}, True), ({"quantity": "q"}, False)])
 def test_a_promise_about_one_quantity_does_not_cover_a_side_that_takes_all(
-    mark: dict[str, str], *, covered: bool
+    watermark: dict[str, str], *, covered: bool
 ) -> None:
-    intake = read(make_settings(WHOLE), message(0, {"mark": BASE_MS} | mark), topic="a")
+    intake = read(make_settings(WHOLE), message(0, {"mark": BASE_MS} | watermark), topic="a")
     assert bool(intake.sides) == covered
 
 

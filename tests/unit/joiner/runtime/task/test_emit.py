@@ -98,11 +98,11 @@ def test_a_pair_whose_function_fails_costs_only_itself(
     values = [(4.0, 2.0), (6.0, 3.0)]
     fine, _ = results(function, values)
     values.insert(at, bad)
-    joined, (letter,) = results(function, values)
-    assert reason in letter["reason"]
-    assert function in letter["reason"]
-    assert letter["id"] == f"power:4:{at}:{100 + at}"
-    assert json.loads(letter["value"])["left"]["result"] == bad[0]
+    joined, (dead_letter,) = results(function, values)
+    assert reason in dead_letter["reason"]
+    assert function in dead_letter["reason"]
+    assert dead_letter["id"] == f"power:4:{at}:{100 + at}"
+    assert json.loads(dead_letter["value"])["left"]["result"] == bad[0]
     assert [one["result"] for one in joined] == [one["result"] for one in fine]
     assert [one["id"] for one in joined] == [f"power:4:{n}:{100 + n}" for n in range(3) if n != at]
 
@@ -123,14 +123,16 @@ def test_a_pair_whose_function_fails_costs_only_itself(
 def test_a_function_that_gives_no_column_of_numbers_loses_no_pair(name: str, reason: str, count: int) -> None:
     joined, failed = results(f"tests.unit.joiner.joining_functions:{name}", [(1.0, 2.0)] * count)
     assert joined == []
-    assert [letter["id"] for letter in failed] == [f"power:4:{n}:{100 + n}" for n in range(count)]
-    assert all(reason in letter["reason"] for letter in failed)
+    assert [dead_letter["id"] for dead_letter in failed] == [f"power:4:{n}:{100 + n}" for n in range(count)]
+    assert all(reason in dead_letter["reason"] for dead_letter in failed)
 
 
 def test_a_function_that_alters_what_it_is_given_spoils_no_other_pair() -> None:
-    joined, (letter,) = results("tests.unit.joiner.joining_functions:spoils_and_fails_at_13", [(1.0, 2.0), (13.0, 1.0)])
+    joined, (dead_letter,) = results(
+        "tests.unit.joiner.joining_functions:spoils_and_fails_at_13", [(1.0, 2.0), (13.0, 1.0)]
+    )
     assert [(one["result"], one["left"]["result"], one["left"]["id"]) for one in joined] == [(20.0, 1.0, "id 1.0")]
-    assert json.loads(letter["value"])["left"]["result"] == 13.0
+    assert json.loads(dead_letter["value"])["left"]["result"] == 13.0
 
 
 def test_a_function_sees_times_and_things() -> None:

@@ -35,7 +35,7 @@ def both_joins(**application: Any) -> JoinerSettings:
 
 
 def seeded_messages(seed: int, count: int = 60) -> list[Message]:
-    """A log with everything: ties, disorder, repeated ids, marks, poison, gaps between offsets."""
+    """A log with everything: ties, disorder, repeated ids, watermarks, poison, gaps between offsets."""
     draw = random.Random(seed)
     clock, offset, sent = BASE_MS, draw.randrange(3), list[Message]()
     for _ in range(count):
@@ -43,8 +43,8 @@ def seeded_messages(seed: int, count: int = 60) -> list[Message]:
         if chance < 0.05:
             sent.append(message(offset, draw.choice([None, b"{", {"mark": BASE_MS * 10**6}])))
         elif chance < 0.12:
-            mark = {"mark": clock - draw.randrange(1500), "quantity": draw.choice(["speed", "torque", "command"])}
-            sent.append(message(offset, mark))
+            watermark = {"mark": clock - draw.randrange(1500), "quantity": draw.choice(["speed", "torque", "command"])}
+            sent.append(message(offset, watermark))
         elif chance < 0.2 and sent:
             sent.append(draw.choice(sent[-5:])._replace(offset=offset))
         else:
@@ -188,7 +188,7 @@ def test_a_full_buffer_names_the_keys_that_hold_most_and_the_ways_out() -> None:
     sent = [record(n, "speed", BASE_MS + n, thing="few" if n < 2 else "many") for n in range(6)]
     with pytest.raises(UnitStopped, match=r"join 'power' holds 6 .* = 5; .* many \(4\), few \(2\)") as stopped:
         apply(unit, sent)
-    assert all(way in str(stopped.value) for way in ("raise the limit", "mark", "tolerance"))
+    assert all(way in str(stopped.value) for way in ("raise the limit", "watermark", "tolerance"))
     again = Unit(make_settings(application={"buffer_records_max": 5}), 0, {DATA: 0})
     apply(again, sent, silent=True)
     assert again.held() == 6, "a replay goes through: it builds what had been committed"
@@ -289,7 +289,7 @@ def test_the_bytes_of_what_is_held_are_the_same_after_a_restart_and_none_when_no
             apply(one, [record(12, "speed", BASE_MS + 10_012)])
 
 
-ORDERS = {**POWER, "progress": "partition", "tolerance": "1s"}
+ORDERS = {**POWER, "watermark_scope": "partition", "tolerance": "1s"}
 
 
 def orders(first: int, count: int) -> list[Message]:
@@ -317,7 +317,7 @@ def test_things_that_are_done_leave_nothing_behind() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_forgetting_idle_things_after_every_batch_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    by_partition = {**POWER, "progress": "partition", "tolerance": "300ms", "lateness": "1s"}
+    by_partition = {**POWER, "watermark_scope": "partition", "tolerance": "300ms", "lateness": "1s"}
     gap = {**GAP, "tolerance": "200ms", "lateness": ["1s", "300ms"], "emit_unmatched": "both"}
     settings, draw = make_settings(by_partition, gap), random.Random(seed)
     sent = [
@@ -336,11 +336,11 @@ def test_forgetting_idle_things_after_every_batch_changes_nothing(seed: int, mon
 
 def test_a_thing_of_which_nothing_is_held_is_not_forgotten_while_its_records_may_be_late() -> None:
     unit = Unit(make_settings({**POWER, "tolerance": "1s"}), 0, {DATA: 0})
-    marks = [
+    watermarks = [
         message(1 + n, {"mark": BASE_MS + 9_000, "quantity": q, "thing": "a"})
         for n, q in enumerate(["speed", "torque"])
     ]
-    apply(unit, [record(0, "speed", BASE_MS), *marks])
+    apply(unit, [record(0, "speed", BASE_MS), *watermarks])
     assert unit.held() == 0
     unit.snapshot()
     # Another thing may get the number of one that is forgotten, and with it what is known of that.

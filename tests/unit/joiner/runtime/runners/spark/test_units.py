@@ -69,8 +69,8 @@ class Stage:
         self.settings = make_settings(partitions=UNITS, **sections)
         self.ends = {unit: {DATA: 0} for unit in range(UNITS)}
         claimant = Claimant("run", "one", "spark")
-        self.teller = TelemetryServer(self.settings.metrics)
-        self.meters = JoinerMetrics(self.settings, claimant, self.teller, self.statuses, set)
+        self.telemetry = TelemetryServer(self.settings.metrics)
+        self.meters = JoinerMetrics(self.settings, claimant, self.telemetry, self.statuses, set)
         self.units = Units(self.settings, "run", lambda: self.ends, self.meters)
         self.transactions = [Transactions() for _ in range(UNITS)]
         self.turn = Turn()
@@ -79,7 +79,7 @@ class Stage:
         return self.units.statuses()
 
     def value(self, name: str, **labels: str) -> float | None:
-        return self.teller.registry.get_sample_value(f"lsb_joiner_{name}", {"unit": "0", **labels})
+        return self.telemetry.registry.get_sample_value(f"lsb_joiner_{name}", {"unit": "0", **labels})
 
     def given_up(self) -> list[tuple[int, str]]:
         return [(number, type(error).__name__) for number, error in self.units.failures]
@@ -184,8 +184,8 @@ def test_what_a_worker_brings_is_counted_when_it_is_committed_and_told_as_any_ru
     assert [stage.value(name) for name in ("records_total", "lag_records")] == [100, 50]
     left = {"join": "power", "side": "left"}
     assert [stage.value(name, **left) for name in ("held_records", "held_bytes")] == [3, 900]
-    assert stage.value("unit_owner", owner="one", placement="spark") == 1
-    assert stage.teller.registry.get_sample_value("lsb_joiner_output_latency_seconds_count") == 4
+    assert stage.value("unit_owner", owner="one", site="spark", placement="spark") == 1
+    assert stage.telemetry.registry.get_sample_value("lsb_joiner_output_latency_seconds_count") == 4
 
 
 def test_what_was_planned_before_a_unit_was_lost_is_thrown_away() -> None:
@@ -292,8 +292,8 @@ def test_a_unit_that_leaves_brings_a_snapshot_and_names_its_target_and_is_gone()
     written.result(5)
     assert calls == ["told"]
     (_, before, _), (_, after, _) = stage.transactions[0].written
-    assert (before.run, before.placement) == ("run", "spark")
-    assert (after.run, after.placement) == ("moving:m:spark", "green")
+    assert (before.run, before.site) == ("run", "spark")
+    assert (after.run, after.site) == ("moving:m:spark", "green")
 
 
 def test_a_unit_that_cannot_leave_says_so() -> None:

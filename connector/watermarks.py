@@ -1,14 +1,14 @@
-"""Which silent quantities get a mark, and at what time: "of this nothing below T comes any more".
+"""Which silent quantities get a watermark, and at what time: "of this nothing below T comes any more".
 
 Pure: the caller says what came and what time it is. A quantity is silent when nothing of it came for
 ``idle_after_ns`` of wall time while its thing goes on. T is the largest event time of the *thing* minus
 ``idle_after_ns``: it comes from data. The wall clock only says when to look, never what time it is in the
 streams.
 
-A mark is written only if it tells something: T is above the last mark and above everything the quantity
+A watermark is written only if it tells something: T is above the last watermark and above everything the quantity
 itself has sent. The caller must see to it that no record is unacknowledged when it asks, and that nobody else
-writes marks for the same scope. What was seen is kept in memory alone: after a restart a quantity that stays
-silent is unknown and gets no mark before it speaks again.
+writes watermarks for the same scope. What was seen is kept in memory alone: after a restart a quantity that stays
+silent is unknown and gets no watermark before it speaks again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCOPES_MAX: Final = 100_000
 """Pairs of thing and quantity that are watched, about 30 MB; names come from outside, so there is a limit."""
 
 
-class DueMark(NamedTuple):
+class DueWatermark(NamedTuple):
     """Nothing below ``time_ns`` comes any more for this quantity of this thing."""
 
     thing: str
@@ -28,12 +28,12 @@ class DueMark(NamedTuple):
 
 
 class _Quantity:
-    __slots__ = ("came_ns", "mark_ns", "time_max_ns")
+    __slots__ = ("came_ns", "time_max_ns", "watermark_ns")
 
     def __init__(self, came_ns: int, time_ns: int) -> None:
         self.came_ns = came_ns
         self.time_max_ns = time_ns
-        self.mark_ns: int | None = None
+        self.watermark_ns: int | None = None
 
 
 class _Thing:
@@ -48,15 +48,17 @@ class _Thing:
 class SilenceWatch:
     """Watches for each thing and quantity when it last came.
 
-    ``idle_after_ns`` > 0; marks are whole multiples of ``unit_ns``, rounded down. An event time more than
-    ``ahead_max_ns`` beyond the wall clock moves no mark: one record of the year 2200 would otherwise make
+    ``idle_after_ns`` > 0; watermarks are whole multiples of ``unit_ns``, rounded down. An event time more than
+    ``max_future_skew_ns`` beyond the wall clock moves no watermark: one record of the year 2200 would otherwise make
     every later one late.
     """
 
-    def __init__(self, *, idle_after_ns: int, ahead_max_ns: int, unit_ns: int, scopes_max: int = SCOPES_MAX) -> None:
+    def __init__(
+        self, *, idle_after_ns: int, max_future_skew_ns: int, unit_ns: int, scopes_max: int = SCOPES_MAX
+    ) -> None:
         self._idle_after_ns = idle_after_ns
         self._unit_ns = unit_ns
-        self._ahead_max_ns = ahead_max_ns
+        self._max_future_skew_ns = max_future_skew_ns
         self._room = scopes_max
         self._things: dict[str, _Thing] = {}
 
@@ -71,7 +73,7 @@ class SilenceWatch:
         ``now_ns`` is a clock that stands still while nothing can come (silence is only what was listened to),
         ``wall_ns`` the time since the epoch.
         """
-        if time_ns > wall_ns + self._ahead_max_ns:
+        if time_ns > wall_ns + self._max_future_skew_ns:
             return
         seen = self._things.get(thing)
         if seen is None:
@@ -90,8 +92,8 @@ class SilenceWatch:
         of_quantity.came_ns = now_ns
         of_quantity.time_max_ns = max(of_quantity.time_max_ns, time_ns)
 
-    def due(self, now_ns: int) -> list[DueMark]:
-        """The marks to be written now, by thing and quantity in the order they were first seen."""
+    def due(self, now_ns: int) -> list[DueWatermark]:
+        """The watermarks to be written now, by thing and quantity in the order they were first seen."""
         found = []
         silent_since_ns = now_ns - self._idle_after_ns
         for thing, seen in self._things.items():
@@ -99,14 +101,14 @@ class SilenceWatch:
                 continue  # the whole thing is silent: no clock but its own could tell its time
             time_ns = (seen.time_max_ns - self._idle_after_ns) // self._unit_ns * self._unit_ns
             found += [
-                DueMark(thing, name, time_ns)
+                DueWatermark(thing, name, time_ns)
                 for name, quantity in seen.quantities.items()
                 if quantity.came_ns <= silent_since_ns
                 and time_ns > quantity.time_max_ns
-                and (quantity.mark_ns is None or time_ns > quantity.mark_ns)
+                and (quantity.watermark_ns is None or time_ns > quantity.watermark_ns)
             ]
         return found
 
-    def written(self, mark: DueMark) -> None:
-        """The mark is on its way: only a higher one may follow."""
-        self._things[mark.thing].quantities[mark.quantity].mark_ns = mark.time_ns
+    def written(self, watermark: DueWatermark) -> None:
+        """The watermark is on its way: only a higher one may follow."""
+        self._things[watermark.thing].quantities[watermark.quantity].watermark_ns = watermark.time_ns

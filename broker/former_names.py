@@ -1,0 +1,28 @@
+"""Settings by the names of the release before: accepted for one release, with a warning."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+def with_present_names(given: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
+    """The values of a section by the present names of their settings.
+
+    ``renamed``: the present names (``section.field``) by the former ones. Where both are given the present one counts.
+    """
+    values = dict(given)
+    for former, present in renamed.items():
+        old, new = former.rpartition(".")[2], present.rpartition(".")[2]
+        if old not in values:
+            continue
+        value = values.pop(old)
+        if new in values:
+            log.warning("%s is ignored, as %s is given too: remove the old name", former, present)
+        else:
+            values[new] = value
+            log.warning("%s is called %s now; the next release does not accept the old name", former, present)
+    return values
