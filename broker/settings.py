@@ -427,10 +427,10 @@ def _unusable_files(model: type[ServiceSettings], given: dict[str, Any], path: P
         if not isinstance(values, dict) or not isinstance(kind, type) or not issubclass(kind, Section):
             continue
         for name, field in kind.model_fields.items():
-            for mark in field.metadata:
-                if isinstance(mark, _Read) and isinstance(values.get(name), str):
+            for check in field.metadata:
+                if isinstance(check, _Read) and isinstance(values.get(name), str):
                     try:
-                        mark.attempt(Path(values[name]))
+                        check.attempt(Path(values[name]))
                     except SettingsError as error:
                         mistakes.append(f"{path}: {section}.{name}: {error}; {way_out([section, name])}")
     return mistakes

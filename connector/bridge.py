@@ -28,7 +28,7 @@ from broker.times import UNIT_NS
 from broker.wire.records import Watermark, encode
 from connector.acknowledgement import NO_PACKET, Ledger, Ticket
 from connector.events import Parser, dead_letter
-from connector.metrics import PublishTimes, tell
+from connector.metrics import PublishTimes, register_metrics
 from connector.progress import Progress
 from connector.session import Message, MqttSession, SessionLostError
 from connector.settings import Settings
@@ -76,7 +76,7 @@ class Bridge:
         self._progress = Progress()
         self._telemetry = TelemetryServer(settings.metrics)
         self._publish_times = PublishTimes(self._telemetry)
-        tell(self._telemetry, self._progress, self._ledger, self._session)
+        register_metrics(self._telemetry, self._progress, self._ledger, self._session)
         self._back_off_s = _BACK_OFF_S[0]
         self._retry_s = 0.0
 

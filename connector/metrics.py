@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from connector.session import MqttSession
 
 
-def tell(telemetry: TelemetryServer, progress: Progress, ledger: Ledger, session: MqttSession) -> None:
-    """Let ``teller`` read the connector's figures where they are kept."""
+def register_metrics(telemetry: TelemetryServer, progress: Progress, ledger: Ledger, session: MqttSession) -> None:
+    """Let ``telemetry`` read the connector's figures where they are kept."""
     counter, gauge = telemetry.readings.counter, telemetry.readings.gauge
     counter("lsb_connector_events", "Events that came from MQTT, redelivered ones too.", lambda: progress.messages)
     counter("lsb_connector_records", "Records that were sent to Kafka.", lambda: progress.records)

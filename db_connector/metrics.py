@@ -20,10 +20,10 @@ class WriteTimes(Distribution):
         super().__init__(telemetry.registry, "lsb_db_connector_write_duration_seconds", meaning, DURATIONS_S)
 
 
-def tell(
+def register_metrics(
     telemetry: TelemetryServer, progress: Progress, thread: WriterThread[Any], lags: Callable[[], Mapping[int, int]]
 ) -> None:
-    """Let ``teller`` read the service's figures where they are kept; ``lags``: records by partition."""
+    """Let ``telemetry`` read the service's figures where they are kept; ``lags``: records by partition."""
     counter, gauge = telemetry.readings.counter, telemetry.readings.gauge
     counter("lsb_db_connector_results", "Results that were read, again too.", lambda: progress.results)
     counter("lsb_db_connector_points", "Points that the database has acknowledged.", lambda: progress.points)

@@ -30,7 +30,7 @@ from broker.metrics import TelemetryServer
 from broker.wire.records import decode_joined
 from db_connector.dead_letters import SOURCE, DeadLetterWriter
 from db_connector.lag import Lag
-from db_connector.metrics import WriteTimes, tell
+from db_connector.metrics import WriteTimes, register_metrics
 from db_connector.points import UnrepresentableError, point_line
 from db_connector.progress import Journal, Progress, Seldom
 from db_connector.target import origin_of, target_of
@@ -132,7 +132,7 @@ class Service:
         self._telemetry = telemetry or TelemetryServer(settings.metrics)
         self._write_times = WriteTimes(self._telemetry)
         self._lag, self._lags_seen = Lag(self._topic), dict[int, int]()
-        tell(self._telemetry, self.progress, writer, lambda: self._lags_seen)
+        register_metrics(self._telemetry, self.progress, writer, lambda: self._lags_seen)
 
     def run(self) -> None:
         """Consume until ``stop`` is set. Raises `KafkaFailureError` and `DeliveryError` for what needs an operator."""

@@ -28,7 +28,7 @@ _LOG_BYTES_MAX: Final = 20 * 1024 * 1024
 _KILL_DEADLINE_S: Final = 10.0
 
 
-class _Mark(NamedTuple):
+class _PidRecord(NamedTuple):
     """A process as the pid file names it."""
 
     pid: int
@@ -56,8 +56,8 @@ class Child:
     @property
     def pid(self) -> int | None:
         """The id of the living process, else None."""
-        mark = self._read_mark()
-        return mark.pid if mark is not None and self._lives(mark) else None
+        record = self._read_record()
+        return record.pid if record is not None and self._lives(record) else None
 
     @property
     def paused(self) -> bool:
@@ -83,7 +83,7 @@ class Child:
                 start_new_session=True,
             )
         try:
-            self._write_mark(_Mark(popen.pid, _start_moment(popen.pid)))
+            self._write_record(_PidRecord(popen.pid, _start_moment(popen.pid)))
         except BaseException:
             popen.kill()
             popen.wait()
@@ -126,23 +126,23 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
-    def _lives(self, mark: _Mark) -> bool:
-        if self._popen is not None and self._popen.pid == mark.pid:
+    def _lives(self, record: _PidRecord) -> bool:
+        if self._popen is not None and self._popen.pid == record.pid:
             # Our own child stays a zombie until it is asked for.
             return self._popen.poll() is None
-        return _state(mark.pid) not in ("", "Z", "X") and _start_moment(mark.pid) == mark.started
+        return _state(record.pid) not in ("", "Z", "X") and _start_moment(record.pid) == record.started
 
-    def _read_mark(self) -> _Mark | None:
+    def _read_record(self) -> _PidRecord | None:
         try:
             fields = json.loads(self._pid_file.read_text())
-            return _Mark(int(fields["pid"]), str(fields["started"]))
+            return _PidRecord(int(fields["pid"]), str(fields["started"]))
         except (OSError, ValueError, KeyError, TypeError):
             # No file, or one that was cut short by a crash: there is nothing that could be named safely.
             return None
 
-    def _write_mark(self, mark: _Mark) -> None:
+    def _write_record(self, record: _PidRecord) -> None:
         draft = self._pid_file.with_name(self._pid_file.name + ".new")
-        draft.write_text(json.dumps(mark._asdict()))
+        draft.write_text(json.dumps(record._asdict()))
         draft.replace(self._pid_file)
 
     def _forget(self) -> None:

@@ -60,7 +60,7 @@ def evaluate(
 ) -> Evaluation:
     """What all records of the keys of a step bring forth.
 
-    ``before``, ``now``: the frontiers before and after the step, (2, k); ``tells_unmatched``: of which side that is
+    ``before``, ``now``: the frontiers before and after the step, (2, k); ``emits_unmatched``: of which side that is
     asked for; ``ends``: nothing comes behind them.
     """
     of_left = relate(left, right, before[1], now[1], wants[0])

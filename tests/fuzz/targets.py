@@ -251,7 +251,7 @@ def _hear(values: list[bytes]) -> str:
         order.hear(record, BASE_MS + at)
         if isinstance(record, control.Claiming):
             claims.hear(record, now_s)
-    for line in unit_reports.tell((value, BASE_MS) for value in values):
+    for line in unit_reports.describe((value, BASE_MS) for value in values):
         assert line
     for later_s in (1.0, 100.0):
         source.tick(later_s)

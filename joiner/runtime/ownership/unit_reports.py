@@ -100,10 +100,10 @@ def read_notices(settings: JoinerSettings) -> list[str]:
         if not 0 <= place.offset < end:
             return []
         messages = read_to_end(consumer, settings.control_topic, 0, place.offset, end)
-        return tell((message.value(), int(message.timestamp()[1])) for message in messages)
+        return describe((message.value(), int(message.timestamp()[1])) for message in messages)
 
 
-def tell(records: Iterable[tuple[bytes | None, int]]) -> list[str]:
+def describe(records: Iterable[tuple[bytes | None, int]]) -> list[str]:
     """The lines that follow from records of the control topic, each with the time in ms at which it was appended."""
     newest: dict[tuple[int, str, str], tuple[NotServed, int]] = {}
     for value, at_ms in records:

@@ -16,12 +16,12 @@ from broker.metrics import TelemetryServer
 from broker.settings import MetricsSettings, MqttSettings
 from connector.acknowledgement import Ledger
 from connector.metrics import PublishTimes
-from connector.metrics import tell as register_connector_metrics
+from connector.metrics import register_metrics as register_connector_metrics
 from connector.progress import Progress as ConnectorProgress
 from connector.session import MqttSession
 from connector.settings import ConnectorSettings
 from db_connector.metrics import WriteTimes
-from db_connector.metrics import tell as register_db_connector_metrics
+from db_connector.metrics import register_metrics as register_db_connector_metrics
 from db_connector.progress import Progress as DbProgress
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted

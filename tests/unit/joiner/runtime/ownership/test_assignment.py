@@ -19,7 +19,7 @@ from joiner.runtime.ownership import assignment, claim, retry_policy, unit_repor
 from joiner.runtime.ownership.assignment import AssignmentManager
 from joiner.runtime.ownership.eligibility import Claimant, LogShort, OwnedElsewhere, check_log_range
 from joiner.runtime.ownership.retry_policy import CAUSES, JITTER, Obstacle, RetryTracker, cause_of
-from joiner.runtime.ownership.unit_reports import REPEAT_S, NotServed, UnitReports, tell
+from joiner.runtime.ownership.unit_reports import REPEAT_S, NotServed, UnitReports, describe
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 
 UNIT = 3
@@ -352,7 +352,7 @@ def test_a_slow_kafka_is_not_asked_to_take_a_second_notice_before_the_first(cloc
 
 def test_a_notice_of_an_impossible_time_is_passed_over() -> None:
     told = NotServed(unit=0, instance="a", site="process", why="no memory", lasts_ms=10**30)
-    assert tell([(encode(told), 1_554_096_460_000)]) == []
+    assert describe([(encode(told), 1_554_096_460_000)]) == []
 
 
 def test_status_tells_the_newest_notice_of_each_unit_and_runner() -> None:
@@ -361,7 +361,7 @@ def test_status_tells_the_newest_notice_of_each_unit_and_runner() -> None:
         return encode(told)
 
     at_ms = 1_554_096_460_000
-    lines = tell(
+    lines = describe(
         [
             (notice(0, "no memory"), at_ms),
             (notice(1, "damaged", None), at_ms),
