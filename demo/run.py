@@ -114,7 +114,7 @@ class Demo:
         services.start("joiner", "joiner", _COMMANDS[self._task.runner])
         services.start("db_connector", "db_connector", "--journal", str(self._acknowledged))
         services.wait_for("connector", "connected to MQTT")
-        services.wait_for("joiner", ": taken")
+        services.wait_for("joiner", ": claimed")
         services.wait_for("db_connector", f"{settings.topics.out}: partitions ")
         print(f"connector, joiner ({self._task.runner}), db_connector are up")
         if self._task.moves_to is not None:

@@ -102,7 +102,7 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
     if options.command == "spark":
         return _run_in_spark(options, settings)
     application = settings.application
-    claimant = Claimant(uuid.uuid4().hex, application.instance, application.site, take=options.force_claim)
+    claimant = Claimant(uuid.uuid4().hex, application.instance, application.site, force=options.force_claim)
     process = JoinerProcess(settings, claimant, standby=options.standby)
     end_on_signals(process.stop)
     return process.run()
@@ -116,7 +116,7 @@ def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings) -> int:
     except ModuleNotFoundError as error:
         print(f"joiner: {error}: the stage in Spark needs what requirements/spark.in lists", file=sys.stderr)
         return 2
-    claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, take=options.force_claim)
+    claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, force=options.force_claim)
     running = SparkStage(settings, claimant, standby=options.standby)
     end_on_signals(running.stop)
     try:

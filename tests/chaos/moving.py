@@ -15,7 +15,7 @@ from tests.chaos.dying import SOURCE_POINTS, TARGET_POINTS
 from tests.integration.joiner_application import PARTITIONS, SPARK_STARTS_S, Application, Joiner, flowing
 from tests.integration.services import DEADLINE_S, wait_until
 
-_UP: Final = "waiting until it is moved here|: taken"
+_UP: Final = "waiting until it is moved here|: claimed"
 
 _ATTEMPTS: Final = 4
 """Of a move behind a crash: what was on its way may still be being taken back."""

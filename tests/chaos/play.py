@@ -86,7 +86,11 @@ class Play:
         Settling(self._pipeline).create_topics()
         for name in ("connector", "one", "two", "db_connector"):
             self._pipeline.start(name)
-        for name, words in (("connector", "connected to MQTT"), ("one", ": taken"), ("db_connector", ": partitions ")):
+        for name, words in (
+            ("connector", "connected to MQTT"),
+            ("one", ": claimed"),
+            ("db_connector", ": partitions "),
+        ):
             service = self._pipeline.services[name]
             wait_until(lambda service=service, words=words: words in service.text(), f"{name} is up")  # type: ignore[misc]
         self._pipeline.start("simulator")

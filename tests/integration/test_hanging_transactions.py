@@ -70,7 +70,7 @@ def test_what_kafka_forgot_to_end_is_there_once_and_what_was_rolled_back_is_not(
     if "open that Kafka should have ended" not in again.text():
         pytest.skip("this Kafka ended everything by itself")
     # How many it forgets is a matter of moments. One that the joiner overlooked would hold up its unit for ever.
-    assert 1 <= again.text().count("; settling it up to") <= PARTITIONS
+    assert 1 <= again.text().count("; resolving it up to") <= PARTITIONS
     app.wait_until_through()
     assert again.stop() == 0
     app.verify()
@@ -96,7 +96,7 @@ def test_what_an_older_owner_had_on_its_way_is_rolled_back_by_the_next_one(app: 
     assert older.write(app.topic("out"), b"R1", b'{"id":"belated"}') == KafkaError.NO_ERROR
     again = app.start()
     again.wait_for_units()
-    assert again.text().count("; settling it up to") == 1
+    assert again.text().count("; resolving it up to") == 1
     app.produce(seeded_entries(66, 300))
     app.wait_until_through()
     assert again.stop() == 0

@@ -48,7 +48,7 @@ def test_a_batch_that_fails_is_not_half_written_and_the_others_go_on(app: Applic
     wait_until(
         lambda: f"unit {unit}: not served by process" in app.command("status").stdout, "status tells of the unit"
     )
-    assert "set aside): " in app.command("status").stdout
+    assert "failed): " in app.command("status").stdout
     assert failing.stop() == 1
     after = app.start()
     app.wait_until_through()

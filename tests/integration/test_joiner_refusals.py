@@ -84,7 +84,7 @@ def test_a_topic_that_was_made_anew_is_refused(app: Application) -> None:
     wait_until(lambda: app.topic("data") not in app.admin().list_topics(timeout=10).topics, "the topic is gone")
     app.create_topics()
     said = refusal(app)
-    assert f"{app.topic('data')} was deleted and made anew" in said
+    assert f"{app.topic('data')} was deleted and recreated" in said
     assert "joiner reset" in said
 
 

@@ -41,7 +41,7 @@ def standby(app: Application, site: str = "green", instance: str = "", **environ
     module = "tests.integration.dying_joiner" if environment else "joiner"
     given = "--standby", "--site", site
     joiner = app.start(*given, instance=instance or site, module=module, **environment)
-    joiner.wait_for("waiting until it is moved here|: taken")
+    joiner.wait_for("waiting until it is moved here|: claimed")
     return joiner
 
 

@@ -183,7 +183,7 @@ def test_a_deleted_state_topic_is_refused_and_without_its_group_begun_anew_and_s
         future.result()
     wait_until(lambda: state not in app.admin().list_topics(timeout=10).topics, "the state topic is gone")
     said = refusal(app, **session)
-    assert f"{state} holds no progress: was the topic deleted? Restore it, or start anew with `joiner reset`" in said
+    assert f"{state} holds no checkpoint: was the topic deleted? Restore it, or start anew with `joiner reset`" in said
 
     def delete_group() -> bool:
         return app.admin().delete_consumer_groups([app.name])[app.name].exception() is None
@@ -192,5 +192,5 @@ def test_a_deleted_state_topic_is_refused_and_without_its_group_begun_anew_and_s
     again = app.start(**session)
     app.wait_until_through()
     assert again.stop() == 0
-    assert again.text().count(f"begins anew, and {app.topic('out')} holds results already") == PARTITIONS
+    assert again.text().count(f"starts from scratch, and {app.topic('out')} holds results already") == PARTITIONS
     assert sorted(app.values("out")) == sorted(before * 2), "the same results under the same ids"

@@ -160,7 +160,7 @@ def test_topics_that_change_while_the_joiner_runs_stop_it(apps: list[Application
         assert sorted(one.values("out")) == results_of(one, seeded_entries(96, 600))
     assert "has 4 partitions and the settings say 3" in refusal(grown)
     for one in (renewed, gone):
-        assert f"{one.topic('data')} was deleted and made anew, so that the offsets" in refusal(one)
+        assert f"{one.topic('data')} was deleted and recreated, so the offsets" in refusal(one)
     others = [grown.topic(kind) for kind in ("out", "late", "rejected", "unmatched")]
     add_partition(grown, *others, f"{grown.name}.state")
     grown.partitions = 4

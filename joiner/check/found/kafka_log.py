@@ -288,7 +288,7 @@ def _check_topics(checkpoint: Checkpoint, facts: dict[str, TopicFacts], partitio
     for topic, topic_id in checkpoint.topics.items():
         if topic in facts and facts[topic].topic_id != topic_id:
             message = (
-                f"topic {topic} was deleted and made anew since unit {checkpoint.unit} of "
+                f"topic {topic} was deleted and recreated since unit {checkpoint.unit} of "
                 f"{checkpoint.application!r} read it: what it has read is gone, so the check cannot "
                 "be made any more"
             )

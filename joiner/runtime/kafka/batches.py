@@ -1,4 +1,4 @@
-"""What a consumer returned, sorted: the messages of each unit and topic, where logs end, and errors."""
+"""Sorting of what a consumer returned: the messages of each unit and topic, ends of logs, and errors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from joiner.runtime.kafka.clients import EOF_CODE
 from joiner.runtime.task.decode import Messages
 
 _Error = tuple[KafkaError, int | None, str | None]
-"""An error, and the partition and topic that it is of."""
+"""An error, its partition and its topic."""
 
 
 def messages_of(messages: Sequence[Message]) -> Messages:
-    """What the joiner needs of messages of one partition, none of which is an event.
+    """The columns of messages of one partition, none of which is an error event.
 
-    The loops are short: each runs for every record.
+    The loops are minimal, as they run for every record.
     """
     first, last = messages[0].offset() or 0, messages[-1].offset() or 0
     has_gaps = last - first != len(messages) - 1
@@ -33,7 +33,7 @@ def messages_of(messages: Sequence[Message]) -> Messages:
 def sort_messages(
     messages: Sequence[Message], topics: Sequence[str]
 ) -> tuple[dict[int, dict[str, Messages]], dict[int, dict[str, int]], list[_Error]]:
-    """What was read of ``topics``, by unit and topic: the messages, and where a log's end was met; and the errors."""
+    """Sort messages of ``topics``: by unit and topic the messages, and the ends of logs reached; and the errors."""
     ends: dict[int, dict[str, int]] = {}
     errors: list[_Error] = []
     if any(faults := [message.error() for message in messages]):
@@ -43,7 +43,7 @@ def sort_messages(
             elif error is not None:
                 errors.append((error, message.partition(), message.topic()))
         messages = [message for message, error in zip(messages, faults, strict=True) if error is None]
-    # Those of one partition come many in a row. A message's topic is a new string each time it is asked for.
+    # Messages of one partition come in long runs. `Message.topic` makes a new string at each call.
     units = np.array([message.partition() for message in messages], dtype=np.int64)
     changes = np.flatnonzero(np.diff(units)) + 1
     by_place: defaultdict[tuple[int, str], list[Message]] = defaultdict(list)

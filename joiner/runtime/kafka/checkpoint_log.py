@@ -13,19 +13,19 @@ from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import Checkpoint, StateLog, checkpoint_key, dangling_key, decode_checked, decode_checkpoint
 
 _TAIL: Final = 64
-"""Records at the end of a state partition that are looked at first: every transaction ends with its progress."""
+"""Records at the end of a state partition that are read first: every transaction ends with its checkpoint."""
 
 
 def read_state(kafka: KafkaSettings, group: str, topic: str, unit: int) -> StateLog:
-    """Everything in the unit's partition, read to its stable end."""
+    """The whole log of the unit's state partition, read to its stable end."""
     return _read(kafka, group, topic, unit, last=None)
 
 
 def read_on(consumer: Consumer, topic: str, state: StateLog) -> StateLog:
-    """``state`` and what has come since.
+    """``state`` with what was appended since.
 
-    It holds what a reader of the whole log holds: compaction leaves the last of each key, and a tombstone for far
-    longer than a unit is waited for.
+    The result equals that of reading the whole log: compaction keeps the last record of each key, and tombstones for
+    far longer than a standby waits for a unit.
     """
     _, end = log_range(consumer, topic, state.unit)
     values, checkpoint_at = dict(state.values), state.checkpoint_at
@@ -35,7 +35,7 @@ def read_on(consumer: Consumer, topic: str, state: StateLog) -> StateLog:
 
 
 def read_newest(kafka: KafkaSettings, group: str, topic: str, unit: int, readers: Readers | None = None) -> StateLog:
-    """What is enough to know the newest checkpoint, which is at the end of the partition in most cases."""
+    """As much of the log as the newest checkpoint takes, which is usually at the end of the partition."""
     if readers is not None and readers.state is not None:
         readers.state = read_on(readers.log, topic, readers.state)
         return readers.state
@@ -47,19 +47,19 @@ def read_newest(kafka: KafkaSettings, group: str, topic: str, unit: int, readers
 def read_checkpoint(
     kafka: KafkaSettings, group: str, topic: str, unit: int, readers: Readers | None = None
 ) -> Checkpoint | None:
-    """The newest checkpoint alone."""
+    """The newest checkpoint; None if there is none."""
     return read_newest(kafka, group, topic, unit, readers).checkpoint()
 
 
 class AppendedCheckpoint(NamedTuple):
-    """A checkpoint, and when it was written."""
+    """A checkpoint and its append time."""
 
     checkpoint: Checkpoint
     appended_ms: int
 
 
 def read_appended(consumer: Consumer, topic: str, unit: int) -> AppendedCheckpoint | None:
-    """The newest checkpoint of a unit, by a consumer of `make_reader`; None where there is none."""
+    """The newest checkpoint of a unit, by a consumer of `make_reader`; None if there is none."""
     low, end = log_range(consumer, topic, unit)
     for start in dict.fromkeys((max(low, end - _TAIL), low)):
         found = None
@@ -72,9 +72,9 @@ def read_appended(consumer: Consumer, topic: str, unit: int) -> AppendedCheckpoi
 
 
 def read_tried(consumer: Consumer, topic: str, unit: int, start: int, end: int) -> list[Checkpoint]:
-    """The checkpoints from ``start`` on, committed or not, and the notes (see `dangling`).
+    """The checkpoints from ``start`` to ``end``, committed or not, and the notes (see `ownership.dangling`).
 
-    ``consumer`` reads what is not committed, too.
+    ``consumer`` reads uncommitted records.
     """
     keys = {checkpoint_key(unit).encode(), dangling_key(unit).encode()}
     return [
@@ -95,10 +95,10 @@ def _read(
 
 
 def _add_values(values: dict[str, bytes], consumer: Consumer, topic: str, unit: int, start: int, end: int) -> int:
-    """Take what is there; returns the offset of the last checkpoint, -1 where none is."""
+    """Add the records up to ``end``; returns the offset of the last checkpoint, -1 without one."""
     checkpoint, checkpoint_at = checkpoint_key(unit), -1
     for message in read_to_end(consumer, topic, unit, start, end):
-        # Replaced: a key that is no text is somebody else's, and none that is asked for.
+        # With replacement: a key that is no text was written by another program, and is never looked up.
         key, value = (message.key() or b"").decode(errors="replace"), message.value()
         if value is None:
             values.pop(key, None)

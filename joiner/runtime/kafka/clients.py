@@ -1,4 +1,4 @@
-"""librdkafka clients as the joiner needs them: no auto-commit, committed data only, errors to the log."""
+"""librdkafka clients for the joiner: no auto-commit, committed data only, errors to the log."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from broker.kafka.client_log import client_logger
 from broker.settings import KafkaSettings
 
 TIMEOUT_S: Final = 30.0
-"""For one request to Kafka: a broker that restarts is back by then."""
+"""Time limit of one request to Kafka, in which a broker can restart."""
 
 READ_WAIT_S: Final = 0.01
-"""`Consumer.consume` stays so long for a full batch, also where it has met the end of the log."""
+"""How long `Consumer.consume` waits for a full batch, even at the end of the log."""
 
 EOF_CODE: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the public name of the constant
 
@@ -30,7 +30,7 @@ def make_consumer(
     group: str,
     **more: str | float | bool,
 ) -> Consumer:
-    """A consumer of committed data that never commits by itself and never jumps to another offset."""
+    """A consumer of committed data that never commits or resets offsets by itself."""
     settings: dict[str, str | float | bool] = {
         "group_id": group,
         "enable_auto_commit": False,
@@ -43,18 +43,18 @@ def make_consumer(
 
 
 def make_reader(kafka: KafkaSettings, group: str, **more: str | float | bool) -> Consumer:
-    """A consumer that reads a log to its end and says when it is there, without the broker's usual wait for more."""
+    """A consumer that reports the end of a log, without the broker's usual wait for more data."""
     quick: dict[str, str | float | bool] = {"fetch_wait_max_ms": 10, "fetch_queue_backoff_ms": 2}
     return make_consumer(kafka, group, enable_partition_eof=True, **(quick | more))
 
 
 def make_producer(kafka: KafkaSettings, **more: str | float | bool) -> Producer:
-    """A producer that loses and doubles nothing on its way; ``more`` makes it transactional."""
+    """An idempotent producer; ``more`` makes it transactional."""
     return Producer(kafka.producer_config(**more), logger=KAFKA_LOG)
 
 
 def make_admin(kafka: KafkaSettings) -> AdminClient:
-    """A client for looking at topics and groups."""
+    """A client for describing topics and groups."""
     return AdminClient(kafka.client_config(), logger=KAFKA_LOG)
 
 
@@ -67,9 +67,7 @@ def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]
 def read_to_end(consumer: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[Message]:
     """The messages of a partition from ``start`` up to ``end``, by a consumer of `make_reader`.
 
-    It ends there, however much others write behind it meanwhile.
-
-    Raises KafkaException where nothing comes for `TIMEOUT_S`.
+    It stops at ``end``, even if the log grows. Raises KafkaException if nothing arrives for `TIMEOUT_S`.
     """
     consumer.assign([TopicPartition(topic, partition, start)])
     deadline_s = time.monotonic() + TIMEOUT_S
@@ -96,32 +94,32 @@ def raise_for(message: Message) -> None:
 
 
 def is_passing(error: KafkaError, partition: int | None) -> bool:
-    """Whether an event of a consumer tells no more than that brokers cannot be reached for now.
+    """Whether an error event of a consumer only says that brokers are unreachable for now.
 
-    The client goes on by itself then, and leaves nothing out. An error of a partition, whatever it says, may stand for
-    records that are left out.
+    The client then recovers by itself and skips nothing. An error of a partition, whatever it says, may stand for
+    skipped records.
     """
     is_fatal = error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - the public name of the constant
     return (partition is None or partition < 0) and not is_fatal
 
 
 def timed_out(what: str) -> KafkaException:
-    """The error of Kafka not answering, where the library itself sets no limit."""
+    """The error of a Kafka that does not answer, for calls without a time limit of their own."""
     return KafkaException(KafkaError(KafkaError._TIMED_OUT, what))  # noqa: SLF001 - the public name of the constant
 
 
 def is_fenced(error: KafkaException) -> bool:
-    """Whether somebody else has taken the transactional id, or may have.
+    """Whether another producer has initialised the transactional id, or may have.
 
-    Once a client knows that it is fenced, its further calls tell only that something fatal has happened. Whoever
-    is answered so looks who owns the unit, which is right after any fatal error.
+    Once a client knows that it is fenced, its further calls only report a fatal error. The caller then checks who owns
+    the unit, which is right after any fatal error.
     """
     fault: Any = error.args[0]
     return fault.fatal() or fault.code() == KafkaError._FATAL or names_fencing(error)  # noqa: SLF001 - as above
 
 
 def names_fencing(error: KafkaException) -> bool:
-    """Whether the error says itself that somebody else has taken the transactional id."""
+    """Whether the error itself says that another producer has initialised the transactional id."""
     return error.args[0].code() in {
         KafkaError._FENCED,  # noqa: SLF001 - the public name of the constant
         KafkaError.INVALID_PRODUCER_EPOCH,
@@ -130,17 +128,17 @@ def names_fencing(error: KafkaException) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """What an error says, of whatever kind it is."""
+    """The text of an error of any kind."""
     if isinstance(error, KafkaException):
         return str(error.args[0].str())
     return str(error) or type(error).__name__
 
 
 def within(seconds: float, call: Callable[..., object], *arguments: object) -> None:
-    """Make a call that should return by itself, and give it up where it does not. Raises what it raises.
+    """Make a call, and abandon it if it does not return in time. Raises what it raises.
 
-    Sending offsets stays in librdkafka 2.16 for ever where Kafka is killed at the wrong moment, whatever timeout it is
-    given. The thread that waits for it is left behind with its producer, which the unit's next claim fences.
+    In librdkafka 2.16, sending offsets blocks for ever if Kafka is killed at the wrong moment, whatever timeout is
+    given. The waiting thread is left behind with its producer, which the unit's next claim fences.
     """
     outcome: SimpleQueue[BaseException | None] = SimpleQueue()
 
@@ -161,6 +159,6 @@ def within(seconds: float, call: Callable[..., object], *arguments: object) -> N
         try:
             raise error
         finally:
-            # The error knows this frame. If the frame knew it too, whatever is called here would stay, a producer with
-            # its threads and connections, until the collector comes, which is seldom (see `gc_tuning`).
+            # The error refers to this frame. If the frame referred to the error, the cycle would keep the callee alive,
+            # a producer with its threads and connections, until the next collection, which is rare (see `gc_tuning`).
             del error

@@ -1,6 +1,6 @@
-"""Offsets that are missing in an input: whether a second reader sees the same gap, or records were lost on their way.
+"""Gaps in the offsets of an input: verified by a second reader, as the client may have skipped records.
 
-Offsets may be missing where a producer of the input uses transactions. Nothing else may leave a gap.
+Offsets are missing only where a producer of the input uses transactions.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from joiner.runtime.task.decode import Messages
 
 _AT_ONCE: Final = 10_000
 _WAIT_S: Final = 0.01
-"""`Consumer.consume` stays so long for a full batch."""
+"""How long `Consumer.consume` waits for a full batch."""
 
 _log = logging.getLogger(__name__)
 
 
 class GapVerifier:
-    """Reads again where gaps were met.
+    """Reads gaps a second time.
 
-    Made when it is first needed, and kept: a producer that commits often leaves a gap before every batch.
+    Its consumer is made on first use and kept: a producer that commits often leaves a gap before every batch.
     """
 
     def __init__(self, settings: JoinerSettings) -> None:
@@ -37,48 +37,48 @@ class GapVerifier:
         self._consumer: Consumer | None = None
 
     def check(self, number: int, offsets: Mapping[str, int], batches: Mapping[str, Messages]) -> None:
-        """Look at the gaps before and within the batches of a unit that has come to ``offsets``.
+        """Verify the gaps before and within the batches that follow ``offsets`` of a unit.
 
-        Raises `UnitStopped` where there is a record in one, `Fenced` where the log begins later by now, KafkaException
-        where Kafka does not answer.
+        Raises `UnitStopped` if there is a record in a gap, `Fenced` if the log begins after it by now, KafkaException
+        if Kafka does not answer.
         """
         for topic, batch in batches.items():
             if found := gaps_in(offsets[topic], batch.offset):
                 self._check(topic, number, found, batch.offset)
 
     def _check(self, topic: str, number: int, gaps: list[tuple[int, int]], offsets: Sequence[int]) -> None:
-        """All gaps by one reading: each of its own would be a request of its own, and they may be hundreds."""
+        """Verify all gaps in one pass: reading each by itself would take a request for each of perhaps hundreds."""
         if self._consumer is None:
             name = self._settings.application.name
             self._consumer = make_consumer(self._settings.kafka, name, fetch_wait_max_ms=1, fetch_queue_backoff_ms=2)
         begin, last = gaps[0][0], gaps[-1][1]
         low, _ = log_range(self._consumer, topic, number)
         if low > begin:
-            # If the unit is still ours, the claim finds this out and says so. If not, only what its owner is done
-            # with was removed.
-            _log.warning("unit %s: %s now begins at %s, behind %s", number, topic, low, begin)
+            # If the unit is still ours, the next claim reports that records are lost. If not, only records that its
+            # owner has consumed were removed.
+            _log.warning("unit %s: %s now begins at %s, after %s", number, topic, low, begin)
             raise Fenced
         wanted = [offset for offset in offsets if begin <= offset <= last]
         found = _offsets_of(self._consumer, topic, number, begin, last)
         if found == wanted:
             return
-        left_out, gone = sorted(set(found) - set(wanted)), sorted(set(wanted) - set(found))
-        what = f"left out {_some(left_out)}" if left_out else f"gave {_some(gone)}, which cannot be read again"
+        skipped, gone = sorted(set(found) - set(wanted)), sorted(set(wanted) - set(found))
+        what = f"skipped {_some(skipped)}" if skipped else f"returned {_some(gone)}, which cannot be read again"
         raise UnitStopped(
             f"unit {number}: the Kafka client {what} of {topic} between {begin} and {last}: restart the joiner; if it "
             "happens again, this is a defect to report"
         )
 
     def close(self) -> None:
-        """Close what was made."""
+        """Close the consumer, if it was made."""
         if self._consumer is not None:
             self._consumer.close()
 
 
 def gaps_in(at: int, offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Where offsets are missing among those that should follow from ``at`` on: the first missing, what came instead.
+    """The gaps among rising ``offsets`` that should follow ``at`` without any: first missing offset, and next one.
 
-    ``offsets`` are in order. Where none is missing, this costs nothing for a single one.
+    Without gaps it takes constant time.
     """
     if offsets[-1] - at < len(offsets):
         return []
@@ -89,7 +89,7 @@ def gaps_in(at: int, offsets: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _offsets_of(consumer: Consumer, topic: str, number: int, begin: int, last: int) -> list[int]:
-    """Where there are records from ``begin`` to ``last``, which is one."""
+    """The offsets of the records from ``begin`` to ``last``, which is a record."""
     found: list[int] = []
     consumer.assign([TopicPartition(topic, number, begin)])
     deadline_s = time.monotonic() + TIMEOUT_S

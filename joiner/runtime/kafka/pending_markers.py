@@ -1,11 +1,11 @@
-"""What a unit has committed and Kafka may not have ended in every partition yet: known by first records.
+"""Committed transactions of a unit whose end markers Kafka may not have written everywhere yet.
 
-Kafka ends a committed transaction in one partition after the other, behind its answer, and may forget some of them
-(see `dangling`). A partition's stable end is the first record of the oldest transaction that is open in it. So one of
-ours is ended there as soon as the stable end lies behind its first record; and where the stable end *is* such a
-record, what is open is ours and not another program's.
+Kafka writes the markers of a committed transaction partition by partition, after it has answered, and may fail to
+write some (see `ownership.dangling`). A partition's stable end is the first record of the oldest transaction open in
+it. So a transaction of ours is ended there once the stable end is past its first record; and if the stable end *is*
+such a record, the open transaction is ours and not another program's.
 
-No Kafka here: offsets come in, answers go out.
+No Kafka here: offsets in, answers out.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgspec
 from joiner.runtime.model import FirstRecord
 
 FIRSTS_MAX: Final = 10_000
-"""Transactions of a topic of which the offsets are kept; only whether the oldest open one is ours rests on it."""
+"""Offsets kept per topic; with more, an old open transaction of ours may be taken for another program's."""
 
 
 class _Named(msgspec.Struct):
-    """What results, late and unmatched records and dead letters tell of themselves, as far as it matters here."""
+    """The members of results, late and unmatched records and dead letters that identify them."""
 
     id: str = ""
     application: str = ""
@@ -30,9 +30,9 @@ class _Named(msgspec.Struct):
 
 
 def identity_of(value: bytes | None) -> str:
-    """What tells a record in a result topic from others, also of other applications; empty where it has no id.
+    """A text that identifies a record in a result topic, also among other applications; empty if it has no id.
 
-    The ids of results hold the names of their joins, which no two applications of a topic share.
+    The ids of results include the names of their joins, which no two applications of a topic share.
     """
     try:
         named = msgspec.json.decode(value or b"", type=_Named)
@@ -42,25 +42,25 @@ def identity_of(value: bytes | None) -> str:
 
 
 class PendingMarkers:
-    """Of one owner of one unit. By topic, for the unit's partition."""
+    """The pending markers of one owner of one unit, by topic."""
 
     def __init__(self) -> None:
         self._firsts: dict[str, list[int]] = {}
-        # What comes next in a topic lies behind it.
+        # Lower bounds of the next record's offset in each topic.
         self._bounds: dict[str, int] = {}
         self._last: dict[str, FirstRecord] = {}
-        # The last transactions of what a replay from the newest snapshot would not bring forth again.
+        # The last transactions before the newest snapshot, which a replay from it would not repeat.
         self._before_snapshot: dict[str, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self.topics())
 
-    def begin_behind(self, line: Mapping[str, int]) -> None:
-        """Everything before these offsets is decided."""
-        self._bounds = dict(line)
+    def begin_at(self, fences: Mapping[str, int]) -> None:
+        """Note that everything before these offsets is ended."""
+        self._bounds = dict(fences)
 
     def records(self, identities: Mapping[str, str]) -> dict[str, FirstRecord]:
-        """What the checkpoint of a transaction has to tell, which begins with ``identities`` in its topics."""
+        """The first records that the checkpoint of a transaction names; ``identities``: those of its own topics."""
         found = dict(self._last)
         for topic, identity in identities.items():
             found.pop(topic, None)
@@ -69,7 +69,7 @@ class PendingMarkers:
         return found
 
     def add(self, firsts: Mapping[str, int], identities: Mapping[str, str], *, is_base: bool) -> None:
-        """A transaction was committed. ``is_base``: it is a claim's, or holds a snapshot: replays begin behind it."""
+        """Note a committed transaction. ``is_base``: a claim, or one with a snapshot; replays begin after it."""
         for topic, at in firsts.items():
             known = self._firsts.setdefault(topic, [])
             known.append(at)
@@ -81,7 +81,7 @@ class PendingMarkers:
             self._before_snapshot = {topic: known[-1] for topic, known in self._firsts.items() if known}
 
     def note(self, stable: Mapping[str, int]) -> None:
-        """What lies before the stable ends is decided."""
+        """Note that everything before these stable ends is ended."""
         for topic, end in stable.items():
             self._firsts[topic] = [at for at in self._firsts.get(topic, []) if at >= end]
             self._bounds[topic] = max(self._bounds.get(topic, 0), end)
@@ -91,7 +91,7 @@ class PendingMarkers:
                 del self._before_snapshot[topic]
 
     def topics(self) -> list[str]:
-        """Where something is undecided."""
+        """The topics with pending markers."""
         return [topic for topic, known in self._firsts.items() if known]
 
     def ours(self, stable: Mapping[str, int]) -> list[str]:
@@ -99,9 +99,9 @@ class PendingMarkers:
         return [topic for topic, end in stable.items() if end in self._firsts.get(topic, ())]
 
     def in_doubt(self) -> list[str]:
-        """The topics in which something is undecided that is older than the newest snapshot."""
+        """The topics with pending markers older than the newest snapshot."""
         return sorted(self._before_snapshot)
 
     def ends(self) -> dict[str, int]:
-        """Offsets that lie before whatever is written from now on."""
+        """Lower bounds of the offsets of whatever is written from now on."""
         return dict(self._bounds)

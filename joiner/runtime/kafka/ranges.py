@@ -1,4 +1,4 @@
-"""Reading the input between two vectors: a silent replay, and the batches of a runner that plans where they end."""
+"""Reading the input between two offset vectors: for silent replays, and for runners that plan their batches."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from joiner.runtime.kafka.transaction import offsets_as_text
 from joiner.runtime.task.decode import Messages
 
 _MANY: Final = 10_000
-"""Messages of which more are waited for longer, so that many come at once."""
+"""From so many messages on, a poll waits longer, to return many at once."""
 _MANY_WAIT_S: Final = 0.05
 
 
 def read_range(
     consumer: Consumer, unit: int, begin: Mapping[str, int], end: Mapping[str, int], at_once: int
 ) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
-    """The messages of a unit from one vector up to another, in parts: by topic, and the vector behind them.
+    """The messages of a unit from ``begin`` up to ``end``, in parts: messages by topic, and the offsets after them.
 
-    Vectors are positions, which need no message; the last one is ``end``. No part has more than ``at_once`` messages.
-    ``consumer`` is one of `make_reader`; behind the last part it has no partitions. Raises KafkaException, also where
-    nothing comes for `TIMEOUT_S`.
+    Offsets are positions, with or without a message; the last ones are ``end``. A part has at most ``at_once``
+    messages. ``consumer`` is one of `make_reader`; in the end it has no partitions. Raises KafkaException, also if
+    nothing arrives for `TIMEOUT_S`.
     """
     vector = dict(begin)
     topics = [topic for topic, at in begin.items() if at < end[topic]]
@@ -46,12 +46,12 @@ def read_range(
         before = dict(vector)
         vector |= {topic: min(max(at, vector[topic]), end[topic]) for topic, at in reached.items()}
         if through := [TopicPartition(topic, unit) for topic in missing if vector[topic] == end[topic]]:
-            # What its log has more of is not fetched while the others are read.
+            # The rest of its log must not be fetched while the others are read.
             consumer.incremental_unassign(through)
         if vector != before:
             wanted = {topic: part.part(0, bisect_left(part.offset, end[topic])) for topic, part in found.items()}
             yield {topic: part for topic, part in wanted.items() if len(part)}, dict(vector)
-            # From here on, for what was done with them took its time.
+            # From now on, as the caller took its time with the part.
             deadline_s = time.monotonic() + TIMEOUT_S
         elif time.monotonic() > deadline_s:
             raise timed_out(f"unit {unit}: no records up to {offsets_as_text(end)} for {TIMEOUT_S:.0f} s")

@@ -1,7 +1,7 @@
-"""Whether Kafka answers: asked first by commands that a user waits for.
+"""A check that Kafka answers, made first by commands a user waits for.
 
-The other requests give up after half a minute with a reason that names a part of the protocol. Not for services,
-which wait for as long as Kafka is away.
+Other requests give up after half a minute, with a reason that names a part of the protocol. Services do not use it:
+they wait for as long as Kafka is unreachable.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from broker.kafka.client_log import answered
 from joiner.runtime.kafka.clients import KAFKA_LOG
 
 _SILENT_S: Final = 0.5
-"""A Kafka that is well has answered by then, and nothing need be said."""
+"""A healthy Kafka answers within this time, and nothing is logged."""
 
 _SLICE_S: Final = 3.0
-"""Longest wait of one call, during which Ctrl-C is not looked at."""
+"""Longest wait of one call, which Ctrl-C does not interrupt."""
 
 _log = logging.getLogger(__name__)
 
@@ -30,9 +30,9 @@ class KafkaAway(Exception):
 
 
 def reach_kafka(admin: AdminClient, servers: str, within_s: float) -> None:
-    """Return as soon as Kafka at ``servers`` answers. Raises `KafkaAway` when ``within_s`` have passed."""
+    """Return once Kafka at ``servers`` answers. Raises `KafkaAway` after ``within_s``."""
     deadline_s = time.monotonic() + within_s
-    wait_s, told = min(_SILENT_S, within_s), False
+    wait_s, is_logged = min(_SILENT_S, within_s), False
     while True:
         try:
             admin.list_topics(timeout=wait_s)
@@ -48,6 +48,6 @@ def reach_kafka(admin: AdminClient, servers: str, within_s: float) -> None:
         else:
             answered(KAFKA_LOG)
             return
-        if not told:
-            told = True
+        if not is_logged:
+            is_logged = True
             _log.warning("waiting for Kafka at %s, at most %g s", servers, within_s)

@@ -1,8 +1,7 @@
-"""The consumers with which a unit is read for a claim: connected once, used for one question after another.
+"""The consumers that read a unit's logs for a claim: connected once, used for several requests.
 
-Each connection costs some ten milliseconds, which is most of the time of a claim. What they answer is always asked
-anew: nothing that was read is believed a second time, but the part of the state topic that lies before its end then
-(see `checkpoint_log.read_on`).
+A connection costs some ten milliseconds, which is most of the time of a claim. Answers are never reused, except the
+part of the state topic before the end at which it was read (see `checkpoint_log.read_on`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ClaimCancelled(Exception):
-    """Nobody wants the unit to be taken any more."""
+    """The claim of the unit is no longer wanted."""
 
 
 class Readers:
@@ -31,41 +30,41 @@ class Readers:
     def __init__(self, settings: JoinerSettings) -> None:
         self._settings = settings
         self.is_over: Callable[[], bool] = lambda: False
-        """Whether what they are used for is called off."""
+        """Whether the claim is cancelled."""
         self.state: StateLog | None = None
-        """All that the state topic held of the unit when it was last read, where somebody has read all of it."""
+        """What the state topic held of the unit when last read in full; None if it was not."""
         self.begun_at: dict[str, int] | None = None
-        """The vector at which the application had begun with the unit then: another one after a reset."""
+        """The offsets at which the unit had been started then; a reset changes them."""
 
     @cached_property
     def stable(self) -> Consumer:
-        """Sees what is decided; it is only asked for ends."""
+        """Reads committed data; used for the stable ends of logs only."""
         return make_consumer(self._settings.kafka, self._settings.application.name)
 
     @cached_property
     def everything(self) -> Consumer:
-        """Reads what is open or rolled back, too."""
+        """Reads uncommitted and aborted records, too."""
         more = {"isolation_level": "read_uncommitted"}
         return make_reader(self._settings.kafka, self._settings.application.name, **more)
 
     @cached_property
     def log(self) -> Consumer:
-        """Reads a log to its end."""
+        """Reads committed data to the end of a log."""
         return make_reader(self._settings.kafka, self._settings.application.name)
 
     def connect(self, unit: int) -> None:
-        """Reach Kafka with all of them. Raises KafkaException."""
+        """Connect all consumers. Raises KafkaException."""
         for consumer in (self.stable, self.everything, self.log):
             for topic in (*self._settings.input_topics, self._settings.state_topic):
                 log_range(consumer, topic, unit)
 
     def check(self) -> None:
-        """Asked at each step of what may last. Raises `ClaimCancelled`."""
+        """Called between the steps of long work. Raises `ClaimCancelled`."""
         if self.is_over():
             raise ClaimCancelled
 
     def close(self) -> None:
-        """Close those that were made."""
+        """Close the consumers that were made."""
         for name in ("stable", "everything", "log"):
             if name in self.__dict__:
                 self.__dict__.pop(name).close()
@@ -73,7 +72,7 @@ class Readers:
 
 @contextmanager
 def reading(settings: JoinerSettings, kept: Readers | None) -> Iterator[Readers]:
-    """Those that somebody has kept, or new ones for as long as this lasts."""
+    """``kept``, or new readers that are closed at the end."""
     if kept is not None:
         yield kept
         return

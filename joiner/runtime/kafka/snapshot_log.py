@@ -1,4 +1,4 @@
-"""How a snapshot lies in the state topic: in one of two slots, as chunks and a manifest. No Kafka here."""
+"""The layout of a snapshot in the state topic: chunks and a manifest, in one of two slots. No Kafka here."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Records = list[tuple[str, bytes | None]]
 
 @dataclass
 class SnapshotPlace:
-    """Where the next snapshot goes: its serial number, and how many chunks lie in each slot."""
+    """The place of the newest snapshot: its serial number, and the number of chunks in each slot."""
 
     serial: int
     chunks: list[int]
 
     @classmethod
     def after(cls, state: StateLog) -> SnapshotPlace:
-        """The place that follows what the state topic holds."""
+        """The place of the newest snapshot in the state topic."""
         newest = state.manifests()[:1]
         return cls(newest[0].serial if newest else -1, [state.chunks_in(slot) for slot in range(SLOTS)])
 
@@ -39,7 +39,7 @@ class SnapshotPlace:
 def snapshot_records(
     data: bytes, place: SnapshotPlace, checkpoint: Checkpoint, result_ends: Mapping[str, int]
 ) -> tuple[Records, SnapshotPlace]:
-    """What is written for a snapshot at ``checkpoint``, the manifest last; and the place of the next one."""
+    """The records of a snapshot at ``checkpoint``, the manifest last; and its place."""
     unit, serial = checkpoint.unit, place.serial + 1
     slot = serial % SLOTS
     parts = [data[at : at + CHUNK_BYTES_MAX] for at in range(0, len(data), CHUNK_BYTES_MAX)]
@@ -63,7 +63,7 @@ def snapshot_records(
 
 
 def cut(records: Records, bytes_max: int) -> list[Records]:
-    """The records in parts of at most so many bytes, one at least in each."""
+    """Split records into parts of at most ``bytes_max`` bytes, with at least one record each."""
     parts: list[Records] = []
     size = bytes_max + 1
     for key, value in records:

@@ -1,9 +1,8 @@
-"""The topics of an application, and whether its input topics are those of the start while the process runs.
+"""The topics of an application, and a check that its input topics do not change while it runs.
 
-A consumer with explicit offsets notices neither new partitions, nor a topic that was deleted, nor one that was made
-anew and has grown beyond the offset it reads at. So Kafka is asked now and then for the topics' ids and numbers of
-partitions. Nothing waits here and there is no thread: the loop of the process asks again and again whether there is
-an answer. A question that fails, because Kafka is away, is asked again.
+A consumer with explicit offsets notices neither new partitions, nor that a topic was deleted, nor that it was recreated
+and has grown past the consumer's offset. So the topics' ids and numbers of partitions are requested periodically. The
+request is asynchronous and polled by the process's loop; one that fails, because Kafka is unreachable, is repeated.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.settings import JoinerSettings
 
 INTERVAL_S: Final = 5.0
-"""Between two questions: so long may records of a topic made anew be joined before the process stops."""
+"""Between two requests; records of a recreated topic may be joined for that long before the process stops."""
 
 _ANSWER_S: Final = 10.0
 
@@ -44,7 +43,7 @@ class TopicWatch:
         self._due_s = time.monotonic() + INTERVAL_S
 
     def check(self) -> None:
-        """Ask when it is time, or judge the answer when it is there. Raises `TopicError` where a topic has changed."""
+        """Send a request when it is due, or examine its answer. Raises `TopicError` if a topic has changed."""
         if self._asked:
             if all(future.done() for future in self._asked.values()):
                 answers, self._asked = self._asked, {}
@@ -54,10 +53,10 @@ class TopicWatch:
             self._asked = self._admin.describe_topics(TopicCollection(list(self._known)), request_timeout=_ANSWER_S)
 
     def _judge(self, answers: Mapping[str, Any]) -> None:
-        # What the library says of a connection waits in its client until that is asked; at the end it would be news.
+        # Serves log lines of the library that wait in the client, which would otherwise appear only at the end.
         self._admin.poll(0)
         absent = {topic for topic, answer in answers.items() if _is_unknown(answer)}
-        # Told twice in a row: a broker that has just started may not know every topic yet.
+        # Only if reported twice in a row: a broker that has just started may not know every topic yet.
         changes: list[str | None] = [_gone(topic) for topic in sorted(absent & self._absent)]
         self._absent = absent
         for topic, answer in answers.items():
@@ -83,8 +82,8 @@ def _gone(topic: str) -> str:
 def _change(topic: str, found: Any, known: TopicFacts) -> str | None:
     if str(found.topic_id) != known.topic_id:
         return (
-            f"topic {topic} was deleted and made anew while the joiner ran, so that its offsets mean other records: "
-            "start anew with `joiner reset` (what was written in the last seconds may be of the new topic's records)"
+            f"topic {topic} was deleted and recreated while the joiner ran, so its offsets mean other records: "
+            "start anew with `joiner reset` (results of the last seconds may be of the new topic's records)"
         )
     if len(found.partitions) != known.partitions:
         return (
@@ -96,7 +95,7 @@ def _change(topic: str, found: Any, known: TopicFacts) -> str | None:
 
 
 def application_topics(settings: JoinerSettings) -> list[TopicSpec]:
-    """The topics that an application needs, its state topic among them."""
+    """All topics of an application, including its state and control topics."""
     return [
         *data_topic_specs(settings.topics, settings.input_topics),
         state_topic_spec(settings.application.name, settings.topics),

@@ -1,7 +1,7 @@
-"""The transactions of one unit: everything a batch brought forth becomes visible at once, or not at all.
+"""The transactions of one unit: the effects of a batch become visible together, or not at all.
 
-Steps of a commit, in this order (a snapshot that is too large for it has transactions of its own behind it, and where
-the unit is released, the checkpoint that says so comes behind those):
+Steps of a commit, in this order (a snapshot that is too large follows in transactions of its own, and if the unit is
+released, the checkpoint that says so follows those):
 
  1. begin
  2. the input offsets, for the consumer group (for tools to see; the checkpoint is what counts)
@@ -10,21 +10,21 @@ the unit is released, the checkpoint that says so comes behind those):
  5. the checkpoint, last in the unit's partition of the state topic
  6. commit
 
-The offsets come first, because Kafka takes nothing until it has ended the transaction before everywhere. Offsets are
-then tried again by librdkafka after `retry.backoff.ms`, 2 ms here, and records after 20 ms, whatever it is told.
+The offsets come first, because Kafka accepts nothing until it has ended the previous transaction in every partition.
+librdkafka retries offsets after `retry.backoff.ms`, 2 ms here, but records after 20 ms, whatever is configured.
 
-Kafka may forget to end a committed transaction in some partition (see `dangling`). The next records of the unit there
-share the fate of what was forgotten, which only a commit puts right. So:
+Kafka may fail to end a committed transaction in some partition (see `ownership.dangling`). Later records of the unit
+there share the outcome of that transaction, which only a commit repairs. Therefore:
 
- - the checkpoint names the first record of the last transaction in each result topic, until it is known that the
-   topic has been told of its end: the next claim compares it with what is visible
- - an owner looks behind each snapshot, behind a claim, and where Kafka may have been away. What is open and its own
-   makes it claim the unit anew
- - a snapshot takes the place of the older one only when nothing is in doubt that only a replay from there would bring
-   forth again. Another program's open transaction may hide that; then the snapshot waits
+ - the checkpoint names the first record of the last transaction in each result topic until its end marker has been
+   seen there; the next claim compares it with the visible log
+ - an owner checks for open transactions after each snapshot, after a claim, and when Kafka may have restarted. If one
+   of its own is open, it claims the unit again
+ - a snapshot replaces the older one only once everything before it is known to be ended, as a replay from it could not
+   repeat that. If another program's open transaction hides this, the snapshot is postponed
 
-The ``transactional.id`` is ``<application>-<unit>`` in every runner: whoever initialised it last owns the unit, and
-the commit of everyone else fails.
+The ``transactional.id`` is ``<application>-<unit>`` in every runner: the last one to initialise it owns the unit, and
+commits of all others fail.
 """
 
 from __future__ import annotations
@@ -60,32 +60,31 @@ from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.effects import Outgoing
 
 _COMMIT_S: Final = 30.0
-"""For a commit. A client that is stuck (see `broker.kafka`) is given up after it, and the unit goes on with a new
-one."""
+"""Time limit of a commit. A client that hangs (see `broker.kafka`) is abandoned after it, and the unit continues with a
+new one."""
 
 SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of a snapshot that is committed with a batch. A larger one has transactions of its own, each of which holds so much:
-so it may take as long as it needs. The batch is visible before it; the unit's next one waits for it."""
+"""The largest snapshot that is committed with a batch. A larger one is written in transactions of its own, each of this
+size, and so may take as long as it needs. The batch is visible before it; the unit's next batch waits for it."""
 
 _OFFSETS_S: Final = 10.0
-"""For sending the offsets, which are a few bytes."""
+"""Time limit for sending the offsets, which are a few bytes."""
 
 _LAST_STEP_S: Final = 1.0
-"""The last step of a commit is given so much, even where the steps before it took all the time."""
+"""Time for the last step of a commit, even if the steps before it have used up the limit."""
 
 _LONG_S: Final = 1.0
-"""A transaction that met a restart of Kafka takes longer than this, and hardly any other."""
+"""A transaction that spans a restart of Kafka takes longer than this, and few others do."""
 
 _MARKERS_S: Final = 5.0
-"""Kafka marks a committed transaction in its partitions a moment after it has answered."""
+"""Time for Kafka to write the markers of a committed transaction, which it does after answering."""
 
 LOOK_S: Final = 0.05
 FIRST_LOOK_S: Final = 0.005
-"""The markers follow within milliseconds in most cases."""
+"""Intervals between checks for markers, which usually arrive within milliseconds."""
 
-_AT_ONCE: Final = 1_000
-"""Messages that are handed to the producer in one call: others wait for Python's interpreter so long, and so many
-stay in the processor's cache."""
+_CALL_MESSAGES: Final = 1_000
+"""Messages per call of the producer: it holds the interpreter for that long, and so many stay in the CPU cache."""
 
 _OnDelivery = Callable[[KafkaError | None, Message], None]
 
@@ -93,14 +92,14 @@ _log = logging.getLogger(__name__)
 
 
 class Fenced(Exception):
-    """Somebody else has taken the unit."""
+    """Another runner has claimed the unit."""
 
 
 class Aborted(Exception):
-    """The transaction failed, or whether it was committed is unknown: the unit must be claimed anew.
+    """The transaction failed, or its outcome is unknown: the unit must be claimed again.
 
-    The claim settles it: `init_transactions` rolls back what is open, and the checkpoint that is read
-    afterwards says what was committed.
+    The claim resolves it: `init_transactions` aborts an open transaction, and the checkpoint read after that says what
+    was committed.
     """
 
 
@@ -108,25 +107,25 @@ class UnitTransactions:
     """The transactional producer of one unit."""
 
     def __init__(self, settings: JoinerSettings, unit: int, offsets_of: Consumer) -> None:
-        """``offsets_of``: a consumer of the group without membership, whose metadata offsets are sent with."""
+        """``offsets_of``: a consumer of the group that is no member; its metadata is sent with the offsets."""
         self._settings = settings
         self._unit = unit
         self._offsets_of = offsets_of
-        # What is handed to the producer, again and again: making as many anew costs as much as encoding them.
-        self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_AT_ONCE)]
-        self._undecided = PendingMarkers()
-        # Of the transaction that is open: the offsets of its first records by topic, -1 until they are delivered.
+        # Reused for every call of the producer: creating as many dicts costs as much as encoding the messages.
+        self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_CALL_MESSAGES)]
+        self._pending = PendingMarkers()
+        # The offsets of the first records of the open transaction, by topic; -1 until they are delivered.
         self._firsts: dict[str, int] = {}
         self._was_asked_again = False
         self._is_claimed = False
-        # What the last checkpoint says of its owner.
+        # The owner in the last checkpoint.
         self._run = self._site = ""
         self._producer = make_producer(
             settings.kafka,
             transactional_id=f"{settings.application.name}-{unit}",
             transaction_timeout_ms=settings.application.transaction_timeout // 1_000_000,
-            # With idempotence the send queue must not hold back; a commit that follows a commit at once is told
-            # to wait and try again, by default for 100 ms, then 200, and so on.
+            # The send queue must not be held back; and a commit right after another one is asked to retry, by
+            # default after 100 ms, then 200, and so on.
             queue_buffering_backpressure_threshold=1,
             retry_backoff_ms=2,
             retry_backoff_max_ms=4,
@@ -135,20 +134,20 @@ class UnitTransactions:
         )
 
     def connect(self) -> None:
-        """Reach Kafka, without taking anything from anybody. Raises KafkaException.
+        """Connect to Kafka, without fencing anyone. Raises KafkaException.
 
-        The library looks for its coordinator when it is told to initialise, and where it has no connection yet, again
-        only half a second later.
+        The library looks for its coordinator when it initialises; without a connection it retries only half a second
+        later.
         """
         self._producer.list_topics(self._settings.state_topic, TIMEOUT_S)
 
     def init(self) -> None:
-        """Take the transactional id: from now on everyone else's transactions of this unit fail."""
+        """Initialise the transactional id, which fences all other owners of the unit."""
         try:
             self.connect()
             self._producer.init_transactions(TIMEOUT_S)
         except KafkaException as error:
-            # Other fatal errors (no right to the id, say) are told as what they are.
+            # Other fatal errors (no authorisation for the id, for example) are raised as they are.
             if names_fencing(error):
                 raise Fenced from error
             raise
@@ -159,9 +158,9 @@ class UnitTransactions:
         checkpoint: Checkpoint,
         snapshot: tuple[bytes, SnapshotPlace] | None = None,
     ) -> SnapshotPlace | None:
-        """Write one transaction (steps 1-6); returns the place of the snapshot that was written.
+        """Write one transaction (steps 1-6); returns the place of the snapshot, if one was written.
 
-        Raises `Fenced` or `Aborted`; this object is then not to be used again.
+        Raises `Fenced` or `Aborted`, after which this object must not be used again.
         """
         began_s, place = time.monotonic(), None
         identities = _identities(messages, self._settings.state_topic)
@@ -170,18 +169,18 @@ class UnitTransactions:
             if snapshot is not None and not self._may_replace_snapshot():
                 snapshot = None
             is_apart = goes_apart(snapshot)
-            # Who a unit is released to may claim it as soon as that is visible. So the snapshot comes before.
+            # The target may claim a released unit as soon as the release is visible, so the snapshot comes first.
             ours = self._still_ours(checkpoint) if is_apart else checkpoint
             self._produce_all(messages)
             if snapshot is not None and not is_apart:
                 place = self._produce_snapshot(*snapshot, checkpoint)
-            self._finish(ours, self._undecided.records(identities))
+            self._finish(ours, self._pending.records(identities))
             self._note_written(identities, is_base=place is not None or not self._is_claimed)
             if snapshot is not None and is_apart:
                 place = self._write_apart(*snapshot, ours)
             if ours != checkpoint:
                 self._begin(checkpoint)
-                self._finish(checkpoint, self._undecided.records({}))
+                self._finish(checkpoint, self._pending.records({}))
                 self._note_written({}, is_base=False)
             if place is not None or not self._is_claimed or self._was_disturbed(began_s):
                 self.check_ended()
@@ -204,19 +203,19 @@ class UnitTransactions:
 
     @property
     def has_pending_markers(self) -> bool:
-        """Whether Kafka has not been seen to end everything that was committed, when it was looked last."""
-        return bool(self._undecided)
+        """Whether some markers of committed transactions had not been seen at the last check."""
+        return bool(self._pending)
 
     def check_ended(self) -> None:
-        """Wait until no transaction of ours is the oldest open one anywhere.
+        """Wait until no transaction of ours is the oldest open one of any partition.
 
-        Raises `Aborted` where one stays it: Kafka has forgotten to end it, and the unit must be claimed anew. Behind
-        the open transaction of another program nothing can be seen; that is not waited for.
+        Raises `Aborted` if one remains open: Kafka has failed to end it, and the unit must be claimed again. Nothing is
+        visible past the open transaction of another program; that is not waited for.
         """
         deadline_s, wait_s = time.monotonic() + _MARKERS_S, FIRST_LOOK_S
         while True:
-            stable = self._note_stable_ends(self._undecided.topics())
-            ours = self._undecided.ours(stable)
+            stable = self._note_stable_ends(self._pending.topics())
+            ours = self._pending.ours(stable)
             if not ours:
                 return
             if time.monotonic() > deadline_s:
@@ -225,7 +224,7 @@ class UnitTransactions:
             wait_s = min(2 * wait_s, LOOK_S)
 
     def check_owner(self) -> None:
-        """Ask Kafka whether the unit is still ours; leaves nothing behind. Raises `Fenced` or `Aborted`."""
+        """Check with Kafka that the unit is still ours; writes nothing. Raises `Fenced` or `Aborted`."""
         try:
             self._producer.begin_transaction()
             self._send_offsets({self._settings.input_topics[0]: 0})
@@ -234,10 +233,10 @@ class UnitTransactions:
             raise _failure(error) from error
 
     def roll_back(self, topics: Sequence[str], checkpoint: Checkpoint) -> dict[str, int]:
-        """Write a record to the unit's partition of each topic, and to the group's offsets, and abort that.
+        """Write a record to the unit's partition of each topic, and to the group's offsets, and abort the transaction.
 
-        The marker of the rollback also ends what an earlier transaction of this producer has left open there.
-        Returns the offsets of the records. Raises `Fenced` or `Aborted`.
+        The abort marker also ends whatever an earlier transaction of this producer has left open there. Returns the
+        offsets of the records. Raises `Fenced` or `Aborted`.
         """
         try:
             self._start()
@@ -250,50 +249,50 @@ class UnitTransactions:
         except KafkaException as error:
             raise _failure(error) from error
         self._check_delivered()
-        self._undecided.begin_behind(self._firsts)
+        self._pending.begin_at(self._firsts)
         return dict(self._firsts)
 
     def _still_ours(self, checkpoint: Checkpoint) -> Checkpoint:
-        """As this one, but for what it says of a release."""
+        """The same checkpoint, without the release of the unit."""
         if checkpoint.on_the_way is None:
             return checkpoint
         return msgspec.structs.replace(checkpoint, run=self._run, site=self._site)
 
     def _was_disturbed(self, began_s: float) -> bool:
-        """Whether Kafka may have been started anew meanwhile: it took long, or was asked for again."""
+        """Whether Kafka may have restarted during the commit: it took long, or was retried."""
         return self._was_asked_again or time.monotonic() - began_s > _LONG_S
 
     def _note_stable_ends(self, topics: Iterable[str]) -> dict[str, int]:
         stable = {topic: log_range(self._offsets_of, topic, self._unit)[1] for topic in topics}
-        self._undecided.note(stable)
+        self._pending.note(stable)
         return stable
 
     def _may_replace_snapshot(self) -> bool:
-        """Whether the older of the two snapshots may go: nothing of what came before the newer one is in doubt."""
+        """Whether the older snapshot may be replaced: everything before the newer one is known to be ended."""
         self.check_ended()
-        # From where results would be looked for that are brought forth behind this snapshot.
+        # Results emitted after this snapshot will be looked for from here on.
         self._note_stable_ends(self._settings.output_topics.values())
-        in_doubt = self._undecided.in_doubt()
+        in_doubt = self._pending.in_doubt()
         if in_doubt:
             _log.warning(
-                "unit %s: the snapshot waits: another program has a transaction open in %s, behind which it cannot be "
-                "seen what Kafka has ended",
+                "unit %s: the snapshot is postponed: an open transaction of another program in %s hides which "
+                "transactions Kafka has ended",
                 self._unit,
-                ", ".join(f"{topic} [{self._unit}] at {self._undecided.ends()[topic]}" for topic in in_doubt),
+                ", ".join(f"{topic} [{self._unit}] at {self._pending.ends()[topic]}" for topic in in_doubt),
             )
         return not in_doubt
 
     def _note_written(self, identities: Mapping[str, str], *, is_base: bool) -> None:
         self._check_delivered()
-        self._undecided.add(self._firsts, identities, is_base=is_base)
+        self._pending.add(self._firsts, identities, is_base=is_base)
 
     def _check_delivered(self) -> None:
-        """Where a record was sent twice, Kafka does not say where it lies. The next claim finds out what is there."""
-        if untold := sorted(topic for topic, at in self._firsts.items() if at < 0):
-            raise Aborted(f"Kafka has not said where a record lies in {', '.join(untold)} [{self._unit}]")
+        """Kafka does not report the offset of a record that was sent twice; then the next claim finds out."""
+        if unknown := sorted(topic for topic, at in self._firsts.items() if at < 0):
+            raise Aborted(f"Kafka has not reported the offset of a record in {', '.join(unknown)} [{self._unit}]")
 
     def _first(self, topic: str) -> _OnDelivery | None:
-        """Who is told where the next record of a topic lies: only of the first one of a transaction."""
+        """The delivery callback of a topic's next record; only the first record of a transaction has one."""
         if topic in self._firsts:
             return None
         self._firsts[topic] = -1
@@ -301,8 +300,8 @@ class UnitTransactions:
 
     def _produce_all(self, messages: Outgoing) -> None:
         for topic, (keys, values) in messages.items():
-            for begin in range(0, len(keys), _AT_ONCE):
-                end = begin + _AT_ONCE
+            for begin in range(0, len(keys), _CALL_MESSAGES):
+                end = begin + _CALL_MESSAGES
                 self._produce_some(topic, keys[begin:end], values[begin:end])
 
     def _produce_some(self, topic: str, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
@@ -312,9 +311,9 @@ class UnitTransactions:
         head, on_delivery = self._slots[0], self._first(topic)
         if on_delivery is not None:
             head["callback"] = on_delivery
-        # It copies what it takes.
+        # The producer copies what it accepts.
         while self._producer.produce_batch(topic, waiting, partition=self._unit) < len(waiting):
-            # It does not raise: what the full queue refused carries an error and is offered again.
+            # It does not raise: messages that the full queue refused carry an error, and are sent again.
             waiting = [slot for slot in waiting if "_error" in slot]
             for slot in waiting:
                 fault: Any = slot.pop("_error")
@@ -335,25 +334,25 @@ class UnitTransactions:
                 return
 
     def _produce_snapshot(self, data: bytes, place: SnapshotPlace, checkpoint: Checkpoint) -> SnapshotPlace:
-        records, after = snapshot_records(data, place, checkpoint, self._undecided.ends())
+        records, after = snapshot_records(data, place, checkpoint, self._pending.ends())
         for key, value in records:
             self._produce(self._settings.state_topic, key, value)
         return after
 
     def _write_apart(self, data: bytes, place: SnapshotPlace, checkpoint: Checkpoint) -> SnapshotPlace:
-        """A snapshot in transactions of its own, each of which repeats the checkpoint.
+        """Write a snapshot in transactions of its own, each of which repeats the checkpoint.
 
-        The manifest whose chunks are replaced goes first, and the new one comes last: whoever dies in between leaves
-        the other snapshot, and nothing that came before that one is in doubt.
+        The manifest of the replaced chunks is removed first, and the new one written last: a crash in between leaves
+        the other snapshot, and everything before that one is known to be ended.
         """
-        records, after = snapshot_records(data, place, checkpoint, self._undecided.ends())
+        records, after = snapshot_records(data, place, checkpoint, self._pending.ends())
         manifest_key, _ = records[-1]
         parts = cut([(manifest_key, None), *records], SNAPSHOT_BYTES_MAX)
         for part in parts:
             self._begin(checkpoint)
             for key, value in part:
                 self._produce(self._settings.state_topic, key, value)
-            self._finish(checkpoint, self._undecided.records({}))
+            self._finish(checkpoint, self._pending.records({}))
             self._note_written({}, is_base=part is parts[-1])
         return after
 
@@ -368,8 +367,8 @@ class UnitTransactions:
 
     def _finish(self, checkpoint: Checkpoint, written: dict[str, FirstRecord]) -> None:
         """Steps 5 and 6."""
-        told = msgspec.structs.replace(checkpoint, written=written)
-        self._produce(self._settings.state_topic, checkpoint_key(self._unit), encode(told))
+        record = msgspec.structs.replace(checkpoint, written=written)
+        self._produce(self._settings.state_topic, checkpoint_key(self._unit), encode(record))
         self._commit(time.monotonic() + _COMMIT_S)
 
     def _send_offsets(self, offsets: Mapping[str, int]) -> None:
@@ -378,7 +377,7 @@ class UnitTransactions:
         within(_OFFSETS_S + _LAST_STEP_S, self._producer.send_offsets_to_transaction, places, metadata, _OFFSETS_S)
 
     def _commit(self, deadline_s: float) -> None:
-        """A commit whose answer was lost is asked for again; it is safe to ask twice."""
+        """Commit; a commit whose answer was lost is repeated, which is safe."""
         self._was_asked_again = False
         while True:
             try:
@@ -386,15 +385,17 @@ class UnitTransactions:
             except KafkaException as error:
                 if not error.args[0].retriable() or time.monotonic() > deadline_s:
                     raise
-                _log.info("unit %s: commit is tried again: %s", self._unit, error.args[0].str())
+                _log.info("unit %s: retrying the commit: %s", self._unit, error.args[0].str())
                 self._was_asked_again = True
             else:
                 return
 
 
 def _noting_in(firsts: dict[str, int]) -> _OnDelivery:
-    """Notes where a record lies. It knows of nothing else: the client keeps it for as long as the record is on its way,
-    and a client that it knew of would never go.
+    """A delivery callback that notes the offset of a record in ``firsts``.
+
+    It refers to nothing else: the client keeps it while the record is in flight, and a callback that referred to the
+    client would keep that alive for ever.
     """
 
     def note(_error: KafkaError | None, message: Message) -> None:
@@ -405,27 +406,27 @@ def _noting_in(firsts: dict[str, int]) -> _OnDelivery:
 
 
 def goes_apart(snapshot: tuple[bytes, SnapshotPlace] | None) -> bool:
-    """Whether it has transactions of its own, which may take long."""
+    """Whether the snapshot is written in transactions of its own, which may take long."""
     return snapshot is not None and len(snapshot[0]) > SNAPSHOT_BYTES_MAX
 
 
 def _identities(messages: Outgoing, state_topic: str) -> dict[str, str]:
-    """What the first record in each result topic is."""
+    """The identity of the first record in each result topic."""
     return {topic: identity_of(values[0]) for topic, (_, values) in messages.items() if values and topic != state_topic}
 
 
 def _failure(error: KafkaException) -> Fenced | Aborted:
-    """What a failed step means. Nothing is rolled back here: the next claim does, and need not wait for this client."""
+    """The meaning of a failed step. Nothing is aborted here: the next claim does that, and need not wait."""
     return Fenced() if is_fenced(error) else Aborted(error.args[0].str())
 
 
 def unsubscribed_consumer(settings: JoinerSettings) -> Consumer:
-    """A consumer that only lends its group's metadata: offsets are committed in it without being a member."""
+    """A consumer that only provides its group's metadata, to commit offsets without being a member."""
     consumer = make_consumer(settings.kafka, settings.application.name)
     consumer.assign([])
     return consumer
 
 
 def offsets_as_text(offsets: Mapping[str, int]) -> str:
-    """``topic@offset`` of each topic, for messages."""
+    """``topic@offset`` of each topic, for texts."""
     return ", ".join(f"{topic}@{at}" for topic, at in sorted(offsets.items()))

@@ -1,5 +1,6 @@
-"""Who serves a unit, and how it comes to its state: claims, recovery, and what becomes of a unit that failed.
+"""The ownership of units: claims, restoring of state, and retries after failures.
 
 May import `task` and `kafka`. The transactional id of a unit is its only lock.
-Begin with `claim`, then `restore`; `assignment` says which unit is claimed when, `dangling` what Kafka may forget.
+Begin with `claim`, then `restore`; `assignment` decides which unit is claimed when; `dangling` repairs what
+Kafka missed.
 """

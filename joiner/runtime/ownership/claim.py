@@ -1,12 +1,12 @@
-"""Claiming a unit: the same for a start, a crash, a rebalance, and another runner. `restore` then builds its state.
+"""Claiming a unit: the same procedure after a start, a crash, a rebalance or a move. `restore` then builds its state.
 
-0. look at the checkpoint, so that a process with other settings fences nobody
-1. initialise the transactional id (fences whoever had the unit)
-2. read the checkpoint
+0. read the checkpoint, so that a process with other settings fences no one
+1. initialise the transactional id, which fences the former owner
+2. read the checkpoint again
 3. check that it is ours to continue: site, fingerprint, topics, partitions, the log's range
-4. draw a line, behind which nothing of older owners comes (see `dangling`)
-5. settle what Kafka has left open by mistake, or ended wrongly (the same)
-6. a transaction that writes the record back with our run id
+4. fence the partitions: no record of older owners can follow (see `dangling`)
+5. resolve what Kafka has left open by mistake, or ended wrongly (the same)
+6. a transaction that writes the checkpoint back with our run id
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def claim(
     claimant: Claimant,
     kept: Readers | None = None,
 ) -> Checkpoint:
-    """Steps 0-6; returns the checkpoint that we wrote. ``kept``: consumers that are connected already.
+    """Claim a unit (steps 0-6); returns the checkpoint written. ``kept``: consumers that are connected already.
 
-    Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException where Kafka does not answer.
+    Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException if Kafka does not answer.
     """
     with reading(settings, kept) as readers:
         return _claim(settings, unit, admin, transactions, claimant, readers)
@@ -71,7 +71,7 @@ def _claim(
     claimant: Claimant,
     readers: Readers,
 ) -> Checkpoint:
-    # Asked anew each time: a topic may have been made anew while this process runs.
+    # Requested each time, as a topic may have been recreated while this process runs.
     topics = topic_facts(admin, settings.input_topics)
     absent = [topic for topic in settings.input_topics if topic not in topics]
     if absent:
@@ -83,27 +83,25 @@ def _claim(
     if early is not None:
         check_continues(settings, early, topics, claimant)
     transactions.init()
-    # Only what is read behind the init cannot change any more.
+    # Only what is read after the initialisation cannot change any more.
     log = read_newest(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
     with unless_fenced(transactions):
-        dangling_note = find_dangling(settings, log, readers)
-        checkpoint = _to_continue(settings, log, dangling_note, topics, claimant)
+        dangling = find_dangling(settings, log, readers)
+        checkpoint = _to_continue(settings, log, dangling, topics, claimant)
         check_log_range(settings, unit, checkpoint.offsets, readers)
-        if dangling_note is None:
+        if dangling is None:
             line = fence_partitions(settings, unit, transactions, checkpoint, readers)
             if log.checkpoint() is None:
                 checkpoint = msgspec.structs.replace(checkpoint, result_ends=line)
-            dangling_note = find_wrongly_ended(settings, log, line, readers)
-            if dangling_note is not None:
-                checkpoint = _to_continue(settings, log, dangling_note, topics, claimant)
+            dangling = find_wrongly_ended(settings, log, line, readers)
+            if dangling is not None:
+                checkpoint = _to_continue(settings, log, dangling, topics, claimant)
         messages: Outgoing = {}
-        if dangling_note is not None:
-            reached = dangling_note.reached or checkpoint
-            effects = resolve(
-                settings, dangling_note, transactions, checkpoint, partial(replay_effects, settings, reached)
-            )
+        if dangling is not None:
+            reached = dangling.reached or checkpoint
+            effects = resolve(settings, dangling, transactions, checkpoint, partial(replay_effects, settings, reached))
             messages = effects.messages(settings.topics)
-            messages[settings.state_topic] = ([dangling_note.key.encode()], [None])
+            messages[settings.state_topic] = ([dangling.key.encode()], [None])
             checkpoint = _owned(reached, claimant)
     transactions.commit(messages, checkpoint)
     return checkpoint
@@ -112,17 +110,17 @@ def _claim(
 def _to_continue(
     settings: JoinerSettings,
     log: StateLog,
-    dangling_note: DanglingTransaction | None,
+    dangling: DanglingTransaction | None,
     topics: dict[str, TopicFacts],
     claimant: Claimant,
 ) -> Checkpoint:
-    """The checkpoint to go on from, as ours."""
-    found, reached = log.checkpoint(), dangling_note.reached if dangling_note is not None else None
+    """The checkpoint to continue from, with us as owner."""
+    found, reached = log.checkpoint(), dangling.reached if dangling is not None else None
     for known in (found, reached):
         if known is not None:
             check_continues(settings, known, topics, claimant)
     if found is None and reached is not None:
-        # Its very first transactions hang.
+        # The very first transactions of the unit are dangling.
         found = msgspec.structs.replace(reached, offsets=reached.start, counts={}, joins={})
     if found is not None:
         return _owned(found, claimant)
@@ -132,7 +130,7 @@ def _to_continue(
 
 
 def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
-    """What the consumer group has committed of a unit, by topic: for tools, and to notice that the state is gone."""
+    """The offsets the group has committed for a unit, by topic: for tools, and to notice a lost state topic."""
     consumer = make_consumer(settings.kafka, settings.application.name)
     try:
         places = [TopicPartition(topic, unit) for topic in settings.input_topics]
@@ -142,9 +140,10 @@ def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
 
 
 def _check_never_begun(settings: JoinerSettings, unit: int) -> None:
-    """A group offset without a checkpoint means that the state was deleted, not that this is a first start.
+    """Check that this is the first start of the unit.
 
-    Nor is it one where another unit was begun when there were fewer units.
+    A group offset without a checkpoint means that the state was deleted. Nor is it a first start if another unit was
+    started when there were fewer units. Raises `UnitStopped`.
     """
     other = read_checkpoint(settings.kafka, settings.application.name, settings.state_topic, 0) if unit else None
     if other is not None:
@@ -153,22 +152,25 @@ def _check_never_begun(settings: JoinerSettings, unit: int) -> None:
     if committed:
         raise UnitStopped(
             f"unit {unit} of {settings.application.name!r}: the group has committed {offsets_as_text(committed)}, but "
-            f"{settings.state_topic} holds no progress: was the topic deleted? Restore it, or start anew with "
-            "`joiner reset` (results that were written already are then written again, under the same ids)"
+            f"{settings.state_topic} holds no checkpoint: was the topic deleted? Restore it, or start anew with "
+            "`joiner reset` (existing results are then written again, under the same ids)"
         )
 
 
 def _log_existing_results(settings: JoinerSettings, unit: int) -> None:
-    """A first start cannot be told from one after both state and group are lost: the results may be of others."""
+    """Warn if the result topic has results already.
+
+    A first start cannot be told from one after the loss of both state and group; the results may be of others.
+    """
     topic = settings.topics.out
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
         low, end = log_range(consumer, topic, unit)
-        # The log of a claimant that died before its first commit holds nothing that can be seen.
+        # The log of a claimant that died before its first commit has no visible records.
         found = next(read_to_end(consumer, topic, unit, low, end), None)
     if found is not None:
         _log.warning(
-            "unit %s of %r begins anew, and %s holds results already: those of its joins are written again, under the "
-            "same ids, if this application has run before and its state is lost",
+            "unit %s of %r starts from scratch, and %s holds results already: if this application has run before and "
+            "its state is lost, the results of its joins are written again, under the same ids",
             unit,
             settings.application.name,
             topic,
@@ -178,7 +180,7 @@ def _log_existing_results(settings: JoinerSettings, unit: int) -> None:
 def first_checkpoint(
     settings: JoinerSettings, unit: int, topics: dict[str, TopicFacts], claimant: Claimant
 ) -> Checkpoint:
-    """The checkpoint of a unit that begins, or begins anew: at ``application.start`` of today's logs."""
+    """The first checkpoint of a unit, or that after a reset: at ``application.start`` of the present logs."""
     at_end = settings.application.start == "latest"
     consumer = make_consumer(settings.kafka, settings.application.name)
     try:
@@ -215,10 +217,10 @@ def _owned(found: Checkpoint, claimant: Claimant) -> Checkpoint:
 
 
 class ClaimLost(Fenced):
-    """Another initialised the transactional id before our claim was written.
+    """Another runner initialised the transactional id before our claim was written.
 
-    ``before``: the run that the checkpoint named when we began, empty where there was none. While it names that
-    one, nobody has claimed the unit since.
+    ``before``: the run in the checkpoint when we began, empty without one. While the checkpoint names it, no one has
+    claimed the unit since.
     """
 
     def __init__(self, before: str) -> None:
@@ -235,7 +237,7 @@ class Claimer:
     def claim(
         self, unit: int, claimant: Claimant, warm: Warm | None, readers: Readers
     ) -> tuple[UnitTransactions, Checkpoint]:
-        """Claim a unit, with what is prepared. Raises `ClaimLost`, `ClaimCancelled`, and what `claim` does."""
+        """Claim a unit, with what was prepared. Raises `ClaimLost`, `ClaimCancelled`, and what `claim` does."""
         settings = self._settings
         before = read_checkpoint(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
         transactions = warm.transactions if warm else UnitTransactions(settings, unit, self._group_metadata_consumer)

@@ -1,7 +1,7 @@
-"""Units that are being taken, each in a thread of the runner's pool: the others go on meanwhile.
+"""Claims under way, each in a thread of the runner's pool, while the other units keep running.
 
-Taking may last minutes, where much has to be replayed. A unit may be given to another process in that time, or the
-runner be asked to end: then the taking is called off, and what comes of it is thrown away.
+Claiming and restoring a unit may take minutes if much has to be replayed. If the unit is assigned to another process in
+that time, or the runner is stopped, the claim is cancelled and its outcome discarded.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _Claimed = TypeVar("_Claimed")
 _Made_co = TypeVar("_Made_co", covariant=True)
 
 
-class Take(Protocol[_Made_co]):
-    """Claims and recovers a unit, in the pool; None: not now. ``is_over`` is asked now and then."""
+class ClaimFunction(Protocol[_Made_co]):
+    """Claims and restores a unit, in the pool; None if that failed. ``is_over``: whether it is cancelled."""
 
     def __call__(
         self, number: int, claimant: Claimant | None, warm: Warm | None, is_over: Callable[[], bool], /
     ) -> _Made_co | None:
-        """See above."""
+        """See the class."""
         ...
 
 
@@ -38,40 +38,41 @@ class _ClaimUnderWay(Generic[_Claimed]):
 
 
 class ConcurrentClaims(Generic[_Claimed]):
-    """What is being taken; for the thread of the runner."""
+    """The claims under way. For the runner's thread."""
 
-    def __init__(self, take: Take[_Claimed], pool: Executor) -> None:
-        self._take, self._pool = take, pool
+    def __init__(self, claim: ClaimFunction[_Claimed], pool: Executor) -> None:
+        self._claim, self._pool = claim, pool
         self._units: dict[int, _ClaimUnderWay[_Claimed]] = {}
 
     @property
     def busy(self) -> set[int]:
-        """Units that are being taken; also those of which it was called off, until they are let go."""
+        """Units with a claim under way; also cancelled ones until they have ended."""
         return set(self._units)
 
     def begin(self, number: int, claimant: Claimant | None = None, warm: Warm | None = None) -> bool:
-        """Take a unit, for a move with its claimant and what is prepared; False: it is being taken already."""
+        """Begin to claim a unit, for a move with its claimant and state; False if a claim is under way already."""
         if number in self._units:
             return False
         over = threading.Event()
-        self._units[number] = _ClaimUnderWay(self._pool.submit(self._take, number, claimant, warm, over.is_set), over)
+        self._units[number] = _ClaimUnderWay(self._pool.submit(self._claim, number, claimant, warm, over.is_set), over)
         return True
 
     def finished(self, units: AbstractSet[int]) -> list[tuple[int, _Claimed | None]]:
-        """What the attempts that have ended came to; None: it was not taken, or for nobody.
+        """The outcomes of ended claims; None if the claim failed, was cancelled, or is not wanted any more.
 
-        ``units``: those that are ours to serve.
+        ``units``: those assigned to this runner.
         """
         found: list[tuple[int, _Claimed | None]] = []
         for number, one in [(number, one) for number, one in self._units.items() if one.outcome.done()]:
             del self._units[number]
-            taken = one.outcome.result()
-            found.append((number, taken if number in units and not one.over.is_set() else None))
+            outcome = one.outcome.result()
+            found.append((number, outcome if number in units and not one.over.is_set() else None))
         return found
 
-    def call_off(self, units: Collection[int], until_s: float) -> None:
-        """Take these no more, and wait for it until a moment (monotonic): one that is in the middle of its claim
-        would fence whoever has the unit next.
+    def cancel(self, units: Collection[int], until_s: float) -> None:
+        """Cancel the claims of these units, and wait for that until ``until_s`` (monotonic).
+
+        A claim that is not waited for may fence the unit's next owner.
         """
         ending = [self._units[number] for number in units if number in self._units]
         for one in ending:

@@ -1,45 +1,46 @@
-"""Transactions of a unit that hang: ended for Kafka's coordinator, and open in the logs for ever.
+"""Dangling transactions of a unit: ended by Kafka's coordinator, but open in some partitions for ever.
 
-Whoever initialises a transactional id expects that everything under it has been ended, one way or the other. A broker
-can miss that: Kafka 4.3.1, killed and started again, drops the markers of transactions that it ends while it starts
-("Couldn't find leader endpoint … can be skipped"), in all of their partitions or in some. Records without a marker stay
-open, and the *next* commit of the same producer commits them, too: results that were rolled back would become
-visible, and those of their replay beside them. An unclean leader election may lose markers as well (KIP-664).
+Initialising a transactional id should end everything under it, one way or the other. A broker can fail to do so: Kafka
+4.3.1, killed and restarted, drops the markers of transactions that it ends during its start ("Couldn't find leader
+endpoint … can be skipped"), in all of their partitions or in some. Records without a marker stay open, and the *next*
+commit of the same producer commits them, too: aborted results would become visible, beside those of their replay. An
+unclean leader election may lose markers as well (KIP-664).
 
-So a claimant looks for what is open where it writes, and for what was ended wrongly. A client cannot see whose an open
-transaction is: another program that writes to a result topic has one most of the time. So what hangs is not judged.
-All that the unit has brought forth is known from its input, and therefore:
+So a claimant looks for open transactions where it writes, and for transactions that were ended wrongly. A client cannot
+see whose an open transaction is, and another program that writes to a result topic has one most of the time. Therefore
+the outcome of a dangling transaction is not guessed. Everything the unit has emitted follows from its input, so:
 
- 1. note in the state topic, outside any transaction, how far results may have been written: up to the furthest
-    checkpoint, committed or not
- 2. draw a line (below), which rolls back whatever hangs of ours
- 3. replay from an earlier state up to there; what of it is not visible is written with the claim, and the note removed
+ 1. write a note to the state topic, outside any transaction: how far results may have been written, which is the
+    furthest checkpoint, committed or not
+ 2. fence the partitions (below), which aborts whatever is dangling of ours
+ 3. replay from an earlier state up to the note; effects that are not visible are written with the claim, which also
+    removes the note
 
-A claimant that dies or is fenced at any point leaves the note to the next one, which does the same again.
+If a claimant dies or is fenced at any point, the next one finds the note and repeats the procedure.
 
-Where nothing hangs, a claimant draws the line all the same. A partition knows only the owners that it was told of: as
-long as it has no record and no marker of the new one, a request that the old owner's client had on its way may still be
-taken, behind the look, and would come out of the new owner's first commit. The line is a record of the new owner in
-each partition, rolled back. Nothing older is taken behind it, and what lies before it is decided, whoever's it was: the
-claimant waits until what others had open there has ended. (KIP-890 tells of such requests; they belong to no
-transaction that was committed, so there is nothing to write again.)
+Partitions are fenced in every claim. A partition knows only the producers it has heard of: until it has a record or a
+marker of the new owner, it may still accept a request that the old owner's client had in flight, after the check, and
+the new owner's first commit would commit it. The fence is a record of the new owner in each partition, aborted. Nothing
+older is accepted after it, and everything before it is ended, whoever wrote it: the claimant waits for transactions of
+others that were open there. (KIP-890 describes such requests; they belong to no committed transaction, so there is
+nothing to write again.)
 
-Behind the line nothing is open, and yet what was forgotten may have been ended the wrong way: the rollback of the
-transaction that came after it has taken it along. Checkpoints name the first record of what was written last.
-Those that the newest visible one names must be visible; those of checkpoints behind it, which were rolled back,
-must not. If that is not so, it is settled as well.
+No transaction is open before the fences, but a dangling one may have been ended wrongly: the abort of the transaction
+that followed it has aborted it, too. Checkpoints name the first record of the last transaction in each topic. Those
+named by the newest visible checkpoint must be visible; those of later, aborted checkpoints must not. If this does not
+hold, the procedure above resolves it as well.
 
-The search for what is there begins where the result topics ended when the earlier state was saved, and ends at the
-line. It holds what it looks for, and reads whatever others have written there without keeping it. Results are told
-apart by their ids, which hold the names of their joins; what is told of input records names the application, too.
+The search for visible results begins at the ends of the result topics when the earlier state was saved, and stops at
+the fences. It keeps only what it looks for. Results are identified by their ids, which include the names of their
+joins; late and unmatched records and dead letters also name the application.
 
-An owner looks after its own commits: see `transaction`.
+An owner checks its own commits: see `kafka.transaction`.
 
-Results that retention has removed are not written again: what was rolled back is still in the log, and what was removed
-is not. Where a transaction was under way as well whose results may never have reached the log, the two cannot be told
-apart, and what is not there is written: readers who have been through the removed part may then meet it twice.
+Results that retention has removed are not written again: an aborted record is still in the log, a removed one is not.
+If a transaction was in flight as well, whose results may never have reached the log, the two cases cannot be told
+apart, and missing results are written: a reader that had seen the removed part may then see them twice.
 
-What this does not cover: retention that removes input behind the earlier of the two snapshots before they are settled.
+Not covered: retention that removes input after the earlier of the two snapshots before the transactions are resolved.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DanglingTransaction:
-    """What hangs of a unit, or was found hanging by a claimant that did not come to its end.
+    """Dangling transactions of a unit, found now or by an earlier claimant that did not finish.
 
     ``open_from`` is the first open offset of each topic in which something is. ``reached`` is the furthest progress
     record that was ever written, committed or not; None where there is none.
@@ -86,8 +87,9 @@ class DanglingTransaction:
 
 
 class ReplayedEffects(NamedTuple):
-    """What the unit brings forth again from an earlier state, and offsets of the result topics behind which all of that
-    lies, as far as it was written.
+    """The effects of a replay from an earlier state.
+
+    ``result_ends``: offsets of the result topics; what was written of these effects lies after them.
     """
 
     effects: Effects
@@ -97,7 +99,7 @@ class ReplayedEffects(NamedTuple):
 def find_dangling(
     settings: JoinerSettings, log: StateLog, readers: Readers | None = None
 ) -> DanglingTransaction | None:
-    """Look for what hangs, behind the init; None: nothing does. ``log`` is what is committed in the state topic."""
+    """Look for dangling transactions after the initialisation; None without any. ``log``: the committed state topic."""
     with reading(settings, readers) as made:
         ends = _ends(settings, log.unit, made)
         open_from = {topic: stable for topic, (stable, end) in ends.items() if stable < end}
@@ -111,12 +113,12 @@ def find_dangling(
 def find_wrongly_ended(
     settings: JoinerSettings, log: StateLog, line: Mapping[str, int], readers: Readers | None = None
 ) -> DanglingTransaction | None:
-    """Compare what is visible before ``line`` with what the checkpoints say; None: it is as they say."""
+    """Compare the results visible before the fences ``line`` with the checkpoints; None if they agree."""
     committed = log.checkpoint()
     named = committed.written if committed is not None else {}
     with reading(settings, readers) as made:
         tried = _tried(settings, log, made)
-        # What an earlier transaction has written is named again by those that follow.
+        # Checkpoints repeat the first records of earlier transactions.
         beyond = [
             (topic, first)
             for one in tried
@@ -135,7 +137,7 @@ def find_wrongly_ended(
     if not gone and not unasked:
         return None
     for topic in sorted({*gone, *unasked}):
-        what = "rolled back what was committed" if topic in gone else "committed what its progress was not"
+        what = "aborted a committed transaction" if topic in gone else "committed an aborted transaction"
         _log.warning("unit %s: Kafka has %s in %s", log.unit, what, topic)
     return _dangling(log, {}, tried)
 
@@ -147,11 +149,11 @@ def _dangling(log: StateLog, open_from: dict[str, int], tried: list[Checkpoint])
 
 
 def _tried(settings: JoinerSettings, log: StateLog, readers: Readers) -> list[Checkpoint]:
-    """The checkpoints behind the newest visible one: of transactions that were rolled back, or hang."""
+    """The checkpoints after the newest visible one: of aborted or dangling transactions."""
     low, end = log_range(readers.everything, settings.state_topic, log.unit)
     begin = log.checkpoint_at + 1 if log.checkpoint_at >= 0 else low
     if end <= begin + 1:
-        # There is nothing but the end of the newest one's transaction.
+        # Only the marker of the newest one's transaction follows.
         return []
     found = read_tried(readers.everything, settings.state_topic, log.unit, begin, end)
     return [one for one in found if one.run != RESET_RUN]
@@ -164,7 +166,7 @@ def _there(
     wanted: Iterable[tuple[str, FirstRecord]],
     line: Mapping[str, int],
 ) -> set[str]:
-    """Which of these first records are visible."""
+    """The identities of those first records that are visible."""
     here = [first for name, first in wanted if name == topic]
     missing = {first.identity for first in here}
     start = min(first.start for first in here)
@@ -173,40 +175,40 @@ def _there(
 
 def resolve(
     settings: JoinerSettings,
-    dangling_note: DanglingTransaction,
+    dangling: DanglingTransaction,
     transactions: UnitTransactions,
     checkpoint: Checkpoint,
     again: Callable[[], ReplayedEffects],
 ) -> Effects:
-    """End what hangs; returns what the claim has to write, so that everything up to ``reached`` is there.
+    """Resolve dangling transactions; returns the missing effects up to ``reached``, which the claim has to write.
 
-    ``checkpoint`` is the newest committed one. ``again`` gives what the unit has brought forth from an earlier
-    state up to there; it is called when nothing hangs any more. Raises `Fenced`, `Aborted`, `UnitStopped`, and
-    KafkaException where Kafka does not answer.
+    ``checkpoint`` is the newest committed one. ``again`` replays the unit from an earlier state up to ``reached``, and
+    is called once nothing is dangling any more. Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException if Kafka
+    does not answer.
     """
-    unit, reached = dangling_note.unit, dangling_note.reached or checkpoint
-    where = ", ".join(f"{topic} [{unit}] from {at}" for topic, at in dangling_note.open_from.items())
+    unit, reached = dangling.unit, dangling.reached or checkpoint
+    where = ", ".join(f"{topic} [{unit}] from {at}" for topic, at in dangling.open_from.items())
     _log.warning(
-        "unit %s: %s; settling it up to %s",
+        "unit %s: %s; resolving it up to %s",
         unit,
         f"a transaction is open that Kafka should have ended, or another program's ({where})"
         if where
         else "Kafka has not ended its transactions as it should have",
         offsets_as_text(reached.offsets),
     )
-    _note(settings, dangling_note.key, unit, reached)
+    _note(settings, dangling.key, unit, reached)
     line = fence_partitions(settings, unit, transactions, checkpoint)
     effects, begin = again()
     topics = settings.topics
     with reading(settings, None) as readers:
 
         def missing_in(topic: str, values: list[bytes]) -> list[int]:
-            """Which of these values are not visible, and have not been removed either, by number."""
+            """The indices of those values that are neither visible nor removed."""
             identities = [identity_of(value) for value in values]
             start, end = begin.get(topic, 0), line.get(topic, -1)
             absent = _missing_results(readers.log, topic, unit, set(identities), start, end)
             if reached.offsets == checkpoint.offsets:
-                # All of them were committed, so all of them were in the log.
+                # All of them were committed, so they were in the log.
                 absent -= _removed(readers, topic, unit, absent, start, end)
             return [number for number, identity in enumerate(identities) if identity in absent]
 
@@ -220,12 +222,12 @@ def resolve(
         unmatched = missing_in(topics.unmatched, _encoded(effects.unmatched))
         effects.unmatched = [effects.unmatched[number] for number in unmatched]
     missing = len(effects.joined) + len(effects.late) + len(effects.rejected) + len(effects.unmatched)
-    _log.warning("unit %s: settled; %s results were missing and are written with the claim", unit, missing)
+    _log.warning("unit %s: resolved; %s missing results are written with the claim", unit, missing)
     return effects
 
 
 def _note(settings: JoinerSettings, key: str, unit: int, reached: Checkpoint) -> None:
-    """Written by a producer of its own, so that no rollback of the unit's takes it away."""
+    """Write a note with a producer of its own, so that no abort of the unit's transactions removes it."""
     producer = make_producer(settings.kafka)
     outcome: list[KafkaError | None] = []
     producer.produce(
@@ -249,9 +251,9 @@ def fence_partitions(
     checkpoint: Checkpoint,
     readers: Readers | None = None,
 ) -> dict[str, int]:
-    """Roll back a record of ours in each partition of the unit, and wait until everything before it is decided.
+    """Abort a record of ours in each partition of the unit, and wait until everything before it has ended.
 
-    Returns the offsets of those records. Raises KafkaException where something stays open for too long.
+    Returns the offsets of those records by topic. Raises KafkaException if a transaction stays open for too long.
     """
     line = transactions.roll_back(_topics(settings), checkpoint)
     deadline_s, wait_s = time.monotonic() + TIMEOUT_S, FIRST_LOOK_S
@@ -268,7 +270,7 @@ def fence_partitions(
 
 
 def _what_is_open(settings: JoinerSettings, unit: int, open_from: Mapping[str, int]) -> str:
-    """What is open behind our own rollback is not of this unit's transactional id, or not of its present life."""
+    """The error for a transaction that our abort did not end, which is not of this unit's present transactional id."""
     places = ", ".join(f"{topic} [{unit}] from offset {at}" for topic, at in open_from.items())
     topic, at = next(iter(open_from.items()))
     command = f"kafka-transactions.sh --bootstrap-server {settings.kafka.bootstrap_servers}"
@@ -281,12 +283,12 @@ def _what_is_open(settings: JoinerSettings, unit: int, open_from: Mapping[str, i
 
 
 def _topics(settings: JoinerSettings) -> list[str]:
-    """Where a unit writes."""
+    """The topics a unit writes to."""
     return [settings.state_topic, *settings.output_topics.values()]
 
 
 def _missing_results(consumer: Consumer, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
-    """Which of these are not visible between two offsets."""
+    """The identities that are not visible between two offsets."""
     missing = set(wanted)
     low, _ = log_range(consumer, topic, unit) if missing else (0, 0)
     start = max(low, start)
@@ -300,20 +302,20 @@ def _missing_results(consumer: Consumer, topic: str, unit: int, wanted: set[str]
 
 
 def _removed(readers: Readers, topic: str, unit: int, absent: set[str], start: int, end: int) -> set[str]:
-    """Which of these, which were written behind ``start`` and are not visible, retention has taken out of the log.
+    """The identities, written after ``start`` and not visible, that retention has removed from the log.
 
-    What was rolled back is still in it, for who reads everything.
+    Aborted records are still there for an uncommitted reader.
     """
     low, _ = log_range(readers.everything, topic, unit) if absent else (start, end)
     return _missing_results(readers.everything, topic, unit, absent, low, end) if low > start else set()
 
 
-def _encoded(told: Iterable[OutputRecord | Rejected]) -> list[bytes]:
-    return [encode(one) for one in told]
+def _encoded(records: Iterable[OutputRecord | Rejected]) -> list[bytes]:
+    return [encode(one) for one in records]
 
 
 def _ends(settings: JoinerSettings, unit: int, readers: Readers) -> dict[str, tuple[int, int]]:
-    """How far each partition of the unit is decided, and where it ends."""
+    """The stable end and the end of each of the unit's partitions, by topic."""
     return {
         topic: (log_range(readers.stable, topic, unit)[1], log_range(readers.everything, topic, unit)[1])
         for topic in _topics(settings)

@@ -1,4 +1,4 @@
-"""Whether a unit may be continued here: whose it is, and under which settings, topics and logs it was begun."""
+"""Checks that a unit may be continued here: its site, its settings, its topics and their logs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from joiner.runtime.settings import PROCESS, JoinerSettings, semantic_difference
 
 @dataclass(frozen=True)
 class Claimant:
-    """Who claims: a run of a process. ``run`` is new for every start of a process."""
+    """The runner that claims. ``run`` is unique to each start of a process."""
 
     run: str
     instance: str
     site: str = PROCESS
-    take: bool = False
+    force: bool = False
+    """Whether to claim units of other sites (``--force-claim``)."""
     back: OnTheWay | None = None
-    """What this site has released and nobody has claimed may be taken back."""
+    """A release by this site that may be reclaimed."""
 
     def may_continue(self, found: Checkpoint) -> bool:
-        """Whether a unit is nobody's, or of this site, or to be taken from another."""
-        if found.run == RESET_RUN or found.site == self.site or self.take:
+        """Whether a unit has no owner, is of this site, or may be claimed from another one."""
+        if found.run == RESET_RUN or found.site == self.site or self.force:
             return True
         return self.back is not None and found.on_the_way == self.back
 
@@ -43,19 +44,19 @@ class TopicUnknown(UnitStopped):
 
 
 class LogShort(UnitStopped):
-    """A log ends before what was consumed of it: Kafka has lost records, or its leader has just been elected."""
+    """A log ends before the consumed offset: Kafka has lost records, or its leader has just been elected."""
 
 
 def check_continues(
     settings: JoinerSettings, found: Checkpoint, topics: dict[str, TopicFacts], claimant: Claimant
 ) -> None:
-    """Whether the settings and topics of today continue what ``found`` says was done. Raises `UnitStopped`."""
+    """Check that the present settings and topics continue the checkpoint ``found``. Raises `UnitStopped`."""
     unit, name = found.unit, settings.application.name
     if not claimant.may_continue(found):
         owner = f"owned by a {found.site} ({found.instance})" if found.on_the_way is None else found.owner
         raise OwnedElsewhere(
             f"unit {unit} of {name!r} is {owner}: move it (`joiner move --to {claimant.site}`), wait here until "
-            "it is moved (--standby), or take it by force with --force-claim once that has stopped",
+            "it is moved (--standby), or claim it with --force-claim once that has stopped",
             found,
         )
     if found.fingerprint != settings.fingerprint():
@@ -69,13 +70,13 @@ def check_continues(
     anew = [topic for topic, topic_id in found.topics.items() if topics[topic].topic_id != topic_id]
     if anew:
         raise UnitStopped(
-            f"unit {unit} of {name!r}: {', '.join(anew)} was deleted and made anew, so that the offsets "
+            f"unit {unit} of {name!r}: {', '.join(anew)} was deleted and recreated, so the offsets "
             f"{offsets_as_text(found.offsets)} mean other records: start anew with `joiner reset`"
         )
 
 
 def check_partitions(settings: JoinerSettings, found: Checkpoint) -> None:
-    """Whether there are as many units as when this one was begun. Raises `UnitStopped`."""
+    """Check that the number of units has not changed since this one was started. Raises `UnitStopped`."""
     if found.partitions != settings.topics.partitions:
         raise UnitStopped(
             f"unit {found.unit} of {settings.application.name!r} was begun with {found.partitions} partitions, now "
@@ -90,7 +91,7 @@ def log_ranges(settings: JoinerSettings, unit: int, kept: Readers | None = None)
 
 
 def check_log_range(settings: JoinerSettings, unit: int, offsets: dict[str, int], kept: Readers | None = None) -> None:
-    """Whether the logs hold what follows ``offsets``, and reach as far. Raises `UnitStopped`."""
+    """Check that the logs still hold the records from ``offsets`` on, and reach that far. Raises `UnitStopped`."""
     for topic, (low, high) in log_ranges(settings, unit, kept).items():
         at = offsets[topic]
         if low > at:

@@ -1,8 +1,8 @@
-"""Which units this process is to serve: told by the consumer group, which spreads them over its processes.
+"""The units assigned to this process by the consumer group, which spreads them over its processes.
 
-The member subscribes to one input topic only to be told its partitions; it is paused and never reads. It does
-not fence anything: ownership is the transactional id's business. Membership is static, so that a process that
-comes back within the session timeout gets its units again at once.
+The member subscribes to one input topic only to be assigned its partitions; they are paused and never read. It fences
+no one: ownership is decided by the transactional id. Membership is static, so a process that is back within the session
+timeout gets its units again at once.
 """
 
 from __future__ import annotations
@@ -19,45 +19,46 @@ from joiner.runtime.kafka.clients import make_consumer
 from joiner.runtime.settings import JoinerSettings
 
 _FENCED_AGAIN_SESSIONS: Final = 3
-"""Fenced twice within so many session timeouts: then there is another process. Two of one name take the name from
-each other at every heartbeat, of which a session has several; the false alarm needs a whole session without Kafka."""
+"""If the group fences a member twice within so many session timeouts, another process has its name. Two processes of
+one name fence each other at every heartbeat, several times a session; a false alarm takes a whole session without
+Kafka."""
 
 _HEARTBEATS: Final = 6
-"""In a session timeout. Of a member that dies, so much less than the timeout may be left of it, and a member that lives
-learns at its next heartbeat that there are units to take; the library's 3 s would be half of the least timeout."""
+"""Heartbeats per session timeout. A living member learns of new units at its next heartbeat; the library's interval of
+3 s would be half of the shortest timeout."""
 
 _REBALANCE_MS: Final = 60_000
-"""Longer than the loop is away from the group at most: it waits for a commit. Units are taken beside it."""
+"""Longer than the loop ever goes without polling the group: a commit. Claims run in other threads."""
 
 _GIVING_BACK_S: Final = 1.0
-"""For giving back the units at the end, which needs no answer from Kafka."""
+"""Time for giving back the units at the end, which needs no answer from Kafka."""
 
 _log = logging.getLogger(__name__)
 
 
 class InstanceInUse(Exception):
-    """Another process of the application runs under the same instance name."""
+    """Another process of the application uses the same instance name."""
 
 
 class Membership:
-    """The group membership of this process; `units` are those it is to serve now."""
+    """The group membership of this process; `units` are assigned to it now."""
 
     def __init__(self, settings: JoinerSettings, site: str, give_back: Callable[[list[int], bool], None]) -> None:
-        """``give_back(units, lost)`` is called before units go elsewhere; lost: they have gone already."""
+        """``give_back(units, lost)`` is called when units are revoked; lost: others may have them already."""
         self.units: set[int] = set()
         self._settings = settings
         self._group = settings.membership_group(site)
         self._give_back = give_back
         self._fenced_s: float | None = None
-        self._is_told: bool
+        self._is_assigned: bool
         self._has_asked: bool
         self._consumer = self._join()
 
     def poll(self) -> None:
-        """Keep the membership alive and learn of changes. Raises `InstanceInUse`."""
+        """Keep the membership alive and process rebalances. Raises `InstanceInUse`."""
         message = self._consumer.poll(0)
         error = message.error() if message is not None else None
-        if self._is_told and not self._has_asked:
+        if self._is_assigned and not self._has_asked:
             self._has_asked = True
             self._subscribe(self._consumer, f"{self._settings.application.name}.nothing")
         # The library's wrapper of a fatal error; `fatal()` is not set on it.
@@ -65,17 +66,17 @@ class Membership:
             self._join_again(error)
 
     @property
-    def is_told(self) -> bool:
-        """Whether the group has said which units are ours."""
-        return self._is_told
+    def is_assigned(self) -> bool:
+        """Whether the group has assigned units, perhaps none, to this member."""
+        return self._is_assigned
 
     def close(self) -> None:
-        """Stop being a member.
+        """Leave the group.
 
-        Giving back comes first: closing, the library may wait for ever for an answer from a thread that has ended
-        (confluentinc/librdkafka#4884), where a rebalance is under way.
+        Units are given back first: during a rebalance, closing the consumer may wait for ever for an answer from a
+        thread that has ended (confluentinc/librdkafka#4884).
         """
-        with contextlib.suppress(KafkaException):  # one that has failed for good: it has nothing any more
+        with contextlib.suppress(KafkaException):  # one that has failed for good, and has no units any more
             self._consumer.unsubscribe()
         until_s = time.monotonic() + _GIVING_BACK_S
         while self.units and time.monotonic() < until_s:
@@ -90,19 +91,19 @@ class Membership:
             group_instance_id=application.instance,
             session_timeout_ms=application.session_timeout // 1_000_000,
             heartbeat_interval_ms=application.session_timeout // 1_000_000 // _HEARTBEATS,
-            # The group waits so long for a member that does not answer a rebalance; by default five minutes.
+            # How long the group waits for a member that does not answer a rebalance; by default five minutes.
             max_poll_interval_ms=max(_REBALANCE_MS, application.session_timeout // 1_000_000),
             partition_assignment_strategy="cooperative-sticky",
         )
-        self._is_told = self._has_asked = False
+        self._is_assigned = self._has_asked = False
         self._subscribe(consumer)
         return consumer
 
     def _subscribe(self, consumer: Consumer, *more: str) -> None:
-        """``more``: a topic that does not exist, so that the group spreads its units once more.
+        """Subscribe. ``more``: a topic that does not exist, which makes the group rebalance once more.
 
-        Units go from one member to another in two rebalances. Where all members die between the two and come back
-        under their names, Kafka hands each what it had after the first, and a unit that was on its way is nobody's.
+        A unit moves between members in two rebalances. If all members die between the two and come back under their
+        names, Kafka hands each its units after the first, and a unit that was moving is assigned to no one.
         """
         consumer.subscribe(
             [self._settings.input_topics[0], *more],
@@ -112,10 +113,10 @@ class Membership:
         )
 
     def _join_again(self, error: KafkaError) -> None:
-        """After the group has fenced this member: by another of its name, or by itself.
+        """Join again after the group has fenced this member: because of another of its name, or of itself.
 
-        The library fences itself when it comes back after a session that ran out (Kafka was away): it joins anew
-        under the name and then still sends a heartbeat as the member it was.
+        The library fences itself when it returns after its session has expired, as Kafka was unreachable: it joins
+        again under the name, and then still sends a heartbeat as the former member.
         """
         application = self._settings.application
         if "instance" not in error.str():
@@ -128,14 +129,14 @@ class Membership:
                 "name of its own with --instance or application.instance"
             )
         self._fenced_s = now_s
-        _log.warning("the group knows another member as instance %r; joining anew", application.instance)
+        _log.warning("the group knows another member as instance %r; joining again", application.instance)
         self._consumer.close()
         self._consumer = self._join()
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._is_told = True
+        self._is_assigned = True
         for partition in partitions:
-            partition.offset = OFFSET_END  # where it would read if it were not paused
+            partition.offset = OFFSET_END  # irrelevant, as it stays paused
         consumer.incremental_assign(partitions)
         consumer.pause(partitions)
         self.units |= {partition.partition for partition in partitions}

@@ -1,4 +1,4 @@
-"""Building a unit's state at C, behind its claim: the newest snapshot, at C0 <= C, and a silent replay up to C."""
+"""Restoring a claimed unit's state at C: the newest snapshot, at C0 <= C, and a silent replay up to C."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 
 _REPLAY_BATCH: Final = 50_000
-"""Messages that a replay takes at a time. A step of the engine costs what its keys hold, besides what is new: it is
-better done in few; and every message is an object until it is taken."""
+"""Messages per step of a replay. A step of the engine costs what its keys hold, besides what is new, so few large steps
+are better; but every message is an object until it is decoded."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Recovered:
-    """A unit that is ours, with its state at C; ``snapshot_offsets`` is the vector C0 of its newest snapshot."""
+    """A claimed unit with its state at C; ``snapshot_offsets``: the vector C0 of its newest snapshot."""
 
     unit: Unit
     checkpoint: Checkpoint
@@ -54,17 +54,17 @@ def recover(
     warm: Unit | None = None,
     kept: Readers | None = None,
 ) -> Recovered:
-    """Steps 7-8; ``warm``: the unit at an earlier vector, where somebody has built it already; ``kept``: those that
-    the claim was made with.
+    """Restore a claimed unit.
 
-    Raises `UnitStopped` where the state cannot be built, `Fenced` where another has the unit by now.
+    ``warm``: the unit at an earlier vector, if it was warmed up; ``kept``: the readers the claim was made with. Raises
+    `UnitStopped` if the state cannot be built, `Fenced` if another runner has claimed the unit.
     """
     with unless_fenced(transactions), reading(settings, kept) as readers:
-        # The claim has read it behind its init, and only we have written since.
+        # The claim has read it after its initialisation, and only we have written since.
         state = readers.state
         if state is None:
             state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
-        # What was built before a reset is another application's state, though it may lie between the same vectors.
+        # A state built before a reset is useless, even if it lies between the same vectors.
         usable = warm if readers.begun_at == checkpoint.start else None
         built = build_state(settings, checkpoint, state, usable, readers)
     return Recovered(built, checkpoint, SnapshotPlace.after(state), newest_offsets(checkpoint, state))
@@ -77,10 +77,10 @@ def build_state(
     warm: Unit | None = None,
     kept: Readers | None = None,
 ) -> Unit:
-    """The unit at the vector of ``checkpoint``; ``state``: what the state topic holds of it.
+    """Build the unit at the offsets of ``checkpoint``; ``state``: its log in the state topic.
 
-    From ``warm`` where that is not behind the newest snapshot, which may be all that is left of the input: retention.
-    Raises `UnitStopped` where neither reaches.
+    It starts from ``warm``, unless the newest snapshot is ahead of that: retention may have removed the input before
+    the snapshot. Raises `UnitStopped` if the state cannot be built.
     """
     unit = checkpoint.unit
     restored = _nearest(settings, checkpoint, state, warm)
@@ -110,16 +110,16 @@ def _nearest(settings: JoinerSettings, checkpoint: Checkpoint, state: StateLog, 
 
 
 def newest_offsets(checkpoint: Checkpoint, state: StateLog) -> dict[str, int]:
-    """The vector of the newest snapshot; without any, that at which the unit began."""
+    """The offsets of the newest snapshot; without any, those at which the unit was started."""
     manifests = state.manifests()
     return dict(manifests[0].offsets if manifests else checkpoint.start)
 
 
 def replay_effects(settings: JoinerSettings, until: Checkpoint) -> ReplayedEffects:
-    """What the unit has brought forth before ``until``, as far back as an earlier state of it can be built."""
+    """Replay the effects of the unit before ``until``, from the earliest state that can be built."""
     unit = until.unit
     state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
-    # Where the older one is gone, it was being replaced, and nothing before the newer one is in doubt.
+    # If the older snapshot is gone, it was being replaced, and everything before the newer one had ended.
     kept = state.manifests()
     earlier = state if len(kept) == 1 and kept[0].serial else state.without_newest_snapshot()
     restored = _from_snapshot(settings, unit, earlier, until)
@@ -136,10 +136,10 @@ def replay_effects(settings: JoinerSettings, until: Checkpoint) -> ReplayedEffec
 
 @contextmanager
 def unless_fenced(transactions: UnitTransactions) -> Iterator[None]:
-    """A fault that is found counts only while nobody has taken the unit. Raises `Fenced` where somebody has.
+    """Let a `UnitStopped` pass only while the unit is ours; raise `Fenced` otherwise.
 
-    A process that hung in the middle sees the state of one moment and the log of another: whoever has taken the
-    unit since has written a newer snapshot, and retention has removed what lies behind that.
+    A process that hung in between sees the state of one moment and the log of another: a new owner may have written a
+    newer snapshot, and retention removed the input before that.
     """
     try:
         yield
@@ -155,12 +155,12 @@ def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, checkpo
     manifest = manifests[0]
     if manifest.fingerprint != checkpoint.fingerprint:
         raise UnitStopped(
-            f"unit {unit}: its snapshot was taken under other settings than its progress: "
+            f"unit {unit}: its snapshot was taken under other settings than its checkpoint: "
             "start anew with `joiner reset`"
         )
     if any(at > checkpoint.offsets.get(topic, -1) for topic, at in manifest.offsets.items()):
         raise UnitStopped(
-            f"unit {unit}: its snapshot is at {offsets_as_text(manifest.offsets)} and its progress only at "
+            f"unit {unit}: its snapshot is at {offsets_as_text(manifest.offsets)} and its checkpoint only at "
             f"{offsets_as_text(checkpoint.offsets)}: the state topic has lost records it had acknowledged"
         )
     return Unit.restore(settings, unit, state.snapshot(manifest))
@@ -173,10 +173,10 @@ def _replay(
     effects: Effects | None = None,
     kept: Readers | None = None,
 ) -> int:
-    """Feed the unit up to the vector ``until``; returns how many records that were.
+    """Replay the unit's input up to ``until``; returns the number of records.
 
-    Silently, but where ``effects`` is given: what is brought forth is added there. Whether there is room is not judged:
-    the unit held all that before, when one topic could wait for the other.
+    The replay is silent unless ``effects`` is given, to which its effects are added. The limits of the buffer are not
+    checked: the unit has held all this before, when one topic could be paused for the other.
     """
     if unit.offsets == until:
         return 0
@@ -185,9 +185,9 @@ def _replay(
         for batches, end in read_range(readers.log, unit.number, unit.offsets, until, _REPLAY_BATCH):
             readers.check()
             _check_gaps(second, unit, batches)
-            brought = unit.apply(batches, end, silent=effects is None, is_part=True)
+            produced = unit.apply(batches, end, silent=effects is None, is_part=True)
             if effects is not None:
-                effects.add(brought)
+                effects.add(produced)
             replayed += sum(map(len, batches.values()))
     return replayed
 
@@ -196,5 +196,5 @@ def _check_gaps(second: GapVerifier, unit: Unit, batches: dict[str, Messages]) -
     try:
         second.check(unit.number, unit.offsets, batches)
     except Fenced:
-        # Nobody was fenced: a replay needs what retention has just removed, and the next claim says so.
+        # Not fenced: retention has just removed input that the replay needs, and the next claim reports that.
         raise timed_out(f"unit {unit.number}: input was removed while it was replayed") from None

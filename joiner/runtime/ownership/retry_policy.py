@@ -1,7 +1,7 @@
-"""Why a unit is not served, and what becomes of it: whether the cause passes by itself, and how soon to try again.
+"""Causes of failures: which are transient, and how soon to retry.
 
-A cause that passes is tried again with exponential back-off and jitter for as long as it lasts. One that stays is for
-an operator: trying again would change nothing, or would change results.
+A transient cause is retried with exponential back-off and jitter for as long as it lasts. Others need an operator: a
+retry would change nothing, or would change results.
 """
 
 from __future__ import annotations
@@ -20,55 +20,55 @@ from joiner.runtime.ownership.eligibility import LogShort, OwnedElsewhere, Topic
 
 
 class Cause(NamedTuple):
-    """A kind of failure. It passes where ``first_s`` is given: so long is the first wait, each next twice as long."""
+    """A kind of failure; transient if ``first_s`` is given: the first back-off, doubled for each retry."""
 
     what: str
     faults: tuple[type[Exception], ...]
     first_s: float | None = None
     longest_s: float = 0.0
-    """No wait is longer, before jitter."""
+    """The longest back-off, before jitter."""
     lasts_s: float = math.inf
-    """A cause that has lasted for longer does not pass any more."""
+    """A cause that lasts longer is not transient any more."""
 
     @property
-    def passes(self) -> bool:
-        """Whether it may be gone the next time."""
+    def is_transient(self) -> bool:
+        """Whether the cause is transient."""
         return self.first_s is not None
 
 
 CAUSES: Final = (
-    # The first that fits counts.
+    # The first matching row counts.
     Cause("the unit belongs to another site", (OwnedElsewhere,)),
     Cause("a broker does not know an input topic", (TopicUnknown,), 1.0, 30.0),
-    # For a moment after an election. Not for longer: a log that was cut would grow beyond the offsets again.
+    # Briefly after an election. Not for longer: a truncated log would grow past the offsets again.
     Cause("a log ends before what was consumed", (LogShort,), 0.5, 2.0, lasts_s=10.0),
-    # Other settings, a damaged snapshot, a log with a hole, a full buffer: see where it is raised.
+    # Other settings, a damaged snapshot, missing records, a full buffer: the error says what to do.
     Cause("the unit cannot be continued as it is", (UnitStopped,)),
     Cause("another runner claims it as well", (Fenced,), 1.0, 30.0),
-    # Short, for others wait for the unit as soon as Kafka is back.
+    # Short, as the unit is needed as soon as Kafka is back.
     Cause("Kafka does not answer", (Aborted, KafkaException), 1.0, 8.0),
     Cause("memory, files or threads are short", (MemoryError, OSError), 2.0, 120.0),
     Cause("a defect", (Exception,)),
 )
 
 JITTER: Final = (0.5, 1.5)
-"""A wait is multiplied by a number between these: two runners that wait for each other do not stay in step."""
+"""A back-off is multiplied by a random number in this range, so that two runners do not stay in step."""
 
 _STEADY_S: Final = 60.0
-"""A unit that was served for so long begins at the first wait again."""
+"""After a unit was served for so long, the back-off starts from the beginning."""
 
 
 def cause_of(error: Exception) -> Cause:
-    """The row of the table that an error belongs to."""
+    """The row of the table for an error."""
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         error = OSError(str(error))
     return next(cause for cause in CAUSES if isinstance(error, cause.faults))
 
 
 class Obstacle(NamedTuple):
-    """What a unit that is not served waits for, for how long already, and how long it waits yet.
+    """Why a unit is not served, since how many seconds, and in how many seconds it is retried.
 
-    ``retry_s`` None: it was set aside, and is not tried again.
+    ``retry_s`` None: the unit has failed and is not retried.
     """
 
     why: str
@@ -87,15 +87,15 @@ class _Trouble:
 
 
 class RetryTracker:
-    """The failures of units in a row: how long to wait before each next attempt. Moments are monotonic."""
+    """Tracks consecutive failures of units, and the back-off before each retry. Times are monotonic."""
 
     def __init__(self, draw: Random) -> None:
-        """``draw``: for the jitter."""
+        """``draw``: the source of the jitter."""
         self._draw = draw
         self._units: dict[int, _Trouble] = {}
 
     def wait_s(self, number: int, cause: Cause, why: str) -> float | None:
-        """Note a failure; returns how long to wait before the next attempt, None where there is to be none."""
+        """Note a failure; returns the back-off before the retry, or None if the unit must not be retried."""
         now_s = time.monotonic()
         trouble = self._units.get(number)
         if trouble is None or _is_steady(trouble, now_s):
@@ -112,22 +112,22 @@ class RetryTracker:
         return wait_s * self._draw.uniform(*JITTER)
 
     def has(self, number: int) -> bool:
-        """Whether the unit has failed, not so long ago."""
+        """Whether the unit has failed recently."""
         trouble = self._units.get(number)
         return trouble is not None and not _is_steady(trouble, time.monotonic())
 
     def served(self, number: int) -> None:
-        """The unit is served from now on; its failures are forgotten when that lasts."""
+        """Note that the unit is served; its failures are forgotten if that lasts."""
         trouble = self._units.get(number)
         if trouble is not None:
             trouble.served_since_s = time.monotonic()
 
     def forget(self, number: int) -> None:
-        """The unit is others' to serve now."""
+        """Drop a unit that is assigned to another runner now."""
         self._units.pop(number, None)
 
     def obstacle(self, number: int, not_before_s: float | None) -> Obstacle | None:
-        """What a unit waits for that is to be tried at a moment; None where it has not failed."""
+        """The obstacle of a unit that is retried at ``not_before_s`` (None: never); None if it has not failed."""
         trouble = self._units.get(number)
         if trouble is None or trouble.served_since_s is not None:
             return None

@@ -1,4 +1,4 @@
-"""What the parts of a runner share: its threads, and clients that belong to no single unit."""
+"""The services the parts of a runner share: its threads, and clients that belong to no single unit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from joiner.runtime.settings import JoinerSettings
 
 
 class Services(NamedTuple):
-    """``pool``: a thread for each unit. ``group_metadata_consumer``: what sending offsets asks of a consumer."""
+    """``pool``: a thread for each unit. ``group_metadata_consumer``: provides the metadata for sending offsets."""
 
     pool: Executor
     admin: AdminClient
@@ -27,7 +27,7 @@ class Services(NamedTuple):
 
 @contextmanager
 def open_services(settings: JoinerSettings) -> Iterator[Services]:
-    """The services of a runner, for as long as this lasts. The application's topics exist. Raises KafkaException."""
+    """The services of a runner, closed at the end. The application's topics must exist. Raises KafkaException."""
     admin = make_admin(settings.kafka)
     consumer = unsubscribed_consumer(settings)
     with closing(ControlLog(settings)) as control:
@@ -35,6 +35,6 @@ def open_services(settings: JoinerSettings) -> Iterator[Services]:
         try:
             yield Services(pool, admin, consumer, control)
         finally:
-            # What hangs in there is waited for by nobody: ending takes seconds, and closing waits for who uses it.
+            # Not waited for, so that a stop takes seconds: closing waits for threads that use the consumer.
             pool.submit(consumer.close)
             pool.shutdown(wait=False)

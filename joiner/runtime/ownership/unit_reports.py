@@ -1,6 +1,6 @@
-"""What runners say of units that they cannot serve, in the control topic, so that ``joiner status`` can tell it.
+"""Reports of units that a runner cannot serve, written to the control topic for ``joiner status``.
 
-A runner repeats it for as long as it holds, so a notice that is old is of a runner that has ended. Nothing rests on it.
+A runner repeats a report for as long as it holds; an old one is from a runner that has ended. Nothing depends on them.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 REPEAT_S: Final = 10.0
 
 _LASTS_S: Final = 3 * REPEAT_S
-"""What was not repeated for so long does not hold any more."""
+"""A report that was not repeated for so long does not hold any more."""
 
 _FIRST_S: Final = 2.0
-"""What is over sooner is not worth a notice."""
+"""Shorter obstacles are not reported."""
 
 _log = logging.getLogger(__name__)
 
 
 _Span = Annotated[int, msgspec.Meta(ge=0, le=100 * 365 * 24 * 3600 * 1000)]
-"""Milliseconds, at most a hundred years: a moment so long ago can still be told."""
+"""Milliseconds, at most a hundred years, so that the moment is a valid date."""
 
 
 class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
-    """A unit that a runner cannot serve. ``why`` empty: it does again, or the unit is others' by now.
+    """A unit that a runner cannot serve. ``why`` empty: it can again, or the unit is assigned to another runner.
 
-    ``lasts_ms``: for how long when this was written. ``retry_ms``: from then to the next attempt; None: there is none.
+    ``lasts_ms``: for how long when this was written; ``retry_ms``: from then to the retry, None without one.
     """
 
     format: int = FORMAT_VERSION
@@ -54,16 +54,16 @@ class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
 
 
 class UnitReports:
-    """Says what keeps a runner's units from being served; for one thread, and writes in a pool."""
+    """Reports what keeps a runner's units from being served. For one thread; writes in the pool."""
 
     def __init__(self, claimant: Claimant, pool: Executor, write: Callable[[NotServed], None]) -> None:
-        """``write`` may wait."""
+        """``write`` may block."""
         self._claimant, self._pool, self._write = claimant, pool, write
         self._said: dict[int, tuple[str, float]] = {}
         self._writing: Future[None] | None = None
 
     def poll(self, obstacles: Mapping[int, Obstacle]) -> None:
-        """Say what is new, what is over, and now and then what lasts."""
+        """Report obstacles that are new or gone, and repeat those that last."""
         if self._writing is not None and not self._writing.done():
             return
         now_s = time.monotonic()
@@ -91,7 +91,7 @@ class UnitReports:
 
 
 def read_notices(settings: JoinerSettings) -> list[str]:
-    """What holds now, a line for each unit and runner; the control topic is there. Raises KafkaException."""
+    """The reports that hold now, a line for each unit and runner. Raises KafkaException."""
     now_ms = round(1000 * time.time())
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
         since = TopicPartition(settings.control_topic, 0, now_ms - round(1000 * _LASTS_S))
@@ -104,7 +104,7 @@ def read_notices(settings: JoinerSettings) -> list[str]:
 
 
 def describe(records: Iterable[tuple[bytes | None, int]]) -> list[str]:
-    """The lines that follow from records of the control topic, each with the time in ms at which it was appended."""
+    """The lines for records of the control topic, given with their append times in ms."""
     newest: dict[tuple[int, str, str], tuple[NotServed, int]] = {}
     for value, at_ms in records:
         notice = decode(value)
@@ -116,9 +116,9 @@ def describe(records: Iterable[tuple[bytes | None, int]]) -> list[str]:
 def _line(notice: NotServed, at_ms: int) -> str:
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime((at_ms - notice.lasts_ms) / 1000))
     said = time.strftime("%H:%M:%SZ", time.gmtime(at_ms / 1000))
-    then = "set aside" if notice.retry_ms is None else f"tried again {notice.retry_ms / 1000:.0f} s later"
+    then = "failed" if notice.retry_ms is None else f"retried {notice.retry_ms / 1000:.0f} s later"
     who = f"{notice.site} {notice.instance}"
-    return f"unit {notice.unit}: not served by {who} since {since} (said at {said}, {then}): {notice.why}"
+    return f"unit {notice.unit}: not served by {who} since {since} (reported at {said}, {then}): {notice.why}"
 
 
 def decode(value: bytes | None) -> NotServed | None:

@@ -1,7 +1,7 @@
-"""Warming up: a unit's state is built beside its owner, who goes on, so that taking it over is short.
+"""Warming up: a unit's state is built beside its running owner, so that a handover is short.
 
-Nothing here touches the transactional id, and nothing is written. What is built is the unit at some C' that lies behind
-the owner's C by the time it is claimed; the rest is a silent replay like any other (see `restore.recover`).
+Nothing is written, and the transactional id is not touched. The state is that at some C', before the owner's C by the
+time of the claim; the rest is a silent replay as usual (see `restore.recover`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.unit import Unit
 
 _ATTEMPTS: Final = 2
-"""The owner may write a snapshot while we read the one before, which compaction takes away; then the next is there."""
+"""The owner may write a snapshot while the one before is read and compacted away; the second attempt finds it."""
 
 
 @dataclass
 class Warm:
-    """What is prepared for a unit: its state at some C', and clients that are connected and own nothing."""
+    """A warmed-up unit: its state at some C', and connected clients that own nothing."""
 
     unit: Unit
     transactions: UnitTransactions
@@ -39,9 +39,9 @@ class Warm:
 def warm_up(
     settings: JoinerSettings, number: int, admin: AdminClient, group_metadata_consumer: Consumer, claimant: Claimant
 ) -> Warm | None:
-    """Build what a claim of the unit needs; None: there is no need, it may be claimed already.
+    """Build a unit's state before its claim; None if it may be claimed already.
 
-    Raises `UnitStopped` where it could not be continued here, KafkaException where Kafka does not answer.
+    Raises `UnitStopped` if it could not be continued here, KafkaException if Kafka does not answer.
     """
     for attempt in range(_ATTEMPTS):
         try:
@@ -64,7 +64,7 @@ def _warm_up(
         if checkpoint is None or claimant.may_continue(checkpoint):
             return None
         topics = topic_facts(admin, settings.input_topics)
-        check_continues(settings, checkpoint, topics, replace(claimant, take=True))
+        check_continues(settings, checkpoint, topics, replace(claimant, force=True))
         unit = build_state(settings, checkpoint, state, None, readers)
         readers.state, readers.begun_at = state, checkpoint.start
         transactions = UnitTransactions(settings, number, group_metadata_consumer)

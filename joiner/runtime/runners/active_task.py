@@ -1,4 +1,4 @@
-"""A unit that this process runs: its state, its transactions, and the commit that is on its way."""
+"""A running unit of a process: its state, its transactions, and the commit in flight."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from joiner.runtime.telemetry.metrics import UnitStatus
 
 @dataclass
 class ActiveTask:
-    """A unit that this process runs."""
+    """A running unit of a process."""
 
     recovered: Recovered
     transactions: UnitTransactions
@@ -32,21 +32,21 @@ class ActiveTask:
     records: int = 0
     commit: Commit | None = None
     first_commit_s: float = 0.0
-    """When the first transaction behind the claim was found written; 0: none was yet."""
+    """When the first transaction after the claim was found written; 0: not yet."""
     has_uncommitted: bool = False
-    """Whether the state holds a batch that was not handed in for a commit: then nothing but the commit of its results
-    may be written, or they would be lost."""
+    """Whether the state holds a batch whose commit has not begun. Only the commit of its results may be written then,
+    or they would be lost."""
     waiting: tuple[Effects, int] | None = None
-    """What the state's last batch has brought forth, of so many records, while it waits for a commit that may last."""
+    """The effects of the last batch, and its number of records, while a slow commit is still in flight."""
     quiet_since_s: dict[str, float] = field(default_factory=dict)
-    """The topics whose log had nothing more when it was last read, and since when."""
+    """The topics whose log was at its end when last read, and since when."""
     paused: set[str] = field(default_factory=set)
-    """The topics that are not read for now, as they run ahead of others."""
+    """The topics that are paused, because they run ahead of the others."""
     log_ends: Mapping[str, int] = field(default_factory=dict)
-    """Where the logs ended when it was last looked, for metrics."""
+    """The ends of the logs when last looked at, for metrics."""
 
     def ends(self, batches: Mapping[str, Messages], met: Mapping[str, int]) -> dict[str, int]:
-        """The vector after a batch: behind its last messages, or where a log's end was met, if that is farther."""
+        """The offsets after a batch: past its last messages, or at the end of the log where that was reached."""
         ends = {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
         offsets = self.recovered.unit.offsets
         now_s = time.monotonic()
@@ -58,7 +58,7 @@ class ActiveTask:
         return ends | {topic: at for topic, at in met.items() if at > ends.get(topic, offsets[topic])}
 
     def to_pause(self) -> set[str]:
-        """The topics that should not be read for now."""
+        """The topics that should be paused."""
         if self.waiting is not None:
             return set(self.recovered.unit.offsets)
         latest_s = time.monotonic() - SILENT_S
@@ -67,29 +67,29 @@ class ActiveTask:
 
     @property
     def why_paused(self) -> str:
-        """Why topics are not read for now."""
+        """Why topics are paused."""
         return "its records fill the buffer" if self.waiting is None else "a large snapshot is being written"
 
     def is_changed(self) -> bool:
-        """Whether the last snapshot is not of this state."""
+        """Whether the state has changed since the last snapshot."""
         return self.recovered.unit.offsets != self.recovered.snapshot_offsets
 
     def snapshot_due(self, application: ApplicationSettings) -> bool:
-        """Whether it is time for one, also where behind the last one it could not be seen that all is decided."""
+        """Whether a snapshot is due; also one that resolves pending markers of an unchanged state."""
         if not self.is_changed() and not self.transactions.has_pending_markers:
             return False
         late = time.monotonic() - self.snapshot_at_s >= application.snapshot_interval / 1e9
         return late or self.records >= application.snapshot_records
 
     def snapshot(self) -> tuple[bytes, SnapshotPlace]:
-        """One of this state, and the place of the one before, to be handed in."""
+        """A snapshot of this state, and the place of the one before, for a commit."""
         self.snapshot_at_s, self.records = time.monotonic(), 0
         return self.recovered.unit.snapshot(), self.recovered.place
 
     def checkpoint(self, failed: Mapping[str, Failures] = MappingProxyType({})) -> Checkpoint:
-        """The checkpoint of this state; whose the unit is, the claim has written into the last one.
+        """The checkpoint of this state; its owner is the one the claim wrote into the last checkpoint.
 
-        ``failed``: pairs since the last one whose joining function failed, by join.
+        ``failed``: the pairs since then whose joining function failed, by join.
         """
         unit, last = self.recovered.unit, self.recovered.checkpoint
         return msgspec.structs.replace(
@@ -100,7 +100,7 @@ class ActiveTask:
         )
 
     def status(self) -> UnitStatus:
-        """For metrics; any thread may ask."""
+        """The unit's figures for metrics. Thread-safe."""
         recovered = self.recovered
         lag = sum(max(0, self.log_ends.get(topic, at) - at) for topic, at in recovered.checkpoint.offsets.items())
         is_saved = recovered.checkpoint.offsets == recovered.snapshot_offsets
@@ -109,15 +109,15 @@ class ActiveTask:
 
     @property
     def is_writing_long(self) -> bool:
-        """Whether the commit that is on its way is not to be waited for."""
+        """Whether the commit in flight should not be waited for."""
         return self.commit is not None and self.commit.may_last
 
     def begin_commit(self, commit: Commit) -> None:
-        """The commit of this state has begun."""
+        """Note that the commit of this state has begun."""
         self.commit, self.has_uncommitted = commit, False
 
     def finish_commit(self) -> Exception | None:
-        """Wait for the commit that is on its way, if any is; what it has failed with."""
+        """Wait for the commit in flight, if any; returns the error it failed with."""
         commit, self.commit = self.commit, None
         if commit is None:
             return None

@@ -1,4 +1,4 @@
-"""A transaction of a unit, on its way: the same for every kind of runner."""
+"""A transaction of a unit in flight: the same for every kind of runner."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from joiner.runtime.telemetry.metrics import JoinerMetrics
 
 
 class Commit(NamedTuple):
-    """A transaction that is being written: what its checkpoint says, and where its snapshot went, if it has one.
+    """A transaction being written: its checkpoint, and the place of its snapshot if it has one.
 
-    While it is on its way, the unit's next batch is read and joined.
+    While it is in flight, the unit's next batch is read and joined.
     """
 
     checkpoint: Checkpoint
     written: Future[SnapshotPlace | None]
     is_large: bool = False
-    """Whether a snapshot in transactions of its own is written with it."""
+    """Whether it includes a snapshot that is written in transactions of its own."""
 
     def failure(self) -> Exception | None:
-        """Wait until it is written: what writing it has failed with.
+        """Wait until it is written; returns the error it failed with.
 
-        Not raised: an error knows the frames that it passes through, and one of them that knew the future, which knows
-        the error, would keep the unit's producer until the collector comes, which is seldom (see `gc_tuning`).
+        The error is not raised: a traceback keeps the frames it passes through, and a frame that knows the future,
+        which knows the error, would keep the unit's producer alive until the next collection, which is rare (see
+        `gc_tuning`).
         """
         error = self.written.exception()
         if error is not None and not isinstance(error, Exception):
@@ -38,7 +39,7 @@ class Commit(NamedTuple):
 
     @property
     def may_last(self) -> bool:
-        """Whether it may be so long before it is written that nobody is to wait for it."""
+        """Whether it may take so long that nothing should wait for it."""
         return self.is_large and not self.written.done()
 
 
@@ -50,7 +51,10 @@ def write_commit(
     checkpoint: Checkpoint,
     snapshot: tuple[bytes, SnapshotPlace] | None,
 ) -> SnapshotPlace | None:
-    """As `UnitTransactions.commit`, and counts what was written; ``appended_ms``: pairs by their later append time."""
+    """Commit as `UnitTransactions.commit` does, and count what was written.
+
+    ``appended_ms``: the number of pairs by the append time of their later record.
+    """
     began_s = time.monotonic()
     place = transactions.commit(messages, checkpoint, snapshot)
     metrics.committed(messages, appended_ms, checkpoint, time.monotonic() - began_s)

@@ -1,4 +1,4 @@
-"""Python's collector of garbage in a process that joins: called seldom, as batches leave it almost nothing to find."""
+"""Python's garbage collector in a joining process: run rarely, as batches leave almost no cycles."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ _THRESHOLD: Final = (50_000, 20, 50)
 
 
 def tune_gc() -> None:
-    """To be called once, when everything that lives to the end is there: it is never looked at again."""
+    """Call once, when all long-lived objects exist: the collector ignores them from then on."""
     gc.freeze()
     gc.set_threshold(*_THRESHOLD)

@@ -14,7 +14,7 @@ from joiner.runtime.task.decode import Messages
 
 
 class Read(NamedTuple):
-    """What one look at the input gave, by unit and topic: messages, and where a log's end was met; and errors."""
+    """The result of one poll, by unit and topic: messages, the ends of logs that were reached, and errors."""
 
     batches: dict[int, dict[str, Messages]]
     ends: dict[int, dict[str, int]]
@@ -22,7 +22,7 @@ class Read(NamedTuple):
 
 
 class InputConsumer:
-    """Reads the input of units from where they stand; for the thread of the runner, but for `connect`."""
+    """Reads the input of units from their offsets. For the runner's thread, except `connect`."""
 
     def __init__(self, settings: JoinerSettings) -> None:
         application = settings.application
@@ -31,7 +31,7 @@ class InputConsumer:
         self._consumer = make_consumer(
             settings.kafka,
             application.name,
-            # Tells positions behind control records and rolled back ones, which are never read as messages.
+            # Reports positions past control records and aborted ones, which are never delivered as messages.
             enable_partition_eof=True,
             fetch_queue_backoff_ms=2,
             fetch_wait_max_ms=max(1, application.commit_interval // 1_000_000),
@@ -39,40 +39,40 @@ class InputConsumer:
         )
 
     def connect(self, unit: int) -> None:
-        """Before a unit is added: told of its partitions without a connection, the consumer waits. Any thread."""
+        """Connect to the leaders of a unit before it is added, as `add` would block on that. Thread-safe."""
         for topic in self._topics:
             log_range(self._consumer, topic, unit)
 
     def add(self, unit: int, offsets: Mapping[str, int]) -> None:
-        """Read a unit from now on, from these offsets by topic."""
+        """Start reading a unit at these offsets by topic."""
         self._consumer.incremental_assign([TopicPartition(topic, unit, at) for topic, at in offsets.items()])
 
     def remove(self, unit: int, topics: Iterable[str], paused: Iterable[str]) -> None:
-        """Read a unit no more; ``paused``: topics of it that are."""
+        """Stop reading a unit; ``paused``: those of its topics that are paused."""
         if paused := list(paused):
-            # Whoever takes the unit next begins to read at once.
+            # A later claim of the unit must not find its partitions paused.
             self.resume(unit, paused)
         self._consumer.incremental_unassign(_places(unit, topics))
 
     def pause(self, unit: int, topics: Iterable[str]) -> None:
-        """Leave these in Kafka for now."""
+        """Pause topics of a unit."""
         self._consumer.pause(_places(unit, topics))
 
     def resume(self, unit: int, topics: Iterable[str]) -> None:
-        """Read these again."""
+        """Resume topics of a unit."""
         self._consumer.resume(_places(unit, topics))
 
     def read(self, wait_s: float) -> Read:
-        """What has come, waiting so long for it at most."""
+        """Read what is there, waiting at most ``wait_s`` for the first message."""
         return Read(*sort_messages(self._consumer.consume(self._most, wait_s), self._topics))
 
     def log_ends(self, unit: int) -> dict[str, int]:
-        """The ends of a unit's logs as far as Kafka has told them, which costs no request."""
+        """The ends of a unit's logs as last reported by Kafka, without a request."""
         places = {topic: TopicPartition(topic, unit) for topic in self._topics}
         return {topic: self._consumer.get_watermark_offsets(at, cached=True)[1] for topic, at in places.items()}
 
     def close(self) -> None:
-        """Read nothing any more."""
+        """Close the consumer."""
         self._consumer.close()
 
 

@@ -1,13 +1,13 @@
-"""The states of a unit at one runner, and which may follow which. No Kafka here, no clock.
+"""The states of a unit at one runner, and the transitions between them. No Kafka here, no clock.
 
-UNASSIGNED  another runner's to serve
-PENDING     to be claimed: at once, or when a back-off is over
-CLAIMING    the transactional id is being initialised, the checkpoint read and written back as ours
-RESTORING   claimed; its state is being built
+UNASSIGNED  another runner serves the unit
+PENDING     it will be claimed: at once, or after a back-off
+CLAIMING    its transactional id is being initialised, its checkpoint read and written back as ours
+RESTORING   it is claimed, and its state is being built
 RUNNING     its batches are joined and committed
 RELEASING   its last transaction is being written, for a move
-ELSEWHERE   another site's; waited for, or on its way there
-FAILED      it cannot go on here: for an operator, or until the group gives it back
+ELSEWHERE   it belongs to another site, or is on its way there; the runner waits for it
+FAILED      it cannot continue here until an operator acts, or the group assigns it again
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 
 
 class UnitState(Enum):
-    """See above."""
+    """See the module's docstring."""
 
     UNASSIGNED = "unassigned"
     PENDING = "pending"
@@ -34,39 +34,39 @@ class UnitState(Enum):
 _U = UnitState
 
 TRANSITIONS: Final[Mapping[UnitState, frozenset[UnitState]]] = {
-    # A move claims what is elsewhere, also before the group has given it to us.
+    # A move may claim a unit of another site before the group has assigned it to this runner.
     _U.UNASSIGNED: frozenset({_U.PENDING, _U.CLAIMING, _U.ELSEWHERE}),
     _U.PENDING: frozenset({_U.UNASSIGNED, _U.CLAIMING, _U.ELSEWHERE, _U.FAILED}),
     _U.CLAIMING: frozenset({_U.UNASSIGNED, _U.PENDING, _U.RESTORING, _U.ELSEWHERE, _U.FAILED}),
     _U.RESTORING: frozenset({_U.UNASSIGNED, _U.PENDING, _U.RUNNING, _U.ELSEWHERE, _U.FAILED}),
     _U.RUNNING: frozenset({_U.UNASSIGNED, _U.PENDING, _U.RELEASING, _U.FAILED}),
-    # A move straight back claims it as soon as its last transaction is visible, which is before we know that it is.
+    # A move straight back claims the unit once its last transaction is visible, before this runner sees it complete.
     _U.RELEASING: frozenset({_U.UNASSIGNED, _U.PENDING, _U.CLAIMING, _U.ELSEWHERE, _U.FAILED}),
     _U.ELSEWHERE: frozenset({_U.UNASSIGNED, _U.PENDING, _U.CLAIMING, _U.FAILED}),
     _U.FAILED: frozenset({_U.UNASSIGNED, _U.PENDING, _U.CLAIMING, _U.ELSEWHERE}),
 }
 
 OWNING: Final = frozenset({_U.CLAIMING, _U.RESTORING, _U.RUNNING, _U.RELEASING})
-"""A unit in one of these is not claimed (again): this runner is at it already."""
+"""States in which this runner holds the unit, or is about to: it is not claimed a second time."""
 
 
 class IllegalTransition(Exception):
-    """A defect: a unit was to enter a state that cannot follow the one it is in."""
+    """A defect of this program: a transition that the table does not have."""
 
 
 class Lifecycle:
-    """The states of a runner's units. For any thread."""
+    """The states of a runner's units. Thread-safe."""
 
     def __init__(self) -> None:
         self._states: dict[int, UnitState] = {}
         self._lock = threading.Lock()
 
     def state(self, unit: int) -> UnitState:
-        """Where a unit is; one that was never heard of is `UnitState.UNASSIGNED`."""
+        """The state of a unit; `UnitState.UNASSIGNED` for one never seen."""
         return self._states.get(unit, UnitState.UNASSIGNED)
 
     def enter(self, unit: int, state: UnitState) -> None:
-        """A unit is in another state from now on, or in the same. Raises `IllegalTransition`."""
+        """Move a unit to a state; the present one is allowed. Raises `IllegalTransition`."""
         with self._lock:
             before = self.state(unit)
             if state is not before and state not in TRANSITIONS[before]:
@@ -77,11 +77,11 @@ class Lifecycle:
                 self._states[unit] = state
 
     def states(self) -> dict[int, UnitState]:
-        """Of all units that are not unassigned."""
+        """The states of all units that are not unassigned."""
         with self._lock:
             return dict(self._states)
 
     def units(self, *states: UnitState) -> set[int]:
-        """Those that are in one of some states."""
+        """The units in any of these states."""
         with self._lock:
             return {unit for unit, state in self._states.items() if state in states}

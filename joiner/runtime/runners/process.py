@@ -1,8 +1,8 @@
-"""The plain process: consume, join, commit, for the units that the group gives it.
+"""The plain process: consume, join and commit, for the units that the consumer group assigns to it.
 
-One data consumer reads all units at explicit offsets; each unit has its own transactions, so that the failure of one
-undoes nothing of the others. They are written at the same time, and while they are, the next batch is read and joined.
-Everything a unit has not committed can be thrown away at any moment: its state is built anew from its last commit.
+One consumer reads all units at explicit offsets. Each unit has its own transactions, so a failure of one unit aborts
+nothing of the others. Transactions are written concurrently, while the next batch is read and joined. Anything a unit
+has not committed may be discarded at any moment: its state is rebuilt from its last commit.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from joiner.runtime.runners.supervisor import Supervisor
 from joiner.runtime.telemetry.metrics import UnitStatus
 
 _LAST_COMMIT_S: Final = 3.0
-"""For the last snapshots when units are given back: ending must take seconds, whatever Kafka does."""
+"""Time for the last snapshots when units are given back: a stop takes seconds, whatever Kafka does."""
 
 _log = logging.getLogger(__name__)
 
 
 class JoinerProcess(Runner["ProcessLoop"]):
-    """The plain process. Besides, `run` raises `InstanceInUse`."""
+    """The plain process. `run` also raises `InstanceInUse`."""
 
     def _make(self, parts: Parts) -> ProcessLoop:
         return ProcessLoop(parts)
@@ -71,16 +71,16 @@ class ProcessLoop:
                     self.tasks.note_log_ends()
                 self.tasks.report(self.tasks.held())
                 self._watch.check()
-            # Looked at here: leaving the group gives back what has failed, too.
+            # Before leaving the group, which gives back failed units, too.
             return 1 if self.supervisor.failed_units else 0
         except TopicError:
-            # What was read last may be of another topic: it must not be saved as the state.
+            # The last messages may come from a topic that was recreated: their state must not be saved.
             for number in list(self.tasks.tasks):
                 self.tasks.drop(number)
             raise
 
     def close(self) -> None:
-        """Give all units back, within seconds, and leave the group."""
+        """Give all units back within seconds, and leave the group."""
         held = self.finish_all()
         self._membership.close()
         self.supervisor.collect_failures()
@@ -88,17 +88,17 @@ class ProcessLoop:
         self.tasks.report(held, last=True)
 
     def why_unready(self) -> str:
-        """Why not every unit that the group gives is served; empty where it is."""
-        if not self._membership.is_told:
-            return "the group has not said yet which units are served here"
+        """Why the process is not ready; empty if it serves every unit the group has assigned to it."""
+        if not self._membership.is_assigned:
+            return "the group has not assigned any units yet"
         missing = self._membership.units - self.tasks.tasks.keys()
         return f"units {sorted(missing)} are not served, see the log" if missing else ""
 
     def give_back(self, units: list[int], lost: bool) -> None:  # noqa: FBT001 - a callback's signature
-        """These go elsewhere; ``lost``: they have gone already."""
+        """Give units back to the group; ``lost``: the group has assigned them to others already."""
         mine = [number for number in units if number in self.tasks.tasks]
         until_s = time.monotonic() + (0.0 if lost else _LAST_COMMIT_S)
-        # First: while these are cancelled, the others are written.
+        # First, so that these are cancelled while the others write.
         self.supervisor.cancel_claims(units, 0.0)
         if not lost:
             self.tasks.write_last_snapshots(mine, until_s)
@@ -110,7 +110,7 @@ class ProcessLoop:
             _log.info("units %s: %s", mine, "lost to the group" if lost else "given back")
 
     def finish_all(self) -> dict[int, int]:
-        """Write last snapshots and run nothing any more; returns what each unit held."""
+        """Write last snapshots and stop all units; returns the number of records each unit held."""
         until_s = time.monotonic() + _LAST_COMMIT_S
         self.supervisor.cancel_claims(None, 0.0)
         self.tasks.write_last_snapshots(list(self.tasks.tasks), until_s, stopped=True)

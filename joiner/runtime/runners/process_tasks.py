@@ -1,4 +1,4 @@
-"""The units that a plain process runs: their batches are joined, and their transactions written in the background."""
+"""The running units of a plain process: batches are joined in its thread, transactions written in the pool."""
 
 from __future__ import annotations
 
@@ -43,36 +43,36 @@ class ProcessTasks:
         self._gaps = GapVerifier(settings)
         self._throughput = Throughput()
         self._function_failures = FailureLog(settings)
-        # What was read last, by unit and topic: messages, and where a log's end was met.
+        # The result of the last poll, by unit and topic: messages, and ends of logs.
         self._batches: dict[int, dict[str, Messages]] = {}
         self._ends: dict[int, dict[str, int]] = {}
         self._read_s = -math.inf
-        """When was read last."""
+        """When the input was last polled."""
 
     def statuses(self) -> dict[int, UnitStatus]:
-        """For metrics; any thread may ask."""
+        """The units' figures for metrics. Thread-safe."""
         return {number: task.status() for number, task in list(self.tasks.items())}
 
     def held(self) -> dict[int, int]:
-        """The records that each unit holds."""
+        """The number of records each unit holds."""
         return {number: task.recovered.unit.held() for number, task in self.tasks.items()}
 
     def note_log_ends(self) -> None:
-        """For metrics: as far as Kafka has told them."""
+        """Note the ends of the logs, for metrics."""
         for number, task in self.tasks.items():
             task.log_ends = self._input.log_ends(number)
 
     def report(self, held: dict[int, int], *, last: bool = False) -> None:
-        """Log a line of progress where one is due."""
+        """Log a progress line if one is due."""
         self._throughput.report(held, last=last)
 
     def close(self) -> None:
-        """Read nothing any more."""
+        """Close the consumers, and write the last progress lines."""
         self._input.close()
         self._gaps.close()
         self._function_failures.close()
 
-    # Units that come
+    # Starting units
 
     def prepare(self, unit: int) -> None:
         """See `supervisor.Execution`."""
@@ -89,12 +89,12 @@ class ProcessTasks:
         self.tasks[unit] = task
         self._input.add(unit, task.recovered.unit.offsets)
 
-    # Working
+    # Running
 
     def turn(self) -> None:
-        """Read once, join what came, and begin the commits."""
+        """Poll the input once, join what arrived, and begin the commits."""
         interval_s = self._settings.application.commit_interval / 1e9
-        # What the last batch took counts: the next one has filled meanwhile.
+        # The time spent on the last batch counts: the next one has filled during it.
         wait_s = max(0.0, self._read_s + interval_s - time.monotonic())
         self._batches, self._ends, errors = self._input.read(wait_s)
         self._read_s = time.monotonic()
@@ -106,13 +106,13 @@ class ProcessTasks:
                 self._pause_what_runs_ahead(number, task)
 
     def _turn(self, number: int, task: ActiveTask) -> None:
-        """Join what was read of a unit, while its last commit is written, and hand in the next."""
+        """Join what was read of a unit while its last commit is in flight, then begin the next commit."""
         application = self._settings.application
         batches = self._batches.pop(number, {})
         ends = task.ends(batches, self._ends.pop(number, {}))
         if task.commit is not None and task.commit.written.done() and not self._finish_commit(number, task):
             return
-        # What was read before the topics were paused, has to wait here.
+        # Messages that were read before the topics were paused wait here.
         if task.waiting is not None and (ends or task.commit is None) and not self._begin_waiting_commit(number, task):
             return
         if not ends and (task.commit is not None or not task.snapshot_due(application)):
@@ -120,7 +120,7 @@ class ProcessTasks:
         task.has_uncommitted = True
         try:
             task.waiting = self._apply(number, task, batches, ends)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
+        except Exception as error:  # noqa: BLE001 - no error may affect the other units
             if task.is_writing_long or self._finish_commit(number, task):
                 self._fail(number, error)
             return
@@ -128,7 +128,7 @@ class ProcessTasks:
             self._begin_waiting_commit(number, task)
 
     def _begin_waiting_commit(self, number: int, task: ActiveTask) -> bool:
-        """Hand in what the last batch has brought forth, the commit before being finished; whether the unit goes on."""
+        """Finish the last commit and begin that of the last batch; returns whether the unit still runs."""
         (effects, count), task.waiting = task.waiting or (Effects(), 0), None
         if not self._finish_commit(number, task):
             return False
@@ -170,11 +170,11 @@ class ProcessTasks:
     def _begin_commit(
         self, number: int, task: ActiveTask, effects: Effects, *, with_snapshot: bool, stopped: bool = False
     ) -> None:
-        """Begin the commit of everything that the unit's state holds, the one before being finished."""
+        """Begin the commit of the unit's present state; the commit before must be finished."""
         try:
             checkpoint = msgspec.structs.replace(task.checkpoint(effects.failed_pairs), stopped=stopped)
             snapshot = task.snapshot() if with_snapshot else None
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
+        except Exception as error:  # noqa: BLE001 - no error may affect the other units
             self._fail(number, error)
             return
         self._function_failures.note(number, effects.failed_pairs)
@@ -182,14 +182,14 @@ class ProcessTasks:
         task.begin_commit(Commit(checkpoint, written, goes_apart(snapshot)))
 
     def _finish_commit(self, number: int, task: ActiveTask) -> bool:
-        """Wait for what is on its way, if anything is; returns whether the unit goes on."""
+        """Wait for the commit in flight, if any; returns whether the unit still runs."""
         error = task.finish_commit()
         if error is not None:
             self._fail(number, error)
         return error is None
 
     def _fail(self, number: int, error: Exception | None) -> None:
-        """The unit is not run any more; ``error`` None: it may be somebody else's."""
+        """Stop running a unit; ``error`` None: another runner may have claimed it."""
         self.failures.append(Failure(number, error))
         self.drop(number)
 
@@ -197,32 +197,32 @@ class ProcessTasks:
         number = -1 if partition is None else partition
         task = self.tasks.get(number)
         if number < 0:
-            # Brokers are away, which the library's log tells of, and it goes on by itself when they are back.
+            # Brokers are unreachable; the library logs that, and recovers by itself.
             _log.debug("reading: %s", error.str())
         elif task is None:
             _log.debug("reading %s [%s], which is not served: %s", topic, number, error.str())
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}:  # noqa: SLF001
-            # The topic was deleted, or retention removed records before they were read. If the unit is still
-            # ours, the claim finds out which. If not, then only what its owner has done with lies behind us.
-            _log.warning("unit %s: %s cannot be read where the join stands: %s", number, topic, error.str())
+            # The topic was deleted, or retention removed unread records. If the unit is still ours, the next claim
+            # finds out which. If not, the records may just have been consumed by its owner.
+            _log.warning("unit %s: %s cannot be read at the committed offset: %s", number, topic, error.str())
             self._fail(number, None)
         elif task.is_writing_long or self._finish_commit(number, task):
-            # What the client gives next may lie behind records that it has left out (a damaged batch, for one).
+            # The client may continue after records it has skipped (a corrupt batch, for example).
             self._fail(number, KafkaException(KafkaError(error.code(), f"reading {topic}: {error.str()}")))
 
     def drop(self, number: int) -> None:
-        """Forget a unit without committing anything."""
+        """Stop running a unit without committing anything."""
         task = self.tasks.pop(number, None)
         if task is not None:
             self._input.remove(number, task.recovered.unit.offsets, task.paused)
-            # What the current batch still holds of it was read for a state that is gone.
+            # Messages of the last poll were read for a state that no longer exists.
             self._batches.pop(number, None)
             self._ends.pop(number, None)
 
-    # Units that go
+    # Releasing and stopping
 
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
-        """Finish what is on its way, and begin the last transaction, for a move."""
+        """Finish the commit in flight and begin the last transaction, for a move."""
         number = action.unit
         task = self.tasks[number]
         if task.is_writing_long or not self._finish_commit(number, task) or task.has_uncommitted:
@@ -230,7 +230,7 @@ class ProcessTasks:
         try:
             checkpoint = msgspec.structs.replace(task.checkpoint(), run=action.way.run(), site=action.to)
             snapshot = task.snapshot() if task.is_changed() else None
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
+        except Exception as error:  # noqa: BLE001 - no error may affect the other units
             self._fail(number, error)
             return None
         self.drop(number)
@@ -242,9 +242,9 @@ class ProcessTasks:
         return self._pool.submit(write)
 
     def write_last_snapshots(self, units: list[int], until_s: float, *, stopped: bool = False) -> None:
-        """Finish the commits of the units, and write last snapshots, as far as that is done before a moment.
+        """Finish the commits of the units and write last snapshots, until ``until_s`` (monotonic).
 
-        ``stopped``: their checkpoints say that this process has ended.
+        ``stopped``: their checkpoints say that this process has ended in good order.
         """
         self._finish_soon(units, until_s)
         for number in units:
@@ -256,11 +256,11 @@ class ProcessTasks:
         self._finish_soon(units, until_s)
         for number in units:
             if number in self.tasks and self.tasks[number].commit is not None:
-                # Not needed for correctness: whoever comes next finds out whether it was, and replays.
-                _log.warning("unit %s: the last commit is not known to be written", number)
+                # Not needed for correctness: the next owner finds out whether it was written, and replays.
+                _log.warning("unit %s: the last commit is not confirmed", number)
 
     def _finish_soon(self, units: list[int], until_s: float) -> None:
-        """Finish those commits that are written before a moment."""
+        """Finish the commits that are written before ``until_s`` (monotonic)."""
         under_way = {
             number: task.commit for number in units if (task := self.tasks.get(number)) is not None and task.commit
         }

@@ -1,4 +1,4 @@
-"""What every kind of runner is to the outside: made, run until it is stopped, asked where its units are."""
+"""The outside of every kind of runner: construct it, `run` it until it is stopped, ask for the states of its units."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Parts(NamedTuple):
-    """What a loop is made of. ``watch``: over the input topics; ``standby``: units of other sites are waited for."""
+    """The parts of a loop. ``watch``: of the input topics; ``standby``: wait for units of other sites."""
 
     settings: JoinerSettings
     claimant: Claimant
@@ -36,16 +36,16 @@ class Parts(NamedTuple):
 
 
 class Loop(Protocol):
-    """What serves the units of an application whose topics are there."""
+    """Serves the units of an application once its topics exist."""
 
     supervisor: Supervisor[Any]
 
     def statuses(self) -> Mapping[int, UnitStatus]:
-        """For metrics; any thread may ask."""
+        """The units' figures for metrics. Thread-safe."""
         ...
 
     def close(self) -> None:
-        """Serve nothing any more."""
+        """Stop serving."""
         ...
 
 
@@ -56,17 +56,17 @@ class Runner(ABC, Generic[_Loop]):
     """Serves the units of an application until it is stopped."""
 
     def __init__(self, settings: JoinerSettings, claimant: Claimant, *, standby: bool = False) -> None:
-        """``standby``: units of other sites are waited for, rather than an error."""
+        """``standby``: wait for units of other sites, instead of treating them as an error."""
         self._settings, self._claimant, self._standby = settings, claimant, standby
         self._stop = threading.Event()
         self._telemetry = TelemetryServer(settings.metrics)
         self._loop: _Loop | None = None
-        """None until the topics are there."""
+        """None until the topics exist."""
         self._metrics = JoinerMetrics(settings, claimant, self._telemetry, self._statuses, self._failed_units)
 
     @property
     def states(self) -> Mapping[int, UnitState]:
-        """Where each unit is in its lifecycle here, as far as this runner has to do with it."""
+        """The state of each unit that this runner deals with."""
         return {} if (loop := self._loop) is None else loop.supervisor.states
 
     def stop(self) -> None:
@@ -74,10 +74,10 @@ class Runner(ABC, Generic[_Loop]):
         self._stop.set()
 
     def run(self) -> int:
-        """Serve until stopped; returns the exit status: 1 if a unit could not go on.
+        """Serve until stopped; returns the exit status, 1 if a unit has failed.
 
-        Raises KafkaException or `TopicError` where nothing can be served, SettingsError of metrics; and what the kind
-        of runner says.
+        Raises KafkaException or `TopicError` if nothing can be served, SettingsError if metrics cannot be exposed, and
+        what the kind of runner adds.
         """
         settings = self._settings
         with self._telemetry:
@@ -99,14 +99,14 @@ class Runner(ABC, Generic[_Loop]):
 
     @abstractmethod
     def _make(self, parts: Parts) -> _Loop:
-        """The loop of this kind of runner. Raises KafkaException."""
+        """Construct the loop of this kind of runner. Raises KafkaException."""
 
     @abstractmethod
     def _work(self, loop: _Loop) -> int:
-        """Turn the loop until it `_is_over`; returns the exit status."""
+        """Run the loop until `_is_over`; returns the exit status."""
 
     def _is_over(self) -> bool:
-        """Asked whenever the loop turns."""
+        """Whether to stop; called in every iteration of the loop, hence also the heartbeat."""
         self._telemetry.heartbeat()
         return self._stop.is_set()
 

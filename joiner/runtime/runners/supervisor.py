@@ -1,7 +1,7 @@
 """The lifecycle of a runner's units, the same for every kind of runner: claimed, restored, run, released, failed.
 
-A runner supplies how a unit is executed (`Execution`); when which unit is claimed, what becomes of one that failed, and
-what moves do with it, is decided here and below. Nothing here waits, but for `cancel_claims`.
+A runner supplies the execution of a unit (`Execution`). The supervisor decides when a unit is claimed, what happens
+after a failure, and how moves proceed. Nothing here blocks except `cancel_claims`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Claimed(NamedTuple):
-    """A unit that is ours, without its state yet; ``warm``: what was built of it beside its owner before."""
+    """A unit this runner has claimed but not restored; ``warm``: the state built beside the former owner, if any."""
 
     unit: int
     transactions: UnitTransactions
@@ -47,7 +47,7 @@ class Claimed(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A unit that is not run any more; ``error`` None: it may be somebody else's, which is to be seen first."""
+    """A unit that stopped running; ``error`` None: another runner may have claimed it, which is checked first."""
 
     unit: int
     error: Exception | None
@@ -57,37 +57,38 @@ _Task = TypeVar("_Task", bound=Serving)
 
 
 class Execution(Protocol[_Task]):
-    """What a runner supplies. `prepare` and `restore` are called in the pool, the others by the runner's thread."""
+    """What a runner supplies. `prepare` and `restore` run in the pool, the others in the runner's thread."""
 
     failures: deque[Failure]
-    """Units that it has stopped running, to be taken from here. First put in here, then out of ``tasks``."""
+    """Units that stopped running, for the supervisor to collect; added here before they leave ``tasks``."""
 
     @property
     def tasks(self) -> Mapping[int, _Task]:
-        """The units that are run."""
+        """The running units."""
         ...
 
     def prepare(self, unit: int) -> None:
-        """What can be done for a unit before it is claimed."""
+        """Do what can be done for a unit before it is claimed."""
         ...
 
     def restore(self, claimed: Claimed) -> _Task:
-        """Build what is run. Raises what `ownership.restore.recover` does."""
+        """Build the task of a claimed unit. Raises what `ownership.restore.recover` does."""
         ...
 
     def start(self, unit: int, task: _Task) -> None:
-        """Run it from now on."""
+        """Start running a restored unit."""
         ...
 
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
-        """Begin to write the last transaction, with a snapshot, and call when it is written; the unit is not run any
-        more. None: it goes on, or is among the failures.
+        """Stop running a unit and begin to write its last transaction, with a snapshot; call ``then`` once written.
+
+        None: the unit keeps running, or has failed.
         """
         ...
 
 
 class Supervisor(Generic[_Task]):
-    """The units of a runner. For the runner's thread."""
+    """Drives the units of a runner through their lifecycle. For the runner's thread."""
 
     def __init__(
         self,
@@ -100,15 +101,15 @@ class Supervisor(Generic[_Task]):
         in_group: bool,
         standby: bool,
     ) -> None:
-        """``in_group``: see `AssignmentManager`; ``standby``: units of other sites are waited for."""
+        """``in_group``: see `AssignmentManager`; ``standby``: wait for units of other sites."""
         self._settings = settings
         self._execution = execution
         self._metrics = metrics
         self._lifecycle = Lifecycle()
-        # Those that were ours to serve when it was last said.
+        # The units assigned to this runner at the last poll.
         self._ours: set[int] = set()
-        # Force is for the start; moves need none.
-        self._moves = Handover(settings, replace(claimant, take=False), self, services, standby=standby)
+        # A forced claim is for the start only; moves do not need it.
+        self._moves = Handover(settings, replace(claimant, force=False), self, services, standby=standby)
         claimer = Claimer(settings, services.admin, services.group_metadata_consumer)
         self._assignment = AssignmentManager(
             settings, claimant, claimer, self._moves.found_elsewhere, in_group=in_group, fenced=metrics.fenced
@@ -117,9 +118,9 @@ class Supervisor(Generic[_Task]):
         self._reports = UnitReports(claimant, services.pool, services.control.write)
 
     def poll(self, units: AbstractSet[int], obstacles: Mapping[int, Obstacle] | None = None) -> None:
-        """Do what is due; ``units``: those that are this runner's to serve. ``obstacles``: what else is to be reported.
+        """Do what is due. ``units``: those assigned to this runner; ``obstacles``: further ones to report.
 
-        Raises `IllegalTransition` where this program is wrong.
+        Raises `IllegalTransition` on a defect of this program.
         """
         self._ours = set(units)
         self.collect_failures()
@@ -138,26 +139,26 @@ class Supervisor(Generic[_Task]):
         self.report(obstacles)
 
     def report(self, obstacles: Mapping[int, Obstacle] | None = None) -> None:
-        """Say what keeps units from being served, for ``joiner status``."""
+        """Report what keeps units from being served, for ``joiner status``."""
         self._reports.poll({**(obstacles or {}), **self._assignment.obstacles()})
 
     @property
     def states(self) -> Mapping[int, UnitState]:
-        """Where each unit is in its lifecycle; those that are missing are `UnitState.UNASSIGNED`."""
+        """The state of each unit; a missing one is `UnitState.UNASSIGNED`."""
         return self._lifecycle.states()
 
     @property
     def failed_units(self) -> set[int]:
-        """Units that cannot go on here."""
+        """Units that cannot continue here."""
         return self._assignment.failed_units
 
     def cancel_claims(self, units: Collection[int] | None, until_s: float) -> None:
-        """Claim these no more (None: none at all), and wait for it until a moment (monotonic)."""
-        self._claims.call_off(self._claims.busy if units is None else units, until_s)
+        """Cancel the claims of these units (None: of all), and wait for that until ``until_s`` (monotonic)."""
+        self._claims.cancel(self._claims.busy if units is None else units, until_s)
 
     def forget(self, units: list[int]) -> None:
-        """These are others' to serve now; they are run no more."""
-        # Last: a commit that has failed meanwhile has put its unit among those that are to be claimed again.
+        """Drop units that are assigned to other runners now, and no longer run."""
+        # First, as a commit that has just failed schedules its unit to be claimed again.
         self.collect_failures()
         self._ours -= set(units)
         for number in units:
@@ -175,7 +176,7 @@ class Supervisor(Generic[_Task]):
 
     @property
     def claiming(self) -> AbstractSet[int]:
-        """The units that are being claimed and restored."""
+        """The units being claimed or restored."""
         return self._claims.busy
 
     def prepare(self, unit: int) -> None:
@@ -183,9 +184,9 @@ class Supervisor(Generic[_Task]):
         self._execution.prepare(unit)
 
     def begin_claim(self, unit: int, claimant: Claimant | None = None, warm: Warm | None = None) -> bool:
-        """Begin to claim and restore a unit, with what is prepared, which is ours to close then.
+        """Begin to claim and restore a unit; returns whether it was not under way already.
 
-        ``claimant``: for a move; by default ourselves. False: it is under way already.
+        ``claimant``: the claimant of a move; by default the runner's own. ``warm`` is closed when the claim ends.
         """
         if unit in self._claims.busy:
             return False
@@ -202,17 +203,17 @@ class Supervisor(Generic[_Task]):
         return released
 
     def give_up(self, unit: int, error: Exception) -> None:
-        """A unit is not run any more because of ``error``; it is tried again where that may help."""
+        """Record that a unit stopped running because of ``error``; it is retried if that may help."""
         if unit in self._ours:
             self._assignment.give_up(unit, error)
         self._note_state(unit)
 
     def schedule_claim(self, unit: int) -> None:
-        """It may be claimed by the ordinary procedure."""
+        """Let a unit be claimed by the ordinary procedure."""
         self._assignment.schedule_claim(unit)
 
     def why_failed(self, unit: int) -> str:
-        """Why a unit cannot go on here; empty where it can."""
+        """Why a unit cannot continue here; empty if it can."""
         return self._assignment.failed.get(unit, "")
 
     # Steps
@@ -220,7 +221,7 @@ class Supervisor(Generic[_Task]):
     def _claim(
         self, number: int, claimant: Claimant | None, warm: Warm | None, is_over: Callable[[], bool]
     ) -> _Task | None:
-        """Claim and restore a unit, in the pool; None: not now, what comes next is the assignment's."""
+        """Claim and restore a unit, in the pool. None: it failed, and the assignment decides what follows."""
         began_s = time.monotonic()
 
         def restore(transactions: UnitTransactions, checkpoint: Checkpoint, readers: Readers) -> _Task:
@@ -229,21 +230,21 @@ class Supervisor(Generic[_Task]):
                 self._execution.prepare(number)
             claimed = Claimed(number, transactions, checkpoint, readers, warm.unit if warm else None)
             task = self._execution.restore(claimed)
-            self._metrics.taken(checkpoint, time.monotonic() - began_s)
+            self._metrics.claimed(checkpoint, time.monotonic() - began_s)
             return task
 
         with closing(warm.readers if warm else Readers(self._settings)) as readers:
             readers.is_over = is_over
-            return self._assignment.take(number, claimant, warm, readers, restore)
+            return self._assignment.claim(number, claimant, warm, readers, restore)
 
     def _run(self, number: int, task: _Task) -> None:
-        self._assignment.taken(number)
+        self._assignment.claimed(number)
         self._lifecycle.enter(number, UnitState.RUNNING)
         self._execution.start(number, task)
         self._moves.adopted(number)
 
     def collect_failures(self) -> None:
-        """Decide what becomes of units that are not run any more."""
+        """Decide what happens to the units that stopped running."""
         failures = self._execution.failures
         while failures:
             number, error = failures.popleft()
@@ -258,10 +259,10 @@ class Supervisor(Generic[_Task]):
             self._note_state(number)
 
     def _note_state(self, number: int) -> None:
-        """What the assignment and moves have made of a unit that is neither run nor claimed."""
+        """Derive the state of a unit that neither runs nor is being claimed."""
         if number in self._execution.tasks or number in self._claims.busy or number in self._moves.releasing:
             return
-        # In this order: what a runner's other threads stop running is among the failures before it leaves the tasks.
+        # In this order: a task that another thread stops is among the failures before it leaves the tasks.
         if any(failure.unit == number for failure in self._execution.failures.copy()):
             return
         self._lifecycle.enter(number, self._idle_state(number))

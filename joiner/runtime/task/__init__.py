@@ -1,6 +1,6 @@
 """One unit: messages in, results and a state out.
 
-No Kafka, clock or thread here, not even transitively, so that every runner and every test can drive it.
+No Kafka, clock or thread, not even transitively, so that every runner and every test can drive it.
 May import `joiner.core`, `broker` and, of the runtime, the settings and the checkpoint's records.
 Begin with `unit`: it decodes messages (`decode`), joins them, applies the joining function (`emit`) and saves itself
 (`unit_snapshot`).

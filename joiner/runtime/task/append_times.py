@@ -1,7 +1,7 @@
-"""When the records of one input topic arrived in Kafka, by offset: for the latency of results, and for nothing else.
+"""Append times of an input topic by offset, used only for the latency of results.
 
-A step function, for the records of a producer's batch were appended together. Only its newest steps are kept: a record
-from before them counts as of the oldest, so that what is told of a very long wait is too short.
+A step function, as the records of a producer's batch are appended together. Only the newest steps are kept: an older
+record counts as of the oldest step, so a very long wait is reported too short.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 STEPS_MAX: Final = 16_384
-"""Kept at least, of 32 bytes each; twice as many at most."""
+"""The number of steps kept at least, of 32 bytes each; at most twice as many."""
 
 
 class AppendTimes:
-    """Offsets and times from which on records were appended, both rising."""
+    """Steps of offset and append time, both rising."""
 
     def __init__(self) -> None:
         self._offset = np.zeros(2 * STEPS_MAX, dtype=np.int64)
@@ -30,7 +30,7 @@ class AppendTimes:
         self._used = 0
 
     def add(self, messages: Messages) -> None:
-        """Those that follow."""
+        """Add the messages that follow."""
         append_ms = np.array(messages.append_ms, dtype=np.int64)
         last_ms = self._append_ms[self._used - 1] if self._used else -1
         steps = np.flatnonzero(np.diff(append_ms, prepend=last_ms))
@@ -46,6 +46,6 @@ class AppendTimes:
         self._used = new.stop
 
     def of(self, offset: Ints) -> Ints:
-        """When the records of these offsets were appended, in ms; 0 where nothing has come yet."""
+        """The append times (ms) of the records at these offsets; 0 if none are known yet."""
         step = self._offset[: self._used].searchsorted(offset, "right") - 1
         return self._append_ms.take(np.maximum(step, 0))

@@ -1,7 +1,7 @@
 """From the messages of one unit and topic to columns for each side of each join, and to dead letters.
 
-Every message becomes exactly one of: a record of the sides that select it, a watermark, rejected, or not selected.
-The order of the checks is part of the contract, because the checker repeats it: readable, selected, not from the
+Every message is exactly one of: a record of the sides that select it, a watermark, rejected, or not selected. The
+order of the checks is part of the contract, because the tester repeats it: readable, selected, not too far in the
 future, in its key's partition.
 """
 
@@ -45,12 +45,12 @@ RIGHT: Final = 1
 _NO_ROWS: Final = Rows.room(0)
 
 _SINGLY: Final = 16
-"""So few messages are read one by one, where one of them is no plain record."""
+"""Up to so many messages are decoded one by one if one of them is no plain record."""
 
 
 @dataclass(frozen=True)
 class Messages:
-    """What the joiner needs of n Kafka messages of one partition: offsets, the broker's append times in ms, values."""
+    """n Kafka messages of one partition, as columns: offsets, the broker's append times in ms, values."""
 
     offset: list[int]
     append_ms: list[int]
@@ -60,12 +60,12 @@ class Messages:
         return len(self.offset)
 
     def part(self, begin: int, end: int) -> Messages:
-        """Those from one index up to another."""
+        """The messages from index ``begin`` up to ``end``."""
         return Messages(self.offset[begin:end], self.append_ms[begin:end], self.value[begin:end])
 
 
 class Records(NamedTuple):
-    """n records of one topic: offsets, times in ns, their texts, values, and what results show of them."""
+    """n records of one topic: offsets, times in ns, texts, values, and their form in results."""
 
     seq: Ints
     ts_ns: Ints
@@ -76,15 +76,15 @@ class Records(NamedTuple):
     shown: StringColumn
 
     def take(self, which: Ints) -> Records:
-        """Those of an index."""
+        """The records at these indices."""
         return Records._make(column.take(which) for column in self)
 
 
 @dataclass
 class SideInput:
-    """What a batch holds for one side of one join, in log order: records with the hashes of their ids, and watermarks.
+    """The records, with hashes of their ids, and the watermarks of a batch for one side of a join, in log order.
 
-    ``mixed``: the side takes several quantities, so that an event may give it several records of one id.
+    ``mixed``: the side selects several quantities, so an event may give it several records with one id.
     """
 
     mixed: bool = False
@@ -95,7 +95,7 @@ class SideInput:
     watermark_seq: list[int] = field(default_factory=list)
 
     def rows(self) -> Rows:
-        """All of the records."""
+        """All records."""
         if not self.parts:
             return _NO_ROWS
         if len(self.parts) > 1:
@@ -103,14 +103,14 @@ class SideInput:
         return self.parts[0]
 
     def columns(self) -> tuple[Ints, Ints, Ints, Ints] | None:
-        """Keys, times, offsets and identities for the engine; None where there are no records."""
+        """Keys, times, offsets and identities for the engine; None without records."""
         if not self.parts:
             return None
         rows = self.rows()
         return rows.key, rows.ts_ns, rows.seq, np.concatenate(self.identities)
 
     def watermarks(self) -> tuple[Ints, Ints, Ints] | None:
-        """Keys, times and offsets of the watermarks; None where there are none."""
+        """Keys, times and offsets of the watermarks; None without any."""
         if not self.watermark_key:
             return None
         return _int64(self.watermark_key), _int64(self.watermark_ts_ns), _int64(self.watermark_seq)
@@ -118,7 +118,7 @@ class SideInput:
 
 @dataclass
 class Intake:
-    """A batch, sorted: input by (join, side), dead letters, and how many messages were what."""
+    """A decoded batch: the input by (join, side), dead letters, and counts."""
 
     sides: dict[tuple[int, int], SideInput] = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Intake:
 
 
 class Keys:
-    """The key dictionary of a unit: a thing has a number from when it is first seen until nothing is known of it."""
+    """The key dictionary of a unit: a thing has a number from its first record until no join knows of it any more."""
 
     def __init__(self, unit: int, partitions: int, things: Sequence[str] = ()) -> None:
         self._unit = unit
@@ -140,7 +140,7 @@ class Keys:
         self._in_use = np.empty(0, dtype=np.int64)
 
     def number(self, thing: str) -> int | None:
-        """The number of a thing, given now if it is new; None if its records belong into another partition."""
+        """The number of a thing, assigned if it is new; None if its records belong to another partition."""
         number = self._number.get(thing)
         if number is None:
             if partition_of(thing.encode(), self._partitions) != self._unit:
@@ -155,13 +155,13 @@ class Keys:
         return number
 
     def numbers(self, things: StringColumn) -> Ints | None:
-        """Those of many; None where some do not belong here."""
+        """The numbers of many things; None if any belongs to another partition."""
         which, first = things.distinct()
         found = [self.number(thing.decode()) for thing in things.take(first).each()]
         return None if None in found else np.array(found, dtype=np.int64).take(which)
 
     def keep(self, known: Ints) -> None:
-        """Forget all things but those of these numbers, whose own are free from now on."""
+        """Forget all things except those with these numbers, and free the numbers of the others."""
         kept = set(known.tolist())
         self._number = {thing: number for thing, number in self._number.items() if number in kept}
         self.things = [thing if number in kept else "" for number, thing in enumerate(self.things)]
@@ -170,7 +170,7 @@ class Keys:
         self._in_use = np.empty(0, dtype=np.int64)
 
     def numbers_in_use(self) -> Ints:
-        """All of them; asked for with every commit, and mostly the same as before."""
+        """All numbers in use; cached, as every commit asks for them and they rarely change."""
         if len(self._in_use) != len(self._number):
             self._in_use = np.fromiter(self._number.values(), dtype=np.int64, count=len(self._number))
         return self._in_use
@@ -205,13 +205,13 @@ class TopicReader:
             sides.extend(self._whole)
 
     def read(self, messages: Messages) -> Intake:
-        """Sort a batch of messages, which are in the order of their offsets."""
+        """Decode a batch of messages, which are in offset order."""
         intake = Intake()
-        self._take(intake, messages)
+        self._decode(intake, messages)
         return intake
 
-    def _take(self, intake: Intake, messages: Messages) -> None:
-        """Take messages all at once; where one of them needs to be looked at, halve by halve."""
+    def _decode(self, intake: Intake, messages: Messages) -> None:
+        """Decode messages all at once, or in halves if one of them is not a plain record."""
         count = len(messages)
         if not count or self._decode_together(intake, messages):
             return
@@ -219,12 +219,12 @@ class TopicReader:
             self._decode_singly(intake, messages)
             return
         for begin, end in ((0, count // 2), (count // 2, count)):
-            self._take(intake, messages.part(begin, end))
+            self._decode(intake, messages.part(begin, end))
 
     def _decode_together(self, intake: Intake, messages: Messages) -> bool:
-        """Take messages all of which are records with nothing to say against; False: they are not, nothing is taken."""
+        """Decode messages that are all acceptable plain records; False, and no change, if they are not."""
         records = _read_together(messages, self._time_unit)
-        # One limit of time for all, which is too strict for some: then each is judged by its own.
+        # One limit for all, stricter than each record's own: if it is exceeded, each is checked by itself.
         if records is None or int(records.ts_ns.max()) > min(messages.append_ms) * 1_000_000 + self._max_future_skew_ns:
             return False
         number, first = records.quantity.distinct()
@@ -245,7 +245,7 @@ class TopicReader:
     def _share_out(
         self, intake: Intake, records: Records, keys: Ints, number: Ints, selectors: list[list[tuple[int, int]]]
     ) -> None:
-        """Give the records to the sides that take their quantities; ``takers`` by the quantities' numbers."""
+        """Add the records to the sides that select their quantities; ``selectors`` by the quantities' numbers."""
         rows = Rows(records.seq, keys, records.ts_ns, records.result, records.shown)
         for target in sorted({target for sides in selectors for target in sides}):
             wanted = np.array([target in sides for sides in selectors])
@@ -255,8 +255,8 @@ class TopicReader:
             if side.mixed:
                 ids = glue(records.quantity if which is None else records.quantity.take(which), b"\0", ids)
             side.parts.append(mine)
-            # Only records of one stream, key and time are ever compared by it, so that two different ids are taken for
-            # one with a chance of 2**-64 for each pair of records that share all of these.
+            # Compared only among records of one stream, key and time; for each such pair of different ids the
+            # probability of a collision is 2**-64.
             side.identities.append(ids.hashes())
 
     def _decode_singly(self, intake: Intake, messages: Messages) -> None:
@@ -264,7 +264,7 @@ class TopicReader:
             try:
                 content, ts_ns = decode_data(value, self._time_unit)
                 if isinstance(content, Record):
-                    self._take_record(intake, offset, append_ms, content, ts_ns)
+                    self._add_record(intake, offset, append_ms, content, ts_ns)
                 else:
                     self._add_watermark(intake, offset, append_ms, content, ts_ns)
             except Unreadable as reason:
@@ -279,7 +279,7 @@ class TopicReader:
                     )
                 )
 
-    def _take_record(self, intake: Intake, offset: int, append_ms: int, record: Record, ts_ns: int) -> None:
+    def _add_record(self, intake: Intake, offset: int, append_ms: int, record: Record, ts_ns: int) -> None:
         if not self._by_quantity.get(record.quantity, self._whole):
             intake.not_selected += 1
             return
@@ -293,7 +293,7 @@ class TopicReader:
         if watermark.quantity is None:
             targets = {target for sides in self._by_quantity.values() for target in sides} | set(self._whole)
         else:
-            # A side that takes the whole topic is not covered by a promise about one quantity of it.
+            # A watermark for one quantity does not cover a side that selects the whole topic.
             targets = set(self._by_quantity.get(watermark.quantity, [])) - set(self._whole)
         if not targets:
             intake.not_selected += 1
@@ -331,7 +331,7 @@ class TopicReader:
 
 
 def _read_together(messages: Messages, unit: str) -> Records | None:
-    """The records that messages are, with times in whole units; None where some have to be looked at singly."""
+    """The records of messages, if all are plain records with times in whole units; else None."""
     seq = _int64(messages.offset)
     plain = read_plain(messages.value)
     if plain is not None:
@@ -352,7 +352,7 @@ def _read_together(messages: Messages, unit: str) -> Records | None:
 
 
 def _times_ns(times: Ints, unit: str) -> Ints | None:
-    """Times in ns; None where some are out of range."""
+    """Times in ns; None if any is out of range."""
     unit_ns = UNIT_NS[unit]
     if times.min() < -(-TIME_MIN_NS // unit_ns) or times.max() > TIME_MAX_NS // unit_ns:
         return None
@@ -360,7 +360,7 @@ def _times_ns(times: Ints, unit: str) -> Ints | None:
 
 
 def records_of(seq: Ints, ts_ns: Ints, records: Sequence[Record]) -> Records:
-    """The columns of records that were read as objects."""
+    """The columns of records that were decoded as objects."""
     sides = [Side(one.quantity, one.phenomenonTime, one.result, one.id) for one in records]
     things, quantities, ids = (
         StringColumn.of([text.encode() for text in texts])

@@ -1,4 +1,4 @@
-"""From pairs to results: the joining function is applied to whole batches, what fails goes to the dead letters."""
+"""From pairs to results: the joining function is applied to whole batches; pairs that fail become dead letters."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 
 
 class Things(NamedTuple):
-    """The things of n records: those that differ, and the number of each record's among them (int64, shape (n,))."""
+    """The things of n records: the distinct names, and each record's index into them (int64, shape (n,))."""
 
     names: list[str]
     number: Ints
 
     def texts(self) -> StringColumn:
-        """Each as JSON."""
+        """The name of each record's thing, as JSON."""
         return StringColumn.of([encode(name) for name in self.names]).take(self.number)
 
     def each(self) -> list[str]:
-        """Each by itself."""
+        """The name of each record's thing."""
         return [self.names[number] for number in self.number.tolist()]
 
     def keys(self) -> list[bytes]:
-        """Each as the key of a message in Kafka."""
+        """The name of each record's thing, as the key of a Kafka message."""
         names = [name.encode() for name in self.names]
         return [names[number] for number in self.number.tolist()]
 
 
 class Pairs(NamedTuple):
-    """n pairs of one join: the records, their things, and the engine's ordinals (int64, shape (n,))."""
+    """n pairs of one join: their records and things, and the engine's ordinals (int64, shape (n,))."""
 
     left: Rows
     right: Rows
@@ -58,7 +58,7 @@ class Pairs(NamedTuple):
         return len(self.left_ordinal)
 
     def take(self, which: Ints) -> Pairs:
-        """Those of an index."""
+        """The pairs at these indices."""
         return Pairs(
             self.left.take(which),
             self.right.take(which),
@@ -70,7 +70,7 @@ class Pairs(NamedTuple):
 
 @dataclass
 class Results:
-    """Results as they are written: the key of each, and their values, a line each."""
+    """Results as they are written: their keys, and their values, one a line."""
 
     keys: list[bytes] = field(default_factory=list)
     lines: bytes = b""
@@ -85,7 +85,7 @@ class Results:
 
 
 class Emitter:
-    """Makes the results of one join in one unit."""
+    """Turns the pairs of one join in one unit into results."""
 
     def __init__(self, settings: JoinerSettings, join: JoinSettings, unit: int) -> None:
         self._join = join
@@ -95,10 +95,10 @@ class Emitter:
         self._time_unit = settings.events.time_unit
         self._function = load_function(join.function)
         self.failures: Failures | None = None
-        """Those among the last `results`."""
+        """The pairs of the last `results` whose joining function failed."""
 
     def results(self, pairs: Pairs) -> tuple[Results, list[Rejected]]:
-        """One result for each pair, in order, and a dead letter for each pair whose function failed."""
+        """One result for each pair, in order, or a dead letter where the joining function failed."""
         values, reasons = _evaluate(self._function, pairs)
         failed = []
         self.failures = None
@@ -143,7 +143,7 @@ class Emitter:
 
 
 def sides_of(rows: Rows) -> list[Side]:
-    """What results show of records, as objects."""
+    """The records of ``rows`` as results show them."""
     return decode_sides(glue(rows.shown, b"\n").joined())
 
 
@@ -162,7 +162,7 @@ def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> StringColumn:
     """As `mean_time`, of n pairs of times, as JSON."""
     unit_ns = UNIT_NS[unit]
     (left, left_rest), (right, right_rest) = np.divmod(left_ns, unit_ns), np.divmod(right_ns, unit_ns)
-    # Rounded down, without the sum, which an int64 may not hold.
+    # The mean rounded down, without the sum, which may overflow an int64.
     whole = (left & right) + ((left ^ right) >> 1)
     if left_rest.any() or right_rest.any() or (whole < 0).any():
         means = [mean_time(one, other, unit) for one, other in zip(left_ns.tolist(), right_ns.tolist(), strict=True)]
@@ -172,7 +172,7 @@ def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> StringColumn:
 
 
 class _Reason(NamedTuple):
-    """Why a pair has no value, and where that was in the user's program."""
+    """Why a pair has no value, and where in the user's program that was found."""
 
     text: str
     place: str = ""
@@ -181,11 +181,11 @@ class _Reason(NamedTuple):
 def _evaluate(
     function: JoinFunction, pairs: Pairs, *, with_place: bool = True
 ) -> tuple[list[float] | list[dict[str, float]], dict[int, _Reason]]:
-    """The values by position, and by position the reasons of those that have none.
+    """The value of each pair, and the reasons, by position, of the pairs that have none.
 
-    A function that raises on a batch is asked again for each pair, so that one bad pair costs only itself. It gets
-    new columns each time: it may have altered those that it was given. ``with_place``: of an error it is looked where
-    it was raised, which takes longer than the call.
+    A function that raises on a batch is called again for each pair, so that one bad pair costs only itself. It gets
+    new columns each time, as it may have altered those it was given. ``with_place``: find out where an error was
+    raised, which takes longer than the call.
     """
     count = len(pairs)
     try:
@@ -222,6 +222,6 @@ def _evaluate_singly(
 def _columns(rows: Rows, things: Things, function: JoinFunction) -> Columns:
     result, time_ns = rows.result.copy(), rows.ts_ns.copy()
     if getattr(function, "__module__", "") == functions.__name__:
-        # Ours look at numbers alone, and to make the texts takes longer than all the rest.
+        # The built-in functions use numbers only, and making the texts takes longer than everything else.
         return Columns(result, time_ns, (), ())
     return Columns(result, time_ns, things.each(), [side.id for side in sides_of(rows)])

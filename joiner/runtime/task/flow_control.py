@@ -1,9 +1,8 @@
-"""Which topics of a unit wait in Kafka for now: those that run ahead of others in event time and so fill a buffer.
+"""Pausing of topics that run ahead of others in event time, and so fill a buffer.
 
-Records are held for many reasons; those that are later than everything the other side has sent are held because it is
-behind. Where they are most of what a join holds, and that fills half of its room, their topic is not read until the
-other one has come nearer, or has had nothing to read for a while: then waiting helps nobody. This decides how much is
-in memory and never what comes out.
+Records later than everything the other side has sent are held because that side lags. If they make up most of what a
+join holds, and the join's buffer is half full, their topic is paused until the other one has caught up, or has been
+silent for a while, when waiting would not help. This affects the memory used, never the results.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 PAUSE_ABOVE: Final = 0.5
-GO_ON_BELOW: Final = 0.25
-"""Of the room for what a join holds, and of what it holds: where a topic is paused, and where it goes on."""
+RESUME_BELOW: Final = 0.25
+"""Shares, of the buffer and of the records held, above which a topic is paused and below which it is resumed."""
 
 SILENT_S: Final = 10.0
-"""A topic that had nothing to read for so long is not waited for."""
+"""A topic that has been at its end for so long is not waited for."""
 
 
 class Lead(NamedTuple):
     """A side of a join whose topic may be ahead of the other side's.
 
-    ``fill``: how much of the join's room is taken; ``share``: how much of what it holds is of this side and later than
-    everything the other one has sent.
+    ``fill``: the used share of the join's buffer; ``share``: the part of the held records that are of this side and
+    later than everything the other side has sent.
     """
 
     topic: str
@@ -35,14 +34,14 @@ class Lead(NamedTuple):
 
 
 def topics_to_pause(leads: Iterable[Lead], paused: Collection[str], silent: Collection[str]) -> set[str]:
-    """The topics not to be read for now; ``paused``: those that are not already, ``silent``: those with nothing new."""
+    """The topics to pause; ``paused``: those that are already, ``silent``: those at their end for a while."""
     waits_for: dict[str, set[str]] = {}
     for lead in leads:
-        limit = GO_ON_BELOW if lead.topic in paused else PAUSE_ABOVE
+        limit = RESUME_BELOW if lead.topic in paused else PAUSE_ABOVE
         if min(lead.fill, lead.share) > limit and lead.behind not in silent:
             waits_for.setdefault(lead.topic, set()).add(lead.behind)
     found: set[str] = set()
-    # Each one waits for topics that are read, or wait for such themselves: never in a circle.
+    # A topic waits only for topics that are read, or that wait for such: never in a cycle.
     while more := {topic for topic, others in waits_for.items() if others.isdisjoint(waits_for.keys() - found)} - found:
         found |= more
     return found

@@ -1,8 +1,8 @@
-"""Joining functions that fail: how many pairs, with what, and a line in the log that does not come for each.
+"""Failures of joining functions: counted in the checkpoint, and logged at a bounded rate.
 
-A failed pair is a dead letter. How many there were stands in the checkpoint as `failed`, of all joins, and as
-`<join>:failed`: not in the unit's state, because a silent replay calls no function. So each record counts on from the
-one before, over restarts and moves.
+A failed pair is a dead letter. The checkpoint counts them as `failed`, for all joins, and as `<join>:failed`. The
+unit's state does not, because a silent replay calls no function; so each checkpoint continues the counts of the one
+before, over restarts and moves.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _FIRST_LENGTH_MAX: Final = 300
 """Characters of a reason; a user's error may say anything."""
 
 _AGAIN_S: Final = 60.0
-"""After the first line about a join, one so often at most."""
+"""After the first line about a join, at most one in so many seconds."""
 
 _log = logging.getLogger(__name__)
 
 
 class Failures(msgspec.Struct, frozen=True):
-    """Pairs of a join whose function failed: how many, and why the first of them did, with the place."""
+    """Failed pairs of a join: how many, and the reason and place of the first failure."""
 
     count: int
     first: str
 
     @classmethod
     def of(cls, count: int, reason: str, place: str) -> Failures:
-        """Of so many pairs, the first with this reason, in one line whatever it holds."""
+        """Failures of ``count`` pairs, the first for ``reason``, which is shortened to one line."""
         shown = reason if len(reason) <= _FIRST_LENGTH_MAX else f"{reason[:_FIRST_LENGTH_MAX]}..."
         shown = " ".join(shown.encode(errors="backslashreplace").decode().split())
         return cls(count, f"{shown} ({place})" if place else shown)
@@ -53,7 +53,7 @@ def add_up(failed: dict[str, Failures], more: Mapping[str, Failures]) -> None:
 
 
 def counts_with(counts: Mapping[str, int], before: Mapping[str, int], failed: Mapping[str, Failures]) -> dict[str, int]:
-    """The counts of a checkpoint: those of a unit's state, and its failures: of the record before, and since."""
+    """The counts of a checkpoint: those of the unit's state, and failures: those ``before``, and since."""
     found = dict(counts) | {name: count for name, count in before.items() if name == FAILED or of_join(name)}
     for join, one in failed.items():
         for name in (FAILED, f"{join}:{FAILED}"):
@@ -62,13 +62,13 @@ def counts_with(counts: Mapping[str, int], before: Mapping[str, int], failed: Ma
 
 
 def of_join(name: str) -> str | None:
-    """The join whose failures a count is of; None where it counts something else."""
+    """The join whose failures a count is about; None for other counts."""
     join, _, what = name.rpartition(":")
     return join if join and what == FAILED else None
 
 
 class FailureLog:
-    """Tells of failures in the log: the first of a join at once, then what has come together in a minute."""
+    """Logs failures: the first of a join at once, later ones summed up once a minute."""
 
     def __init__(self, settings: JoinerSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._topic = settings.topics.rejected
@@ -78,7 +78,7 @@ class FailureLog:
         self._unreported: dict[str, Failures] = {}
 
     def note(self, unit: int, failed: Mapping[str, Failures]) -> None:
-        """Failures by join of a batch of a unit."""
+        """Note the failures of a unit's batch, by join."""
         for join, one in failed.items():
             told_s = self._told_s.get(join)
             if told_s is None:
@@ -92,7 +92,7 @@ class FailureLog:
                 self._tell(join, f"{one.count + (before.count if before else 0):,} more pairs", one)
 
     def close(self) -> None:
-        """Tell of those that no line has told of yet."""
+        """Log the failures that are not logged yet."""
         for join, one in self._unreported.items():
             self._tell(join, f"{one.count:,} more pairs", one)
         self._unreported.clear()

@@ -1,8 +1,8 @@
-"""The state of one unit and what a batch does to it: no Kafka here, so that every runner can use it.
+"""The state of one unit, and how a batch changes it. No Kafka here, so that every runner can use it.
 
 A unit is partition p of every input topic. It holds one `LocalStreamBuffer` for each join, the payloads of the
-records that these hold, the key dictionary, and the vector C of the offsets consumed. What it has brought forth is
-a function of C alone; so a state is built by a snapshot and a silent replay, and then goes on.
+records held there, the key dictionary, and the vector C of consumed offsets. What it has emitted is a function of C
+alone, so its state can be rebuilt from a snapshot and a silent replay, and the join continued from there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from joiner.runtime.task.append_times import AppendTimes
 from joiner.runtime.task.decode import LEFT, RIGHT, Keys, Messages, SideInput, TopicReader
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.emit import Emitter, Pairs, Things, record_of, sides_of
-from joiner.runtime.task.flow_control import GO_ON_BELOW, Lead
+from joiner.runtime.task.flow_control import RESUME_BELOW, Lead
 from joiner.runtime.task.function_failures import add_up
 from joiner.runtime.task.payloads import Payloads
 from joiner.runtime.task.unit_snapshot import VERSION, UnitSnapshot, decode, encode, restore_rows, save_rows
@@ -39,14 +39,14 @@ _SIDE_NAMES: Final[tuple[_SideName, _SideName]] = ("left", "right")
 _Emitted = TypeVar("_Emitted", Late, Unmatched)
 
 _KEYS_MIN: Final = 10_000
-"""So many things are kept without looking which of them are needed."""
+"""Up to so many things, unused ones are not looked for."""
 
 
 class Unit:
     """One unit of an application."""
 
     def __init__(self, settings: JoinerSettings, unit: int, offsets: Mapping[str, int]) -> None:
-        """Begin at the vector ``offsets`` (by input topic) with nothing held."""
+        """Start at ``offsets`` (by input topic) with no records held."""
         self.number = unit
         self.offsets = dict(offsets)
         self.counts: Counter[str] = Counter()
@@ -76,12 +76,11 @@ class Unit:
     def apply(
         self, batches: Mapping[str, Messages], ends: Mapping[str, int], *, silent: bool = False, is_part: bool = False
     ) -> Effects:
-        """Take the next messages of each input topic; returns what became of them.
+        """Join the next messages of each input topic; returns the effects.
 
-        ``ends`` is the vector C after the batch: positions, which may lie beyond the last message. ``silent``:
-        rebuild the state only, nothing is returned. ``is_part``: more of the same batch follows, behind which it is
-        seen whether there is room. Raises `UnitStopped` where the messages do not continue the
-        state or the buffer is full.
+        ``ends`` is the vector C after the batch; a position may lie beyond the last message. ``silent``: only rebuild
+        the state, without effects. ``is_part``: more of the same batch follows, and the limits of the buffer are
+        checked after it. Raises `UnitStopped` if the messages do not continue the state, or the buffer is full.
         """
         effects = Effects()
         inputs: dict[tuple[int, int], SideInput] = {}
@@ -107,7 +106,7 @@ class Unit:
         return effects
 
     def join_summaries(self) -> dict[str, JoinSummary]:
-        """What each join holds now, by its name."""
+        """A summary of what each join holds, by name."""
         found = {}
         every_key = self._keys.numbers_in_use()
         for join, buffer, payloads in zip(self._settings.join, self._buffers, self._payloads, strict=True):
@@ -117,22 +116,22 @@ class Unit:
         return found
 
     def held_bytes(self) -> dict[str, tuple[int, int]]:
-        """Bytes of memory that the left and the right side of each join hold, about. Any thread may ask."""
+        """Approximate bytes of memory held by the left and right side of each join. Thread-safe."""
         return {
             join.name: (left.size, right.size)
             for join, (left, right) in zip(self._settings.join, self._payloads, strict=True)
         }
 
     def held(self) -> int:
-        """Records held by all joins."""
+        """The number of records held by all joins."""
         return sum(len(buffer) for buffer in self._buffers)
 
     def leads(self) -> list[Lead]:
-        """How far the sides of joins with two topics are ahead of each other, where that fills a buffer."""
+        """How far the sides of joins with two topics lead each other, for buffers that fill up."""
         found = []
         for join, topics in enumerate(self._topics):
             fill = self._fill(join)
-            if topics[LEFT] == topics[RIGHT] or fill < GO_ON_BELOW:
+            if topics[LEFT] == topics[RIGHT] or fill < RESUME_BELOW:
                 continue
             held, latest_ns = len(self._buffers[join]), self._latest_ns(join)
             for side, payloads in enumerate(self._payloads[join]):
@@ -141,7 +140,7 @@ class Unit:
         return found
 
     def _latest_ns(self, join: int) -> tuple[int, int]:
-        """The largest time that the left and the right side have reached, by a record of any key or a promise."""
+        """The largest time (ns) the left and the right side have reached, by a record of any key or a watermark."""
         frontiers = self._buffers[join].frontier_ns(self._keys.numbers_in_use())
         lefts, rights = (
             int(frontier.max(initial=np.iinfo(np.int64).min)) + lateness_ns
@@ -150,7 +149,7 @@ class Unit:
         return lefts, rights
 
     def snapshot(self) -> bytes:
-        """The whole state as bytes."""
+        """The state as bytes."""
         self._forget_idle_keys()
         time_unit = self._settings.events.time_unit
         buffers, rows = {}, {}
@@ -162,7 +161,7 @@ class Unit:
 
     @classmethod
     def restore(cls, settings: JoinerSettings, unit: int, data: bytes) -> Unit:
-        """The unit of a snapshot. Raises `UnitStopped` where it cannot be read."""
+        """Restore a unit from a snapshot. Raises `UnitStopped` if it cannot be read."""
         try:
             return cls._restored(settings, unit, decode(data))
         except NewerSnapshotError as error:
@@ -171,7 +170,7 @@ class Unit:
         except MemoryError:
             raise
         except Exception as error:
-            # Its checksum was right, so what is wrong was written so, by another program perhaps: in whatever way.
+            # The checksum was right, so it was written like this, perhaps by another program: anything may be wrong.
             message = f"the snapshot of unit {unit} cannot be read: {error}; `joiner reset` starts the application anew"
             raise UnitStopped(message) from error
 
@@ -304,17 +303,17 @@ class Unit:
                     side.remove(gone)
 
     def _forget_idle_keys(self) -> None:
-        """Give back the numbers of things of which no join knows anything: orders that are done, say."""
+        """Free the key numbers of things no join knows of any more, such as finished orders."""
         self._keys.keep(np.concatenate([buffer.known_keys() for buffer in self._buffers]))
-        # So seldom that it costs little for each new key.
+        # Rarely enough that the cost per new key is small.
         self._keys_swept_above = max(_KEYS_MIN, 2 * len(self._keys))
 
     def _fill(self, join: int) -> float:
-        """How much of the room for what a join holds is taken: 1 is all of it."""
-        return max(taken / limit for taken, limit in self._room(join).values())
+        """The used share of a join's buffer, by its nearest limit: 1 is full."""
+        return max(used / limit for used, limit in self._room(join).values())
 
     def _room(self, join: int) -> dict[str, tuple[int, int]]:
-        """The limits of what a join holds, by their settings: how much is taken, and how much there may be."""
+        """What a join holds and may hold at most, by the name of the limit's setting."""
         limits = self._settings.application
         return {
             "buffer_records_max": (len(self._buffers[join]), limits.buffer_records_max),
@@ -324,7 +323,7 @@ class Unit:
     def _check_room(self) -> None:
         for number, (join, buffer) in enumerate(zip(self._settings.join, self._buffers, strict=True)):
             room = self._room(number)
-            beyond = [f"{name} = {limit}" for name, (taken, limit) in room.items() if taken > limit]
+            beyond = [f"{name} = {limit}" for name, (used, limit) in room.items() if used > limit]
             if not beyond:
                 continue
             keys, counts = buffer.held_by_key()
@@ -335,7 +334,7 @@ class Unit:
                 f"unit {self.number}: join {join.name!r} holds {len(buffer)} records (about {size:,} bytes), more than "
                 f"application.{beyond[0]}; the keys that hold most are {most}. One of their streams "
                 "is silent: raise the limit, write a watermark for it, or set a tolerance together with watermarks. "
-                "Nothing is lost, the unit goes on from its last commit."
+                "Nothing is lost: the unit continues from its last commit."
             )
             raise UnitStopped(message)
 

@@ -1,7 +1,7 @@
-"""The form of a unit's snapshot: what its buffers hold, and the rows beside them, as columns.
+"""The format of a unit's snapshot: its buffers, and the payload rows, as columns.
 
-Of a row, all but three texts are numbers: its quantity is one of a few; its time as it was given follows from the time
-in ns, unless it was no plain number of the configured unit; its id is written as JSON has it.
+A row consists of numbers and three texts: its quantity, one of a few; its time as it was given, which follows from the
+time in ns unless it was no plain number of the configured unit; and its id, as JSON.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from joiner.runtime.task.emit import sides_of
 from joiner.runtime.task.payloads import Rows
 
 VERSION: Final = 4
-"""2 had no free numbers among its things, and is read as it is; it and 3 had the ids one by one."""
+"""Version 2 had no free numbers among its things and is read as it is; 2 and 3 had the ids one by one."""
 
 _OLDEST: Final = 2
 
 
 class SavedRows(msgspec.Struct):
-    """n rows. ``times``: each one's time as JSON, or nothing where all of them follow from those in ns.
+    """n rows. ``times``: the times as JSON; empty if all of them follow from those in ns.
 
-    ``ids`` one after the other, as JSON without quotes; their lengths are a column.
+    ``ids`` are concatenated, as JSON without quotes; their lengths are a column.
     """
 
     columns: bytes
@@ -39,7 +39,7 @@ class SavedRows(msgspec.Struct):
 
 
 class UnitSnapshot(msgspec.Struct):
-    """A unit at the vector ``offsets``. ``rows`` by join and side name: what the buffers hold."""
+    """A unit at ``offsets``. ``rows``: the payloads of the held records, by join and side name."""
 
     version: int
     offsets: dict[str, int]
@@ -50,7 +50,7 @@ class UnitSnapshot(msgspec.Struct):
 
 
 class _Version(msgspec.Struct):
-    """What every release can read of a snapshot, whatever else a newer one may hold."""
+    """The part of a snapshot that every release can read."""
 
     version: int
 
@@ -73,7 +73,7 @@ def decode(data: bytes) -> UnitSnapshot:
 
 
 def save_rows(rows: Rows, time_unit: str) -> SavedRows:
-    """Rows as they are kept."""
+    """Encode rows."""
     fields, times = find_fields(rows.shown, with_thing=False), b""
     if fields is not None and fields.time.integers() is not None:
         number, first = fields.quantity.distinct()

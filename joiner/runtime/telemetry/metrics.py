@@ -62,7 +62,7 @@ class UnitStatus(NamedTuple):
 
 
 class JoinerMetrics:
-    """The figures of a runner. `committed`, `snapshot_written`, `taken` and `fenced` may be called by any thread."""
+    """The figures of a runner. `committed`, `snapshot_written`, `claimed` and `fenced` may be called by any thread."""
 
     def __init__(
         self,
@@ -165,8 +165,8 @@ class JoinerMetrics:
         """A snapshot of so many bytes is there."""
         self._snapshot_bytes[unit] = size
 
-    def taken(self, checkpoint: Checkpoint, took_s: float) -> None:
-        """A unit is served from now on, with this progress."""
+    def claimed(self, checkpoint: Checkpoint, took_s: float) -> None:
+        """Note that a unit is served from now on, starting at ``checkpoint``."""
         if self._is_on:
             self._totals[checkpoint.unit] = checkpoint.counts
             self._recovery_s.observe(took_s)

@@ -314,7 +314,7 @@ class Units:
                 judged = self._pool.submit(_judge, served.transactions, outcome.stopped)
                 served.commit = Commit(served.checkpoint, judged)
             elif outcome.lost:
-                _log.warning("unit %s: cannot be read where the join stands: %s", number, outcome.lost)
+                _log.warning("unit %s: cannot be read at the committed offset: %s", number, outcome.lost)
                 self._drop_for(number, served, Fenced())
             elif outcome.failed:
                 wait_s = self._troubles.wait_s(number, cause_of(Aborted()), outcome.failed) or 0.0

@@ -171,9 +171,9 @@ def _failed(plan: Plan, error: Exception) -> Outcome:
     what = f"unit {plan.unit}: a batch failed with {type(error).__name__}: {error}; nothing of it was written"
     if isinstance(error, UnitStopped):
         what = str(error)
-    elif not cause_of(error).passes:
+    elif not cause_of(error).is_transient:
         what += ". Restart the joiner; if it happens again, this is a defect to report"
-    return Outcome(plan, failed=what) if cause_of(error).passes else Outcome(plan, stopped=what)
+    return Outcome(plan, failed=what) if cause_of(error).is_transient else Outcome(plan, stopped=what)
 
 
 def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: WorkerMemory) -> Outcome:
@@ -218,7 +218,7 @@ def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, left: _Left 
     state = read_state(settings.kafka, settings.application.name, settings.state_topic, plan.unit)
     checkpoint = state.checkpoint()
     if checkpoint is None:
-        raise UnitStopped(f"unit {plan.unit}: {settings.state_topic} holds no progress of it any more: was it deleted?")
+        raise UnitStopped(f"unit {plan.unit}: {settings.state_topic} holds no checkpoint of it: was it deleted?")
     return build_state(settings, msgspec.structs.replace(checkpoint, offsets=plan.begin), state, warm)
 
 

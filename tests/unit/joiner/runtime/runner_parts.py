@@ -62,7 +62,7 @@ class Group:
     """In the place of a membership."""
 
     def __init__(self, *_given: Any) -> None:
-        self.is_told = True
+        self.is_assigned = True
         self.units: set[int] = set()
 
 

@@ -118,7 +118,7 @@ def test_a_batch_is_counted_when_it_is_committed_and_not_when_that_fails() -> No
 
 def test_what_was_counted_before_the_unit_was_taken_is_not_counted_again() -> None:
     runner = Runner()
-    runner.meters.taken(runner.checkpoint({"records": 1000}), 0.3)
+    runner.meters.claimed(runner.checkpoint({"records": 1000}), 0.3)
     runner.commit(Effects(), {"records": 1010}, (b"12345", SnapshotPlace(1, [1, 0])))
     runner.meters.fenced()
     assert runner.counted("records") == [10]
@@ -208,9 +208,9 @@ def test_a_side_of_which_nothing_came_has_no_frontier() -> None:
 def test_a_joiner_is_ready_when_it_serves_each_unit_that_the_group_gives_it() -> None:
     loop: Any = idle_loop(make_settings(partitions=3))
     group, running = loop._membership, loop.tasks.tasks
-    group.is_told = False
-    assert "has not said" in loop.why_unready()
-    group.is_told = True
+    group.is_assigned = False
+    assert "has not assigned" in loop.why_unready()
+    group.is_assigned = True
     assert loop.why_unready() == ""
     group.units = {0, 2}
     running[0] = None

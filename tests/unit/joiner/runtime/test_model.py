@@ -121,7 +121,7 @@ def test_a_manifest_that_counts_more_chunks_than_there_can_be_is_an_error_at_onc
         ({}, {**POWER, "tolerance": "1s"}, "joins.power.tolerance_ns: None then, 1000000000 now"),
         ({}, {**POWER, "name": "force"}, "joins.force"),
         ({"partitions": 2}, POWER, "begun with 2 partitions, now there are 1"),
-        ({"topics": {DATA: "older"}}, POWER, f"{DATA} was deleted and made anew"),
+        ({"topics": {DATA: "older"}}, POWER, f"{DATA} was deleted and recreated"),
     ],
 )
 def test_what_does_not_continue_is_refused_with_what_changed(
@@ -133,14 +133,14 @@ def test_what_does_not_continue_is_refused_with_what_changed(
     assert said in str(refused.value)
 
 
-@pytest.mark.parametrize("claimant", [Claimant("run2", "two"), Claimant("run2", "two", take=True)])
+@pytest.mark.parametrize("claimant", [Claimant("run2", "two"), Claimant("run2", "two", force=True)])
 def test_the_same_settings_and_topics_continue(claimant: Claimant) -> None:
     check_continues(make_settings(), make_checkpoint(), {DATA: TopicFacts("id", 1)}, claimant)
 
 
 def test_another_runner_is_taken_by_force_only() -> None:
     spark = make_checkpoint(site="spark")
-    check_continues(make_settings(), spark, {DATA: TopicFacts("id", 1)}, Claimant("run2", "two", take=True))
+    check_continues(make_settings(), spark, {DATA: TopicFacts("id", 1)}, Claimant("run2", "two", force=True))
 
 
 @pytest.mark.parametrize("move", ["23fc8d182feb", "a:b", ":", "", "moving:x:y"])

@@ -29,7 +29,7 @@ def test_what_others_have_open_before_a_transaction_of_ours_is_not_taken_for_our
 
 def test_the_last_transaction_of_each_topic_is_named_until_it_is_decided() -> None:
     undecided = PendingMarkers()
-    undecided.begin_behind({OUT: 3, LATE: 4})
+    undecided.begin_at({OUT: 3, LATE: 4})
     assert undecided.records({OUT: " a", LATE: ""}) == {OUT: FirstRecord(" a", 3)}
     undecided.add({OUT: 10, LATE: 20}, {OUT: " a", LATE: "app late"}, is_base=False)
     undecided.add({OUT: 30}, {OUT: " b"}, is_base=False)
@@ -50,7 +50,7 @@ def test_a_snapshot_waits_for_what_was_written_up_to_the_one_before_and_for_noth
 
 def test_what_comes_next_lies_behind_the_line_the_last_record_and_the_stable_end() -> None:
     undecided = PendingMarkers()
-    undecided.begin_behind({OUT: 3, LATE: 4})
+    undecided.begin_at({OUT: 3, LATE: 4})
     undecided.add({OUT: 10}, {}, is_base=False)
     undecided.note({LATE: 9})
     assert undecided.ends() == {OUT: 10, LATE: 9}

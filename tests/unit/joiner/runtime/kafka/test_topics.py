@@ -73,7 +73,7 @@ def test_kafka_away_and_a_topic_that_is_missing_once_stop_nothing(monkeypatch: p
     ("answers", "reason"),
     [
         ([SAME, GONE, GONE], "topic data was deleted while the joiner ran"),
-        ([SAME, SimpleNamespace(topic_id="other", partitions=[0, 1])], "topic data was deleted and made anew"),
+        ([SAME, SimpleNamespace(topic_id="other", partitions=[0, 1])], "topic data was deleted and recreated"),
         ([AWAY, SimpleNamespace(topic_id="id", partitions=[0, 1, 2])], "topic data has 3 partitions and had 2 when"),
     ],
 )

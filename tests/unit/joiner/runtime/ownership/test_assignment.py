@@ -59,7 +59,7 @@ class Claims:
 
     def claim(self, _unit: int, claimant: Claimant, *_rest: Any) -> tuple[Any, Any]:
         self.made += 1
-        self.by_force.append(claimant.take)
+        self.by_force.append(claimant.force)
         if self.outcomes:
             raise self.outcomes.pop(0)
         return None, None
@@ -81,8 +81,8 @@ class Runner:
     def turn(self) -> None:
         self.wanted.plan_retries({UNIT})
         for number in self.wanted.due({UNIT}, {UNIT} if self.is_served else set()):
-            if self.wanted.take(number, None, None, NO_READERS, lambda *_: "taken"):
-                self.wanted.taken(number)
+            if self.wanted.claim(number, None, None, NO_READERS, lambda *_: "taken"):
+                self.wanted.claimed(number)
                 self.is_served = True
         self.wanted.plan_retries({UNIT})
 
@@ -124,16 +124,16 @@ def test_a_unit_whose_batch_fails_for_a_cause_that_passes_is_served_again(
 def test_force_is_for_the_units_of_the_start_and_for_one_time() -> None:
     """One that comes later may have been moved away meanwhile, by somebody who wanted it there."""
     claims: Any = Claims()
-    claimant = Claimant("run", "one", take=True)
+    claimant = Claimant("run", "one", force=True)
     runner = AssignmentManager(make_settings(partitions=4), claimant, claims, lambda *_: False, in_group=True)
 
     def claim(units: set[int]) -> None:
         for number in runner.due(units, set()):
-            assert runner.take(number, None, None, NO_READERS, lambda *_: "taken")
+            assert runner.claim(number, None, None, NO_READERS, lambda *_: "taken")
 
     assert runner.due(set(), set()) == [], "the group has not said yet what is ours"
     claim({0, 1})
-    runner.taken(0)
+    runner.claimed(0)
     runner.forget(0)
     runner.forget(1)
     claim({0, 1, 2})
@@ -179,7 +179,7 @@ def test_each_error_belongs_to_one_row_of_the_table() -> None:
             assert not any(issubclass(fault, wider) for before in CAUSES[:at] for wider in before.faults), cause.what
 
 
-@pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause.passes], ids=lambda cause: cause.what)
+@pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause.is_transient], ids=lambda cause: cause.what)
 def test_waits_double_up_to_a_bound_and_two_runners_do_not_stay_in_step(
     clock: Clock, cause: retry_policy.Cause
 ) -> None:
@@ -246,7 +246,7 @@ def test_a_log_that_ends_before_what_was_consumed_is_told_from_one_that_begins_b
         kept: Any = SimpleNamespace(stable=stable)
         with pytest.raises(UnitStopped) as raised:
             check_log_range(settings, 0, dict.fromkeys(settings.input_topics, 5), kept)
-        assert cause_of(raised.value).passes == is_short
+        assert cause_of(raised.value).is_transient == is_short
 
 
 def test_a_unit_that_was_lost_is_told_as_such_and_looked_at_again(
@@ -288,7 +288,7 @@ def test_what_went_wrong_with_a_unit_that_is_others_by_now_is_forgotten(clock: C
     runner = Runner(clock)
     runner.claims.outcomes = [UnitStopped("damaged")]
     for number in runner.wanted.due({UNIT}, set()):
-        runner.wanted.take(number, None, None, NO_READERS, lambda *_: "taken")
+        runner.wanted.claim(number, None, None, NO_READERS, lambda *_: "taken")
     runner.wanted.forget(UNIT)
     runner.wanted.plan_retries(set())
     assert (runner.wanted.failed, runner.wanted.obstacles()) == ({}, {})
@@ -375,9 +375,9 @@ def test_status_tells_the_newest_notice_of_each_unit_and_runner() -> None:
         ]
     )
     assert lines == [
-        "unit 0: not served by process a since 2019-04-01T05:26:50Z (said at 05:27:50Z, tried again 5 s later): short",
-        "unit 1: not served by process a since 2019-04-01T05:26:40Z (said at 05:27:40Z, set aside): damaged",
-        "unit 1: not served by process b since 2019-04-01T05:26:40Z (said at 05:27:40Z, tried again 5 s later): away",
+        "unit 0: not served by process a since 2019-04-01T05:26:50Z (reported at 05:27:50Z, retried 5 s later): short",
+        "unit 1: not served by process a since 2019-04-01T05:26:40Z (reported at 05:27:40Z, failed): damaged",
+        "unit 1: not served by process b since 2019-04-01T05:26:40Z (reported at 05:27:40Z, retried 5 s later): away",
     ]
 
 

@@ -87,7 +87,7 @@ def test_a_unit_that_is_given_away_while_it_is_taken_is_not_served(claims: Concu
     work.is_deaf = True
     claims.begin(0)
     claims.begin(1)
-    claims.call_off([0], time.monotonic())
+    claims.cancel([0], time.monotonic())
     # It is ours again: not before the first attempt has ended is it taken anew.
     assert claims.busy == {0, 1}
     assert not claims.begin(0)
@@ -106,7 +106,7 @@ def test_a_unit_that_is_given_away_while_it_is_taken_is_not_served(claims: Concu
 
 def test_calling_off_waits_until_the_unit_is_let_go(claims: ConcurrentClaims[str], work: Work) -> None:
     claims.begin(0)
-    claims.call_off([0, 3], time.monotonic() + DEADLINE_S)
+    claims.cancel([0, 3], time.monotonic() + DEADLINE_S)
     work.adopt(claims.finished({0}))
     assert (work.adopted, claims.busy) == ({}, set())
 

@@ -108,7 +108,7 @@ def test_the_next_owner_goes_on_with_the_count_of_the_progress_record() -> None:
     sent = [record(at, name, BASE_MS + at) for at, name in enumerate(("speed", "torque", "speed"))]
     replayed.apply({DATA: batch(sent)}, {DATA: 3}, silent=True)
     again.owned.recovered = Recovered(replayed, last, SnapshotPlace(0, [0, 0]), {DATA: 0})
-    again.tasks._metrics.taken(last, 0.1)
+    again.tasks._metrics.claimed(last, 0.1)
     again.end = 3
     again.turn("torque")
     assert again.transactions.written[-1].counts["failed"] == 3
