@@ -1,9 +1,8 @@
-"""Ending within seconds: on Ctrl-C or SIGTERM first politely, then, where Kafka does not answer, at once.
+"""Shutdown within seconds: orderly on Ctrl-C or SIGTERM, and by force if Kafka does not answer.
 
-A thread waits for the signals, because the main thread may be inside a call to Kafka that only returns after its
-timeout, and Python runs signal handlers nowhere else; the interpreter's wake-up descriptor is written at once.
-Ending at once is safe at any moment: what a transaction has not committed is rolled back when the unit is claimed
-next.
+A thread waits for the signals: the main thread may be inside a call to Kafka that returns only after its timeout, and
+Python runs signal handlers nowhere else; the interpreter's wake-up descriptor is written at once. A forced exit is safe
+at any moment: the next claim of a unit aborts its open transaction.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from collections.abc import Callable
 from typing import Final
 
 GRACE_S: Final = 4.0
-"""From the signal to the end, at most."""
+"""The longest time from the signal to the exit."""
 
 _log = logging.getLogger(__name__)
 
 
 def end_on_signals(stop: Callable[[], None]) -> None:
-    """Call ``stop`` on the first SIGINT or SIGTERM; leave the process if it is still there `GRACE_S` later.
+    """Call ``stop`` on the first SIGINT or SIGTERM, and exit if the process still runs `GRACE_S` later.
 
-    To be called from the main thread.
+    Call it from the main thread.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -37,7 +36,7 @@ def end_on_signals(stop: Callable[[], None]) -> None:
 
 
 def leave(status: int) -> None:
-    """End the process now, without waiting for threads that are still inside calls to Kafka."""
+    """Exit at once, without waiting for threads inside calls to Kafka."""
     logging.shutdown()
     sys.stdout.flush()
     os._exit(status)
@@ -45,8 +44,8 @@ def leave(status: int) -> None:
 
 def _wait(reader: int, stop: Callable[[], None]) -> None:
     received = os.read(reader, 1)[0]
-    _log.info("%s: ending", signal.Signals(received).name)
+    _log.info("%s: stopping", signal.Signals(received).name)
     stop()
     time.sleep(GRACE_S)
-    _log.warning("Kafka did not answer within %.0f s: ended without a last snapshot, nothing is lost", GRACE_S)
+    _log.warning("Kafka did not answer within %.0f s: stopped without a last snapshot; nothing is lost", GRACE_S)
     leave(0)

@@ -119,7 +119,7 @@ def test_a_claimant_that_died_before_its_claim_does_not_keep_the_unit(app: Appli
         outsider(app, unit)
     app.produce(seeded_entries(27, 600))
     app.wait_until_through()
-    assert joiner.text().count("taking it back") == PARTITIONS
+    assert joiner.text().count("claiming it again") == PARTITIONS
     assert joiner.stop() == 0
     app.verify()
 

@@ -122,7 +122,7 @@ def test_a_message_becomes_the_same_together_with_others_and_alone(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode, "_SINGLY", singly)
         found = _read(values, joins, partitions)
-        patch.setattr(TopicReader, "_take_together", lambda *_: False)
+        patch.setattr(TopicReader, "_decode_together", lambda *_: False)
         assert found == _read(values, joins, partitions)
 
 

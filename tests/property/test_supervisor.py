@@ -180,9 +180,9 @@ class Lives(RuleBasedStateMachine):
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         unit = data.draw(st.sampled_from(sorted(self.execution.tasks)))
-        told = Released(move="m", unit=unit, to="green", instance="one")
+        record = Released(move="m", unit=unit, to="green", instance="one")
         moves = self.supervisor._moves  # noqa: SLF001 - as the protocol asks
-        moves.release(Release(unit, OnTheWay("m", "process"), "green", told))
+        moves.release(Release(unit, OnTheWay("m", "process"), "green", record))
 
     @precondition(lambda self: self.execution.releases)
     @rule(data=st.data(), fault=st.sampled_from([None, *PASSING, "stopped", "defect"]))

@@ -14,7 +14,7 @@ from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.runner import Parts, Runner
 from joiner.runtime.runners.spark.driver import Driver
 from joiner.runtime.runners.spark.plans import Plan, Turn, decode_outcome, encode_outcome
-from joiner.runtime.runners.spark.worker import StateCopy, WorkerMemory, carry_out
+from joiner.runtime.runners.spark.worker import StateCopy, WorkerMemory, execute
 from joiner.runtime.settings import JoinerSettings
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class MemoryQuery:
         """See `driver.RunningQuery`."""
         if not self._is_running:
             self._begin()
-            self._units.begin_anew()
+            self._units.query_started()
             self._is_running = True
         turn = self._units.next_turn(self._turn)
         if turn == self._turn:
@@ -70,23 +70,23 @@ class MemoryQuery:
         self._turn = turn
         plans = list(turn.plans)
         self._draw.shuffle(plans)
-        outcomes = [self._carry_out(plan) for plan in plans]
+        outcomes = [self._execute(plan) for plan in plans]
         ends = self._draw.random() < _QUERY_ENDS
         for outcome in outcomes[: self._draw.randrange(len(outcomes) + 1)] if ends else outcomes:
-            self._units.take(decode_outcome(memoryview(outcome)))
+            self._units.accept(decode_outcome(memoryview(outcome)))
         if ends:
             self._is_running = False
             wait(1.0)
 
-    def _carry_out(self, plan: Plan) -> bytes:
+    def _execute(self, plan: Plan) -> bytes:
         if self._draw.random() < _WORKER_DIES:
             self._memory = WorkerMemory()
         copy = self._copies.setdefault(plan.unit, MemoryCopy())
         if self._draw.random() < _STORE_IS_OLD:
             del copy.kept[1:]
         if self._draw.random() < _TASK_IS_REPEATED:
-            carry_out(self._settings, plan, copy, self._memory)
-        return encode_outcome(carry_out(self._settings, plan, copy, self._memory))
+            execute(self._settings, plan, copy, self._memory)
+        return encode_outcome(execute(self._settings, plan, copy, self._memory))
 
 
 class SimulatedStage(Runner[Driver]):

@@ -19,15 +19,15 @@ from tests.simulation.spark import MemoryCopy
 
 def what_was_planned_before_is_taken() -> AbstractContextManager[None]:
     """What comes of a plan is written, whatever has become of its unit meanwhile."""
-    take = Units.take
+    accept = Units.accept
 
     def wrong(self: Any, outcome: Outcome) -> None:
         task = self.tasks.get(outcome.plan.unit)
         if task is not None:
             task.planned = outcome.plan
-        take(self, outcome)
+        accept(self, outcome)
 
-    return changed(Units, "take", wrong)
+    return changed(Units, "accept", wrong)
 
 
 def failed_commit_is_ignored() -> AbstractContextManager[None]:

@@ -16,7 +16,7 @@ from joiner.runtime.kafka.clients import TIMEOUT_S, describe, log_range, make_co
 from joiner.runtime.settings import JoinerSettings
 
 _FLUSH_S: Final = 1.0
-"""For one record. Where Kafka needs longer, the client goes on trying behind our back."""
+"""Time limit for one record; after that the client keeps retrying in the background."""
 
 _RETRY_S: Final = 0.1
 
@@ -24,10 +24,10 @@ _log = logging.getLogger(__name__)
 
 
 class ControlLog:
-    """Reads the control topic from its end on, and writes to it. Reading is for one thread, writing for any."""
+    """Reads the control topic from its end on, and writes to it. Only writing is thread-safe."""
 
     def __init__(self, settings: JoinerSettings) -> None:
-        """Begin at the end of the log as it is when Kafka answers, which is not waited for."""
+        """Start at the end the log has when Kafka first answers, which is not waited for."""
         self._settings = settings
         self._topic = settings.control_topic
         self._consumer = make_consumer(settings.kafka, settings.application.name, fetch_queue_backoff_ms=2)
@@ -36,15 +36,12 @@ class ControlLog:
         self._begin_at(OFFSET_END)
 
     def begin_now(self) -> None:
-        """Wait until it is known where the end is: nothing that is written from now on is missed.
-
-        Raises KafkaException.
-        """
+        """Wait until the end of the log is known, so that no record is missed from now on. Raises KafkaException."""
         deadline_s = time.monotonic() + TIMEOUT_S
         while True:
             try:
                 self._begin_at(log_range(self._consumer, self._topic, 0)[1])
-            except KafkaException:  # one that was just made has no leader for a moment
+            except KafkaException:  # a new topic has no leader for a moment
                 if time.monotonic() > deadline_s:
                     raise
                 time.sleep(_RETRY_S)
@@ -52,12 +49,12 @@ class ControlLog:
                 return
 
     def read(self, wait_s: float = 0.0) -> list[tuple[Record, int]]:
-        """What has come since, each with its append time in ms of the epoch."""
+        """New records, each with its append time in ms since the epoch."""
         found = []
         for message in self._consumer.consume(100, wait_s):
             error = message.error()
             if error is not None:
-                # The log was cut, or made anew, or Kafka is away; what counts is said again.
+                # The log was truncated or recreated, or Kafka is unreachable; records that matter are repeated.
                 if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the public name
                     self._begin_at(OFFSET_END)
                 _log.debug("%s: %s", self._topic, error.str())
@@ -68,7 +65,7 @@ class ControlLog:
         return found
 
     def write(self, record: msgspec.Struct) -> None:
-        """Append a record. It may come late or, where Kafka is away for long, never: nothing rests on it."""
+        """Append a record. It may be late or, if Kafka is unreachable for long, lost: nothing depends on it."""
         with self._lock:
             producer = self._producer = self._producer or make_producer(self._settings.kafka, linger_ms=0)
         try:
@@ -77,7 +74,7 @@ class ControlLog:
             _log.warning("%s could not be written to %s: %s", type(record).__name__, self._topic, describe(error))
 
     def post(self, record: msgspec.Struct) -> None:
-        """Append a record that nobody misses if it does not come; returns at once."""
+        """Append a record that may be lost; returns at once."""
         with self._lock:
             producer = self._producer = self._producer or make_producer(self._settings.kafka, linger_ms=0)
         with suppress(KafkaException, BufferError):

@@ -1,7 +1,7 @@
-"""Claims that take long: a runner says that it is in the middle of one, and whoever waits for the unit waits on.
+"""Signals of long claims: a claiming runner says so in the control topic, and others keep waiting for the unit.
 
-Without that, two who want a unit would fence each other again and again where a claim takes longer than either of them
-waits. It is said in the control topic, and nothing rests on it. No Kafka here, no clock.
+Otherwise two runners that want a unit would fence each other again and again if a claim takes longer than their
+back-off. Nothing depends on the signals. No Kafka here, no clock.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final
 from joiner.runtime.control import Claiming
 
 REPEAT_S: Final = 0.5
-"""A claim that takes longer is told, again and again after so long. Most take some ten milliseconds."""
+"""A longer claim is signalled, repeatedly at this interval. Most claims take some ten milliseconds."""
 
 LASTS_S: Final = 5.0
-"""Who was not heard of for so long is not claiming any more."""
+"""A claim that was not signalled for so long is over."""
 
 
 class Claims:
-    """What one runner claims, and what it hears of others. Moments are of any clock that rises."""
+    """The claims of a runner, and those it hears of. Times are of any monotonic clock."""
 
     def __init__(self, site: str, run: str) -> None:
         self._site, self._run = site, run
@@ -28,7 +28,7 @@ class Claims:
         self._said_s = float("-inf")
 
     def hear(self, record: Claiming, now_s: float) -> None:
-        """Take a record of the control topic."""
+        """Process a record of the control topic."""
         if record.run != self._run:
             self._heard_s.update(dict.fromkeys(record.units, now_s))
 
@@ -37,7 +37,7 @@ class Claims:
         return {unit for unit, heard_s in self._heard_s.items() if now_s - heard_s < LASTS_S}
 
     def due(self, units: AbstractSet[int], now_s: float) -> Claiming | None:
-        """What is to be said now; ``units``: those that are being claimed here."""
+        """The signal to write now, if any; ``units``: those being claimed here."""
         self._since_s = {unit: self._since_s.get(unit, now_s) for unit in units}
         slow = sorted(unit for unit, since_s in self._since_s.items() if now_s - since_s >= REPEAT_S)
         if not slow or now_s - self._said_s < REPEAT_S:

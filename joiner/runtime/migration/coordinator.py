@@ -1,8 +1,7 @@
-"""The two sides of a move at work: reads the control topic, asks `Source` and `Target`, has a runner do what they say.
+"""Drives both sides of moves: reads the control topic, asks `Source` and `Target`, and lets a runner act.
 
-Of a runner it knows five things that it can be asked to do. Each returns at once; its outcome is told with the methods
-of `Coordinator` by the thread that polls. What the runner's units are, and how it claims, commits and builds a state,
-is not known here.
+A runner is asked for five things. Each returns at once; its outcome is reported with the methods of `Coordinator` by
+the polling thread. How the runner claims, commits and builds a state is not known here.
 """
 
 from __future__ import annotations
@@ -24,31 +23,31 @@ _log = logging.getLogger(__name__)
 
 
 class Runner(Protocol):
-    """What moves ask of a runner; each outcome is told with the method of `Coordinator` that is named."""
+    """What moves ask of a runner; each outcome is reported with the named method of `Coordinator`."""
 
     def release(self, action: Release) -> None:
-        """Write the unit's last transaction and then ``action.told``; tells `released` or `kept`."""
+        """Write the unit's last transaction and then ``action.record``; reports `released` or `kept`."""
         ...
 
     def reclaim(self, unit: int, way: OnTheWay) -> None:
-        """Claim with `Claimant.back`; tells `goes_on`, or `found` where somebody was quicker."""
+        """Claim with `Claimant.back`; reports `resumed`, or `found` if another runner was faster."""
         ...
 
     def warm_up(self, unit: int) -> None:
-        """Build the unit's state beside its owner; tells `warmed`, `dropped` or `failed`."""
+        """Build the unit's state beside its owner; reports `warmed`, `dropped` or `failed`."""
         ...
 
     def cool_down(self, unit: int) -> None:
-        """Forget what was prepared."""
+        """Discard the prepared state."""
         ...
 
     def claim(self, unit: int) -> None:
-        """Claim the unit; tells `goes_on`, `failed`, or `found` where somebody else has it."""
+        """Claim the unit; reports `resumed`, `failed`, or `found` if another runner has it."""
         ...
 
 
 class Coordinator:
-    """Moves of the units of a runner, for one thread."""
+    """The moves of a runner's units. For one thread."""
 
     def __init__(self, claimant: Claimant, runner: Runner, control: ControlLog) -> None:
         """Any thread may write to ``control``."""
@@ -60,12 +59,12 @@ class Coordinator:
 
     @property
     def leaving(self) -> set[int]:
-        """Units that nobody of this site must claim by itself: released, or about to be."""
+        """Units this site must not claim by itself: released, or about to be."""
         return self._source.underway
 
     @property
     def arriving(self) -> set[int]:
-        """Units that are being claimed, and have not been told to go on."""
+        """Units that are being claimed for a move, and are not reported as resumed yet."""
         return self._target.claiming
 
     @property
@@ -74,8 +73,10 @@ class Coordinator:
         return self._claims.of_others(time.monotonic())
 
     def poll(self, owned: Collection[int], absent: Collection[int], claimed: AbstractSet[int]) -> None:
-        """Hear what is new and do it; ``absent``: units that the runner is to serve and does not; ``claimed``: those
-        that it is claiming.
+        """Process new records, and do what is due.
+
+        ``owned``: units the runner serves; ``absent``: units assigned to it that it does not serve; ``claimed``: those
+        it is claiming.
         """
         for record, _ in self.control.read():
             now_s = time.monotonic()
@@ -107,16 +108,16 @@ class Coordinator:
         self._do(self._target.dropped(unit))
 
     def failed(self, unit: int, why: str) -> None:
-        """The unit cannot be warmed up or claimed here."""
+        """Note that the unit cannot be warmed up or claimed here."""
         self._do(self._target.failed(unit, why))
 
-    def goes_on(self, unit: int, late_ms: int = 0) -> None:
-        """The unit was claimed and goes on, ``late_ms`` ago."""
+    def resumed(self, unit: int, late_ms: int = 0) -> None:
+        """Note that the unit was claimed and resumed, ``late_ms`` ago."""
         self._do(self._source.is_back(unit))
-        self._do(self._target.goes_on(unit, late_ms))
+        self._do(self._target.resumed(unit, late_ms))
 
     def found(self, unit: int, checkpoint: Checkpoint) -> None:
-        """The log says that the unit is another site's, or on its way there."""
+        """Note that the log shows the unit at another site, or on its way there."""
         way = checkpoint.on_the_way
         if way is None:
             self._source.gone(unit)
@@ -126,7 +127,7 @@ class Coordinator:
             self._do(self._target.lost(unit))
 
     def forget(self, units: Iterable[int]) -> None:
-        """These are others' to serve now."""
+        """Drop units that are assigned to other runners now."""
         for unit in units:
             self._source.gone(unit)
             self._do(self._target.lost(unit))
@@ -138,16 +139,16 @@ class Coordinator:
     def _do_one(self, action: Action) -> None:
         match action:
             case Write(record):
-                _tell(record)
+                _log_record(record)
                 self.control.write(record)
             case Release(unit, way, to):
                 _log.info("unit %s: released to %s (move %s)", unit, to, way.move)
                 self._runner.release(action)
             case Reclaim(unit, way):
-                _log.warning("unit %s: nobody took it (move %s); taking it back", unit, way.move)
+                _log.warning("unit %s: no one claimed it (move %s); reclaiming it", unit, way.move)
                 self._runner.reclaim(unit, way)
             case WarmUp(unit):
-                _log.info("unit %s: is to come here; building its state", unit)
+                _log.info("unit %s: moving here; building its state", unit)
                 self._runner.warm_up(unit)
             case CoolDown(unit):
                 self._runner.cool_down(unit)
@@ -155,7 +156,7 @@ class Coordinator:
                 self._runner.claim(unit)
 
 
-def _tell(record: object) -> None:
+def _log_record(record: object) -> None:
     match record:
         case Refused(move=move, unit=unit, why=why):
             _log.warning("unit %s: not moved (move %s): %s", unit, move, why)

@@ -1,18 +1,18 @@
-"""How a unit moves from one site to another: the two sides as state machines. No Kafka here, no clock.
+"""The protocol of a move from one site to another: both sides as state machines. No Kafka here, no clock.
 
-Records of the control topic and moments go in, what the runner has to do comes out; every runner can drive them, the
-plain process and the stage in Spark alike (see `coordinator` for one that does).
+Records of the control topic and times go in, actions for the runner come out. Both kinds of runner drive it (see
+`coordinator`).
 
-    order     Request, again every `REPEAT_S`: a lease, which everybody counts by a clock of its own
-    target    WarmUp: build the state beside the owner; then Ready, again with each Request
-    source    at Ready, while the lease lasts: Release, a last transaction whose checkpoint says that the unit is
-              nobody's, of the target's site; then Released
-    target    Claim, by the ordinary procedure; Claiming, again and again, where that lasts; Taken when it goes on
-    source    nobody was heard of for `RECLAIM_AFTER_S`, or the target refused: TakeBack; Back
+    order     Request, repeated every `REPEAT_S`: a lease, which each side counts by its own clock
+    target    WarmUp: build the state beside the owner; then Ready, repeated with each Request
+    source    on Ready, while the lease lasts: Release, a last transaction whose checkpoint says that the unit has no
+              owner and belongs to the target's site; then Released
+    target    Claim, by the ordinary procedure; Claiming, repeated while that lasts; Resumed once it continues
+    source    if no one is heard of for `RECLAIM_AFTER_S`, or the target refused: Reclaim; then Back
 
-What counts is the checkpoint, so messages may be lost, late or doubled: each side also tells what it finds in the
-log (`Source.found`), and a target that missed Released finds the unit to be its site's when it looks. A crash
-needs no rule of its own: a machine that begins anew knows nothing, and is told everything again.
+The checkpoint decides, so records may be lost, late or doubled: each side also reports what it finds in the log
+(`Source.found`), and a target that missed Released finds that the unit is its site's when it checks. A crash needs no
+rule of its own: a state machine that starts again knows nothing, and is told everything by the repeated records.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Ref
 from joiner.runtime.model import OnTheWay
 
 REPEAT_S: Final = 0.5
-"""From one Request of an order to the next: so long does a side that was not there wait at most to be told."""
+"""Interval between the Requests of an order: a side that was away learns of it after that at the latest."""
 
 LEASE_S: Final = 5.0
-"""An order that was not heard of for so long is over: whoever gave it is gone."""
+"""An order that was not heard of for so long has lapsed."""
 
-RECLAIMED: Final = "nobody claimed it, so it was taken back"
-"""Of a unit that is where it was."""
+RECLAIMED: Final = "no one claimed it, so its source reclaimed it"
+"""Why a unit has stayed at its source."""
 
 RECLAIM_AFTER_S: Final = 5.0
-"""A target that is ready claims in a fraction of this, or says that it is still at it, and one that has just been
-started looks more often."""
+"""Time for the target to claim or report. A target that is ready needs a fraction of it, and one that has just started
+checks more often."""
 
 _DOUBLINGS_MAX: Final = 4
 
@@ -48,38 +48,38 @@ class Write(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Write the unit's last transaction, with a checkpoint of ``way``; then ``told``, and `Source.released`.
+    """Write the unit's last transaction, with a checkpoint of ``way``; then ``record``, and call `Source.released`.
 
-    Where that fails: `Source.kept`, unless it is unknown, which the log will tell (`Source.found`).
+    If that fails: `Source.kept`; if the outcome is unknown, the log will show it (`Source.found`).
     """
 
     unit: int
     way: OnTheWay
     to: str
-    told: Released
+    record: Released
 
 
 class Reclaim(NamedTuple):
-    """Claim the unit with the right to take back what is on this way; then `Source.is_back` or `Source.gone`."""
+    """Claim back the unit that was released on this way; then call `Source.is_back` or `Source.gone`."""
 
     unit: int
     way: OnTheWay
 
 
 class WarmUp(NamedTuple):
-    """Build the unit's state beside its owner; then `Target.warmed`, `Target.failed` or `Target.dropped`."""
+    """Build the unit's state beside its owner; then call `Target.warmed`, `Target.failed` or `Target.dropped`."""
 
     unit: int
 
 
 class CoolDown(NamedTuple):
-    """What was prepared for the unit is not needed."""
+    """Discard the state that was prepared for the unit."""
 
     unit: int
 
 
 class Claim(NamedTuple):
-    """Claim the unit, with what was prepared for it if there is any; then `Target.goes_on`, or `Target.failed`."""
+    """Claim the unit, with its prepared state if there is one; then call `Target.resumed` or `Target.failed`."""
 
     unit: int
 
@@ -88,7 +88,7 @@ Action = Write | Release | Reclaim | WarmUp | CoolDown | Claim
 
 
 class _Leaving(Enum):
-    """A unit on the side of its source."""
+    """The steps of a unit at its source."""
 
     ASKED = auto()
     RELEASING = auto()
@@ -103,16 +103,16 @@ class _Departure:
     step: _Leaving
     since_s: float
     reclaims: int = 0
-    """Attempts in vain. The wait before each next one is twice as long, so that the target goes first."""
+    """Failed attempts. The wait doubles with each, so that the target goes first."""
 
     @property
     def reclaim_at_s(self) -> float:
-        """When it is taken back, if nobody is heard of."""
+        """When the unit is reclaimed if no one is heard of."""
         return self.since_s + RECLAIM_AFTER_S * 2.0 ** min(self.reclaims, _DOUBLINGS_MAX)
 
 
 class Source:
-    """The side of a runner from which units go. ``now_s`` is of any clock that rises."""
+    """The source's side of moves. ``now_s`` is a time of any monotonic clock."""
 
     def __init__(self, site: str, instance: str) -> None:
         self._site, self._instance = site, instance
@@ -120,11 +120,11 @@ class Source:
 
     @property
     def underway(self) -> set[int]:
-        """Units that are being released, or were and are not known to be taken."""
+        """Units that are being released, or were and are not known to be claimed."""
         return {unit for unit, one in self._units.items() if one.step is not _Leaving.ASKED}
 
     def hear(self, record: Record, now_s: float, owned: Collection[int]) -> list[Action]:
-        """Take a record of the control topic; ``owned``: the units that this runner serves."""
+        """Process a record of the control topic; ``owned``: the units this runner serves."""
         match record:
             case Request():
                 return self._ask(record, now_s, owned)
@@ -138,7 +138,7 @@ class Source:
         return self._hear_of(one, record, now_s, owned) if one is not None else []
 
     def tick(self, now_s: float) -> list[Action]:
-        """Let time pass."""
+        """Do what is due at ``now_s``."""
         for unit, one in list(self._units.items()):
             if one.step is _Leaving.ASKED and now_s - one.since_s > LEASE_S:
                 del self._units[unit]
@@ -150,32 +150,32 @@ class Source:
         return [action for unit, one in late for action in self._reclaim(unit, one)]
 
     def released(self, unit: int, now_s: float) -> None:
-        """The last transaction is committed."""
+        """Note that the last transaction is committed."""
         one = self._units.get(unit)
         if one is not None and one.step is _Leaving.RELEASING:
             one.step, one.since_s = _Leaving.RELEASED, now_s
 
     def found(self, unit: int, way: OnTheWay, to: str, now_s: float) -> list[Action]:
-        """The log says that the unit is on its way to ``to``, whoever of this site has released it."""
+        """Note that the log shows the unit on its way to ``to``, whichever runner of this site released it."""
         one = self._units.get(unit)
         if way.source != self._site:
             return []
         if one is not None and one.way == way and one.step is _Leaving.RELEASED:
             return []
-        in_vain = one.reclaims + 1 if one is not None and one.step is _Leaving.RECLAIMING else 0
-        self._units[unit] = _Departure(way, to, _Leaving.RELEASED, now_s, in_vain)
+        failed = one.reclaims + 1 if one is not None and one.step is _Leaving.RECLAIMING else 0
+        self._units[unit] = _Departure(way, to, _Leaving.RELEASED, now_s, failed)
         return [Write(Released(move=way.move, unit=unit, to=to, instance=self._instance))]
 
     def kept(self, unit: int) -> None:
-        """The last transaction was not written: the unit is still this site's."""
+        """Note that the last transaction was not written: the unit is still this site's."""
         self._units.pop(unit, None)
 
     def gone(self, unit: int) -> None:
-        """Somebody has the unit, or it is another runner's business."""
+        """Note that the unit has an owner, or is handled by another runner."""
         self._units.pop(unit, None)
 
     def is_back(self, unit: int) -> list[Action]:
-        """The unit was claimed back."""
+        """Note that the unit was reclaimed."""
         one = self._units.pop(unit, None)
         if one is None or one.step is not _Leaving.RECLAIMING:
             return []
@@ -199,7 +199,7 @@ class Source:
         return []
 
     def _wait_for(self, record: Claiming, now_s: float) -> None:
-        """The target is at it, however long that takes."""
+        """Extend the wait for a target that is still claiming."""
         for unit in record.units:
             one = self._units.get(unit)
             if one is not None and one.step is _Leaving.RELEASED and one.to == record.to:
@@ -230,16 +230,16 @@ class Source:
         if ready.unit not in owned or now_s - one.since_s > LEASE_S:
             return []
         one.step, one.since_s = _Leaving.RELEASING, now_s
-        told = Released(move=ready.move, unit=ready.unit, to=one.to, instance=self._instance)
-        return [Release(ready.unit, one.way, one.to, told)]
+        record = Released(move=ready.move, unit=ready.unit, to=one.to, instance=self._instance)
+        return [Release(ready.unit, one.way, one.to, record)]
 
     def _reclaim(self, unit: int, one: _Departure) -> list[Action]:
         one.step = _Leaving.RECLAIMING
         return [Reclaim(unit, one.way)]
 
 
-class _Coming(Enum):
-    """A unit on the side of its target."""
+class _Arriving(Enum):
+    """The steps of a unit at its target."""
 
     WARMING = auto()
     WARM = auto()
@@ -249,13 +249,13 @@ class _Coming(Enum):
 @dataclass
 class _Arrival:
     move: str
-    step: _Coming
+    step: _Arriving
     heard_s: float
     is_released: bool = False
 
 
 class Target:
-    """The side of a runner to which units come."""
+    """The target's side of moves."""
 
     def __init__(self, site: str, instance: str) -> None:
         self._site, self._instance = site, instance
@@ -263,11 +263,11 @@ class Target:
 
     @property
     def claiming(self) -> set[int]:
-        """Units that are being claimed for a move, or were and have not been said to go on."""
-        return {unit for unit, one in self._units.items() if one.step is _Coming.CLAIMING}
+        """Units that are being claimed for a move, or were and are not reported as resumed yet."""
+        return {unit for unit, one in self._units.items() if one.step is _Arriving.CLAIMING}
 
     def hear(self, record: Record, now_s: float, absent: Collection[int]) -> list[Action]:
-        """Take a record of the control topic; ``absent``: units that this runner is to serve and does not."""
+        """Process a record of the control topic; ``absent``: units assigned to this runner that it does not serve."""
         if isinstance(record, Request) and record.to == self._site:
             units = [unit for unit in record.units if unit in absent]
             return [action for unit in units for action in self._ask(unit, record, now_s)]
@@ -278,74 +278,74 @@ class Target:
         return []
 
     def tick(self, now_s: float) -> list[Action]:
-        """Let time pass."""
+        """Do what is due at ``now_s``."""
         old = [unit for unit, one in self._units.items() if self._waits(one) and now_s - one.heard_s > LEASE_S]
         return [action for unit in old for action in self.lost(unit)]
 
     def warmed(self, unit: int) -> list[Action]:
-        """The state is built and waits."""
+        """Note that the unit's state is built."""
         one = self._units.get(unit)
         if one is None:
             return [CoolDown(unit)]
         if one.is_released:
-            one.step = _Coming.CLAIMING
+            one.step = _Arriving.CLAIMING
             return [Claim(unit)]
-        one.step = _Coming.WARM
+        one.step = _Arriving.WARM
         return [self._ready(unit, one)]
 
     def dropped(self, unit: int) -> list[Action]:
-        """Warming up did not work for now, or is not needed: the next Request begins anew."""
+        """Note that warming up failed for now, or is not needed: the next Request starts it again."""
         one = self._units.get(unit)
         if one is not None and one.is_released:
-            one.step = _Coming.CLAIMING
+            one.step = _Arriving.CLAIMING
             return [Claim(unit)]
         self._units.pop(unit, None)
         return []
 
     def failed(self, unit: int, why: str) -> list[Action]:
-        """The unit cannot be continued here; ``why`` says what to do."""
+        """Note that the unit cannot be continued here; ``why`` says what to do."""
         one = self._units.pop(unit, None)
         if one is None:
             return []
         refused = Refused(move=one.move, unit=unit, to=self._site, instance=self._instance, why=why)
         return [Write(refused), CoolDown(unit)]
 
-    def goes_on(self, unit: int, late_ms: int = 0) -> list[Action]:
-        """The unit is claimed and has made its first commit, or has nothing to commit; so long ago."""
+    def resumed(self, unit: int, late_ms: int = 0) -> list[Action]:
+        """Note that the unit is claimed and has committed, or has nothing to commit, since ``late_ms``."""
         one = self._units.pop(unit, None)
         if one is None:
             return []
-        taken = Resumed(move=one.move, unit=unit, to=self._site, instance=self._instance, late_ms=late_ms)
-        return [Write(taken), CoolDown(unit)]
+        record = Resumed(move=one.move, unit=unit, to=self._site, instance=self._instance, late_ms=late_ms)
+        return [Write(record), CoolDown(unit)]
 
     def lost(self, unit: int) -> list[Action]:
-        """The unit is not this runner's to serve any more."""
+        """Note that the unit is not assigned to this runner any more."""
         return [] if self._units.pop(unit, None) is None else [CoolDown(unit)]
 
     def _waits(self, one: _Arrival) -> bool:
-        return one.step is not _Coming.CLAIMING and not one.is_released
+        return one.step is not _Arriving.CLAIMING and not one.is_released
 
     def _ask(self, unit: int, record: Request, now_s: float) -> list[Action]:
         one = self._units.get(unit)
         if one is None:
-            self._units[unit] = _Arrival(record.move, _Coming.WARMING, now_s)
+            self._units[unit] = _Arrival(record.move, _Arriving.WARMING, now_s)
             return [WarmUp(unit)]
         if self._waits(one):
             one.move, one.heard_s = record.move, now_s
-            return [self._ready(unit, one)] if one.step is _Coming.WARM else []
+            return [self._ready(unit, one)] if one.step is _Arriving.WARM else []
         return []
 
     def _ready(self, unit: int, one: _Arrival) -> Write:
         return Write(Ready(move=one.move, unit=unit, to=self._site, instance=self._instance))
 
     def _claim(self, unit: int, move: str, now_s: float) -> list[Action]:
-        one = self._units.setdefault(unit, _Arrival(move, _Coming.WARM, now_s))
-        if one.step is _Coming.CLAIMING:
+        one = self._units.setdefault(unit, _Arrival(move, _Arriving.WARM, now_s))
+        if one.step is _Arriving.CLAIMING:
             return []
         one.move, one.is_released = move, True
-        if one.step is _Coming.WARMING:
+        if one.step is _Arriving.WARMING:
             return []
-        one.step = _Coming.CLAIMING
+        one.step = _Arriving.CLAIMING
         return [Claim(unit)]
 
     def _cancel(self, unit: int, move: str) -> list[Action]:

@@ -1,4 +1,4 @@
-"""The side of whoever orders a move: what it repeats, withdraws and hears. No Kafka here, no clock (see `protocol`)."""
+"""The ordering side of a move: requests, cancellation and outcomes. No Kafka here, no clock (see `protocol`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from joiner.runtime.migration.protocol import RECLAIMED, REPEAT_S
 
 
 class Step(Enum):
-    """How far the move of a unit has come, for whoever ordered it."""
+    """The progress of a unit's move, as known to the ordering side."""
 
     ASKED = auto()
     READY = auto()
@@ -22,7 +22,7 @@ class Step(Enum):
 
 @dataclass
 class MoveStatus:
-    """The move of a unit: ``pause_ms`` between the last commit of its source and the first of its target."""
+    """The move of a unit; ``pause_ms``: from the last commit of its source to the first of its target."""
 
     step: Step = Step.ASKED
     why: str = ""
@@ -33,15 +33,15 @@ class MoveStatus:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is known what came of it."""
+        """Whether the outcome of the move is known."""
         return self.step in {Step.MOVED, Step.KEPT}
 
 
 class Order:
-    """The side of whoever orders a move. ``now_s`` is of any clock that rises."""
+    """An order to move units. ``now_s`` is a time of any monotonic clock."""
 
     def __init__(self, move: str, to: str, units: Collection[int], until_s: float) -> None:
-        """What is not released at ``until_s`` is cancelled."""
+        """Units that are not released by ``until_s`` stay where they are."""
         self.move, self.to = move, to
         self.units = {unit: MoveStatus() for unit in sorted(units)}
         self._until_s = until_s
@@ -49,30 +49,30 @@ class Order:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is known of each unit what came of it."""
+        """Whether the outcome is known for every unit."""
         return all(one.is_over for one in self.units.values())
 
     @property
     def underway(self) -> list[int]:
-        """Units that may be on their way: whose they are tells their checkpoint."""
+        """Units that may be on their way; their checkpoints name their owners."""
         return [unit for unit, one in self.units.items() if one.step in {Step.READY, Step.RELEASED}]
 
     def due(self, now_s: float) -> list[Record]:
-        """What is to be written to the control topic now."""
+        """The records to write to the control topic now."""
         open_units = [unit for unit, one in self.units.items() if one.step in {Step.ASKED, Step.READY}]
         if not open_units:
             return []
         if now_s >= self._until_s:
-            return self.cancel("nobody took it in time")
+            return self.cancel("no target was ready in time")
         if self._repeat_s is not None and now_s < self._repeat_s:
             return []
         self._repeat_s = now_s + REPEAT_S
         return [Request(move=self.move, units=open_units, to=self.to)]
 
     def cancel(self, why: str) -> list[Record]:
-        """Withdraw the order for what is not known to be released.
+        """Withdraw the order for units that are not known to be released.
 
-        A unit whose target was ready may be being released at this moment: what came of it, the log will tell.
+        A unit whose target was ready may be about to be released: the log will show the outcome.
         """
         cancelled = []
         for unit, one in self.units.items():
@@ -86,7 +86,7 @@ class Order:
         return [Cancelled(move=self.move, units=cancelled)] if cancelled else []
 
     def hear(self, record: Record, at_ms: int) -> int | None:
-        """Take a record of the control topic, written at ``at_ms``; returns the unit whose journey it has changed."""
+        """Process a record of the control topic, written at ``at_ms``; returns the unit whose status has changed."""
         if record.move != self.move or isinstance(record, Request | Cancelled | Claiming):
             return None
         if record.unit not in self.units:
@@ -102,7 +102,7 @@ class Order:
                 one.step, one.source = Step.RELEASED, record.instance
             case Resumed() if one.step is not Step.MOVED:
                 one.step, one.target = Step.MOVED, record.instance
-                # A target that looked for itself may be quicker than the source's word.
+                # A target that found the release in the log may report before the source does.
                 one.pause_ms = max(0, at_ms - record.late_ms - one.released_ms) if one.released_ms else None
             case Refused(why=why):
                 one.why = why
@@ -115,6 +115,6 @@ class Order:
         return record.unit if one.step is not before else None
 
     def finish(self, unit: int, step: Step, why: str) -> None:
-        """What the checkpoint of a unit says came of it, where no message has told."""
+        """Set the outcome of a unit's move that its checkpoint shows, if no record has reported it."""
         one = self.units[unit]
         one.step, one.why = step, one.why or why

@@ -1,4 +1,4 @@
-"""What a runner tells of itself: metrics over HTTP and lines of progress.
+"""Telemetry of a runner: metrics over HTTP, and progress lines in the log.
 
-May import `task`, `kafka` and `ownership`; nothing rests on what is counted here. Begin with `metrics`.
+May import `task`, `kafka` and `ownership`; nothing depends on what is counted here. Begin with `metrics`.
 """

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 _SIZES: Final = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 _RECOVERIES_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _LATENCIES_S: Final = (*DURATIONS_S, 120.0, 300.0, 600.0, 1800.0, 3600.0)
-"""A pair may wait for the next measurement of a machine that pauses."""
+"""A pair may wait for the next record of a machine that pauses."""
 
 _OUTPUTS: Final = {"out": "pairs", "late": "late", "rejected": "rejected", "unmatched": "unmatched"}
-"""What is counted, by the setting of the topic that it is written to."""
+"""The counted outputs, by the setting of their topic."""
 
 _COUNTED: Final = {
     "records": "Records, watermarks and whatever else was read from the input topics.",
@@ -43,21 +43,21 @@ _COUNTED: Final = {
 }
 
 _BOUNDS: Final = (("min", "hindmost"), ("max", "foremost"))
-"""Of the frontiers of a side's keys: the labels `bound`, and `thing`, its name until the next release."""
+"""Values of the label `bound` (over the keys of a side), and of `thing`, its name until the next release."""
 
 _FAILURES: Final = "Pairs whose joining function failed; each is a dead letter."
 
 
 class UnitStatus(NamedTuple):
-    """What is told of a unit that is served here."""
+    """The figures of a running unit."""
 
     checkpoint: Checkpoint
-    """Of the last commit."""
+    """The last committed one."""
     held_bytes: Mapping[str, tuple[int, int]]
-    """By join: of the left and of the right side."""
+    """By join: of the left and the right side."""
     paused: Collection[str]
     lag: int
-    """Offsets of its input that lie behind the last commit."""
+    """Offsets of its input after the last commit."""
     snapshot_age_s: float
 
 
@@ -72,7 +72,7 @@ class JoinerMetrics:
         statuses: Callable[[], Mapping[int, UnitStatus]],
         failed: Callable[[], Collection[int]],
     ) -> None:
-        """``statuses``: the units that are served; ``failed``: those that cannot go on. Any thread asks both."""
+        """``statuses``: the running units; ``failed``: those that cannot continue. Any thread calls both."""
         self._settings = settings
         self._claimant = claimant
         self._unit_statuses = statuses
@@ -156,13 +156,13 @@ class JoinerMetrics:
     def committed(
         self, messages: Outgoing, appended_ms: Mapping[int, int], checkpoint: Checkpoint, took_s: float
     ) -> None:
-        """A transaction was written. ``appended_ms``: how many pairs there are by their later append time."""
+        """Count a committed transaction. ``appended_ms``: pairs by the append time of their later record."""
         if self._is_on:
             self._transaction_s.observe(took_s)
             self._count(messages, appended_ms, checkpoint)
 
     def snapshot_written(self, unit: int, size: int) -> None:
-        """A snapshot of so many bytes is there."""
+        """Note the size of a snapshot, in bytes."""
         self._snapshot_bytes[unit] = size
 
     def claimed(self, checkpoint: Checkpoint, took_s: float) -> None:
@@ -174,12 +174,12 @@ class JoinerMetrics:
                 self._claims += 1
 
     def fenced(self) -> None:
-        """Another has claimed a unit of ours."""
+        """Count a unit that was found claimed by another runner."""
         with self._lock:
             self._fencings += 1
 
     def _count(self, messages: Outgoing, appended_ms: Mapping[int, int], checkpoint: Checkpoint) -> None:
-        # A unit has one commit at a time, so nobody else is at its entries.
+        # A unit has one commit at a time, so no other thread changes its entries.
         unit, before = (str(checkpoint.unit),), self._totals.get(checkpoint.unit, {})
         for what, name in (("records", "records"), ("duplicates", "duplicates"), ("watermarks", WATERMARK_COUNT)):
             self._counts[what][unit] += checkpoint.counts.get(name, 0) - before.get(name, 0)
@@ -192,11 +192,11 @@ class JoinerMetrics:
         self._transaction_size.observe(sum(len(values) for _, values in messages.values()))
         if appended_ms:
             now_s = time.time()
-            # Kafka's clock may be ahead of ours.
+            # The clock of Kafka may be ahead of ours.
             waited_s = [max(0.0, now_s - at_ms / 1e3) for at_ms in appended_ms]
             self._latency_s.observe(waited_s, list(appended_ms.values()))
 
-    # What is read when somebody asks
+    # Read when metrics are requested
 
     def _by_unit(self, what: str) -> Callable[[], dict[tuple[str, ...], float]]:
         return lambda: {(str(unit),): getattr(status, what) for unit, status in self._unit_statuses().items()}

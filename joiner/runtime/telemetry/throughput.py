@@ -1,4 +1,4 @@
-"""The joiner's progress lines; what it tells over HTTP is in `metrics`."""
+"""The joiner's progress lines in the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class Throughput:
-    """Counts records and pairs of this process, and says so now and then."""
+    """Counts the records and pairs of this process, and logs them periodically."""
 
     def __init__(self) -> None:
         self._started_s = self._reported_s = time.monotonic()
@@ -28,7 +28,7 @@ class Throughput:
         self._failed += sum(one.count for one in failed.values())
 
     def report(self, held: Mapping[int, int], *, last: bool = False) -> None:
-        """Log a line if it is time; ``held`` are the records held by unit. ``last``: what they were when it ended."""
+        """Log a line if one is due; ``held``: records held, by unit; ``last``: the final line, at the end."""
         now = time.monotonic()
         passed = now - self._reported_s
         if passed < _INTERVAL_S and not last:
@@ -36,7 +36,7 @@ class Throughput:
         failed = f", {self._failed} pairs failed in the joining function" if self._failed else ""
         totals = f"{self._records} records in, {self._pairs} pairs out{failed}"
         if last:
-            rest = f"units {sorted(held)} go on from Kafka at the next start, with {sum(held.values())} records held"
+            rest = f"units {sorted(held)} continue from Kafka at the next start, with {sum(held.values())} records held"
             _log.info("ended: %s; %s", totals, rest if held else "no units were served here at the end")
             return
         _log.info(

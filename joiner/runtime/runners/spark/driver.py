@@ -1,4 +1,4 @@
-"""The loop of the stage's driver, beside the query: units that come and go, and their transactions. No Spark here."""
+"""The driver's loop beside the query: the lifecycle of units, and their transactions. No Spark here."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.05
 _LAST_S: Final = 1.5
-"""For the last snapshots: ending must take seconds, of which Spark needs some."""
-_CALL_OFF_S: Final = 0.5
-"""For claims that are under way at the end."""
+"""Time for the last snapshots: a stop takes seconds, of which Spark needs some."""
+_CANCEL_S: Final = 0.5
+"""Time for cancelling claims at the end."""
 
 
 class RunningQuery(Protocol):
-    """What carries plans out: Spark, or a simulation of it."""
+    """Executes plans: Spark, or a simulation of it."""
 
     def keep_running(self, wait: Callable[[float], object]) -> None:
-        """Start it where it does not run. Raises what ends the stage."""
+        """Start the query if it does not run. Raises what ends the stage."""
         ...
 
 
 class Driver:
-    """See `runner.Loop`: the units that a stage serves beside its query."""
+    """The loop of a stage; see `runner.Loop`."""
 
     def __init__(self, parts: Parts) -> None:
         """Raises KafkaException."""
@@ -52,17 +52,17 @@ class Driver:
         return self.units.statuses()
 
     def run(self, query: RunningQuery, is_over: Callable[[], bool], wait: Callable[[float], object]) -> int:
-        """Serve until it is over; returns the exit status. Raises as `Runner.run`."""
+        """Serve until ``is_over``; returns the exit status. Raises as `Runner.run`."""
         try:
             while not is_over() and self.supervisor.failed_units < self._numbers:
                 query.keep_running(wait)
-                # Before Spark has run a batch, others serve the units better.
+                # Until Spark has completed a batch, other runners serve the units better.
                 if self.units.is_awake:
                     self.supervisor.poll(self._numbers, self.units.obstacles())
                 else:
                     self.supervisor.collect_failures()
                     self.supervisor.report(self.units.obstacles())
-                self.units.tend()
+                self.units.poll()
                 self._watch.check()
                 wait(_LOOK_S)
             self.supervisor.collect_failures()
@@ -70,25 +70,25 @@ class Driver:
             self.units.finish(time.monotonic() + _LAST_S)
             self.supervisor.collect_failures()
         except TopicError:
-            # What was read last may be of another topic: it must not be saved as the state.
+            # The last messages may come from a topic that was recreated: their state must not be saved.
             self.units.drop_all()
             raise
         return status
 
     def close(self) -> None:
-        """Claim and commit nothing any more."""
-        self.supervisor.cancel_claims(None, time.monotonic() + _CALL_OFF_S)
+        """Stop claiming and committing."""
+        self.supervisor.cancel_claims(None, time.monotonic() + _CANCEL_S)
         self.units.close()
 
     def why_unready(self) -> str:
-        """Why not every unit is served; empty where it is."""
+        """Why the stage is not ready; empty if it serves every unit."""
         if not self.units.is_awake:
             return "Spark is starting"
         missing = self._numbers - self.units.tasks.keys()
         return f"units {sorted(missing)} are not served, see the log" if missing else ""
 
     def _ends(self) -> dict[int, dict[str, int]]:
-        """The stable ends of the input topics."""
+        """The stable ends of the input topics, by unit and topic. Raises KafkaException."""
         places = [TopicPartition(topic, unit) for topic in self._settings.input_topics for unit in self._numbers]
         asked = self._admin.list_offsets(
             {place: OffsetSpec.latest() for place in places},  # type: ignore[no-untyped-call] # it has no types

@@ -1,7 +1,7 @@
-"""What the driver asks of a worker, and what it gets back: one small row for a unit and batch each way.
+"""The messages between driver and workers: plans and outcomes, one small row for a unit and batch each way.
 
-The records themselves do not travel through Spark on their way in. Kafka has co-partitioned them by unit already, which
-is all that a shuffle could do; so what is shuffled are ranges, and whoever gets a range reads it from Kafka.
+Input records do not travel through Spark. Kafka has partitioned them by unit already, which is all a shuffle could do;
+so ranges are shuffled, and the worker that gets a range reads it from Kafka.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _LENGTH_BYTES: Final = 8
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A range of a unit's input: from the vector ``begin`` up to ``end``, both by topic.
+    """A range of a unit's input: from the offsets ``begin`` up to ``end``, both by topic.
 
-    ``start`` is where the unit began, which its state depends on as well: a reset begins it anew. ``claim`` numbers the
-    claims of the driver, so that it can tell what was planned before it lost a unit and took it again. ``snapshot``:
-    the state at the end is wanted. Without vectors, the worker is only to be there.
+    ``start``: the offsets at which the unit was started, which its state depends on; a reset changes them. ``claim``:
+    the number of the driver's claim, which identifies plans made before the unit was lost and claimed again.
+    ``snapshot``: return the state at the end. A plan without offsets only keeps the worker alive.
     """
 
     unit: int
@@ -40,11 +40,11 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct):
-    """What became of a plan: messages to be written, in parts (see `pack`), and what the unit is like at its end.
+    """The outcome of a plan: messages to write, in parts (see `pack`), and figures of the unit at its end.
 
-    ``stopped``: the unit cannot go on, for this reason. ``failed``: not now, the plan may be tried again. ``lost``: the
-    input is not there any more, so somebody else may have the unit. Then nothing else is there, and the unit's state is
-    that before the plan.
+    ``stopped``: why the unit cannot continue. ``failed``: why the plan failed, which may be retried. ``lost``: the
+    input does not exist any more, so another runner may have claimed the unit. In these cases all else is empty, and
+    the unit's state is that before the plan.
     """
 
     plan: Plan
@@ -73,10 +73,10 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 def share_out(waiting: Mapping[Place, int], room: int) -> dict[Place, int]:
-    """How many records a batch takes of each place, of so many that wait there; it takes ``room`` of them at most.
+    """How many of the ``waiting`` records of each place a batch reads; at most ``room`` in all.
 
-    Where few wait, all of them, so that they need not wait for others; of the others by how many wait, so that they are
-    through at the same time, and no core is left without work before.
+    Of places with few, all of them, so that they need not wait for others; of the rest in proportion, so that they
+    finish at the same time and no core is idle before.
     """
     found: dict[Place, int] = {}
     by_length = sorted(waiting.items(), key=lambda item: item[1])
@@ -95,7 +95,7 @@ _written = msgspec.msgpack.Decoder(dict[str, tuple[list[bytes | None], bytes]])
 
 
 def encode_plan(plan: Plan) -> bytes:
-    """The bytes that travel through Spark."""
+    """Encode for the way through Spark."""
     return msgspec.msgpack.encode(plan)
 
 
@@ -105,7 +105,7 @@ def decode_plan(data: bytes) -> Plan:
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
-    """The bytes that travel through Spark."""
+    """Encode for the way through Spark."""
     return msgspec.msgpack.encode(outcome)
 
 
@@ -115,7 +115,7 @@ def decode_outcome(data: memoryview) -> Outcome:
 
 
 def pack(written: Written) -> bytes:
-    """Messages as they travel through Spark: compressed, for they are copied half a dozen times on their way."""
+    """Messages as they travel through Spark: compressed, as they are copied half a dozen times."""
     plain = msgspec.msgpack.encode(written)
     packed: bytes = pa.compress(plain, codec=_CODEC, asbytes=True)
     return len(plain).to_bytes(_LENGTH_BYTES, "big") + packed

@@ -1,4 +1,4 @@
-"""The streaming query that carries plans out: started, watched, and started anew where it has ended."""
+"""The streaming query that executes plans: started, watched, and restarted when it has ended."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Query:
         self._folder.remove()
 
     def _start(self) -> StreamingQuery:
-        self._units.begin_anew()
+        self._units.query_started()
         if self._queries:
             self._folder.remove_part(str(self._queries))
         self._queries += 1
@@ -95,7 +95,7 @@ class Query:
         if not self._units.is_awake:
             _log.info("Spark is ready")
         for outcome in found:
-            self._units.take(outcome)
+            self._units.accept(outcome)
         self._failures = 0
         _log.debug(
             "batch %s: %s records in %.2f s, workers %s, handed in after %.2f s more",
@@ -115,7 +115,7 @@ class Query:
         reason = in_a_line(error) if isinstance(error, StreamingQueryException) else "it was stopped"
         if self._failures >= _FAILURES_MAX:
             raise StageFailed(f"the query in Spark failed {self._failures} times in a row, at last with: {reason}")
-        _log.warning("the query in Spark has ended (%s); starting it anew from what is committed", reason)
+        _log.warning("the query in Spark has ended (%s); restarting it from what is committed", reason)
 
 
 def in_a_line(error: BaseException) -> str:

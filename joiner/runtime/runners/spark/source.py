@@ -1,6 +1,6 @@
-"""Spark's source of plans. Spark asks a process of its own for offsets; that one asks the driver, which decides.
+"""Spark's source of plans. Spark asks a planning process for offsets; that one asks the driver, which decides.
 
-A Unix socket in a folder that only this user may enter connects the two, as Spark starts both on one machine.
+A Unix socket in a private folder connects the two; Spark starts both on one machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class PlanSource(DataSource):
-    """Options: ``socket``, where the driver answers; ``slots``, the grouping key of each unit, with commas between."""
+    """Options: ``socket``, the driver's address; ``slots``, the units' grouping keys, separated by commas."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._socket = options["socket"]
@@ -42,15 +42,15 @@ class PlanSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As in ``readStream.format``."""
+        """The name for ``readStream.format``."""
         return SOURCE
 
     def schema(self) -> str:
-        """One row a plan."""
+        """One row for each plan."""
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
-        """What Spark asks."""
+        """The reader Spark asks for offsets and rows."""
         return _PlanReader(self._socket, self._slots)
 
 
@@ -60,7 +60,7 @@ class _Part(InputPartition):
 
 
 class _PlanReader(DataSourceStreamReader):
-    """An offset is a `Turn`, as JSON: it holds the plans of the batch that ends there."""
+    """Reads plans. An offset is a `Turn` as JSON, with the plans of the batch that ends there."""
 
     def __init__(self, socket: str, slots: list[int]) -> None:
         self._socket = socket
@@ -68,27 +68,27 @@ class _PlanReader(DataSourceStreamReader):
         self._driver: Connection[Any, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Nothing has been planned."""
+        """The offset before the first plan."""
         return _as_offset(Turn())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 - Spark's signature
-        """Ask the driver what comes next; it knows how much that may be."""
+        """Ask the driver for the next offset; it also decides how much a batch reads."""
         if self._driver is None:
             self._driver = Client(self._socket, "AF_UNIX")
         self._driver.send_bytes(msgspec.json.encode(start))
         try:
             answer = self._driver.recv_bytes()
         except EOFError as error:
-            raise ConnectionError("the driver answers no more") from error
+            raise ConnectionError("the driver has stopped answering") from error
         return cast("dict[str, Any]", msgspec.json.decode(answer))
 
     def stop(self) -> None:
-        """End at once where Spark has hung up: pyspark would try to tell it so, and show a user the trace of that."""
+        """Exit at once if Spark has hung up: pyspark would try to report that to it, and print a stack trace."""
         if isinstance(sys.exception(), EOFError):
             os._exit(0)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """All in one: the rows are few and small."""
+        """One partition, as the rows are few and small."""
         turn = msgspec.convert(end, Turn)
         if start == end or not turn.plans:
             return []
@@ -105,7 +105,7 @@ def _as_offset(turn: Turn) -> dict[str, Any]:
 
 
 class PlanServer:
-    """Answers the source, in the driver: ``next_turn`` gets the last turn and gives the next one, or the same."""
+    """Answers the source, in the driver. ``next_turn`` maps the last turn to the next one, or the same."""
 
     def __init__(self, folder: Path, next_turn: Callable[[Turn], Turn]) -> None:
         self.address = str(folder / "plans")
@@ -115,14 +115,14 @@ class PlanServer:
         threading.Thread(target=self._serve, name="plans", daemon=True).start()
 
     def _serve(self) -> None:
-        # One client after the other: Spark starts its planning process anew with each query.
+        # One client after the other: Spark starts a planning process for each query.
         while not self._is_closed:
             try:
                 with self._listener.accept() as client:
                     self._answer(client)
             except (EOFError, ConnectionError):
                 continue
-            except Exception as error:  # noqa: BLE001 - without an answer the query fails, and is started anew
+            except Exception as error:  # noqa: BLE001 - without an answer the query fails, and is restarted
                 if not self._is_closed:
                     _log.warning("the source of plans could not be answered: %s: %s", type(error).__name__, error)
                     time.sleep(_RETRY_WAIT_S)
@@ -133,7 +133,7 @@ class PlanServer:
             client.send_bytes(msgspec.json.encode(self._next_turn(last)))
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._is_closed = True
         self._listener.close()
 

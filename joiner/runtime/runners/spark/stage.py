@@ -1,8 +1,8 @@
-"""The join as a stage in Spark: the same application as the plain process runs, Kafka to Kafka, exactly once.
+"""The join as a stage in Spark: the same application as the plain process, Kafka to Kafka, exactly once.
 
-Structured Streaming decides when and where a unit is worked on; the driver decides which range comes next, owns the
-units, and writes their transactions. Each start takes a new checkpoint folder: the units' checkpoints in Kafka say
-where to go on, for every kind of runner, and Spark's copy of the states lives no longer than the query.
+Structured Streaming decides when and where a unit is executed. The driver owns the units, plans the range of each
+batch, and writes the transactions. Each start uses a new checkpoint folder: the units' checkpoints in Kafka say where
+every kind of runner continues, and Spark's copy of the states lives only as long as the query.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class SparkStage(Runner[Driver]):
-    """The stage in Spark. Besides, `run` raises `StageFailed`."""
+    """The stage in Spark. `run` also raises `StageFailed`."""
 
     def _make(self, parts: Parts) -> Driver:
         return Driver(parts)
@@ -35,11 +35,11 @@ class SparkStage(Runner[Driver]):
 
     def _run_in(self, scratch: Path, driver: Driver) -> int:
         _log.info("starting Spark (%s)", self._settings.spark.master)
-        # It tells of every call between Python and the JVM; what fails there is told by whoever has called.
+        # It logs every call between Python and the JVM; failures are reported by the callers.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         try:
             session = make_session(self._settings, scratch)
-            # Spark has set its own.
+            # Again, as Spark has set its own handlers.
             end_on_signals(self._stop.set)
             try:
                 query = Query(self._settings, session, scratch, driver.units)
@@ -55,6 +55,6 @@ class SparkStage(Runner[Driver]):
             raise StageFailed(str(error)) from error
         except (PySparkException, Py4JError, ConnectionError) as error:
             if self._stop.is_set():
-                # Whoever stops everything at once may have stopped the JVM first.
+                # A signal to the whole process group may have stopped the JVM first.
                 return 0
             raise StageFailed(in_a_line(error)) from error

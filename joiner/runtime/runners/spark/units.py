@@ -1,9 +1,9 @@
-"""The units that a driver serves: what is planned of each, what came of it, and the transaction that is on its way.
+"""The running units of a Spark driver: the plan of each, its outcome, and the transaction in flight.
 
-Spark runs one batch after the other. For each it asks what is to be done (`Units.next_turn`), and hands over what came
-of it (`Units.take`); the transactions are written while Spark is already at the next batch. Spark's own commit of a
-batch means nothing here: what counts is the checkpoint in Kafka, and whatever Spark has done that did not get into
-one is thrown away, by a claim with a new number. So a failed transaction never stops the query.
+Spark runs one batch after the other. For each it asks for plans (`Units.next_turn`) and returns their outcomes
+(`Units.accept`); transactions are written while Spark runs the next batch. Spark's own commit of a batch is irrelevant:
+the checkpoint in Kafka decides, and work of Spark's that did not get into one is discarded by a claim with a new
+number. So a failed transaction never stops the query.
 """
 
 from __future__ import annotations
@@ -47,35 +47,35 @@ _LOOK_S: Final = 0.01
 _AWAKE_S: Final = 20.0
 
 _RETRY_WAIT_S: Final = 1.0
-"""Before what has failed is tried again."""
+"""Back-off before a failed request is repeated."""
 
 _SHORT_S: Final = 5.0
-"""After an election a leader may not know its stable end for a moment."""
+"""How long a leader may not know its stable end after an election."""
 
 _RECORD_BYTES: Final = 600
-"""Of a held record, about, its id included."""
+"""Approximate bytes of a held record, including its id."""
 
 
 @dataclass
 class Leaving:
-    """A unit that is on its way out: what its last checkpoint says, and what is done when it is written."""
+    """A unit being released: the owner its last checkpoint names, and a call for when that is written."""
 
     run: str
     site: str
     then: Callable[[], None]
     written: Future[None] = field(default_factory=Future)
     plan: Plan | None = None
-    """The last plan, once it is made."""
+    """The last plan, once made."""
 
 
 @dataclass
 class SparkTask:
-    """A unit of this driver: claimed, and gone on with from plan to plan."""
+    """A running unit of this driver."""
 
     claim: int
     transactions: UnitTransactions
     checkpoint: Checkpoint
-    """The last one that is known to be committed."""
+    """The last one known to be committed."""
     place: SnapshotPlace
     snapshot_offsets: dict[str, int]
     snapshot_at_s: float
@@ -84,39 +84,39 @@ class SparkTask:
     held_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
     commit: Commit | None = None
     planned: Plan | None = None
-    """What Spark is at."""
+    """The plan Spark is executing."""
     leaving: Leaving | None = None
     first_commit_s: float = 0.0
-    """When the first transaction behind the claim was found written; 0: none was yet."""
+    """When the first transaction after the claim was found written; 0: not yet."""
     quiet_since_s: dict[str, float] = field(default_factory=dict)
-    """The topics whose log had nothing more when it was last asked, and since when."""
+    """The topics whose log was at its end when last asked, and since when."""
     leads: list[Lead] = field(default_factory=list)
     paused: set[str] = field(default_factory=set)
-    """The topics that are not read for now, as they run ahead of others."""
+    """The topics that are paused, because they run ahead of the others."""
     not_before_s: float = 0.0
-    """Nothing is planned before, for the last plan has failed."""
+    """No plan is made before, as the last one has failed."""
     short_since_s: float | None = None
-    """Since when a log has ended before what was read of it already."""
+    """Since when a log has ended before the offset already read."""
 
     @property
     def reached(self) -> dict[str, int]:
-        """The vector that the next plan begins at: behind what is committed or on its way."""
+        """The offsets at which the next plan begins: those of the last commit, including the one in flight."""
         return self.checkpoint.offsets if self.commit is None else self.commit.checkpoint.offsets
 
     @property
     def is_saved(self) -> bool:
-        """Whether nothing is on its way, and the newest snapshot is of this state."""
+        """Whether no commit is in flight and the newest snapshot is of this state."""
         return self.commit is None and self.reached == self.snapshot_offsets
 
     def status(self, ends: Mapping[str, int]) -> UnitStatus:
-        """For metrics, with the ends of its input."""
+        """The unit's figures for metrics; ``ends``: of its input."""
         checkpoint = self.checkpoint
         lag = sum(max(0, ends.get(topic, at) - at) for topic, at in checkpoint.offsets.items())
         age_s = 0.0 if checkpoint.offsets == self.snapshot_offsets else time.monotonic() - self.snapshot_at_s
         return UnitStatus(checkpoint, self.held_bytes, self.paused, lag, age_s)
 
     def snapshot_due(self, application: ApplicationSettings, *, last: bool) -> bool:
-        """Whether the next plan is to bring a snapshot; ``last``: nothing comes after it."""
+        """Whether the next plan should return a snapshot; ``last``: it is the last plan."""
         if self.reached == self.snapshot_offsets and not self.transactions.has_pending_markers:
             return False
         late = time.monotonic() - self.snapshot_at_s >= application.snapshot_interval / 1e9
@@ -124,16 +124,16 @@ class SparkTask:
 
 
 class Units:
-    """The units of this driver. Its methods may be called from any thread."""
+    """The units of this driver. Thread-safe."""
 
     def __init__(self, settings: JoinerSettings, run: str, ends: Ends, metrics: JoinerMetrics) -> None:
-        """``run``: what its back-off is seeded with, so that drivers differ and a simulated history is repeated."""
+        """``run``: the seed of the back-off, so that drivers differ and simulated histories are reproducible."""
         self._settings = settings
         self._metrics = metrics
         self._ends = ends
         self._ends_seen: Mapping[int, Mapping[str, int]] = {}
         self.tasks: dict[int, SparkTask] = {}
-        """By number; changed by this class alone."""
+        """By number; changed by this class only."""
         self.failures: deque[Failure] = deque()
         self._claims = 0
         self._lock = threading.RLock()
@@ -147,10 +147,10 @@ class Units:
         self._spent_s: dict[str, float] = {}
 
     def prepare(self, unit: int) -> None:
-        """See `supervisor.Execution`: nothing can be done before."""
+        """See `supervisor.Execution`: there is nothing to prepare."""
 
     def restore(self, claimed: Claimed) -> SparkTask:
-        """See `supervisor.Execution`. The state is built by the worker that gets the unit first."""
+        """See `supervisor.Execution`. The first worker that gets the unit builds its state."""
         settings, state = self._settings, claimed.readers.state
         if state is None:
             state = read_state(settings.kafka, settings.application.name, settings.state_topic, claimed.unit)
@@ -160,13 +160,13 @@ class Units:
     def start(self, unit: int, task: SparkTask) -> None:
         """See `supervisor.Execution`."""
         with self._lock:
-            # What workers bring of an earlier claim is thrown away.
+            # Outcomes of an earlier claim are discarded.
             self._claims += 1
             task.claim = self._claims
             self.tasks[unit] = task
 
-    def begin_anew(self) -> None:
-        """A new query begins: what was planned for the one before will not come."""
+    def query_started(self) -> None:
+        """Note that a new query starts: outcomes of the former one will not arrive."""
         with self._lock:
             self._woken_s = None
             for served in self.tasks.values():
@@ -182,36 +182,36 @@ class Units:
             return served.leaving.written
 
     def drop_all(self) -> None:
-        """Forget all units without committing anything."""
+        """Stop all units without committing anything."""
         with self._lock:
             self.tasks.clear()
 
     def statuses(self) -> dict[int, UnitStatus]:
-        """What metrics tell of the units."""
+        """The units' figures for metrics."""
         return {number: served.status(self._ends_seen.get(number, {})) for number, served in list(self.tasks.items())}
 
     def obstacles(self) -> dict[int, Obstacle]:
-        """What served units wait for whose last plan has failed."""
+        """The obstacles of running units whose last plan has failed."""
         served = list(self.tasks.items())
         found = {number: self._troubles.obstacle(number, one.not_before_s) for number, one in served}
         return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
 
     @property
     def is_awake(self) -> bool:
-        """Whether the query that runs has had a batch: then the next takes no longer than others."""
+        """Whether the running query has completed a batch, so that the next one takes no longer than usual."""
         return self._woken_s is not None
 
-    # What Spark does next
+    # Plans for Spark
 
     def next_turn(self, last: Turn) -> Turn:
-        """The plans of the next batch; the last turn again where there is nothing to do."""
+        """The plans of the next batch; the last turn again if there is nothing to do."""
         if time.monotonic() < self._ask_ends_s:
             return last
         try:
-            # Without the lock, for it may take long. Ends only grow, so older ones are right as well.
+            # Without the lock, as it may take long. Ends only grow, so old ones are valid.
             ends = self._ends_seen = self._ends()
         except KafkaException as error:
-            _log.warning("Kafka does not tell the ends of the input: %s", error.args[0].str())
+            _log.warning("the ends of the input cannot be read: %s", error.args[0].str())
             self._ask_ends_s = time.monotonic() + _RETRY_WAIT_S
             return last
         with self._lock:
@@ -243,7 +243,7 @@ class Units:
         return sorted(found, key=lambda plan: plan.unit)
 
     def _wake_up(self) -> list[Plan]:
-        """Plans of nothing, from time to time: Spark ends workers that have had no work for a minute."""
+        """Empty plans, periodically: Spark ends workers that have been idle for a minute."""
         if self._woken_s is not None and time.monotonic() - self._woken_s < _AWAKE_S:
             return []
         return [Plan(unit, 0, {}, {}, {}) for unit in range(self._settings.topics.partitions)]
@@ -261,13 +261,13 @@ class Units:
         return plan
 
     def _most(self) -> int:
-        """Records of a topic that a unit may read in a batch: so few that a side which runs ahead can be paused."""
+        """The most records of a topic per unit and batch, few enough to pause a side that runs ahead."""
         application, topics = self._settings.application, len(self._settings.input_topics)
         room = min(application.buffer_records_max, application.buffer_bytes_max // _RECORD_BYTES)
         return max(1, room // (2 * topics))
 
     def _is_short(self, number: int, served: SparkTask, ends: Mapping[str, int]) -> bool:
-        """Whether a log ends before what was read of it: for a moment after an election, else the claim judges."""
+        """Whether a log ends before the offset already read; if that lasts, the unit is claimed again."""
         if all(ends.get(topic, at) >= at for topic, at in served.reached.items()):
             served.short_since_s = None
             return False
@@ -275,7 +275,7 @@ class Units:
         if served.short_since_s is None:
             served.short_since_s = now_s
         elif now_s - served.short_since_s > _SHORT_S:
-            _log.warning("unit %s: its input ends before what was joined already", number)
+            _log.warning("unit %s: its input ends before the offset already joined", number)
             self._drop_for(number, served, Fenced())
         return True
 
@@ -289,17 +289,17 @@ class Units:
         silent = {topic for topic, since_s in served.quiet_since_s.items() if since_s < now_s - SILENT_S}
         ahead = topics_to_pause(served.leads, served.paused, silent)
         if ahead != served.paused:
-            _log.info("unit %s: topics that wait now: %s", number, ", ".join(sorted(ahead)) or "none")
+            _log.info("unit %s: paused topics: %s", number, ", ".join(sorted(ahead)) or "none")
         served.paused = ahead
 
-    # What came of it
+    # Outcomes
 
-    def take(self, outcome: Outcome) -> None:
-        """Begin the transaction of what came of a plan, when the one before is written."""
+    def accept(self, outcome: Outcome) -> None:
+        """Begin the transaction of a plan's outcome, once the one before is written."""
         number = outcome.plan.unit
         served = self.tasks.get(number)
         if served is not None and (commit := served.commit) is not None:
-            # Without the lock, for it may take long.
+            # Without the lock, as it may take long.
             wait([commit.written])
         with self._lock:
             self._woken_s = time.monotonic()
@@ -310,16 +310,16 @@ class Units:
             if not self._finish(number, served):
                 return
             if outcome.stopped:
-                # Judged where a transaction would be written, and told as one that failed.
-                judged = self._pool.submit(_judge, served.transactions, outcome.stopped)
-                served.commit = Commit(served.checkpoint, judged)
+                # Checked in the place of a transaction, and reported like a failed one.
+                checked = self._pool.submit(_raise_unless_fenced, served.transactions, outcome.stopped)
+                served.commit = Commit(served.checkpoint, checked)
             elif outcome.lost:
                 _log.warning("unit %s: cannot be read at the committed offset: %s", number, outcome.lost)
                 self._drop_for(number, served, Fenced())
             elif outcome.failed:
                 wait_s = self._troubles.wait_s(number, cause_of(Aborted()), outcome.failed) or 0.0
-                again = "unit %s: a batch could not be joined now, trying again in %.1f s: %s"
-                _log.warning(again, number, wait_s, outcome.failed)
+                text = "unit %s: a batch could not be joined, retrying in %.1f s: %s"
+                _log.warning(text, number, wait_s, outcome.failed)
                 served.not_before_s = time.monotonic() + wait_s
             else:
                 self._troubles.served(number)
@@ -343,7 +343,7 @@ class Units:
         served.commit = Commit(checkpoint, written, goes_apart(snapshot))
         if leaving is not None and leaving.plan == plan:
             del self.tasks[plan.unit]
-            written.add_done_callback(lambda last: _tell(leaving, last))
+            written.add_done_callback(lambda last: _finish_release(leaving, last))
         self._throughput.count(outcome.records, outcome.pairs, outcome.failed_pairs)
         for what, seconds in outcome.spent_s.items():
             self._spent_s[what] = self._spent_s.get(what, 0.0) + seconds
@@ -360,7 +360,7 @@ class Units:
         )
 
     def _finish(self, number: int, served: SparkTask) -> bool:
-        """Wait for the transaction that is on its way, if any is; returns whether the unit goes on."""
+        """Wait for the transaction in flight, if any; returns whether the unit still runs."""
         commit, served.commit = served.commit, None
         if commit is None:
             return True
@@ -376,16 +376,16 @@ class Units:
 
     def _drop_for(self, number: int, served: SparkTask, error: Exception) -> None:
         if served.leaving is not None:
-            # Whoever waits for it gives it up.
+            # The handover that waits for it gives it up.
             served.leaving.written.set_exception(error)
         else:
             self.failures.append(Failure(number, error))
         del self.tasks[number]
 
-    # From time to time
+    # Periodically, and at the end
 
-    def tend(self) -> None:
-        """Look after transactions that are written, and tell of progress."""
+    def poll(self) -> None:
+        """Finish transactions that are written, and log progress."""
         with self._lock:
             for number, served in list(self.tasks.items()):
                 if served.commit is not None and served.commit.written.done():
@@ -393,10 +393,10 @@ class Units:
             self._throughput.report({number: served.held for number, served in self.tasks.items()})
 
     def finish(self, until_s: float) -> None:
-        """Plan last snapshots and wait until they are written, as far as that is before a moment (monotonic)."""
+        """Plan last snapshots, and wait for them until ``until_s`` (monotonic)."""
         self._is_last = True
         while time.monotonic() < until_s:
-            self.tend()
+            self.poll()
             with self._lock:
                 if all(
                     served.commit is None and served.reached == served.snapshot_offsets
@@ -409,10 +409,10 @@ class Units:
             self._failures.close()
             self._throughput.report({number: served.held for number, served in self.tasks.items()}, last=True)
             spent = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in self._spent_s.items())
-            _log.info("what the workers have spent their time on: %s", spent or "nothing")
+            _log.info("time spent by the workers: %s", spent or "none")
 
     def _log_stopped(self, until_s: float) -> None:
-        """Write checkpoints which say that this driver has ended, as far as that is before a moment."""
+        """Write checkpoints that say that this driver has ended, until ``until_s`` (monotonic)."""
         with self._lock:
             written = []
             for served in self.tasks.values():
@@ -422,20 +422,20 @@ class Units:
                     served.commit = Commit(checkpoint, last)
                     written.append(last)
         wait(written, timeout=max(0.0, until_s - time.monotonic()))
-        self.tend()
+        self.poll()
 
     def close(self) -> None:
-        """Begin no more transactions."""
+        """Start no more transactions."""
         self._pool.shutdown(wait=False)
 
 
-def _judge(transactions: UnitTransactions, fault: str) -> SnapshotPlace | None:
-    """A worker has found a fault, which counts only if nobody has taken the unit. Raises `UnitStopped` or `Fenced`."""
+def _raise_unless_fenced(transactions: UnitTransactions, fault: str) -> SnapshotPlace | None:
+    """Raise `UnitStopped` for a fault a worker has found, or `Fenced` if another runner has claimed the unit."""
     with unless_fenced(transactions):
         raise UnitStopped(fault)
 
 
-def _tell(leaving: Leaving, last: Future[SnapshotPlace | None]) -> None:
+def _finish_release(leaving: Leaving, last: Future[SnapshotPlace | None]) -> None:
     error = last.exception()
     if error is not None:
         leaving.written.set_exception(error)
@@ -443,5 +443,5 @@ def _tell(leaving: Leaving, last: Future[SnapshotPlace | None]) -> None:
     try:
         leaving.then()
     finally:
-        # Whether anybody was told or not: the unit is gone.
+        # Even if the record was not written: the unit is released.
         leaving.written.set_result(None)

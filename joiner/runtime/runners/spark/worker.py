@@ -1,12 +1,12 @@
-"""What a worker of Spark does with a plan: the unit's state at its begin, the range from Kafka, the join.
+"""Execution of a plan in a Spark worker: get the unit's state, read the range from Kafka, join.
 
-The state at a vector is the same wherever it comes from, so it is taken from where it is nearest:
+The state at given offsets is the same wherever it comes from, so it comes from the nearest place:
 
- 1. this process's memory, where it was left by the batch before
- 2. Spark's state store, which every batch is written to: another worker may get the unit next
- 3. the newest snapshot in Kafka and a silent replay, as every runner recovers
+ 1. this process's memory, if it ran the unit's last batch
+ 2. Spark's state store, which every batch writes to, as another worker may get the unit next
+ 3. the newest snapshot in Kafka and a silent replay, as for every runner
 
-What a worker holds of a unit is never needed: nothing of a worker, living or left over, can do harm.
+A worker's copy of a unit is a cache: losing it, or a stale one, does no harm.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ if TYPE_CHECKING:
 OUTPUT_SCHEMA: Final = "outcome binary"
 
 _CHUNK_BYTES: Final = 256 * 1024
-"""Of the state in Spark's store: it is slow with large values (10 MB in one took 0.4 s to write, in chunks 8 ms)."""
+"""Chunk size of a state in Spark's store, which is slow with large values (10 MB: 0.4 s in one, 8 ms in chunks)."""
 
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 
 _AT_ONCE: Final = 20_000
-"""Messages that are joined at a time: what is made of so many stays in memory that is there already."""
+"""Messages joined at a time, few enough for their objects to fit into memory that is already allocated."""
 
 _HELD_MAX: Final = 1_000_000
-"""Records that are held by all units which a process keeps between batches."""
+"""The most records held by the units that a process keeps between batches."""
 
 _LOST: Final = {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001 - the public names
 
 
 class _Left(NamedTuple):
-    """What this process has left of a unit: its state, and where the unit had begun."""
+    """A unit as this process last left it, and the offsets at which the unit was started."""
 
     start: dict[str, int]
     unit: Unit
@@ -66,22 +66,22 @@ class _Left(NamedTuple):
 
 @dataclass
 class WorkerMemory:
-    """What a worker process keeps between batches, because making it anew takes longer than a small batch."""
+    """What a worker process keeps between batches, because creating it takes longer than a small batch."""
 
     units: dict[tuple[str, int], _Left] = field(default_factory=dict)
-    """By application and number, those that were worked on last at the end."""
+    """By application and number, the most recently used last."""
     gaps: GapVerifier | None = None
     reader: Consumer | None = None
-    """None while it is in use, too: where a read fails, another one is made."""
+    """None also while it is in use: after a failed read another one is made."""
 
     def keep(self, place: tuple[str, int], left: _Left) -> None:
-        """For the next batch, where this process gets the unit again."""
+        """Keep a unit for its next batch, in case this process gets it again."""
         self.units[place] = left
         while len(self.units) > 1 and sum(one.unit.held() for one in self.units.values()) > _HELD_MAX:
             del self.units[next(iter(self.units))]
 
     def read(self, settings: JoinerSettings, plan: Plan) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
-        """The range of a plan in parts, see `read_range`."""
+        """Read the range of a plan in parts, see `read_range`."""
         if plan.begin == plan.end:
             return
         consumer, self.reader = self.reader or _make_reader(settings), None
@@ -89,13 +89,13 @@ class WorkerMemory:
         self.reader = consumer
 
     def verifier(self, settings: JoinerSettings) -> GapVerifier:
-        """The one of this process."""
+        """The verifier of this process."""
         self.gaps = self.gaps or GapVerifier(settings)
         return self.gaps
 
 
 _MEMORY: Final = WorkerMemory()
-"""Of this process."""
+"""The memory of this process."""
 
 
 class UnitProcessor(StatefulProcessor):
@@ -105,7 +105,7 @@ class UnitProcessor(StatefulProcessor):
         self._settings = settings
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Called for every task."""
+        """See `StatefulProcessor.init`; called for every task."""
         _prepare()
         self._copy = StateCopy(handle)
 
@@ -115,17 +115,17 @@ class UnitProcessor(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: Any,  # noqa: ARG002, N803 - Spark's signature
     ) -> Iterator[pd.DataFrame]:
-        """One row in, one row out."""
+        """Execute the plan of each row; one row out for each row in."""
         for frame in rows:
             for plan in frame["plan"]:
-                outcome = carry_out(self._settings, decode_plan(bytes(plan)), self._copy, _MEMORY)
+                outcome = execute(self._settings, decode_plan(bytes(plan)), self._copy, _MEMORY)
                 yield pd.DataFrame({"outcome": [encode_outcome(outcome)]})
 
 
 class StateCopy:
-    """The state of a unit in Spark's state store: at which vector it is, and the bytes of its snapshot in chunks.
+    """The state of a unit in Spark's state store: its offsets, and its snapshot in chunks.
 
-    A write that fails half way may be kept by Spark all the same, so what is read is checked.
+    Spark may keep a write that failed half way, so a checksum is verified.
     """
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
@@ -133,7 +133,7 @@ class StateCopy:
         self._chunks = handle.getMapState("chunks", "at int", "part binary")
 
     def read(self, start: Mapping[str, int], offsets: Mapping[str, int]) -> bytes | None:
-        """The snapshot of a unit that began at ``start``, at a vector; None where there is none of that."""
+        """The snapshot at ``offsets`` of a unit started at ``start``; None if the store has another one or none."""
         head = self._head.get()
         if head is None or msgspec.json.decode(head[0]) != [start, offsets]:
             return None
@@ -142,7 +142,7 @@ class StateCopy:
         return data if zlib.crc32(data) == head[2] else None
 
     def write(self, start: Mapping[str, int], offsets: Mapping[str, int], data: bytes) -> None:
-        """Replace what is there."""
+        """Replace the state."""
         before = self._head.get()
         count = -(-len(data) // _CHUNK_BYTES)
         for at in range(count):
@@ -152,18 +152,18 @@ class StateCopy:
         self._head.update((msgspec.json.encode([start, offsets]), count, zlib.crc32(data)))
 
 
-def carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: WorkerMemory) -> Outcome:
-    """What comes of a plan; never raises, so that a unit that cannot go on does not take the others with it."""
+def execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: WorkerMemory) -> Outcome:
+    """Execute a plan; returns its outcome. Never raises, so that a failed unit does not affect the others."""
     if not plan.end:
         return Outcome(plan)
     try:
-        return _carry_out(settings, plan, copy, memory)
+        return _execute(settings, plan, copy, memory)
     except KafkaException as error:
         text = error.args[0].str()
         return Outcome(plan, lost=text) if error.args[0].code() in _LOST else Outcome(plan, failed=text)
     except Fenced:
-        return Outcome(plan, lost="the input that is to be joined was removed meanwhile")
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must not touch the other units
+        return Outcome(plan, lost="input was removed before it was joined")
+    except Exception as error:  # noqa: BLE001 - no error may affect the other units
         return _failed(plan, error)
 
 
@@ -176,7 +176,7 @@ def _failed(plan: Plan, error: Exception) -> Outcome:
     return Outcome(plan, failed=what) if cause_of(error).is_transient else Outcome(plan, stopped=what)
 
 
-def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: WorkerMemory) -> Outcome:
+def _execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: WorkerMemory) -> Outcome:
     clock = _Clock()
     place = settings.application.name, plan.unit
     unit = _unit_at(settings, plan, copy, memory.units.pop(place, None))
@@ -197,7 +197,7 @@ def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: Wo
     data = unit.snapshot()
     copy.write(plan.start, unit.offsets, data)
     clock.note("store")
-    # Only now: a unit that has failed in between is of no use.
+    # Only now: the state of a failed batch is useless.
     memory.keep(place, _Left(plan.start, unit))
     found.counts, found.joins, found.leads = dict(unit.counts), unit.join_summaries(), unit.leads()
     found.held, found.held_bytes = unit.held(), unit.held_bytes()
@@ -208,7 +208,7 @@ def _carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: Wo
 
 
 def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, left: _Left | None) -> Unit:
-    """The unit at the begin of a plan; ``left`` is what this process has of it."""
+    """The unit at the begin of a plan; ``left``: as this process last left it."""
     warm = left.unit if left is not None and left.start == plan.start else None
     if warm is not None and warm.offsets == plan.begin:
         return warm
@@ -223,23 +223,23 @@ def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, left: _Left 
 
 
 def _make_reader(settings: JoinerSettings) -> Consumer:
-    """A consumer that gets much at once, as it begins anew with each range."""
+    """A consumer with large fetches, as each range starts a new one."""
     return make_reader(settings.kafka, settings.application.name, fetch_message_max_bytes=_FETCH_BYTES)
 
 
 class _Clock:
-    """Where the time of a batch goes."""
+    """Measures the time of a batch by step."""
 
     def __init__(self) -> None:
         self.spent_s: dict[str, float] = {}
         self._at_s = time.perf_counter()
 
     def note(self, what: str) -> None:
-        """``what`` has taken the time since the last note."""
+        """Add the time since the last note to ``what``."""
         now_s = time.perf_counter()
         self.spent_s[what] = self.spent_s.get(what, 0.0) + now_s - self._at_s
         self._at_s = now_s
 
 
 _prepare = functools.cache(tune_gc)
-"""Once in each process."""
+"""Tunes the collector once in each process."""

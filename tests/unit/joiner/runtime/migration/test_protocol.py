@@ -191,7 +191,7 @@ class Play:
                 return
             side.serves = False
             self.owner, self.way = action.to, action.way
-            self.write(action.told)
+            self.write(action.record)
             side.source.released(UNIT, self.now_s)
         elif isinstance(action, WarmUp):
             actions = side.target.dropped(UNIT) if self.owner == name and self.way is None else side.target.warmed(UNIT)
@@ -216,7 +216,7 @@ class Play:
         self.owner, self.way, side.serves = name, None, True
         self.claims += 1
         self.do(name, side.source.is_back(UNIT))
-        self.do(name, side.target.goes_on(UNIT))
+        self.do(name, side.target.resumed(UNIT))
 
 
 def begin() -> Play:
@@ -366,7 +366,7 @@ def test_what_is_released_while_its_state_is_built_is_claimed_when_that_is_done(
     assert target.tick(LEASE_S + 1) == [], "what is nobody's is not forgotten"
     assert target.warmed(UNIT) == [Claim(UNIT)]
     assert target.hear(RELEASED, 0.2, {UNIT}) == []
-    assert target.goes_on(UNIT) == [Write(TAKEN), CoolDown(UNIT)]
+    assert target.resumed(UNIT) == [Write(TAKEN), CoolDown(UNIT)]
 
 
 def test_what_is_released_is_claimed_also_where_nothing_was_prepared() -> None:

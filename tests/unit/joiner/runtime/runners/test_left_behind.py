@@ -71,7 +71,7 @@ def test_a_stage_keeps_nothing_of_a_unit_whose_commit_failed(pool: ThreadPoolExe
     transactions: Any = Transactions()
     gone = weakref.ref(transactions)
     task.transactions, task.commit = transactions, Commit(task.checkpoint, done(pool.submit(transactions.commit)))
-    stage.units.tend()
+    stage.units.poll()
     assert stage.given_up() == [(0, "Aborted")]
     stage.units.failures.clear()
     del task, transactions

@@ -123,7 +123,7 @@ def test_a_function_that_fails_in_spark_is_told_of_by_the_driver(caplog: pytest.
         stage.ends[0] = {DATA: end}
         (plan,) = stage.plans()
         brought = Outcome(plan, [pack({})], counts={"pairs": end}, failed_pairs={"power": Failures(50, FIRST)})
-        stage.units.take(brought)
+        stage.units.accept(brought)
         stage.settle()
     assert FIRST in warnings(caplog)[0]
     assert len(warnings(caplog)) == 1

@@ -101,20 +101,20 @@ class Stage:
         return found
 
     def bring(self, plan: Plan, **more: Any) -> None:
-        self.units.take(Outcome(plan, [pack({"out": ([b"k"], b"v\n")})], **more))
+        self.units.accept(Outcome(plan, [pack({"out": ([b"k"], b"v\n")})], **more))
 
     def settle(self) -> None:
         """Wait until every transaction is written, and see what became of it."""
         until_s = time.monotonic() + 5
         while any(one.commit is not None for one in self.units.tasks.values()):
             assert time.monotonic() < until_s
-            self.units.tend()
+            self.units.poll()
 
 
 def begun(stage: Stage) -> None:
     """The batch that wakes Spark up."""
     for plan in stage.units.next_turn(stage.turn).plans:
-        stage.units.take(Outcome(plan))
+        stage.units.accept(Outcome(plan))
 
 
 def test_spark_is_woken_first_and_then_left_alone_while_there_is_nothing_to_do() -> None:
@@ -122,7 +122,7 @@ def test_spark_is_woken_first_and_then_left_alone_while_there_is_nothing_to_do()
     first = stage.units.next_turn(stage.turn)
     assert [(plan.unit, plan.claim, plan.end) for plan in first.plans] == [(0, 0, {}), (1, 0, {})]
     before = stage.units.is_awake
-    stage.units.take(Outcome(first.plans[0]))
+    stage.units.accept(Outcome(first.plans[0]))
     assert (before, stage.units.is_awake) == (False, True)
     stage.serve(0)
     assert stage.units.next_turn(first) == first
@@ -208,7 +208,7 @@ def test_what_a_query_that_has_ended_was_at_is_planned_again() -> None:
     stage.serve(0)
     stage.ends[0] = {DATA: 50}
     (first,) = stage.plans()
-    stage.units.begin_anew()
+    stage.units.query_started()
     stage.bring(first)
     assert stage.transactions[0].written == []
     assert [(plan.begin[DATA], plan.end[DATA]) for plan in stage.plans()] == [(0, 50)]
@@ -237,7 +237,7 @@ def test_a_fault_that_a_worker_finds_counts_only_while_the_unit_is_ours(owner: l
     stage.transactions[0].fails = owner
     stage.ends[0] = {DATA: 50}
     (plan,) = stage.plans()
-    stage.units.take(Outcome(plan, stopped="the buffer is full"))
+    stage.units.accept(Outcome(plan, stopped="the buffer is full"))
     stage.settle()
     assert stage.given_up() == [(0, told)]
     assert stage.transactions[0].written == []
@@ -249,7 +249,7 @@ def test_what_could_not_be_joined_for_now_is_planned_again() -> None:
     stage.serve(0)
     stage.ends[0] = {DATA: 50}
     (plan,) = stage.plans()
-    stage.units.take(Outcome(plan, failed="Kafka is away"))
+    stage.units.accept(Outcome(plan, failed="Kafka is away"))
     assert stage.plans() == []
     stage.units.tasks[0].not_before_s = 0.0
     assert stage.plans() == [plan]
@@ -341,7 +341,7 @@ def test_input_that_is_not_there_any_more_is_judged_by_a_claim() -> None:
     stage.serve(0, at=30)
     stage.ends[0] = {DATA: 50}
     (plan,) = stage.plans()
-    stage.units.take(Outcome(plan, lost="it was removed"))
+    stage.units.accept(Outcome(plan, lost="it was removed"))
     assert stage.given_up() == [(0, "Fenced")]
     served = stage.serve(0, at=30)
     stage.ends[0] = {DATA: 20}

@@ -62,9 +62,9 @@ def read(_settings: Any, plan: Plan) -> Iterator[tuple[dict[str, Messages], dict
 MEMORY = WorkerMemory()
 
 
-def carry_out(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
+def execute(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
     """In a process that keeps what it has."""
-    return worker.carry_out(settings, plan, copy, MEMORY)
+    return worker.execute(settings, plan, copy, MEMORY)
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ def written(*outcomes: Outcome) -> list[bytes]:
 
 
 def whole() -> list[bytes]:
-    return written(carry_out(SETTINGS, plan(0, 40), StateCopy(Handle())))  # type: ignore[arg-type] # stands in
+    return written(execute(SETTINGS, plan(0, 40), StateCopy(Handle())))  # type: ignore[arg-type] # stands in
 
 
 def test_the_state_comes_from_where_it_is_nearest_and_the_results_are_the_same(kafka: list[str]) -> None:
@@ -106,19 +106,19 @@ def test_the_state_comes_from_where_it_is_nearest_and_the_results_are_the_same(k
     MEMORY.units.clear()  # another process
     handle: Any = Handle()
     copy = StateCopy(handle)
-    found = [carry_out(SETTINGS, plan(0, 10), copy)]
+    found = [execute(SETTINGS, plan(0, 10), copy)]
     assert kafka == ["from nothing to 0", "from nothing to 0"]
     # This process has it.
-    found.append(carry_out(SETTINGS, plan(10, 20), copy))
+    found.append(execute(SETTINGS, plan(10, 20), copy))
     # Another has not, but Spark's store has.
     MEMORY.units.clear()  # another process
-    found.append(carry_out(SETTINGS, plan(20, 30), copy))
+    found.append(execute(SETTINGS, plan(20, 30), copy))
     assert len(kafka) == 2
     # Nobody has it at this vector: the rest is a replay.
-    carry_out(SETTINGS, plan(30, 35), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
+    execute(SETTINGS, plan(30, 35), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
     MEMORY.units.clear()  # another process
     handle.value = None
-    found.append(carry_out(SETTINGS, plan(30, 40), copy))
+    found.append(execute(SETTINGS, plan(30, 40), copy))
     assert kafka[2:] == ["from nothing to 30"]
     assert written(*found) == expected
     assert not any(one.stopped or one.failed or one.lost for one in found)
@@ -126,8 +126,8 @@ def test_the_state_comes_from_where_it_is_nearest_and_the_results_are_the_same(k
 
 def test_what_was_left_before_a_reset_is_not_gone_on_with(kafka: list[str]) -> None:
     copy = StateCopy(Handle())  # type: ignore[arg-type] # stands in
-    carry_out(SETTINGS, plan(0, 20), copy)
-    carry_out(SETTINGS, plan(20, 30, start=20), copy)
+    execute(SETTINGS, plan(0, 20), copy)
+    execute(SETTINGS, plan(20, 30, start=20), copy)
     assert kafka == ["from nothing to 0", "from nothing to 20"]
 
 
@@ -149,8 +149,8 @@ def test_a_copy_that_was_written_in_part_is_not_read(monkeypatch: pytest.MonkeyP
 
 def test_a_snapshot_comes_where_it_is_asked_for_and_is_of_the_end() -> None:
     copy = StateCopy(Handle())  # type: ignore[arg-type] # stands in
-    assert carry_out(SETTINGS, plan(0, 10), copy).snapshot is None
-    snapshot = carry_out(SETTINGS, plan(10, 20, snapshot=True), copy).snapshot
+    assert execute(SETTINGS, plan(0, 10), copy).snapshot is None
+    snapshot = execute(SETTINGS, plan(10, 20, snapshot=True), copy).snapshot
     assert snapshot is not None
     assert Unit.restore(SETTINGS, 0, snapshot).offsets == {DATA: 20}
 
@@ -173,7 +173,7 @@ def test_whatever_fails_is_told_and_leaves_the_state_as_it_was(
     expected = whole()
     MEMORY.units.clear()  # another process
     copy = StateCopy(Handle())  # type: ignore[arg-type] # stands in
-    first = carry_out(SETTINGS, plan(0, 20), copy)
+    first = execute(SETTINGS, plan(0, 20), copy)
     with monkeypatch.context() as patch:
 
         def fail(settings: Any, plan: Plan) -> Any:
@@ -181,10 +181,10 @@ def test_whatever_fails_is_told_and_leaves_the_state_as_it_was(
             raise error
 
         patch.setattr(WorkerMemory, "read", lambda _memory, *given: fail(*given))
-        failed = carry_out(SETTINGS, plan(20, 40), copy)
+        failed = execute(SETTINGS, plan(20, 40), copy)
     assert text in getattr(failed, kind)
     assert not failed.parts
-    assert written(first, carry_out(SETTINGS, plan(20, 40), copy)) == expected
+    assert written(first, execute(SETTINGS, plan(20, 40), copy)) == expected
 
 
 def test_what_is_missing_before_or_within_any_part_of_a_range_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_what_is_missing_before_or_within_any_part_of_a_range_is_looked_at(monke
         yield {DATA: batch(LOG[9:12] + LOG[14:16])}, {DATA: 16}
 
     monkeypatch.setattr(WorkerMemory, "read", lambda _memory, *given: read_some(*given))
-    outcome = carry_out(SETTINGS, plan(0, 16), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
+    outcome = execute(SETTINGS, plan(0, 16), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
     assert (outcome.records, outcome.stopped) == (11, "")
     assert asked == [(4, 6), (12, 14)]
 
@@ -220,9 +220,9 @@ def test_room_is_judged_behind_the_whole_of_a_plan(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(WorkerMemory, "read", lambda _memory, *given: read_some(*given))
     monkeypatch.setattr(worker, "build_state", lambda *_given: Unit(settings, 0, START))
-    assert carry_out(settings, plan(0, 9), StateCopy(Handle())).stopped == ""  # type: ignore[arg-type] # stands in
+    assert execute(settings, plan(0, 9), StateCopy(Handle())).stopped == ""  # type: ignore[arg-type] # stands in
     MEMORY.units.clear()  # another process
-    short = carry_out(settings, plan(0, 7), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
+    short = execute(settings, plan(0, 7), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
     assert "more than application.buffer_records_max = 5" in short.stopped
 
 
@@ -239,4 +239,4 @@ def test_a_process_keeps_no_more_than_so_much(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_plan_of_nothing_does_nothing() -> None:
     nothing = Plan(3, 0, {}, {}, {})
-    assert carry_out(SETTINGS, nothing, StateCopy(Handle())) == Outcome(nothing)  # type: ignore[arg-type] # stands in
+    assert execute(SETTINGS, nothing, StateCopy(Handle())) == Outcome(nothing)  # type: ignore[arg-type] # stands in
