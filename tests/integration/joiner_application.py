@@ -170,8 +170,8 @@ class Joiner:
         return found
 
     def wait_for_units(self, units: int = PARTITIONS) -> None:
-        """Wait until it has recovered as many units."""
-        self.wait_for(rf"(?s)(unit \d+: taken.*){{{units}}}")
+        """Wait until it has claimed as many units."""
+        self.wait_for(rf"(?s)(unit \d+: claimed.*){{{units}}}")
 
     def stop(self) -> int:
         """Ask it to end; returns the exit status."""

@@ -59,7 +59,7 @@ def test_a_batch_that_fails_is_not_half_written_and_the_others_go_on(app: Applic
 @pytest.mark.parametrize("step", STEPS)
 def test_a_unit_whose_batch_failed_for_want_of_memory_goes_on_by_itself(app: Application, step: str) -> None:
     failing, unit = fail_once(app, step, "MemoryError")
-    failing.wait_for(rf"unit {unit}: going back to its last commit, trying again in")
+    failing.wait_for(rf"unit {unit}: going back to its last commit, retrying in")
     app.wait_until_through()
     assert failing.stop() == 0
     app.verify()
@@ -83,7 +83,7 @@ def test_the_other_units_go_on_while_one_is_rebuilt_and_a_stop_does_not_wait_for
     wait_until(others_are_through, "the other units have consumed all")
     assert second.stop() == 0
     # Not for want of an answer, after which it would be left.
-    assert "unit 0: is not taken, for it is not wanted here any more" in second.text()
+    assert "unit 0: claim cancelled, as the unit is not assigned here any more" in second.text()
     after = app.start()
     app.wait_until_through()
     assert after.stop() == 0

@@ -137,7 +137,7 @@ def test_an_owner_whose_unit_was_claimed_gives_it_up_and_says_to_whom_and_is_the
     wait_until(lambda: joiner.text().count(given_up) == PARTITIONS, "every unit is given up")
     assert {checkpoint.run for checkpoint in app.checkpoints().values()} == {"abcdef"}
     app.wait_until_through()
-    assert joiner.text().count("the group still gives it to us; taking it again") == PARTITIONS
+    assert joiner.text().count("still assigned to this process; claiming it again") == PARTITIONS
     assert joiner.stop() == 0
     app.verify()
 

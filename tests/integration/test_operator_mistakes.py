@@ -104,7 +104,7 @@ def test_a_second_application_under_the_same_name_fences_nobody(app: Application
     app.produce(seeded_entries(87, 300))
     app.wait_until_through()
     assert first.stop() == 0
-    assert "somebody else may have it" not in first.text()
+    assert "another runner may have claimed it" not in first.text()
     assert app.values("elsewhere") == []
     app.verify()
 
