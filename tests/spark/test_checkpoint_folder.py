@@ -19,7 +19,7 @@ def test_a_folder_that_no_stage_has_made_is_refused_and_stays(spark: SparkSessio
     theirs.mkdir()
     (theirs / "results.parquet").write_text("years of work")
     folder = StageFolder(spark, str(theirs))
-    with pytest.raises(ForeignFolder, match=f"{theirs} holds something, and no file {MARKER}"):
+    with pytest.raises(ForeignFolder, match=f"{theirs} is not empty and has no file {MARKER}"):
         folder.begin()
     folder.remove()
     folder.remove_part("results.parquet")
