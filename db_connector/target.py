@@ -1,4 +1,4 @@
-"""What db_connector writes to, as the metadata of the offsets that it commits says it."""
+"""The target of the writes, as it is named in the metadata of committed offsets."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 def target_of(settings: DbConnectorSettings) -> str:
-    """What is written to, as the metadata of each committed offset says it.
+    """The target, as the metadata of each committed offset names it.
 
-    Without the address: the same database may be reached under several. With the form of the points: those that a
-    release of another form has written are not the ones of this release.
+    Without the address, as one database may be reached under several. With the form of the points, as points of another
+    form, written by another release, are not those of this release.
     """
     own, influxdb = settings.db_connector, settings.influxdb
     return f"{SOURCE}: {own.measurement} in {influxdb.org}/{influxdb.bucket}, points of form {FORM}"
 
 
 def origin_of(metadata: str | None) -> str:
-    """Who has set an offset, for people."""
+    """Where an offset comes from, as text for a log line."""
     if metadata and metadata.startswith(f"{SOURCE}: "):
-        return f"was committed by {metadata} (where that still writes, give one of the two another group)"
-    return "was set by hand, by another tool or by a release before this one"
+        return f"was committed by {metadata} (if that one still writes, give one of the two another group)"
+    return "was set by hand, by another tool or by an earlier release"

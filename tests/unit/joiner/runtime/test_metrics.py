@@ -262,7 +262,7 @@ def registries() -> list[CollectorRegistry]:
     PublishTimes(bridge)
     database = TelemetryServer(ON)
     WriteTimes(database)
-    thread: Any = SimpleNamespace(in_flight=0, writer=SimpleNamespace(failures=0, is_away=False))
+    thread: Any = SimpleNamespace(in_flight=0, writer=SimpleNamespace(failures=0, is_unavailable=False))
     register_db_connector_metrics(database, DbProgress(), thread, lambda: {0: 5})
     return [runner.telemetry.registry, bridge.registry, database.registry]
 
