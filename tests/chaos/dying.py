@@ -18,6 +18,8 @@ from typing import Any, Final, NamedTuple
 from connector.acknowledgement import Ledger
 from connector.bridge import Bridge
 from connector.session import MqttSession
+from db_connector.offsets import OffsetCommits
+from db_connector.results import Results
 from db_connector.service import Service
 from joiner.runtime.control import Ready, Released, Resumed
 from joiner.runtime.kafka.control_log import ControlLog
@@ -79,16 +81,16 @@ POINTS: Final[dict[str, dict[str, Point]]] = {
         "mqtt-acknowledged": Point(MqttSession, "acknowledge", before=False),
     },
     "db_connector": {
-        "message": Point(Service, "_convert", before=True),
+        "message": Point(Results, "add", before=True),
         # InfluxDB has acknowledged, the offsets are not committed.
         "database-acknowledged": Point(Service, "_settle", before=True),
-        "before-commit": Point(Service, "_commit", before=True),
-        "after-commit": Point(Service, "_commit", before=False),
+        "before-commit": Point(OffsetCommits, "commit", before=True),
+        "after-commit": Point(OffsetCommits, "commit", before=False),
     },
     "simulator": {
         "message": Point(Publisher, "send", before=True),
         "sent": Point(Publisher, "send", before=False),
-        "acknowledged": Point(Publisher, "_on_publish", before=False),
+        "acknowledged": Point(Publisher, "_acknowledge", before=False),
     },
 }
 """Where each service may die, by the service's module."""
