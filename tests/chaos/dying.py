@@ -74,9 +74,9 @@ POINTS: Final[dict[str, dict[str, Point]]] = {
         "after-commit": Point(UnitTransactions, "_commit", before=False),
     },
     "connector": {
-        "message": Point(Bridge, "_take", before=True, counts=lambda call: len(call.arguments[0])),
-        "sent": Point(Bridge, "_take", before=False),
-        # Kafka has acknowledged, MQTT has not been told.
+        "message": Point(Bridge, "_accept", before=True, counts=lambda call: len(call.arguments[0])),
+        "sent": Point(Bridge, "_accept", before=False),
+        # Kafka has confirmed, nothing is acknowledged to MQTT.
         "kafka-acknowledged": Point(Ledger, "release", before=False, counts=lambda call: len(call.result)),
         "mqtt-acknowledged": Point(MqttSession, "acknowledge", before=False),
     },
