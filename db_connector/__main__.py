@@ -21,9 +21,9 @@ from broker.logs import set_up_logs
 from broker.metrics import TelemetryServer
 from broker.settings import SettingsError, load_settings
 from db_connector.database import InfluxDatabase
-from db_connector.dead_letters import DeadLetterWriter
+from db_connector.kafka.dead_letters import DeadLetterWriter
+from db_connector.kafka.reader import KafkaFailureError
 from db_connector.progress import Journal
-from db_connector.reader import KafkaFailureError
 from db_connector.service import Service
 from db_connector.settings import DbConnectorSettings
 from db_connector.writer import Writer, WriterThread
@@ -31,7 +31,7 @@ from db_connector.writer import Writer, WriterThread
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from db_connector.results import Results
+    from db_connector.kafka.results import Results
 
 _EPILOG: Final = """\
 examples:

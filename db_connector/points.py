@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import msgspec
 
 FORM: Final = 2
-"""Which tags and fields a point has; raised when they change, to write all points again (`db_connector.target`)."""
+"""Which tags and fields a point has; raised when they change, to write all points again (`kafka.target`)."""
 
 LINE_BYTES_MAX: Final = 256 * 1024
 """Longest line that is sent. InfluxDB accepts keys of 64 kB and bodies of 25 MB; a regular line has 150 bytes."""

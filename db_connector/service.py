@@ -20,15 +20,15 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from broker.metrics import TelemetryServer
+from db_connector.kafka.reader import ResultReader
 from db_connector.metrics import WriteTimes, register_metrics
 from db_connector.progress import Journal, Progress
-from db_connector.reader import ResultReader
 
 if TYPE_CHECKING:
     import threading
 
-    from db_connector.dead_letters import DeadLetterWriter
-    from db_connector.results import Results
+    from db_connector.kafka.dead_letters import DeadLetterWriter
+    from db_connector.kafka.results import Results
     from db_connector.settings import DbConnectorSettings
     from db_connector.writer import Outcome, WriterThread
 

@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 from connector.acknowledgement import Ledger
 from connector.bridge import Bridge
 from connector.session import MqttSession
-from db_connector.offsets import OffsetCommits
-from db_connector.results import Results
+from db_connector.kafka.offsets import OffsetCommits
+from db_connector.kafka.results import Results
 from db_connector.service import Service
 from joiner.runtime.control import Ready, Released, Resumed
 from joiner.runtime.kafka.control_log import ControlLog

@@ -22,9 +22,9 @@ from broker.settings import ServiceSettings, SettingsError, load_settings
 from broker.wire.records import decode_joined, encode
 from connector.events import Parser, dead_letter
 from connector.settings import ConnectorSettings
+from db_connector.kafka.target import origin_of, target_of
 from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, point_line
 from db_connector.settings import DbConnectorSettings
-from db_connector.target import origin_of, target_of
 from joiner.check.verify.events import Quantity, parse_row
 from joiner.runtime import control
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace, snapshot_records
@@ -184,7 +184,7 @@ def _joined(mutator: Mutator) -> bytes:
 
 
 def _make_point(value: bytes) -> str:
-    """As `db_connector.results` does: a line of one point, or a reason."""
+    """As `db_connector.kafka.results` does: a line of one point, or a reason."""
     try:
         line = point_line(decode_joined(value), "joined", "ms")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UnrepresentableError) as error:

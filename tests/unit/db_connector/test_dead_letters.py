@@ -11,8 +11,8 @@ import pytest
 from broker.kafka.producer import Outgoing
 from broker.settings import KafkaSettings
 from broker.wire.records import Rejected
-from db_connector import dead_letters
-from db_connector.dead_letters import DeadLetterWriter
+from db_connector.kafka import dead_letters
+from db_connector.kafka.dead_letters import DeadLetterWriter
 
 MESSAGE_BYTES_MAX = 1_000_000
 """librdkafka's `message.max.bytes`."""

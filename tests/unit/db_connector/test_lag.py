@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
-from db_connector.lag import ASK_EVERY_S, Lag
+from db_connector.kafka.lag import ASK_EVERY_S, Lag
 
 
 class Log:

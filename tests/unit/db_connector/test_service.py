@@ -16,12 +16,12 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, TopicP
 from broker.metrics import TelemetryServer
 from broker.settings import MetricsSettings
 from broker.wire.records import encode
+from db_connector.kafka.reader import KafkaFailureError
+from db_connector.kafka.results import Results
+from db_connector.kafka.target import target_of
 from db_connector.progress import Journal
-from db_connector.reader import KafkaFailureError
-from db_connector.results import Results
 from db_connector.service import Service
 from db_connector.settings import DbConnectorSettings
-from db_connector.target import target_of
 from db_connector.writer import Outcome
 from tests.unit.db_connector.test_contract import joined
 
@@ -157,7 +157,7 @@ def service_of(
         made.append(_Consumer(config, script))
         return made[0]
 
-    monkeypatch.setattr("db_connector.reader.Consumer", make)
+    monkeypatch.setattr("db_connector.kafka.reader.Consumer", make)
     dead_letters, writer = _DeadLetters(stop), _Writer()
     telemetry = TelemetryServer(MetricsSettings.model_validate({"listen": 0}))
     service = Service(DbConnectorSettings(), writer, dead_letters, stop, telemetry=telemetry)  # type: ignore[arg-type] # scripted
@@ -224,7 +224,7 @@ BAD = KafkaError(KafkaError._BAD_MSG, "MessageSet at offset 2 failed CRC32C chec
 def test_no_offset_behind_an_error_inside_a_batch_is_committed_and_what_it_stands_for_is_read_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("db_connector.reader._RETRY_S", 0.01)
+    monkeypatch.setattr("db_connector.kafka.reader._RETRY_S", 0.01)
     stop = threading.Event()
     # As the client does it: it continues behind the error, or at an offset that does not exist.
     nowhere = _Message(2, error=KafkaError(KafkaError._AUTO_OFFSET_RESET))  # noqa: SLF001 - its public name
@@ -239,7 +239,7 @@ def test_no_offset_behind_an_error_inside_a_batch_is_committed_and_what_it_stand
 
 
 def test_an_error_before_any_record_goes_back_to_where_the_partition_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("db_connector.reader._RETRY_S", 0.01)
+    monkeypatch.setattr("db_connector.kafka.reader._RETRY_S", 0.01)
     stop = threading.Event()
     service, consumer, _ = service_of(monkeypatch, stop, [[_Message(7, error=BAD), record(8)]])
     consumer.known = (7, OWN)
@@ -249,7 +249,7 @@ def test_an_error_before_any_record_goes_back_to_where_the_partition_began(monke
 
 
 def test_what_was_read_ahead_behind_an_error_is_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("db_connector.reader._RETRY_S", 0.0)
+    monkeypatch.setattr("db_connector.kafka.reader._RETRY_S", 0.0)
     stop = threading.Event()
     service, consumer, _ = service_of(monkeypatch, stop, [])
     consumer.after_reset = {2: [[record(2)], [_Message(3, b"no pair")], [record(4)]]}

@@ -25,7 +25,7 @@ class Span:
     """
 
     assignment: int
-    """The assignment under which they were consumed, see `db_connector.reader`."""
+    """The assignment under which they were consumed, see `reader`."""
     first: int = -1
     last: int = -1
     next_offset: int = -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from db_connector.dead_letters import SOURCE
+from db_connector.kafka.dead_letters import SOURCE
 from db_connector.points import FORM
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from db_connector.dead_letters import SOURCE
-from db_connector.lag import Lag
-from db_connector.offsets import KAFKA_LOG, OffsetCommits
+from db_connector.kafka.dead_letters import SOURCE
+from db_connector.kafka.lag import Lag
+from db_connector.kafka.offsets import KAFKA_LOG, OffsetCommits
+from db_connector.kafka.results import Results, Span
+from db_connector.kafka.target import origin_of, target_of
 from db_connector.progress import RateLimit
-from db_connector.results import Results, Span
-from db_connector.target import origin_of, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
