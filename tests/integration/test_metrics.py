@@ -112,7 +112,7 @@ def test_a_second_joiner_at_the_same_address_is_refused_and_any_port_is_told(app
     told.wait_until_ready()
     second = app.start(instance="two", LSB_METRICS__LISTEN=str(told.port))
     assert second.ends() == 2
-    assert f"127.0.0.1:{told.port} cannot be listened on" in second.text()
+    assert f"127.0.0.1:{told.port} cannot be used" in second.text()
     assert "Traceback" not in second.text()
     third = app.start(instance="three", LSB_METRICS__LISTEN="0")
     port = third.wait_for(r"metrics at http://127\.0\.0\.1:(\d+)/metrics")[1]
