@@ -1,4 +1,4 @@
-"""What both ends of a wire agree on: times, wire formats, topics, shared settings, and the local stack.
+"""What the services share: times, wire formats, topics, shared settings, and the local stack.
 
 This package imports nothing of the other packages; all of them may import it.
 """

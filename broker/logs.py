@@ -1,8 +1,8 @@
-"""The log of a service: on the standard error, one line for each event, nothing of what records contain.
+"""The log of a service: on standard error, one line for each event, without contents of records.
 
-For a person at a terminal a line of text; elsewhere a JSON object with ``timestamp``, ``level``, ``logger``, ``event``
-and, of an exception, ``exception``. ``LSB_LOG=text`` or ``json`` chooses. What a program says when it cannot begin, or
-ends by a fault, is for the one who started it, and stays plain text.
+On a terminal, a line of text; elsewhere, a JSON object with ``timestamp``, ``level``, ``logger``, ``event`` and, for an
+exception, ``exception``. ``LSB_LOG=text`` or ``json`` overrides this. Messages of a program that cannot start, or that
+fails, are for the person who started it, and are always plain text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def set_up_logs(level: str) -> None:
-    """For the whole process; libraries' own lines come the same way."""
+    """Configure the log of the whole process, including the lines of libraries."""
     handler = logging.StreamHandler(sys.stderr)
     wanted = os.environ.get("LSB_LOG") or ("text" if sys.stderr.isatty() else "json")
     handler.setFormatter(logging.Formatter(_TEXT) if wanted == "text" else _json_lines())

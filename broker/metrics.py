@@ -1,12 +1,12 @@
-"""What a service tells of itself over HTTP: ``/metrics`` to Prometheus, ``/healthz`` and ``/readyz`` to who runs it.
+"""Metrics and health of a service over HTTP: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for operators.
 
-Healthy means that the main loop turns; ready, that the service does what it is for. They differ: a service that waits
-for Kafka is healthy and not ready, and to start it anew would help nobody.
+Healthy means that the main loop turns; ready means that the service does its work. They differ: a service that waits
+for Kafka is healthy and not ready, and restarting it would not help.
 
-Nothing here is counted record by record. What a service keeps anyway is read when somebody asks (`Readings`); the
-rest is counted by the batch, also where each record is an observation (`Distribution`). Each service has a registry of
-its own, so that several may live in one process. What is told holds no secrets and no contents of records, and there
-is no login: listen on the loopback, or where only the operators' machines can reach.
+Nothing here is counted per record. Values that a service keeps anyway are read on request (`Readings`). The others are
+counted per batch, even if each record is an observation (`Distribution`). Each service has a registry of its own, so
+that several can run in one process. Metrics expose no secrets and no record data, and there is no login: listen on the
+loopback interface, or where only the operators' machines can connect.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 DURATIONS_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Bounds for how long something takes: from a commit to a server that was away for a minute."""
+"""Buckets for durations: from a commit to an outage of a minute."""
 
-_PATIENCE_S: Final = 10.0
-"""For a request: one that says nothing must not keep its thread."""
+_REQUEST_TIMEOUT_S: Final = 10.0
+"""For one request: a silent client must not occupy its thread."""
 
-_LOOK_S: Final = 1.0
-"""What only the main loop may ask for is so old at most."""
+_LOOK_EVERY_S: Final = 1.0
+"""Maximum age of values that only the main loop may query."""
 
-_END_S: Final = 0.1
-"""After so long the listening thread sees that it is to end."""
+_POLL_S: Final = 0.1
+"""Within this time the listening thread notices a shutdown."""
 
 _Values = float | Mapping[tuple[str, ...], float]
-"""A value, or the values by those of the labels."""
+"""A value, or values by label values."""
 
 log = logging.getLogger(__name__)
 
 
 class Readings(Collector):
-    """Metrics whose values are kept elsewhere and read when somebody asks, by the thread that answers.
+    """Metrics whose values are kept elsewhere, and read on request by the thread that answers.
 
-    So a reading must not call a Kafka consumer. confluent-kafka 2.16 lets in one thread at a time, and whoever asks, if
-    only for ``get_watermark_offsets(cached=True)``, waits for ever beside a loop that goes from `consume` to `consume`.
+    So a reading must not call a Kafka consumer: confluent-kafka 2.16 admits one thread at a time, and a second one,
+    even for ``get_watermark_offsets(cached=True)``, waits for ever behind a loop that goes from `consume` to `consume`.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -72,10 +72,10 @@ class Readings(Collector):
         *,
         formerly: str | None = None,
     ) -> None:
-        """Add a value that only grows.
+        """Register a value that only grows.
 
-        ``labels``: the names of those that ``read`` gives values by. ``formerly``: the metric's name in the release
-        before, under which it is exposed as well.
+        ``labels``: the names of the labels by whose values ``read`` returns values. ``formerly``: the metric's name in
+        the previous release, under which it is exposed as well.
         """
         self._add(CounterMetricFamily, (name, meaning, formerly), read, labels)
 
@@ -88,7 +88,7 @@ class Readings(Collector):
         *,
         formerly: str | None = None,
     ) -> None:
-        """Add a value that goes up and down; see `counter`."""
+        """Register a value that goes up and down; see `counter`."""
         self._add(GaugeMetricFamily, (name, meaning, formerly), read, labels)
 
     def _add(
@@ -105,7 +105,7 @@ class Readings(Collector):
             self._families.append(lambda: _filled(kind(formerly, note, labels=labels), read()))
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: to register, nothing shall be read."""
+        """Nothing, as registering must not read values."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -120,10 +120,10 @@ def _filled(family: CounterMetricFamily | GaugeMetricFamily, values: _Values) ->
 
 
 class Distribution(Collector):
-    """A histogram that takes many observations at once; the library's own takes them one by one."""
+    """A histogram that accepts many observations at once; the library's own accepts one at a time."""
 
     def __init__(self, registry: CollectorRegistry, name: str, meaning: str, bounds: Sequence[float]) -> None:
-        """``bounds``: the upper ends of the buckets, rising; one without end comes last."""
+        """``bounds``: the upper bounds of the buckets, ascending; an unbounded bucket follows."""
         self._name, self._meaning = name, meaning
         self._bounds = np.array(bounds, dtype=np.float64)
         self._counts = np.zeros(len(bounds) + 1)
@@ -154,64 +154,64 @@ class Distribution(Collector):
 
 
 class TelemetryServer:
-    """What one service tells: a registry for its metrics, whether it is healthy, whether it is ready.
+    """The telemetry of one service: the registry of its metrics, its health, its readiness.
 
-    To be entered when the service starts, and left when it ends. Where ``metrics.listen`` is not set, it tells nobody.
+    A context manager for the lifetime of the service. Without ``metrics.listen``, it does not listen.
     """
 
     def __init__(self, settings: MetricsSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
-        self._turned_s = clock()
+        self._heartbeat_s = clock()
         self._looked_s = float("-inf")
         self._server: _Server | None = None
         self.is_on = settings.listen is not None
         self.registry = CollectorRegistry()
         self.readings = Readings(self.registry)
-        self.readings.gauge("lsb_ready", "1 where /readyz says so, else 0.", lambda: not self.unready())
+        self.readings.gauge("lsb_ready", "1 if /readyz reports ready, else 0.", lambda: not self.unready())
         ProcessCollector(registry=self.registry)
         self.why_unready: Callable[[], str] = lambda: "it is starting"
-        """Why the service is not ready, in a few words; empty where it is. Called by other threads."""
+        """Why the service is not ready, in a few words; empty if it is. Called from other threads."""
 
     def heartbeat(self) -> None:
-        """The main loop has come round once more."""
-        self._turned_s = self._clock()
+        """The main loop has completed another turn."""
+        self._heartbeat_s = self._clock()
 
     def is_look_due(self) -> bool:
-        """For the main loop: whether it is time to look at what only it may ask for. Never where nobody is told."""
-        if not self.is_on or self._clock() - self._looked_s < _LOOK_S:
+        """Whether the main loop should refresh the values that only it may query; never if the server is off."""
+        if not self.is_on or self._clock() - self._looked_s < _LOOK_EVERY_S:
             return False
         self._looked_s = self._clock()
         return True
 
     def unhealthy(self) -> str:
-        """Why the service is not healthy; empty where it is."""
-        still_s = self._clock() - self._turned_s
-        if still_s <= self._settings.stalled_after / 1e9:
+        """Why the service is not healthy; empty if it is."""
+        stalled_s = self._clock() - self._heartbeat_s
+        if stalled_s <= self._settings.stalled_after / 1e9:
             return ""
-        return f"the main loop has not turned for {still_s:.0f} s"
+        return f"the main loop has not turned for {stalled_s:.0f} s"
 
     def unready(self) -> str:
-        """Why the service is not ready; empty where it is."""
+        """Why the service is not ready; empty if it is."""
         return self.unhealthy() or self.why_unready()
 
     @property
     def port(self) -> int:
-        """Where it listens, once it does."""
+        """The port on which it listens; 0 before."""
         return int(self._server.server_address[1]) if self._server is not None else 0
 
     def __enter__(self) -> Self:
-        """Listen. Raises SettingsError where that is not possible."""
+        """Listen. Raises SettingsError if that is not possible."""
         if self._settings.listen is not None:
             host, _, port = self._settings.listen.rpartition(":")
             try:
                 self._server = _Server(host.strip("[]"), int(port), self)
             except OSError as error:
                 raise SettingsError(
-                    f"metrics.listen: {self._settings.listen} cannot be listened on: {error.strerror or error}; give "
-                    "each process an address of its own (LSB_METRICS__LISTEN), or port 0 for any that is free"
+                    f"metrics.listen: {self._settings.listen} cannot be used: {error.strerror or error}; give "
+                    "each process an address of its own (LSB_METRICS__LISTEN), or port 0 for any free one"
                 ) from error
-            threading.Thread(target=self._server.serve_forever, args=(_END_S,), name="metrics", daemon=True).start()
+            threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), name="metrics", daemon=True).start()
             log.info("metrics at http://%s:%s/metrics", host, self.port)
         return self
 
@@ -232,11 +232,11 @@ class _Server(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        """Without the question to the name service that HTTPServer asks here, which may take seconds."""
+        """Bind without the name lookup of HTTPServer, which may take seconds."""
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asked has gone, or a value cannot be read: nothing that stops the service."""
+        """Log it: the client has disconnected, or a value cannot be read. Neither stops the service."""
         del request
         error = sys.exception()
         level = logging.DEBUG if isinstance(error, ConnectionError) else logging.WARNING
@@ -245,9 +245,9 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = _PATIENCE_S
+    timeout = _REQUEST_TIMEOUT_S
     wbufsize = -1
-    """An answer goes out as a whole: of two parts, the second would wait until the first is acknowledged."""
+    """An answer is sent as a whole: the second of two parts would wait for the acknowledgement of the first."""
 
     def do_GET(self) -> None:
         telemetry = self.server.telemetry
@@ -259,7 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
             why = telemetry.unhealthy() if path == "/healthz" else telemetry.unready()
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK, f"{why or 'ok'}\n".encode())
         else:
-            self._answer(HTTPStatus.NOT_FOUND, b"there are /metrics, /healthz and /readyz\n")
+            self._answer(HTTPStatus.NOT_FOUND, b"try /metrics, /healthz and /readyz\n")
 
     def _answer(self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
         self.send_response(status)
@@ -269,4 +269,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_arguments: object) -> None:
-        """Who asks every few seconds needs no line for it."""
+        """No log line, as requests come every few seconds."""

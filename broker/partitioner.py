@@ -1,8 +1,8 @@
-"""The partitioner that all producers of the pipeline share: murmur2 of the key, as Kafka's Java client has it.
+"""The partitioner of all producers of the pipeline: murmur2 of the key, as in Kafka's Java client.
 
-librdkafka's own default differs; two producers with different partitioners would put the two sides of a join
-into different partitions, where they would silently never meet. Producers here set ``partitioner`` to
-`PARTITIONER`; this module computes the same number so that a reader can check it.
+librdkafka's default differs. Producers with different partitioners would write the two sides of a join to different
+partitions, where they never meet. So all producers set ``partitioner`` to `PARTITIONER`; this module computes the same
+number, so that a reader can check it.
 
 Source of the algorithm: MurmurHash2 (public domain), with the seed and the sign mask of
 ``org.apache.kafka.common.utils.Utils.murmur2`` and ``BuiltInPartitioner.partitionForKey``.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 PARTITIONER: Final = "murmur2_random"
-"""librdkafka's name for it (records without a key are spread at random)."""
+"""librdkafka's name of it (records without a key are distributed at random)."""
 
 _SEED: Final = 0x9747B28C
 _MULTIPLIER: Final = 0x5BD1E995
@@ -37,5 +37,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition, 0 <= p < ``partitions``, that holds the records of ``key``."""
+    """The partition of the records of ``key``, 0 <= p < ``partitions``."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -1,11 +1,11 @@
-"""The settings that several services share, and how every service reads its own.
+"""The settings that services share, and how every service reads its own.
 
-One TOML file (``lsb.toml``) holds all sections; an environment variable ``LSB_<SECTION>__<FIELD>`` goes before
-it. Each service validates the sections it uses, all mistakes together, before it starts anything. Secrets come
-from the environment or from a file that is named here, never from a command line.
+One TOML file (``lsb.toml``) has all sections; an environment variable ``LSB_<SECTION>__<FIELD>`` overrides it. Each
+service validates the sections it uses before it starts anything, and reports all errors together. Secrets come from the
+environment or from a file that is named here, never from a command line.
 
-A section by itself is pure: what it refuses does not depend on the machine. Whether its files can be read is
-asked where settings are loaded for a service that is about to start.
+A section itself is pure: what it refuses does not depend on the machine. Files are checked when settings are loaded for
+a service that is about to start.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from pydantic_settings import (
 )
 
 from broker.former_names import with_present_names
-from broker.mistakes import mistake_of, no_section, unknown_variables, way_out
 from broker.partitioner import PARTITIONER
+from broker.settings_errors import error_line, no_section, remedy_of, unknown_variables
 from broker.times import parse_duration
 
 DEFAULT_FILE: Final = Path("lsb.toml")
@@ -59,37 +59,37 @@ SECTIONS: Final = frozenset(
         "db_connector",
     }
 )
-"""Every section that any service reads; another one in the file is a misspelling."""
+"""Every section that any service reads; any other in the file is a misspelling."""
 
 TOPIC_BYTES_MAX: Final = 65_535
-"""The longest topic that MQTT can carry."""
+"""The longest topic in MQTT."""
 TOPIC_NAME_LENGTH_MAX: Final = 200
-"""Kafka itself takes 249 characters."""
+"""Kafka itself accepts 249 characters."""
 PORT_MAX: Final = 65_535
 SECRET_BYTES_MAX: Final = 65_535
-"""The longest secret that is read; MQTT can carry no longer one."""
+"""The longest secret that is read, which is MQTT's limit."""
 _NAME_ANOTHER: Final = "name a text file that this user may read and whose first line is the secret"
 
 
 class SettingsError(Exception):
-    """Settings that cannot be used; ``str`` lists every mistake on a line of its own."""
+    """Settings that cannot be used; ``str`` lists every error on a line of its own."""
 
 
 def read_secret(file: Path) -> str:
-    """The first line of a file that holds a secret, without the white space around it.
+    """The secret in the first line of a file, without surrounding white space.
 
-    Raises `SettingsError` where the file cannot be read, its first line is empty, longer than
-    `SECRET_BYTES_MAX`, or no UTF-8.
+    Raises `SettingsError` if the file cannot be read, or its first line is empty, longer than
+    `SECRET_BYTES_MAX`, or not UTF-8.
     """
     try:
-        _refuse_no_file(file)
+        _check_regular(file)
         with file.open("rb") as opened:
             line = opened.readline(SECRET_BYTES_MAX + 1)
         secret = line.decode().strip()
     except OSError as error:
         raise SettingsError(f"{_unreadable('secret file', file, error)}; {_NAME_ANOTHER}") from error
     except UnicodeDecodeError as error:
-        raise SettingsError(f"the secret file {file} is no UTF-8 text; {_NAME_ANOTHER}") from error
+        raise SettingsError(f"the secret file {file} is not UTF-8 text; {_NAME_ANOTHER}") from error
     if not secret or len(line) > SECRET_BYTES_MAX:
         fault = "empty" if not secret else f"longer than {SECRET_BYTES_MAX} bytes"
         raise SettingsError(f"the first line of the secret file {file} is {fault}; {_NAME_ANOTHER}")
@@ -101,7 +101,7 @@ def _read_token(file: Path) -> None:
         raise SettingsError(f"the first line of the secret file {file} {_NOT_SENT}")
 
 
-_NOT_SENT: Final = "holds characters that HTTP cannot send: give a token of printable Latin-1 characters"
+_NOT_SENT: Final = "has characters that HTTP cannot send: give a token of printable Latin-1 characters"
 
 
 def _fits_a_header(secret: str) -> bool:
@@ -110,7 +110,7 @@ def _fits_a_header(secret: str) -> bool:
 
 def _load_certificates(file: Path) -> None:
     try:
-        _refuse_no_file(file)
+        _check_regular(file)
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
     except ssl.SSLError as error:
         raise SettingsError(f"there are no usable certificates in {file}; name a PEM file") from error
@@ -118,10 +118,10 @@ def _load_certificates(file: Path) -> None:
         raise SettingsError(f"{_unreadable('file', file, error)}; name a PEM file that this user may read") from error
 
 
-def _refuse_no_file(file: Path) -> None:
-    """Raise OSError for what is there and no file: to read from a pipe could take for ever."""
+def _check_regular(file: Path) -> None:
+    """Raise OSError if the path exists and is not a regular file: reading a pipe could block for ever."""
     if "\0" in str(file) or (file.exists() and not file.is_file()):
-        raise OSError(0, "it is no regular file")
+        raise OSError(0, "it is not a regular file")
 
 
 def _unreadable(what: str, file: Path, error: OSError) -> str:
@@ -131,23 +131,23 @@ def _unreadable(what: str, file: Path, error: OSError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Marks a file that has to be usable when a service starts; ``attempt`` raises `SettingsError`."""
+    """Marks a file that must be usable when a service starts; ``attempt`` raises `SettingsError`."""
 
     attempt: Callable[[Path], object]
 
 
 SecretFile = Annotated[Path | None, _Read(read_secret)]
-"""A file whose first line is a secret."""
+"""A file with a secret in its first line."""
 
 TokenFile = Annotated[Path | None, _Read(_read_token)]
-"""A file whose first line is a secret that goes into a header of HTTP."""
+"""A file with a secret for an HTTP header in its first line."""
 
 CertificateFile = Annotated[Path | None, _Read(_load_certificates)]
 """A PEM file of the certificates to trust."""
 
 
 def _duration(given: object) -> int:
-    # What TOML can hold beside texts and numbers cannot be compared with a duration's text.
+    # Other types of TOML cannot be compared with the text of a duration.
     return parse_duration(given if isinstance(given, str | int | float) else str(given))
 
 
@@ -168,11 +168,11 @@ def duration_between(shortest: str, longest: str) -> AfterValidator:
 
 
 def plain_name(length_max: int, *, may_be_empty: bool = False) -> AfterValidator:
-    """A validator of a name that is also a part of others: of topics, groups, instances, folders, ids."""
+    """A validator of a name that becomes part of other names: of topics, groups, instances, folders, ids."""
 
     def check(name: str) -> str:
-        is_left_out = may_be_empty and not name
-        if not is_left_out and not re.fullmatch(rf"[a-zA-Z0-9][a-zA-Z0-9._-]{{0,{length_max - 1}}}", name):
+        is_omitted = may_be_empty and not name
+        if not is_omitted and not re.fullmatch(rf"[a-zA-Z0-9][a-zA-Z0-9._-]{{0,{length_max - 1}}}", name):
             raise ValueError(
                 f"must be 1 to {length_max} letters, digits, '.', '_', '-', and begin with a letter or digit"
             )
@@ -190,7 +190,7 @@ def _topic_name(name: str) -> str:
 
 
 TopicName = Annotated[str, AfterValidator(_topic_name)]
-"""What Kafka takes as the name of a topic, with room for a suffix."""
+"""A valid topic name of Kafka, with room for a suffix."""
 
 
 def _token(secret: SecretStr) -> SecretStr:
@@ -202,9 +202,9 @@ def _token(secret: SecretStr) -> SecretStr:
 def _topic_filter(text: str) -> str:
     levels = text.split("/")
     misplaced = any(len(level) > 1 and set("+#") & set(level) for level in levels) or "#" in levels[:-1]
-    # A variable may hold bytes that are no UTF-8; they come as lone surrogates.
-    no_text = not text or re.search("[\0\ud800-\udfff]", text)
-    if no_text or misplaced or len(text.encode()) > TOPIC_BYTES_MAX:
+    # Bytes in a variable that are not UTF-8 become lone surrogates.
+    is_not_text = not text or re.search("[\0\ud800-\udfff]", text)
+    if is_not_text or misplaced or len(text.encode()) > TOPIC_BYTES_MAX:
         raise ValueError("must be an MQTT topic filter: not empty, + alone in a level, # alone in the last one")
     return text
 
@@ -216,28 +216,28 @@ def _http_url(text: str) -> str:
     except ValueError:
         usable = False
     if not usable or re.search(r"[\s\0?#]", text):
-        raise ValueError("must be http:// or https://, a host, and where needed a port and a path")
+        raise ValueError("must be http:// or https://, a host, and if needed a port and a path")
     if "@" in parts.netloc:
-        raise ValueError("must hold no user and password, which are not sent; give them as influxdb.token")
+        raise ValueError("must not contain user and password, which are not sent; set them as influxdb.token")
     return text
 
 
 def plain_values(given: object) -> object:
-    """Validates what is passed on to another program: names with texts, numbers, true or false."""
+    """Validates a table for another program: names with strings, numbers, true or false."""
     if isinstance(given, dict):
         wrong = [repr(name) for name, value in given.items() if not isinstance(value, str | int | float)]
         if wrong:
-            raise ValueError(f"{', '.join(wrong)} must be a text, a number, true or false")
+            raise ValueError(f"{', '.join(wrong)} must be a string, a number, true or false")
     return given
 
 
 class Section(BaseModel):
-    """A section of the file: a field it does not know is a mistake, and nothing changes after the start."""
+    """A section of the file: unknown fields are errors, and nothing changes after the start."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Settings (``section.field``) by the names of the release before, which are accepted with a warning."""
+    """Settings (``section.field``) by their names of the previous release, which are accepted with a warning."""
 
     @model_validator(mode="before")
     @classmethod
@@ -253,7 +253,7 @@ class KafkaSettings(Section):
     sasl_password_file: SecretFile = None
 
     def client_config(self, **more: str | float | bool) -> dict[str, Any]:
-        """The configuration of a librdkafka client; ``more`` uses ``_`` for ``.`` and goes before the rest."""
+        """The configuration of a librdkafka client; ``more`` uses ``_`` for ``.`` and overrides the rest."""
         config: dict[str, Any] = {"bootstrap.servers": self.bootstrap_servers, **self.client}
         if self.sasl_password_file is not None:
             config["sasl.password"] = read_secret(self.sasl_password_file)
@@ -278,7 +278,7 @@ class MqttSettings(Section):
     tls_ca_file: CertificateFile = None
 
     def secret(self) -> str | None:
-        """The password, from the environment or its file."""
+        """The password, from the environment or a file."""
         if self.password_file is not None:
             return read_secret(self.password_file)
         return self.password.get_secret_value() if self.password else None
@@ -295,7 +295,7 @@ class InfluxdbSettings(Section):
     tls_ca_file: CertificateFile = None
 
     def secret(self) -> str:
-        """The token, from the environment or its file; ``:`` (no user, no password) where none is given."""
+        """The token, from the environment or a file; ``:`` (no user, no password) if none is given."""
         if self.token_file is not None:
             return read_secret(self.token_file)
         return self.token.get_secret_value() if self.token else ":"
@@ -315,7 +315,7 @@ class TopicSettings(Section):
 
 
 class EventSettings(Section):
-    """What a time and an event may look like."""
+    """The format of times, and the size of events."""
 
     time_unit: Literal["s", "ms", "us", "ns"] = "ms"
     event_bytes_max: int = Field(default=256 * 1024, ge=1024, le=16 * 1024 * 1024)
@@ -323,32 +323,32 @@ class EventSettings(Section):
 
 def _address(given: object) -> str:
     host, _, port = str(given).rpartition(":")
-    # In the environment a port alone may stand, and in the file a number.
+    # The environment may have a port alone, and the file a number.
     known = re.fullmatch(r"\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*", host) and re.fullmatch(r"\d{1,5}", port, re.ASCII)
     if not known or int(port) > PORT_MAX:
-        raise ValueError("must be a port or host:port, an IPv6 address in brackets; port 0 is any that is free")
+        raise ValueError("must be a port or host:port, an IPv6 address in brackets; port 0 is any free port")
     return f"{host or '127.0.0.1'}:{int(port)}"
 
 
 class MetricsSettings(Section):
-    """Where a service tells what it does, over HTTP. One file is read by all services: hence no port of its own."""
+    """Where a service exposes metrics and health over HTTP. All services read one file: hence no default port."""
 
     listen: Annotated[str, BeforeValidator(_address)] | None = None
     stalled_after: Annotated[Duration, duration_between("1s", "1h")] = parse_duration("60s")
 
 
 class ServiceSettings(BaseSettings):
-    """Base of a service's settings: its sections are fields, sections of other services are passed over."""
+    """Base of a service's settings: its sections are fields, sections of other services are ignored."""
 
     model_config = SettingsConfigDict(
         env_prefix="LSB_", env_nested_delimiter="__", extra="ignore", frozen=True, env_ignore_empty=True
     )
 
     @classmethod
-    def further_mistakes(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:  # noqa: ARG003 - of one service
-        """What else is wrong with settings that were refused: looked at so that all is told in one round.
+    def further_errors(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:  # noqa: ARG003 - of one service
+        """Further errors of refused settings, so that all are reported in one round.
 
-        ``given`` is what the sources gave, of any type; ``parts_are_right``: what they come to together was looked at.
+        ``given``: the values of the sources, of any type; ``parts_are_right``: the sections themselves are valid.
         """
         return []
 
@@ -357,50 +357,50 @@ Service = TypeVar("Service", bound=ServiceSettings)
 
 
 def load_settings(model: type[Service], file: Path | None = None) -> Service:
-    """The settings of a service, from ``file`` (default: ``lsb.toml`` where there is one) and the environment.
+    """The settings of a service, from ``file`` (default: ``lsb.toml`` if it exists) and the environment.
 
-    Raises `SettingsError` with every mistake at once.
+    Raises `SettingsError` with all errors at once.
     """
     if file is not None and not file.is_file():
         message = f"the settings file {file} does not exist; give another with --config"
         raise SettingsError(message)
     path = file or DEFAULT_FILE
     merged: dict[str, Any] = {}
-    mistakes = (_unknown_sections(path) if path.is_file() else []) + unknown_variables(SECTIONS)
+    errors = (_unknown_sections(path) if path.is_file() else []) + unknown_variables(SECTIONS)
 
-    class FromFile(model):  # type: ignore[misc, valid-type] # the model is only known here
+    class FromFile(model):  # type: ignore[misc, valid-type] # the model is known only here
         @classmethod
         def settings_customise_sources(
             cls,
             settings_cls: type[BaseSettings],
             init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - its place is taken by _Environment
+            env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - replaced by _Environment
             **_others: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             return init_settings, _Environment(settings_cls), TomlConfigSettingsSource(settings_cls, toml_file=path)
 
         @model_validator(mode="before")
         @classmethod
-        def _ask_for_files(cls, given: dict[str, Any]) -> dict[str, Any]:
-            # Here all sources are merged, and nothing has been refused yet.
+        def _check_files(cls, given: dict[str, Any]) -> dict[str, Any]:
+            # At this point all sources are merged, and nothing was refused yet.
             merged.update(given)
-            mistakes.extend(_unusable_files(model, given, path))
+            errors.extend(_unusable_files(model, given, path))
             return given
 
     settings = None
     try:
         settings = FromFile()
     except ValidationError as error:
-        mistakes += [mistake_of(found, path) for found in error.errors()]
+        errors += [error_line(found, path) for found in error.errors()]
         parts_are_right = any(not found["loc"] for found in error.errors())
-        mistakes += [f"{path}: {one}" for one in model.further_mistakes(merged, parts_are_right=parts_are_right)]
-    if mistakes or settings is None:
-        raise SettingsError("\n".join(mistakes))
+        errors += [f"{path}: {one}" for one in model.further_errors(merged, parts_are_right=parts_are_right)]
+    if errors or settings is None:
+        raise SettingsError("\n".join(errors))
     return model.model_construct(**{name: getattr(settings, name) for name in model.model_fields})
 
 
 class _Environment(EnvSettingsSource):
-    """The environment, where text that is no JSON stays text: validation tells it beside all other mistakes."""
+    """The environment; text that is not JSON stays text, so that validation reports it with all other errors."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         try:
@@ -413,15 +413,15 @@ class _Environment(EnvSettingsSource):
 def _unknown_sections(path: Path) -> list[str]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, OSError) as error:  # of TOML, of UTF-8, of a number of thousands of digits
+    except (ValueError, RecursionError, OSError) as error:  # TOML, UTF-8, or a number of thousands of digits
         message = f"{path}: cannot be read as TOML: {error}"
         raise SettingsError(message) from error
     return [f"{path}: {no_section(name, SECTIONS)}" for name in content if name not in SECTIONS]
 
 
 def _unusable_files(model: type[ServiceSettings], given: dict[str, Any], path: Path) -> list[str]:
-    """Mistakes in the files that are named; what is no name is left to validation."""
-    mistakes = []
+    """Errors of the named files; values that are not names are left to validation."""
+    errors = []
     for section, section_field in model.model_fields.items():
         values, kind = given.get(section), section_field.annotation
         if not isinstance(values, dict) or not isinstance(kind, type) or not issubclass(kind, Section):
@@ -432,5 +432,5 @@ def _unusable_files(model: type[ServiceSettings], given: dict[str, Any], path: P
                     try:
                         check.attempt(Path(values[name]))
                     except SettingsError as error:
-                        mistakes.append(f"{path}: {section}.{name}: {error}; {way_out([section, name])}")
-    return mistakes
+                        errors.append(f"{path}: {section}.{name}: {error}; {remedy_of([section, name])}")
+    return errors

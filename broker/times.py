@@ -1,8 +1,8 @@
 """Event times on the wire, as exact int64 nanoseconds since the epoch (UTC).
 
-The one place where a time is read from or written to text. No floats: a millisecond clock of today already
-uses 41 of a double's 53 bits, and a half unit is a legal mean. The unit of a bare number is configured, never
-guessed from its magnitude.
+The only place where times are parsed or formatted. No floats: a millisecond clock of today already uses 41 of a
+double's 53 bits, and a half unit is a valid mean. The unit of a bare number is configured, never guessed from its
+magnitude.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from decimal import Decimal, InvalidOperation
 from typing import Final
 
 UNIT_NS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-"""Nanoseconds in each unit of time that a bare number may be given in."""
+"""Nanoseconds in each unit of bare numbers."""
 
 TIME_MIN_NS: Final = -9_214_560_000_000_000_000
-"""1678-01-01T00:00:00Z, the first time that is accepted; int64 nanoseconds begin some months earlier."""
+"""1678-01-01T00:00:00Z, the earliest accepted time; int64 nanoseconds begin some months earlier."""
 
 TIME_MAX_NS: Final = 9_214_646_399_999_999_999
-"""The last nanosecond of 2261, the last time that is accepted; int64 nanoseconds end some months later."""
+"""The last nanosecond of 2261, the latest accepted time; int64 nanoseconds end some months later."""
 
 _DURATION_NS: Final = {**UNIT_NS, "min": 60 * 10**9, "h": 3_600 * 10**9, "d": 86_400 * 10**9}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|min|h|d)", re.ASCII)
@@ -29,15 +29,15 @@ _ISO = re.compile(
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_LENGTH_MAX: Final = 40
-"""Longest text of a time, as number or ISO-8601: beyond any time in range to the nanosecond with its offset (35), far
-below what makes Decimal slow. A time is copied into every record of its event and into every result of these."""
+"""Longest text of a time, as number or ISO-8601: longer than any accepted time to the nanosecond with its offset (35),
+far below what makes Decimal slow. A time is copied into every record of its event, and into every result of these."""
 
 
 def parse_time(value: int | str | bytes, unit: str) -> int:
     """Nanoseconds since the epoch of ``value``.
 
-    ``value`` is an integer in ``unit`` (a key of `UNIT_NS`), the text of a JSON number in ``unit`` as bytes
-    (decimals are kept exactly), or an ISO-8601 string with an offset. Raises ValueError with the reason for
+    ``value`` is an integer in ``unit`` (a key of `UNIT_NS`), the bytes of a JSON number in ``unit``
+    (decimals are exact), or an ISO-8601 string with an offset. Raises ValueError with the reason for
     anything else: longer than `TIME_LENGTH_MAX`, no offset, finer than a nanosecond, or outside 1678-2261.
     """
     if isinstance(value, int):
@@ -58,9 +58,9 @@ def _shown(value: int | str | bytes) -> str:
 
 
 def _exact_ratio(text: bytes, otherwise: str) -> tuple[int, int]:
-    """The number of a JSON text as a fraction; refused before it could become a giant integer.
+    """The number of a JSON text as a fraction; refused before it can become a giant integer.
 
-    ``otherwise`` ends the sentence "time … is" about a text that is no number.
+    ``otherwise`` completes the message "time … is" for a text that is not a number.
     """
     if len(text) > TIME_LENGTH_MAX:
         message = f"time {_shown(text)} has too many digits"
@@ -112,14 +112,14 @@ def _from_iso(text: str) -> int:
 
 
 def iso_text(time_ns: int) -> str:
-    """A time within the accepted range as ISO-8601 text in UTC, with as many decimals as it needs."""
+    """A time within the accepted range as ISO-8601 text in UTC, with only the necessary decimals."""
     whole_s, rest_ns = divmod(time_ns, 10**9)
     text = (_EPOCH + timedelta(seconds=whole_s)).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{rest_ns:09}".rstrip("0") + "Z" if rest_ns else f"{text}Z"
 
 
 def mean_text(left_ns: int, right_ns: int, unit: str) -> str:
-    """The exact mean of two times as the text of a JSON number in ``unit``; it may end in .5 of a nanosecond."""
+    """The exact mean of two times as the text of a JSON number in ``unit``; it may have half a nanosecond."""
     total = left_ns + right_ns
     sign, total = ("-", -total) if total < 0 else ("", total)
     whole, rest = divmod(total, 2 * UNIT_NS[unit])
@@ -132,9 +132,9 @@ def mean_text(left_ns: int, right_ns: int, unit: str) -> str:
 
 
 def point_time(text: bytes | str, unit: str) -> tuple[int, bool]:
-    """A mean time from its text: its whole nanoseconds (rounded down), and whether half a one was cut off.
+    """A mean time from its text: its whole nanoseconds (rounded down), and whether half a nanosecond was cut off.
 
-    Inverse of `mean_text`. Raises ValueError where the text is no such time.
+    Inverse of `mean_text`. Raises ValueError if the text is not such a time.
     """
     raw = text.encode() if isinstance(text, str) else text
     numerator, denominator = _exact_ratio(raw, "not a number")
@@ -148,7 +148,7 @@ def point_time(text: bytes | str, unit: str) -> tuple[int, bool]:
 def parse_duration(value: object) -> int:
     """Nanoseconds of a duration such as ``250ms``, ``2s``, ``1.5 min``, ``1d``, or of a bare ``0``.
 
-    Raises ValueError for anything else: a number without a unit would leave the unit to be guessed.
+    Raises ValueError for anything else: the unit of a bare number would have to be guessed.
     """
     if value in {0, "0"} and not isinstance(value, bool):
         return 0
@@ -162,6 +162,6 @@ def parse_duration(value: object) -> int:
         message = f"the duration {value!r} is finer than a nanosecond"
         raise ValueError(message)
     if duration_ns > TIME_MAX_NS:
-        message = f"the duration {value!r} is longer than the range of times"
+        message = f"the duration {value!r} exceeds the range of times"
         raise ValueError(message)
     return duration_ns

@@ -1,11 +1,12 @@
-"""The connector: events from MQTT become records in Kafka, and nothing that MQTT acknowledged is lost.
+"""The connector: events from MQTT become records in Kafka, and nothing that was acknowledged to MQTT is lost.
 
-    events.py           payload -> records or refusals    pure
-    acknowledgement.py  what may be acknowledged, when    pure
-    watermarks.py            which silent quantity gets a watermark pure
+    events.py           payload -> records or refusals              pure
+    acknowledgement.py  which messages may be acknowledged          pure
+    watermarks.py       which silent quantities get a watermark     pure
     session.py          the connection to the MQTT broker
-    bridge.py           the service: takes, sends, acknowledges
-    metrics.py          what it tells of itself
+    bridge.py           the service: receives, sends, acknowledges
+    progress.py         counts, and their log lines
+    metrics.py          its metrics
 
-The pure modules know no socket, clock, log or thread.
+The pure modules use no socket, clock, log or thread.
 """

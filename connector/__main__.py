@@ -1,4 +1,4 @@
-"""The command line of the connector: settings in, the service, its end as an exit status."""
+"""The command ``connector``: reads its settings, runs the service, returns the exit status."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from connector.settings import Settings
 _EXAMPLES = """\
 examples:
   connector                                   settings from ./lsb.toml and the environment
-  connector --config /etc/lsb.toml            settings from another file
-  LSB_MQTT__HOST=broker.local connector       one setting from the environment
+  connector --config /etc/lsb.toml            with another settings file
+  LSB_MQTT__HOST=broker.local connector       with one setting from the environment
   LSB_CONNECTOR__IDLE_AFTER=10s connector     with watermarks for quantities that are silent for ten seconds
 
 exit status: 0 stopped (SIGTERM, Ctrl-C), 1 failed, 2 wrong usage or settings
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the connector; the exit status."""
     parser = argparse.ArgumentParser(
         prog="connector",
-        description="Takes events from MQTT and sends their records to Kafka; acknowledges what Kafka has.",
+        description="Receives events from MQTT, sends their records to Kafka, and acknowledges what Kafka has.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--verbose", action="store_true", help="log details")
     given = parser.parse_args(arguments)
     set_up_logs("debug" if given.verbose else "info")
-    _calm_collector()
+    _tune_gc()
     stop = threading.Event()
     _stop_on_signals(stop)
     try:
@@ -60,16 +60,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _calm_collector() -> None:
-    """Let the garbage collector look seldom: nothing here makes cycles, and it took 40 % of the processor's
-    time.
-    """
+def _tune_gc() -> None:
+    """Collect rarely: nothing here makes cycles, and the collector took 40 % of the CPU time."""
     gc.freeze()
     gc.set_threshold(100_000, 50, 1000)
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
-    """Stop in order at the first signal, at once at the second."""
+    """Stop orderly at the first signal, at once at the second."""
 
     def handle(number: int, _frame: FrameType | None) -> None:
         stop.set()

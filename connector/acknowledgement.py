@@ -1,11 +1,11 @@
-"""Which MQTT messages may be acknowledged: those of which Kafka has every record, in the order they came.
+"""Which MQTT messages may be acknowledged: those of which Kafka has every record, in the order of arrival.
 
-Pure bookkeeping. MQTT wants acknowledgements in the order of arrival (MQTT 5, 4.6); Kafka confirms in any
-order, since the records of one message go to several partitions. A message thus waits for all of its own
-records and for all messages before it.
+Pure bookkeeping. MQTT requires acknowledgements in the order of arrival (MQTT 5, 4.6). Kafka confirms in any order, as
+the records of one message go to several partitions. So a message waits for all of its own records and for all messages
+before it.
 
-The ledger also bounds what is under way: it is full when too many messages or bytes are unconfirmed, and the
-service then takes nothing more.
+The ledger also bounds what is in flight: it is full when too many messages or bytes are unconfirmed, and the service
+then reads no more messages.
 """
 
 from __future__ import annotations
@@ -14,24 +14,22 @@ from collections import deque
 from typing import Final
 
 NO_PACKET: Final = 0
-"""The packet id of a message that cannot be acknowledged: sent at QoS 0, or come by a connection now lost."""
+"""The packet id of a message that cannot be acknowledged: received at QoS 0, or over a connection that was lost."""
 
 
 class Ticket:
-    """A message that was taken: its packet id, the bytes that its records take in memory, and how many of them Kafka
-    still owes.
-    """
+    """A message in flight: its packet id, the memory of its records, and how many of them Kafka has not confirmed."""
 
-    __slots__ = ("packet_id", "records_owed", "size_bytes")
+    __slots__ = ("packet_id", "size_bytes", "unconfirmed_records")
 
-    def __init__(self, packet_id: int, size_bytes: int, records_owed: int) -> None:
+    def __init__(self, packet_id: int, size_bytes: int, unconfirmed_records: int) -> None:
         self.packet_id = packet_id
         self.size_bytes = size_bytes
-        self.records_owed = records_owed
+        self.unconfirmed_records = unconfirmed_records
 
 
 class Ledger:
-    """The messages that are taken and not yet acknowledged, oldest first."""
+    """The messages in flight: received and not acknowledged, oldest first."""
 
     def __init__(self, *, messages_max: int, bytes_max: int) -> None:
         self._messages_max = messages_max
@@ -44,18 +42,18 @@ class Ledger:
 
     @property
     def size_bytes(self) -> int:
-        """Of the records of all these messages."""
+        """Memory of the records of all these messages."""
         return self._bytes
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is to be taken before Kafka confirms some of this."""
+        """Whether no message may be added before Kafka confirms some."""
         return len(self._tickets) >= self._messages_max or self._bytes >= self._bytes_max
 
-    def take(self, packet_id: int, size_bytes: int, records: int) -> Ticket:
-        """Enter a message that goes to Kafka as ``records`` > 0 records of ``size_bytes``."""
+    def add(self, packet_id: int, size_bytes: int, records: int) -> Ticket:
+        """Add a message that becomes ``records`` > 0 records of ``size_bytes`` in all."""
         if records < 1:
-            message = "a message that owes no record would never be confirmed"
+            message = "a message without records would never be confirmed"
             raise ValueError(message)
         ticket = Ticket(packet_id, size_bytes, records)
         self._tickets.append(ticket)
@@ -63,17 +61,17 @@ class Ledger:
         return ticket
 
     def confirm(self, ticket: Ticket) -> None:
-        """Kafka has one more record of the message. Raises ValueError where it owed none."""
-        if ticket.records_owed < 1:
+        """Kafka has confirmed a record of the message. Raises ValueError if none was unconfirmed."""
+        if ticket.unconfirmed_records < 1:
             message = f"packet {ticket.packet_id} was confirmed more often than it has records"
             raise ValueError(message)
-        ticket.records_owed -= 1
+        ticket.unconfirmed_records -= 1
 
     def release(self) -> list[int]:
-        """Remove what is confirmed up to the first that is not; the packet ids to acknowledge, in order."""
+        """Remove the messages before the first unconfirmed one; returns the packet ids to acknowledge, in order."""
         tickets = self._tickets
         packet_ids = []
-        while tickets and not tickets[0].records_owed:
+        while tickets and not tickets[0].unconfirmed_records:
             ticket = tickets.popleft()
             self._bytes -= ticket.size_bytes
             if ticket.packet_id != NO_PACKET:
@@ -81,8 +79,6 @@ class Ledger:
         return packet_ids
 
     def detach(self) -> None:
-        """The connection is lost: packet ids mean nothing any more, the broker will send these messages
-        again.
-        """
+        """Invalidate all packet ids: the connection is lost, and the broker will redeliver these messages."""
         for ticket in self._tickets:
             ticket.packet_id = NO_PACKET

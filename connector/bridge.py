@@ -1,16 +1,16 @@
-"""The service: takes events from MQTT, sends their records to Kafka, acknowledges what Kafka has.
+"""The service: receives events from MQTT, sends their records to Kafka, acknowledges what Kafka has.
 
-One thread and one loop, so nothing is locked and the order is plain: read a block of messages, parse them,
-queue their records, hear Kafka's confirmations, acknowledge. A message is acknowledged when all of its
-records and dead letters are in Kafka, and after all messages before it.
+One thread with one loop, so that no locks are needed and the order is plain: read a block of messages, parse them,
+queue their records, process Kafka's confirmations, acknowledge. A message is acknowledged when all of its records and
+dead letters are in Kafka, and after all messages before it.
 
-What happens when something fails:
+Failures:
 
-    Kafka away        confirmations stop, the ledger fills, nothing more is taken; MQTT keeps the rest
-    MQTT away         what was taken goes on to Kafka; a new connection is made when all of it is there, so
-                      that what the broker sends again never piles up on what is still under way
-    killed            the broker sends again what was not acknowledged: doubled perhaps, never lost
-    a record refused  the service ends; nothing that Kafka has not confirmed was acknowledged
+    Kafka unavailable  confirmations stop and the ledger fills; no more messages are read, MQTT keeps the rest
+    MQTT unavailable   records in flight go on to Kafka; it reconnects once all of them are confirmed, so that
+                       redelivered messages do not add to those in flight
+    killed             the broker redelivers what was not acknowledged: duplicates are possible, losses are not
+    a record refused   the service stops; nothing that Kafka has not confirmed was acknowledged
 """
 
 from __future__ import annotations
@@ -38,24 +38,22 @@ logger = logging.getLogger(__name__)
 _KAFKA_LOG = client_logger("connector.librdkafka")
 
 STOP_WITHIN_S: Final = 3.5
-"""For what was taken to reach Kafka at a stop; the service promises five seconds in all."""
+"""Time for records in flight to reach Kafka at a stop; the service promises five seconds in all."""
 
 _IDLE_WAIT_S: Final = 0.1
-_OWED_WAIT_S: Final = 0.002
-"""The wait for MQTT while Kafka owes confirmations, which nothing but a look can find: adds this to the
-latency.
-"""
+_UNCONFIRMED_WAIT_S: Final = 0.002
+"""How long to wait for MQTT while confirmations of Kafka are due, which only polling finds: it adds to the latency."""
 
 RECORD_OVERHEAD_BYTES: Final = 1024
-"""What a record takes in memory beside its key and value until Kafka has confirmed it: 910 bytes, measured."""
+"""Memory of a record besides its key and value until Kafka has confirmed it: 910 bytes, measured."""
 
 _BACK_OFF_S: Final = (0.2, 5.0)
-_WATERMARK_LOOKS: Final = 4
-"""Looks for silent quantities within one ``idle_after``."""
+_WATERMARK_CHECKS: Final = 4
+"""Checks for silent quantities within one ``idle_after``."""
 
 
 class Bridge:
-    """The way from MQTT to Kafka under ``settings``, until ``is_stopping`` says so."""
+    """Forwards events from MQTT to Kafka until ``is_stopping`` returns true."""
 
     def __init__(self, settings: Settings, is_stopping: Callable[[], bool]) -> None:
         own = settings.connector
@@ -81,11 +79,11 @@ class Bridge:
         self._retry_s = 0.0
 
     def run(self) -> None:
-        """Serve until told to stop.
+        """Run until the service is stopped.
 
         Raises `broker.kafka.topics.TopicError`, `broker.kafka.producer.DeliveryError`,
-        `connector.session.SessionRefusedError`, SettingsError where metrics cannot be told, and KafkaException where
-        Kafka refuses for good.
+        `connector.session.SessionRefusedError`, SettingsError if metrics cannot be exposed, and KafkaException if Kafka
+        refuses the client.
         """
         with self._telemetry:
             self._run()
@@ -109,19 +107,19 @@ class Bridge:
             self._progress.report(len(self._ledger), "stopped")
 
     def _is_over(self) -> bool:
-        """Asked whenever the loop turns."""
+        """Called in every turn of the loop."""
         self._telemetry.heartbeat()
         return self._is_stopping()
 
     def _release(self) -> list[int]:
-        """The messages of which Kafka has everything now: the packet ids to acknowledge."""
+        """Remove the messages that Kafka has confirmed; returns the packet ids to acknowledge."""
         before = len(self._ledger)
         packet_ids = self._ledger.release()
         self._publish_times.ended(before - len(self._ledger))
         return packet_ids
 
     def _wait_for_mqtt(self) -> None:
-        """Connect once everything taken before is in Kafka and the back-off has passed."""
+        """Connect once everything in flight is in Kafka and the back-off has passed."""
         self._producer.poll(_IDLE_WAIT_S)
         self._release()
         if len(self._ledger) or time.monotonic() < self._retry_s:
@@ -129,19 +127,19 @@ class Bridge:
         try:
             self._session.connect()
         except SessionLostError as error:
-            self._note_loss(error)
+            self._handle_loss(error)
 
     def _guarded_turn(self) -> None:
         try:
             self._turn()
         except SessionLostError as error:
-            self._note_loss(error)
+            self._handle_loss(error)
 
-    def _note_loss(self, error: SessionLostError) -> None:
+    def _handle_loss(self, error: SessionLostError) -> None:
         self._ledger.detach()
         self._progress.losses += 1
         logger.warning(
-            "no MQTT connection to %s: %s; next try in %.1f s", self._session.address, error, self._back_off_s
+            "no MQTT connection to %s: %s; next attempt in %.1f s", self._session.address, error, self._back_off_s
         )
         self._retry_s = time.monotonic() + self._back_off_s
         self._back_off_s = min(2 * self._back_off_s, _BACK_OFF_S[1])
@@ -150,9 +148,9 @@ class Bridge:
         started_s = time.monotonic()
         reading = not self._ledger.is_full and not (self._watermarks and self._watermarks.is_holding)
         if reading:
-            wait_s = _OWED_WAIT_S if len(self._ledger) else _IDLE_WAIT_S
+            wait_s = _UNCONFIRMED_WAIT_S if len(self._ledger) else _IDLE_WAIT_S
             if self._session.wait(wait_s, reading=True):
-                self._take(self._session.receive())
+                self._accept(self._session.receive())
             self._producer.poll(0)
         else:
             self._producer.poll(_IDLE_WAIT_S)
@@ -160,11 +158,11 @@ class Bridge:
         if packet_ids:
             self._session.acknowledge(packet_ids)
         now_s = time.monotonic()
-        self._session.tend(reading=reading)
+        self._session.maintain(reading=reading)
         if self._watermarks:
             self._write_watermarks(self._watermarks, int((now_s - started_s) * 1e9) if reading else 0)
 
-    def _take(self, messages: list[Message]) -> None:
+    def _accept(self, messages: list[Message]) -> None:
         if messages:
             self._back_off_s = _BACK_OFF_S[0]
         data: list[Outgoing[Ticket]] = []
@@ -179,7 +177,7 @@ class Bridge:
             size_bytes = (
                 sum(map(len, records)) + sum(map(len, dead_letters)) + count * (len(key) + RECORD_OVERHEAD_BYTES)
             )
-            ticket = ledger.take(packet_id, size_bytes, count)
+            ticket = ledger.add(packet_id, size_bytes, count)
             data += [Outgoing(key, value, ticket) for value in records]
             dead += [Outgoing(None, value, ticket) for value in dead_letters]
             if self._watermarks:
@@ -190,10 +188,10 @@ class Bridge:
         self._producer.send(self._settings.topics.data, data)
         self._producer.send(self._settings.topics.rejected, dead)
 
-    def _write_watermarks(self, watermarks: _WatermarkWriter, listened_ns: int) -> None:
-        due = watermarks.look(listened_ns, is_settled=not len(self._ledger))
+    def _write_watermarks(self, watermarks: _WatermarkWriter, listening_ns: int) -> None:
+        due = watermarks.collect(listening_ns, is_confirmed=not len(self._ledger))
         records = [
-            Outgoing(key, value, self._ledger.take(NO_PACKET, len(key) + len(value) + RECORD_OVERHEAD_BYTES, 1))
+            Outgoing(key, value, self._ledger.add(NO_PACKET, len(key) + len(value) + RECORD_OVERHEAD_BYTES, 1))
             for key, value in due
         ]
         if records:
@@ -202,25 +200,25 @@ class Bridge:
             self._producer.send(self._settings.topics.data, records)
 
     def _finish(self) -> None:
-        """Take nothing more; let what was taken reach Kafka and acknowledge it, for a bounded time."""
+        """Read no more; wait for a bounded time until what is in flight is in Kafka, and acknowledge it."""
         deadline_s = time.monotonic() + STOP_WITHIN_S
         try:
             while len(self._ledger) and time.monotonic() < deadline_s:
-                # Without waiting for records to share a batch.
+                # A flush does not wait for records to share a batch.
                 self._producer.flush(_IDLE_WAIT_S)
                 packet_ids = self._release()
                 if self._session.is_connected:
                     self._session.acknowledge(packet_ids)
         except SessionLostError as error:
-            logger.warning("the MQTT connection broke while stopping: %s", error)
+            logger.warning("the MQTT connection was lost while stopping: %s", error)
         if len(self._ledger):
-            logger.warning("stopping with %d messages unacknowledged: they come again", len(self._ledger))
+            logger.warning("stopping with %d messages unacknowledged; they will be redelivered", len(self._ledger))
 
 
 class _WatermarkWriter:
-    """Watermarks for silent quantities, as keys and values of records. See `connector.watermarks` for the rule.
+    """Watermarks of silent quantities, as keys and values of records. See `connector.watermarks` for the rule.
 
-    While a watermark is due and records are under way it holds: nothing more is taken until Kafka has confirmed
+    While a watermark is due and records are in flight it holds: no more messages are read until Kafka has confirmed
     all.
     """
 
@@ -231,28 +229,28 @@ class _WatermarkWriter:
         self._watch = SilenceWatch(
             idle_after_ns=idle_after_ns, max_future_skew_ns=own.max_future_skew, unit_ns=self._unit_ns
         )
-        self._look_every_ns = idle_after_ns // _WATERMARK_LOOKS
+        self._check_every_ns = idle_after_ns // _WATERMARK_CHECKS
         self._listened_ns = 0
-        self._next_look_ns = self._look_every_ns
+        self._next_check_ns = self._check_every_ns
         self._was_full = False
         self.is_holding = False
 
     def observe(self, thing: str, quantity: str, time_ns: int) -> None:
-        """A record came."""
+        """A record was received."""
         self._watch.observe(thing, quantity, time_ns, now_ns=self._listened_ns, wall_ns=time.time_ns())
 
-    def look(self, listened_ns: int, *, is_settled: bool) -> list[tuple[bytes, bytes]]:
-        """The watermarks to write now, after another ``listened_ns`` of listening."""
-        self._listened_ns += listened_ns
-        if self._listened_ns < self._next_look_ns and not self.is_holding:
+    def collect(self, listening_ns: int, *, is_confirmed: bool) -> list[tuple[bytes, bytes]]:
+        """The watermarks to write now, after another ``listening_ns`` of reading; ``is_confirmed``: none in flight."""
+        self._listened_ns += listening_ns
+        if self._listened_ns < self._next_check_ns and not self.is_holding:
             return []
         due = self._watch.due(self._listened_ns)
-        self.is_holding = bool(due) and not is_settled
+        self.is_holding = bool(due) and not is_confirmed
         if self.is_holding:
             return []
-        self._next_look_ns = self._listened_ns + self._look_every_ns
+        self._next_check_ns = self._listened_ns + self._check_every_ns
         if self._watch.is_full and not self._was_full:
-            logger.warning("too many things and quantities: new ones get no watermarks")
+            logger.warning("too many things and quantities to watch: new ones get no watermarks")
             self._was_full = True
         for watermark in due:
             self._watch.written(watermark)

@@ -1,16 +1,16 @@
-"""From the payload of an MQTT message to the records of Kafka, or to the reason why not.
+"""From the payload of an MQTT message to its records, or to the reasons why not.
 
-Pure: bytes in, records and refusals out. It knows no topic and no connection. Nothing of a payload vanishes:
-each quantity becomes a record or a refusal, and a payload that is no event becomes one refusal as a whole.
+Pure: bytes in, records and refusals out; no topics and no connections. Nothing of a payload is dropped silently: each
+quantity becomes a record or a refusal, and a payload that is not an event becomes one refusal as a whole.
 
-An event is one JSON object: ``{"Thing": "R0815", "Timestamp": 1554096460415, "id": "...", "actSpeed":
-288.2}``. Every other member is a quantity. A bad quantity does not take the good ones of its event with it.
+An event is one JSON object: ``{"Thing": "R0815", "Timestamp": 1554096460415, "id": "...", "actSpeed": 288.2}``. Every
+other member is a quantity. An invalid quantity does not affect the valid ones of its event.
 
-The honest event is decoded once into plain values; whatever looks odd there is read again, member by member,
-from its exact text. So the common way is quick, and the careful way alone decides what is refused and why.
+The fast path decodes an event once into plain values. Anything unusual is parsed again on the slow path, member by
+member and from its exact text. The slow path alone decides what is refused, and why.
 
-What an event becomes is linear in its bytes: its names and its time have bounded lengths, and so has what they come
-to in all of its records (`COPIES_MAX`); beyond `REFUSED_MAX` bad quantities one dead letter stands for all of them.
+The output is linear in the bytes of the event: its names and its time have bounded lengths, and so has their total in
+all of its records (`COPIES_MAX`); beyond `REFUSED_MAX` invalid quantities, one dead letter has all of them.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ TIME: Final = "Timestamp"
 IDENTITY: Final = "id"
 
 REASON_LENGTH_MAX: Final = 500
-"""Characters of a reason; the payload itself may be a megabyte of one name."""
+"""Characters of a reason; the payload may be a megabyte of a single name."""
 
 _EXACT_INT_MAX: Final = 2**53
-"""Beyond it an integer goes the careful way, which forwards it as the float64 that all readers make of it."""
+"""Larger integers take the slow path, which forwards them as the float64 that every reader makes of them."""
 
 _COPY_BYTES_MAX: Final = 10
-"""Bytes that a character of ``Thing`` has at most in a record: six in an escape, four in the key."""
+"""Bytes of one character of ``Thing`` in a record, at most: six in an escape, four in the key."""
 
 _SHOWN_LENGTH_MAX: Final = 60
-_STRANGE_TYPES: Final = {
+_OTHER_TYPES: Final = {
     ord('"'): "a string",
     ord("t"): "a boolean",
     ord("f"): "a boolean",
@@ -60,10 +60,9 @@ _STRANGE_TYPES: Final = {
 
 
 class Refusal(NamedTuple):
-    """A part of a payload that cannot be used: the bytes to keep, the reason, the identity of its dead
-    letter.
+    """A part of a payload that cannot be used: the bytes to keep, the reason, the id of its dead letter.
 
-    ``identity`` is None for a whole payload (the dead letter then takes its hash).
+    ``identity`` is None for a whole payload, whose dead letter gets the hash of the payload as its id.
     """
 
     value: bytes
@@ -72,7 +71,7 @@ class Refusal(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """What became of a payload. ``thing`` is empty and ``time_ns`` 0 where it is no event at all."""
+    """The result of parsing. ``thing`` is empty and ``time_ns`` 0 if the payload is not an event."""
 
     thing: str
     time_ns: int
@@ -81,7 +80,7 @@ class Parsed(NamedTuple):
 
 
 class UnusableError(ValueError):
-    """A payload that is no event; its text is the reason."""
+    """A payload that is not an event; its text is the reason."""
 
 
 _plain_values = msgspec.json.Decoder(dict[str, int | float | str])
@@ -90,9 +89,9 @@ _strings = msgspec.json.Decoder(str)
 
 
 class Parser:
-    """Parses payloads whose bare times are in ``time_unit`` (a key of `broker.times.UNIT_NS`).
+    """Parses payloads; bare times are in ``time_unit`` (a key of `broker.times.UNIT_NS`).
 
-    A payload of more than ``event_bytes_max`` bytes or `BRACKETS_MAX` brackets is refused before it is looked at.
+    A payload of more than ``event_bytes_max`` bytes or `BRACKETS_MAX` brackets is refused without parsing.
     """
 
     def __init__(self, time_unit: str, event_bytes_max: int) -> None:
@@ -103,23 +102,23 @@ class Parser:
         self._bytes_max = event_bytes_max
 
     def parse(self, payload: bytes) -> Parsed:
-        """The records of ``payload`` and what of it is refused; never raises."""
+        """The records of ``payload``, and what is refused; never raises."""
         if len(payload) > self._bytes_max:
             reason = f"the payload has {len(payload)} bytes, more than events.event_bytes_max = {self._bytes_max}"
             return Parsed("", 0, [], [Refusal(payload, reason)])
         if len(payload) > BRACKETS_MAX and payload.count(b"[") + payload.count(b"{") > BRACKETS_MAX:
-            # How deep the decoder can follow depends on who calls it; the verdict must not.
+            # The decoder's depth limit depends on the stack of its caller; the result must not.
             reason = f"not a JSON object of at most {BRACKETS_MAX} brackets"
             return Parsed("", 0, [], [Refusal(payload, reason)])
-        return self._parse_plain(payload) or self._parse_closely(payload)
+        return self._parse_plain(payload) or self._parse_members(payload)
 
     def _parse_plain(self, payload: bytes) -> Parsed | None:
-        """The quick way for an event without any fault; None where there may be one."""
+        """The fast path, for an event without errors; None if there may be one."""
         try:
             fields: dict[str, Any] = _plain_values.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        # Every member has a colon of its own: as many colons as names means that no name came twice.
+        # Every member has a colon: with as many colons as names, no name is repeated.
         if payload.count(b":") != len(fields):
             return None
         thing, time, identity = fields.pop(THING, None), fields.pop(TIME, None), fields.pop(IDENTITY, None)
@@ -131,7 +130,7 @@ class Parser:
             or not 0 < len(identity) <= NAME_LENGTH_MAX
             or not self._time_min <= time <= self._time_max
             or not 0 < len(fields) <= QUANTITIES_MAX
-            # An upper bound; the careful way counts exactly.
+            # An upper bound; the slow path counts exactly.
             or len(fields) * (len(thing) + len(identity) + 1) * _COPY_BYTES_MAX > COPIES_MAX * len(payload)
         ):
             return None
@@ -144,14 +143,14 @@ class Parser:
             records.append(Record(thing, name, time, value, identity))
         return Parsed(thing, time * self._unit_ns, records, [])
 
-    def _parse_closely(self, payload: bytes) -> Parsed:
-        """The careful way: every member from its exact text."""
+    def _parse_members(self, payload: bytes) -> Parsed:
+        """The slow path: every member from its exact text."""
         try:
             texts = _members(payload)
             thing = _name(texts, THING)
             identity = _name(texts, IDENTITY)
             time, time_ns = self._time(texts)
-            _refuse_too_much(len(texts) - len((THING, TIME, IDENTITY)), thing, identity, len(payload))
+            _check_size(len(texts) - len((THING, TIME, IDENTITY)), thing, identity, len(payload))
         except UnusableError as error:
             return Parsed("", 0, [], [Refusal(payload, _short(str(error)))])
         records: list[Record] = []
@@ -168,9 +167,7 @@ class Parser:
         return Parsed(thing, time_ns, records, _refusals_of_parts(payload, texts, reasons))
 
     def _time(self, texts: dict[str, bytes]) -> tuple[Any, int]:
-        """The time as it is to be forwarded, exactly as given (int, str, or the Raw text of a decimal), and
-        in ns.
-        """
+        """The time to forward, exactly as given (int, str, or the Raw text of a decimal), and in ns."""
         text = texts.get(TIME)
         if text is None:
             message = f"{TIME} is missing"
@@ -188,13 +185,13 @@ class Parser:
 
 
 def dead_letter(refusal: Refusal, mqtt_topic: str) -> Rejected:
-    """The dead letter of a refusal. Of a topic, which may have 65,535 bytes, it shows the first characters."""
+    """The dead letter of a refusal. It has the first characters of the topic, which may have 65,535 bytes."""
     topic = mqtt_topic if len(mqtt_topic) <= NAME_LENGTH_MAX else mqtt_topic[:NAME_LENGTH_MAX] + "..."
     return reject(refusal.value, refusal.reason, source="connector", topic=topic, identity=refusal.identity)
 
 
-def _refuse_too_much(quantities: int, thing: str, identity: str, payload_bytes: int) -> None:
-    """Raise `UnusableError` for an event whose records would be out of all proportion to it."""
+def _check_size(quantities: int, thing: str, identity: str, payload_bytes: int) -> None:
+    """Raise `UnusableError` if the records would be much larger than the event."""
     if quantities > QUANTITIES_MAX:
         message = f"the event has {quantities} quantities, more than {QUANTITIES_MAX}"
         raise UnusableError(message)
@@ -208,7 +205,7 @@ def _refuse_too_much(quantities: int, thing: str, identity: str, payload_bytes: 
 
 
 def _refusals_of_parts(payload: bytes, texts: dict[str, bytes], reasons: dict[str, str]) -> list[Refusal]:
-    """A refusal for each quantity that has a reason; one for all of them where they are many."""
+    """A refusal for each quantity with a reason; a single one if they are many."""
     if not reasons:
         return []
     if len(reasons) > REFUSED_MAX:
@@ -223,13 +220,11 @@ def _refusals_of_parts(payload: bytes, texts: dict[str, bytes], reasons: dict[st
 
 
 def _members(payload: bytes) -> dict[str, bytes]:
-    """The exact text of each member of the object. Raises `UnusableError` for anything but one object of
-    distinct names.
-    """
+    """The exact text of each member of the object. Raises `UnusableError` unless it is one object of distinct names."""
     if not payload:
         raise UnusableError("the payload is empty")
     try:
-        payload.decode()  # the decoder passes over the values that it only quotes, and JSON is UTF-8 throughout
+        payload.decode()  # the decoder does not check the values that it keeps as raw text
         texts = {name: bytes(raw) for name, raw in _exact_texts.decode(payload).items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = f"not a JSON object: {error}"
@@ -242,7 +237,7 @@ def _members(payload: bytes) -> dict[str, bytes]:
 
 
 def _refuse_repeated_names(payload: bytes, texts: dict[str, bytes]) -> None:
-    """The quick decoder keeps the last of equal names in silence; this one, slower, sees them all."""
+    """The fast decoder silently keeps the last of equal names; this slower one sees all of them."""
     try:
         pairs = json.loads(payload, object_pairs_hook=list, parse_int=len, parse_float=len)
     except (ValueError, RecursionError) as error:
@@ -286,10 +281,10 @@ def _measured(name: str, what: str) -> str:
 
 
 def _number(name: str, text: bytes) -> float:
-    """The value of a JSON number: an int where float64 holds it exactly, so that its text stays as it is."""
-    strange = _STRANGE_TYPES.get(text[0])
-    if strange is not None:
-        message = f"quantity {_shown(name)} is {strange}, not a number"
+    """The value of a JSON number: an int if float64 represents it exactly, so that its text is unchanged."""
+    other = _OTHER_TYPES.get(text[0])
+    if other is not None:
+        message = f"quantity {_shown(name)} is {other}, not a number"
         raise UnusableError(message)
     value = float(text)
     if not math.isfinite(value):
@@ -300,9 +295,7 @@ def _number(name: str, text: bytes) -> float:
 
 
 def _part_of_event(texts: dict[str, bytes], name: str) -> bytes:
-    """The event with this one quantity alone: an event of a thousand bad ones must not be kept a thousand
-    times.
-    """
+    """The event with this one quantity alone: an event of a thousand invalid ones must not be kept a thousand times."""
     kept = (THING, TIME, IDENTITY, name)
     members = (msgspec.json.encode(member) + b":" + texts[member] for member in kept)
     return b"{" + b",".join(members) + b"}"

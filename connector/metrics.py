@@ -1,6 +1,6 @@
-"""What the connector tells of itself: what it counts anyway, and how long events take to be in Kafka.
+"""The metrics of the connector: its counters, and how long it takes until events are in Kafka.
 
-docs/metrics.md says what each figure means.
+docs/metrics.md describes each.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ if TYPE_CHECKING:
 
 
 def register_metrics(telemetry: TelemetryServer, progress: Progress, ledger: Ledger, session: MqttSession) -> None:
-    """Let ``telemetry`` read the connector's figures where they are kept."""
+    """Register readings of the connector's counters."""
     counter, gauge = telemetry.readings.counter, telemetry.readings.gauge
-    counter("lsb_connector_events", "Events that came from MQTT, redelivered ones too.", lambda: progress.messages)
-    counter("lsb_connector_records", "Records that were sent to Kafka.", lambda: progress.records)
+    counter("lsb_connector_events", "Events received from MQTT, including redelivered ones.", lambda: progress.messages)
+    counter("lsb_connector_records", "Records sent to Kafka.", lambda: progress.records)
     counter("lsb_connector_rejected", "Quantities and events that became dead letters.", lambda: progress.rejected)
     counter(
         "lsb_connector_watermarks",
-        "Watermarks that were sent for silent quantities.",
+        "Watermarks sent for silent quantities.",
         lambda: progress.watermarks,
         formerly="lsb_connector_marks",
     )
-    counter("lsb_connector_mqtt_losses", "Connections to MQTT that broke or failed.", lambda: progress.losses)
-    gauge("lsb_connector_mqtt_connected", "1 while there is a connection to MQTT.", lambda: session.is_welcome)
-    gauge("lsb_connector_unacknowledged_events", "Events that MQTT is not told of yet.", lambda: len(ledger))
-    gauge("lsb_connector_unacknowledged_bytes", "The memory that the records of these take.", lambda: ledger.size_bytes)
-    telemetry.why_unready = lambda: "" if session.is_welcome else f"there is no connection to MQTT at {session.address}"
+    counter("lsb_connector_mqtt_losses", "Connections to MQTT that were lost or failed.", lambda: progress.losses)
+    gauge("lsb_connector_mqtt_connected", "1 while there is a connection to MQTT.", lambda: session.is_accepted)
+    gauge("lsb_connector_unacknowledged_events", "Events not acknowledged to MQTT.", lambda: len(ledger))
+    gauge("lsb_connector_unacknowledged_bytes", "Memory of their records.", lambda: ledger.size_bytes)
+    unready = f"there is no connection to MQTT at {session.address}"
+    telemetry.why_unready = lambda: "" if session.is_accepted else unready
 
 
 class PublishTimes:
-    """How long it takes from an event to Kafka having all of its records.
+    """How long it takes from an event's arrival until Kafka has all of its records.
 
-    Events end in the order in which they began, and those that were taken together began together; so nothing is kept
-    for each of them.
+    Events end in the order in which they began, and those of one block began together. So nothing is kept per event.
     """
 
     def __init__(self, telemetry: TelemetryServer, clock: Callable[[], float] = time.monotonic) -> None:
-        meaning = "From when an event came until Kafka had all of its records."
+        meaning = "Time from an event's arrival until Kafka had all of its records."
         self._seconds = Distribution(telemetry.registry, "lsb_connector_publish_duration_seconds", meaning, DURATIONS_S)
         self._clock = clock
         self._is_on = telemetry.is_on
         self._begun: deque[tuple[int, float]] = deque()
 
     def began(self, count: int) -> None:
-        """So many were taken now."""
+        """``count`` events have arrived now."""
         if self._is_on and count:
             self._begun.append((count, self._clock()))
 
     def ended(self, count: int) -> None:
-        """The oldest so many are in Kafka."""
+        """The oldest ``count`` events are in Kafka."""
         if not self._is_on or not count:
             return
         now_s, took_s, counts = self._clock(), [], []

@@ -1,10 +1,10 @@
-"""The connection to the MQTT broker: paho-mqtt with a persistent session at QoS 1, acknowledged by hand.
+"""The connection to the MQTT broker: paho-mqtt with a persistent session at QoS 1 and manual acknowledgements.
 
-paho speaks the protocol; this module drives it without a thread of its own, so that the service stays one loop and
-nothing is locked. It does not reconnect by itself: a lost connection is a `SessionLostError`, and the service
-decides when to try again. What would fail the same way for ever (a wrong password, say) is a `SessionRefusedError`.
+paho implements the protocol. This module drives it without a thread of its own, so that the service is one loop without
+locks. It does not reconnect by itself: a lost connection is a `SessionLostError`, and the service decides when to
+retry. A failure that retrying cannot fix (a wrong password, say) is a `SessionRefusedError`.
 
-The version is MQTT 3.1.1: every broker speaks it, it has the persistent session and QoS 1 that the guarantee needs,
+The version is MQTT 3.1.1: every broker supports it, it has the persistent session and QoS 1 that the guarantee needs,
 and paho reads and acknowledges a message in half the time that its MQTT 5 takes (36 against 69 us of CPU).
 """
 
@@ -31,37 +31,37 @@ from connector.settings import ConnectorSettings
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 2.5
-"""From the first packet to CONNACK. Stopping waits for it, and has five seconds in all."""
+"""From the first packet to CONNACK. A stop waits for it, and has five seconds in all."""
 
-_MESSAGES_A_TURN: Final = 500
-"""Enough to spread the costs of a turn, little enough that acknowledgements flow steadily."""
+_TURN_MESSAGES_MAX: Final = 500
+"""Large enough to spread the costs of a turn, small enough for a steady flow of acknowledgements."""
 
-_BYTES_A_TURN: Final = 256 * 1024
-"""Of payloads, however few messages they are: what becomes of them takes time, and signs of life go in between."""
+_TURN_BYTES_MAX: Final = 256 * 1024
+"""Of payloads, however few messages: processing them takes time, and keep-alive packets must be sent in between."""
 
-_GOODBYE_S: Final = 1.0
+_DISCONNECT_S: Final = 1.0
 _READ_BYTES: Final = 65_536
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 
-_FOR_EVER: Final = {
+_PERMANENT: Final = {
     "Client identifier not valid": "the client identifier is not valid (connector.client_id)",
     "Bad user name or password": "bad user name or password (mqtt.username, mqtt.password)",
     "Not authorized": "not authorised (mqtt.username, mqtt.password)",
     "Granted QoS 0": "it grants QoS 0 only, so messages could be lost",
 }
-"""paho's names of the answers that do not pass with time (MQTT 3.1.1, 3.2.2.3 and 3.9.3), in words that say what to
-change; with any other the connection is tried again."""
+"""paho's names of the refusals that retrying cannot fix (MQTT 3.1.1, 3.2.2.3 and 3.9.3), with what to change. After any
+other answer the connection is retried."""
 
 _MALFORMED: Final = (MQTTException, ValueError, IndexError, struct.error)
-"""What paho raises on bytes that are no MQTT packet."""
+"""What paho raises on malformed packets."""
 
 
 class SessionLostError(Exception):
-    """The connection could not be made or broke; trying again may help."""
+    """The connection failed or was lost; retrying may help."""
 
 
 class SessionRefusedError(Exception):
-    """The broker will not have this client; trying again cannot help."""
+    """The broker refuses this client; retrying cannot help."""
 
 
 class Message(NamedTuple):
@@ -75,7 +75,7 @@ class Message(NamedTuple):
 class MqttSession:
     """The session of this connector at the broker.
 
-    Made unconnected; `connect` may be called again after each loss.
+    Not connected at first; `connect` may be called again after each loss.
     """
 
     def __init__(self, mqtt: MqttSettings, connector: ConnectorSettings) -> None:
@@ -83,45 +83,45 @@ class MqttSession:
         self._connector = connector
         self._client: Client | None = None
         self._arrived: list[Message] = []
-        self._greeting: tuple[bool, ReasonCode] | None = None
+        self._connack: tuple[bool, ReasonCode] | None = None
         self._refusal: tuple[str, ReasonCode] | None = None
         self._was_connected = False
 
     @property
     def address(self) -> str:
-        """Where the broker is, for messages to a user."""
+        """The address of the broker, for messages."""
         return f"{self._mqtt.host}:{self._mqtt.port}"
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection, as far as is known."""
+        """Whether there is a connection, accepted or not."""
         return self._client is not None
 
     @property
-    def is_welcome(self) -> bool:
-        """Whether the broker has also said so."""
-        return self._client is not None and self._greeting is not None and not self._greeting[1].is_failure
+    def is_accepted(self) -> bool:
+        """Whether the broker has accepted the connection."""
+        return self._client is not None and self._connack is not None and not self._connack[1].is_failure
 
     def connect(self) -> None:
-        """Connect, take up the session, subscribe. Blocks for up to `CONNECT_TIMEOUT_S`.
+        """Connect, resume the session, subscribe. Blocks for up to `CONNECT_TIMEOUT_S`.
 
         Raises `SessionLostError` or `SessionRefusedError`.
         """
         self._arrived.clear()
         self._refusal = None
-        self._greeting = None
+        self._connack = None
         deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
         client = self._client = self._make_client()
         try:
             client.connect(self._mqtt.host, self._mqtt.port, self._connector.keep_alive // 10**9)
         except (OSError, ValueError) as error:
             self._lose(str(error))
-        session_present, _ = self._await_greeting(client, deadline_s)
-        self._note_greeting(session_present=session_present)
+        session_present, _ = self._await_connack(client, deadline_s)
+        self._report_connection(session_present=session_present)
         client.subscribe(self._mqtt.topic, 1)
 
     def wait(self, timeout_s: float, *, reading: bool) -> bool:
-        """Wait until there is something to do; whether there is something to `receive`."""
+        """Wait until the socket is ready; returns whether there is something to `receive`."""
         connection: Any = self._client.socket() if self._client is not None else None
         if self._client is None or connection is None:
             return self._client is not None
@@ -136,7 +136,7 @@ class MqttSession:
         """The messages that have arrived, in order. Raises `SessionLostError` or `SessionRefusedError`."""
         client = self._client
         size_bytes = sum(len(message.payload) for message in self._arrived)
-        while client is not None and len(self._arrived) < _MESSAGES_A_TURN and size_bytes < _BYTES_A_TURN:
+        while client is not None and len(self._arrived) < _TURN_MESSAGES_MAX and size_bytes < _TURN_BYTES_MAX:
             before = len(self._arrived)
             self._read(client)
             if len(self._arrived) == before:
@@ -146,7 +146,7 @@ class MqttSession:
         return messages
 
     def acknowledge(self, packet_ids: list[int]) -> None:
-        """Tell the broker that these messages are safe. Raises `SessionLostError`."""
+        """Acknowledge these messages. Raises `SessionLostError`."""
         client = self._client
         if client is None:
             return
@@ -154,11 +154,11 @@ class MqttSession:
             client.ack(packet_id, 1)
         self._write(client)
 
-    def tend(self, *, reading: bool) -> None:
-        """Send what is waiting and a sign of life where one is due; notice a broker that has gone silent.
+    def maintain(self, *, reading: bool) -> None:
+        """Send pending packets and keep-alives; detect a broker that has gone silent.
 
-        A connection that is not read is not judged by its silence; the broker ends it after one and a half times
-        the keep-alive. Raises `SessionLostError`.
+        A connection that is not being read is not judged by its silence; the broker closes it after one and a half
+        times the keep-alive. Raises `SessionLostError`.
         """
         if self._client is not None and reading:
             self._check(self._client.loop_misc())
@@ -166,31 +166,31 @@ class MqttSession:
             self._write(self._client)
 
     def close(self) -> None:
-        """Say goodbye and leave the session standing: what is not acknowledged comes again. Never raises."""
+        """Disconnect and keep the session: the broker redelivers what is not acknowledged. Never raises."""
         client, self._client = self._client, None
         connection = client.socket() if client is not None else None
         if client is None or connection is None:
             return
-        deadline_s = time.monotonic() + _GOODBYE_S
-        # paho closes its socket right behind its goodbye. Where data is unread, that resets the connection and takes
-        # the last acknowledgements with it; so the connection is kept and emptied until the broker closes it.
+        deadline_s = time.monotonic() + _DISCONNECT_S
+        # paho closes its socket right after DISCONNECT. With unread data, that resets the connection and discards the
+        # last acknowledgements; so the connection is duplicated, and drained until the broker closes it.
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as kept:
             client.disconnect()
             while client.want_write() and time.monotonic() < deadline_s:
-                select.select([], [kept], [], _LOOK_S)
+                select.select([], [kept], [], _POLL_S)
                 client.loop_write()
             while (left_s := deadline_s - time.monotonic()) > 0:
                 readable, _, _ = select.select([kept], [], [], left_s)
                 if readable and not kept.recv(_READ_BYTES):
                     break
 
-    def _await_greeting(self, client: Client, deadline_s: float) -> tuple[bool, ReasonCode]:
+    def _await_connack(self, client: Client, deadline_s: float) -> tuple[bool, ReasonCode]:
         while time.monotonic() < deadline_s:
-            if self.wait(_LOOK_S, reading=True):
+            if self.wait(_POLL_S, reading=True):
                 self._read(client)
             self._write(client)
-            if self._greeting is not None:
-                return self._greeting
+            if self._connack is not None:
+                return self._connack
         return self._lose("the broker did not answer in time")
 
     def _make_client(self) -> Client:
@@ -210,7 +210,7 @@ class MqttSession:
         client.on_connect = self._on_connect
         client.on_message = self._on_message
         client.on_subscribe = self._on_subscribe
-        # With it paho queues what is to be written instead of writing from wherever it is.
+        # With this hook, paho queues packets instead of writing them from within its callbacks.
         client.on_socket_register_write = lambda _client, _userdata, _socket: None
         return client
 
@@ -229,25 +229,25 @@ class MqttSession:
     def _check(self, code: MQTTErrorCode) -> None:
         if self._refusal is not None:
             self._give_up(*self._refusal)
-        if self._greeting is not None and self._greeting[1].is_failure:
-            self._give_up("the connection", self._greeting[1])
+        if self._connack is not None and self._connack[1].is_failure:
+            self._give_up("the connection", self._connack[1])
         if code in {MQTTErrorCode.MQTT_ERR_SUCCESS, MQTTErrorCode.MQTT_ERR_AGAIN}:
             return
-        if self._greeting is None:
+        if self._connack is None:
             self._lose(f"the connection ended before the broker answered: {error_string(code)}")
-        # Some brokers (mosquitto 2.0) take a session over to its new client without a word to the old one.
+        # Some brokers (mosquitto 2.0) move a session to its new client without telling the old one.
         name = self._connector.client_id
-        self._lose(f"{error_string(code)} (if again and again: is there another {name!r}?)")
+        self._lose(f"{error_string(code)} (if this repeats: is there another {name!r}?)")
 
-    def _note_greeting(self, *, session_present: bool) -> None:
+    def _report_connection(self, *, session_present: bool) -> None:
         if self._was_connected and not session_present:
             logger.warning("the MQTT broker has lost the session: messages may have been lost with it")
         self._was_connected = True
-        kept = "taken up" if session_present else "new"
-        logger.info("connected to MQTT at %s, session %s, topic %s", self.address, kept, self._mqtt.topic)
+        state = "resumed" if session_present else "new"
+        logger.info("connected to MQTT at %s, session %s, topic %s", self.address, state, self._mqtt.topic)
 
     def _on_connect(self, _client: Client, _data: object, flags: Any, reason: ReasonCode, _properties: object) -> None:
-        self._greeting = (flags.session_present, reason)
+        self._connack = (flags.session_present, reason)
 
     def _on_message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
         try:
@@ -264,11 +264,11 @@ class MqttSession:
 
     def _give_up(self, what: str, reason: ReasonCode) -> NoReturn:
         self._drop()
-        words = _FOR_EVER.get(reason.getName())
-        if words is None:
+        remedy = _PERMANENT.get(reason.getName())
+        if remedy is None:
             message = f"the broker ended {what}: {reason.getName()}"
             raise SessionLostError(message)
-        message = f"the MQTT broker at {self.address} refuses {what}: {words}"
+        message = f"the MQTT broker at {self.address} refuses {what}: {remedy}"
         raise SessionRefusedError(message)
 
     def _lose(self, why: str) -> NoReturn:

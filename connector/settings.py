@@ -1,4 +1,4 @@
-"""The settings of the connector: its own section, and the shared ones it uses."""
+"""The settings of the connector: its own section, and the shared ones that it uses."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ from broker.times import parse_duration
 
 
 class ConnectorSettings(Section):
-    """``[connector]``: the way from MQTT to Kafka."""
+    """``[connector]``: from MQTT to Kafka."""
 
     renamed: ClassVar[Mapping[str, str]] = {"connector.ahead_max": "connector.max_future_skew"}
 
     client_id: str = Field(default="lsb-connector", pattern=r"^[0-9A-Za-z._-]{1,128}$")
-    """The name of the MQTT session, 1 to 128 letters, digits, ``.``, ``_``, ``-``. It must stay the same over
-    restarts (the session holds what was not acknowledged) and be used by one connector at a time."""
+    """The id of the MQTT session, 1 to 128 letters, digits, ``.``, ``_``, ``-``. It must not change over restarts, as
+    the session keeps what was not acknowledged, and only one connector at a time may use it."""
 
     keep_alive: Annotated[Duration, duration_between("1s", "65535s")] = parse_duration("30s")
-    """Whole seconds between signs of life on a quiet connection: 1 s to 18 h, default 30 s. A dead connection
-    is noticed after one and a half times that."""
+    """Interval of keep-alives on a quiet connection, in whole seconds: 1 s to 18 h, default 30 s. A dead connection is
+    detected after one and a half times that."""
 
     in_flight_max: int = Field(default=5_000, ge=1, le=65_535)
-    """Messages taken and not yet acknowledged, beyond which the connection is not read: 1 to 65,535, default
-    5,000. It bounds what comes twice after a crash; it has to cover rate times the time until Kafka confirms
+    """Messages in flight, received and not acknowledged, beyond which the connection is not read: 1 to 65,535, default
+    5,000. It bounds how many are redelivered after a crash, and must cover the rate times Kafka's confirmation time
     (10,000/s * 0.1 s = 1,000)."""
 
     in_flight_bytes_max: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024, le=4 * 1024**3)
-    """Memory for messages taken and not yet acknowledged: the bytes of their records and 1 KiB for each record, from
-    1 MiB to 4 GiB, default 64 MiB. Beyond it nothing more is read from the connection."""
+    """Memory of messages in flight: the bytes of their records and 1 KiB for each record, 1 MiB to 4 GiB, default 64
+    MiB. Beyond it the connection is not read."""
 
     linger: Annotated[Duration, duration_between("0s", "1s")] = parse_duration("10ms")
-    """How long a record waits for others to share a batch to Kafka with: 0 to 1 s, default 10 ms. Longer
-    means larger batches and a higher latency."""
+    """How long a record waits for others to share its batch to Kafka: 0 to 1 s, default 10 ms. A longer wait means
+    larger batches and a higher latency."""
 
     compression: Literal["none", "lz4", "zstd", "snappy", "gzip"] = "lz4"
-    """Compression of the batches, default lz4: JSON records shrink well, for little time."""
+    """Compression of the batches, default lz4: JSON records compress well, at little cost."""
 
     idle_after: Annotated[Duration, duration_between("100ms", "366d")] | None = None
-    """After how much silence a quantity whose thing goes on gets a watermark, so that joins need not wait for it:
-    0.1 s to 366 d, default none (no watermarks). It must exceed the longest honest pause and delay of a quantity:
-    what comes later than its watermark is late. One connector alone may write watermarks for a thing."""
+    """After how much silence a quantity gets a watermark while its thing still sends, so that joins need not wait for
+    it: 0.1 s to 366 d, default none (no watermarks). It must exceed the longest regular pause and delay of a quantity,
+    as records below its watermark are late. Only one connector may write watermarks for a thing."""
 
     max_future_skew: Duration = parse_duration("1d")
-    """An event time further than this beyond the clock of the connector moves no watermark, default 1 d (as the
-    joiner's ``application.max_future_skew``): one record of the year 2200 would make all later ones late."""
+    """An event time further than this beyond the connector's clock moves no watermark, default 1 d (as the joiner's
+    ``application.max_future_skew``): otherwise one record of the year 2200 would make all later ones late."""
 
 
 class Settings(ServiceSettings):
-    """All that the connector reads."""
+    """All settings of the connector."""
 
     kafka: KafkaSettings = KafkaSettings.model_validate({})
     mqtt: MqttSettings = MqttSettings.model_validate({})

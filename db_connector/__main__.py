@@ -21,27 +21,28 @@ from broker.logs import set_up_logs
 from broker.metrics import TelemetryServer
 from broker.settings import SettingsError, load_settings
 from db_connector.database import InfluxDatabase
-from db_connector.dead_letters import DeadLetterWriter
+from db_connector.kafka.dead_letters import DeadLetterWriter
+from db_connector.kafka.reader import KafkaFailureError
 from db_connector.progress import Journal
-from db_connector.service import KafkaFailureError, Service
+from db_connector.service import Service
 from db_connector.settings import DbConnectorSettings
 from db_connector.writer import Writer, WriterThread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from db_connector.service import Results
+    from db_connector.kafka.results import Results
 
 _EPILOG: Final = """\
 examples:
   db_connector                                    with the settings of ./lsb.toml
   db_connector --config /etc/lsb/lsb.toml
   LSB_INFLUXDB__URL=http://127.0.0.1:8087 db_connector
-  db_connector --journal acknowledged.tsv         and note when each record was acknowledged
+  db_connector --journal acknowledged.tsv         and write when each record was acknowledged
 
-Ctrl-C or SIGTERM ends it within 5 s; what the database has not acknowledged is read again by the next start.
+Ctrl-C or SIGTERM stops it within 5 s; the next start reads again what the database has not acknowledged.
 Start it several times to share the partitions. Settings: docs/db_connector.md.
-exit status: 0 ended by a signal, 1 cannot go on, 2 wrong usage or settings
+exit status: 0 stopped by a signal, 1 failed, 2 wrong usage or settings
 """
 
 log = logging.getLogger("db_connector")
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     options = _parser().parse_args(arguments)
     set_up_logs("info")
-    # Each wait for an absent database is told by the writer, once; urllib3 would tell each attempt.
+    # The writer reports an unavailable database once; urllib3 would log every attempt.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -82,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         "--journal",
         type=Path,
         metavar="FILE",
-        help="a measuring aid: append 'ack_wall_ns<TAB>partition<TAB>first_offset<TAB>last_offset' to FILE"
+        help="for measurements: append 'ack_wall_ns<TAB>partition<TAB>first_offset<TAB>last_offset' to FILE"
         " for each partition of each acknowledged write",
     )
     return parser
@@ -99,7 +100,7 @@ def _serve(
         return stop.is_set()
 
     try:
-        # Before Kafka is waited for: it asks at once whether the database takes points.
+        # Before waiting for Kafka: the writer's thread checks at once whether the database accepts points.
         writer: WriterThread[Results] = WriterThread(
             Writer(
                 database,
@@ -120,11 +121,11 @@ def _serve(
             settings.topics.out, settings.kafka.bootstrap_servers,
             settings.influxdb.url, settings.influxdb.bucket, own.measurement,
         )  # fmt: skip
-        # What lives now lives for good: not looking at it again is worth some percent.
+        # What is alive now stays alive: keeping the collector off it is worth some percent.
         gc.freeze()
         service.run()
     except (TopicError, DeliveryError, KafkaFailureError) as error:
-        log.error("%s", error)  # noqa: TRY400 - the message says it all; a user needs no stack trace
+        log.error("%s", error)  # noqa: TRY400 - the message is complete; a user needs no stack trace
         return 1
     except KafkaException as error:
         log.error("Kafka: %s", error.args[0].str())  # noqa: TRY400 - as above

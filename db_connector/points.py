@@ -1,12 +1,12 @@
-r"""From a joined pair to its line of line protocol, and the refusal of what no line can say.
+r"""From a joined pair to its line of line protocol, and the refusal of pairs that no line can represent.
 
-Pure: no clock, no socket. The lines are built here and not by the client library's ``Point``, which is ten
-times slower and which folds different names into one: it writes a newline as the two characters ``\n``.
+Pure: no clock, no socket. The lines are built here, not by the client library's ``Point``, which is ten times slower
+and maps different names to one: it writes a newline as the two characters ``\n``.
 
-What line protocol can say in a tag was read from InfluxDB's parser and tried on the server with every name
-of up to five characters over ``a \ , = " space``. A backslash escapes only a following comma, equals sign
-or space, and cannot itself be escaped. Hence a tag cannot end in a backslash; every other name without a
-newline comes back as it was, save one that would end the scanner's key too early (`_unsayable`).
+What line protocol can represent in a tag was read from InfluxDB's parser, and tried on the server with every name of
+up to five characters over ``a \ , = " space``. A backslash escapes only a following comma, equals sign or space, and
+cannot itself be escaped. Hence a tag cannot end in a backslash. Every other name without a newline is read back
+unchanged, except one that would end the key too early for the scanner (`_why_unrepresentable`).
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     import msgspec
 
 FORM: Final = 2
-"""Which tags and fields a point has; changed with them, so that all points are written anew (`db_connector.target`)."""
+"""Which tags and fields a point has; raised when they change, to write all points again (`kafka.target`)."""
 
 LINE_BYTES_MAX: Final = 256 * 1024
-"""Longest line that is sent. InfluxDB takes keys of 64 kB, bodies of 25 MB; an honest line has 150 bytes."""
+"""Longest line that is sent. InfluxDB accepts keys of 64 kB and bodies of 25 MB; a regular line has 150 bytes."""
 
-_KEPT_LENGTH_MAX: Final = 256
-"""Characters of a name that is kept with its escapes: as many as the connector lets a name have."""
+_CACHED_LENGTH_MAX: Final = 256
+"""Characters of a name whose escaped form is cached: as many as the connector allows."""
 
 _TIME_LENGTH_MAX: Final = 32
 """Characters in the longest text of a mean time in range: 20 digits, a point and 10 decimals."""
 
 _TAG_ESCAPES: Final = str.maketrans({",": "\\,", "=": "\\=", " ": "\\ "})
 
-# An odd number of backslashes before a space: the server's line scanner takes the space for the end of the
-# tags, from then on counts quotes, and may join the line with the next one.
+# After an odd number of backslashes before a space, the server's line scanner takes the space for the end of the tags,
+# counts quotes from there on, and may join the line with the next one.
 _ODD_BACKSLASHES_BEFORE_SPACE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\ ")
 
 _KEY_END: Final = "#!~#"
@@ -45,14 +45,14 @@ _KEY_END: Final = "#!~#"
 
 
 class UnrepresentableError(ValueError):
-    """A pair that no line of line protocol can say; its text is the reason, for the dead letters."""
+    """A pair that line protocol cannot represent; its text is the reason, for the dead letter."""
 
 
 class Pair(Protocol):
-    """What a line needs of a pair: the members of `broker.wire.records.Joined` that become a point."""
+    """The members of `broker.wire.records.Joined` that become a point."""
 
     @property
-    def thing(self) -> str: ...  # noqa: D102 - the members stand in broker.wire.records
+    def thing(self) -> str: ...  # noqa: D102 - described in broker.wire.records
     @property
     def quantity(self) -> str: ...  # noqa: D102 - as above
     @property
@@ -68,13 +68,13 @@ class Pair(Protocol):
 def point_line(pair: Pair, measurement: str, unit: str) -> bytes:
     """The line of ``pair``, without a newline at its end.
 
-    ``measurement[,half=1],join=…,quantity=…,thing=…[,tie=…] result=… time``, or ``left=…,right=…`` in the place of
-    ``result``. Only numbers are fields: a text among them would break every query that aggregates. Tags are in the
-    order of their names, in which the database stores them. ``unit`` is that of the pair's ``phenomenonTime``; the
-    line's time is in whole nanoseconds, rounded down. Raises `UnrepresentableError`.
+    ``measurement[,half=1],join=…,quantity=…,thing=…[,tie=…] result=… time``, or ``left=…,right=…`` instead of
+    ``result``. Only numbers are fields: a string among them would break every aggregating query. Tags are sorted by
+    name, as the database stores them. ``unit`` is that of the pair's ``phenomenonTime``; the time of the line is in
+    whole nanoseconds, rounded down. Raises `UnrepresentableError`.
     """
     time = pair.phenomenonTime
-    # bytes() of an int would be as many zeros.
+    # bytes(n) of an int would be n zeros.
     time_ns, half = _time(b"%d" % time if isinstance(time, int) else bytes(time), unit)
     line = (
         f"{measurement}{',half=1' if half else ''},join={tag_text(join_of(pair.id), 'join')}"
@@ -91,40 +91,40 @@ def point_line(pair: Pair, measurement: str, unit: str) -> bytes:
 
 def tag_text(value: str, name: str) -> str:
     """``value`` escaped as the value of the tag ``name``. Raises `UnrepresentableError`."""
-    return _kept_tag_text(value, name) if len(value) <= _KEPT_LENGTH_MAX else _tag_text(value, name)
+    return _cached_tag_text(value, name) if len(value) <= _CACHED_LENGTH_MAX else _tag_text(value, name)
 
 
 def _tag_text(value: str, name: str) -> str:
-    reason = _unsayable(value)
+    reason = _why_unrepresentable(value)
     if reason:
         message = f"{name} {reason}, which a tag of InfluxDB cannot hold: {value[:80]!r}"
         raise UnrepresentableError(message)
     return value.translate(_TAG_ESCAPES)
 
 
-_kept_tag_text = lru_cache(maxsize=65_536)(_tag_text)
-"""Names come again and again."""
+_cached_tag_text = lru_cache(maxsize=65_536)(_tag_text)
+"""Names repeat."""
 
 
-def _unsayable(value: str) -> str:
+def _why_unrepresentable(value: str) -> str:
     if not value:
         return "is empty"
     if "\n" in value:
         return "has a newline"
     if value.endswith("\\"):
-        return "ends in a backslash"
+        return "ends with a backslash"
     if _ODD_BACKSLASHES_BEFORE_SPACE.search(value):
         return "has a backslash before a space"
-    # Also one that has only the beginning of it at its end, where the storage engine adds the whole.
+    # Also a name that ends with a prefix of it, as the storage engine appends the whole.
     if (value + _KEY_END).find(_KEY_END) < len(value):
-        return f"has {_KEY_END} or ends in its beginning"
+        return f"contains {_KEY_END} or ends with a prefix of it"
     return ""
 
 
 def _time(text: bytes, unit: str) -> tuple[int, bool]:
     if len(text) > _TIME_LENGTH_MAX or b"e" in text or b"E" in text:
-        # An exponent may ask for a number of a billion digits; no writer of this pipeline uses one.
-        message = f"time {text[:_TIME_LENGTH_MAX]!r} is no plain number of at most {_TIME_LENGTH_MAX} characters"
+        # An exponent may describe a number of a billion digits; no writer of this pipeline uses one.
+        message = f"time {text[:_TIME_LENGTH_MAX]!r} is not a plain number of at most {_TIME_LENGTH_MAX} characters"
         raise UnrepresentableError(message)
     try:
         time_ns, half = (int(text) * UNIT_NS[unit], False) if text.isdigit() else point_time(text, unit)
@@ -139,7 +139,7 @@ def _time(text: bytes, unit: str) -> tuple[int, bool]:
 def _values(result: float | dict[str, float]) -> str:
     if isinstance(result, dict):
         if result.keys() != {"left", "right"}:
-            message = f"result has the members {sorted(result)[:8]} in the place of left and right"
+            message = f"result has the members {sorted(result)[:8]} instead of left and right"
             raise UnrepresentableError(message)
         return f"left={_number(result['left'])},right={_number(result['right'])}"
     return f"result={_number(result)}"
@@ -148,7 +148,7 @@ def _values(result: float | dict[str, float]) -> str:
 def _number(value: Any) -> str:
     number = float(value)
     if not math.isfinite(number):
-        message = f"result {value} is no finite number"
+        message = f"result {value} is not a finite number"
         raise UnrepresentableError(message)
-    # The shortest text that reads back as the same double; it always has a point or an exponent.
+    # The shortest text that parses to the same double; it always has a point or an exponent.
     return repr(number)

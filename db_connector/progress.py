@@ -1,4 +1,4 @@
-"""What the connector tells while it runs: progress in the log, and the journal of acknowledgements."""
+"""Progress in the log, and the journal of acknowledgements."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROGRESS_S: Final = 10.0
-"""Seconds between two lines of progress."""
+"""Seconds between two progress lines."""
 
 log = logging.getLogger(__name__)
 
 
-class Seldom:
-    """Lets something happen at most once in ``interval_s``."""
+class RateLimit:
+    """Allows something at most once in ``interval_s``."""
 
     def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._interval_s, self._clock = interval_s, clock
         self._last_s: float | None = None
 
-    def due(self) -> bool:
-        """Whether it may happen now; if so, the interval begins anew."""
+    def allows(self) -> bool:
+        """Whether it is allowed now; if so, the interval starts again."""
         now_s = self._clock()
         if self._last_s is not None and now_s - self._last_s < self._interval_s:
             return False
@@ -34,24 +34,24 @@ class Seldom:
 
 
 class Progress:
-    """Points and dead letters, counted and logged."""
+    """Counts of points and dead letters, and their log lines."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began_s = self._last_s = clock()
         self._last_points = 0
         self.results = 0
-        """Read from Kafka, those that were read again too."""
+        """Read from Kafka, including those read again."""
         self.points = 0
         self.dead_letters = 0
 
     def count(self, points: int, dead_letters: int) -> None:
-        """Add what a batch came to."""
+        """Add a batch."""
         self.points += points
         self.dead_letters += dead_letters
 
-    def say_now_and_then(self, lag: Callable[[], int]) -> None:
-        """One line of log every `PROGRESS_S` seconds."""
+    def report_when_due(self, lag: Callable[[], int]) -> None:
+        """Log a line every `PROGRESS_S` seconds."""
         now_s = self._clock()
         if now_s - self._last_s < PROGRESS_S:
             return
@@ -59,8 +59,8 @@ class Progress:
         self._last_s, self._last_points = now_s, self.points
         log.info("%d points, %.0f/s, %d dead letters, lag %d records", self.points, rate, self.dead_letters, lag())
 
-    def say_at_the_end(self) -> None:
-        """The last line of log."""
+    def report_end(self) -> None:
+        """Log the last line."""
         took_s = max(self._clock() - self._began_s, 1e-9)
         log.info(
             "ended: %d points in %.1f s, %.0f/s, %d dead letters",
@@ -69,19 +69,19 @@ class Progress:
 
 
 class Journal:
-    """A file with one line for each partition of each acknowledged write, to measure latency with.
+    """A file with one line for each partition of each acknowledged write, for latency measurements.
 
-    ``acknowledged_ns<TAB>partition<TAB>first offset<TAB>last offset``, wall clock in ns since the epoch. It
-    is no part of any guarantee: lines of the last moments before a kill may be missing.
+    ``acknowledged_ns<TAB>partition<TAB>first offset<TAB>last offset``, wall clock in ns since the epoch. It has no
+    guarantees: lines of the last moments before a kill may be missing.
     """
 
     def __init__(self, path: Path) -> None:
-        """Appends to ``path``. Raises OSError."""
+        """Append to ``path``. Raises OSError."""
         self._file = path.open("a", encoding="ascii")
         self._is_broken = False
 
     def write(self, acknowledged_ns: int, spans: list[tuple[int, int, int]]) -> None:
-        """Note an acknowledged write: partition, first and last offset of each span."""
+        """Append an acknowledged write: partition, first and last offset of each span."""
         if self._is_broken:
             return
         try:
@@ -95,6 +95,6 @@ class Journal:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        # What could not be written is tried again here.
+        # Closing tries to write the rest once more.
         with contextlib.suppress(OSError):
             self._file.close()

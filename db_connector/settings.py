@@ -1,4 +1,4 @@
-"""The settings of the database connector: the shared sections it reads, and its own."""
+"""The settings of the database connector: its own section, and the shared ones that it uses."""
 
 from __future__ import annotations
 
@@ -22,51 +22,50 @@ from broker.times import parse_duration
 
 
 class ConnectorSettings(Section):
-    """``[db_connector]``: how results become points, and how eagerly."""
+    """``[db_connector]``: how results become points."""
 
     group: Annotated[str, plain_name(200)] = "db_connector"
-    """Kafka consumer group, whose offsets tell what the database has acknowledged. Instances of one group
-    share the partitions; another group writes everything again. Default: the service's name, which tools
-    show."""
+    """Kafka consumer group, whose offsets say what the database has acknowledged. Processes of one group share the
+    partitions; another group writes everything again. Default: the service's name, which tools show."""
 
     instance: Annotated[str, plain_name(200, may_be_empty=True)] = ""
-    """Name of this process in the group, its own for each (``group.instance.id``): one that was killed and
-    comes back under its name takes its partitions up at once. Default: none, and a new process waits for the
-    ``session_timeout`` of a killed one; a process that ends properly hands its partitions over at once."""
+    """Name of this process in the group (``group.instance.id``), unique in the group. A named process that is killed
+    and restarted gets its partitions back at once. Default: none; a new process then waits for the ``session_timeout``
+    of the killed one. A process that ends properly releases its partitions at once."""
 
     session_timeout: Annotated[Duration, duration_between("6s", "30min")] = parse_duration("10s")
-    """After how long without a sign of life Kafka gives a process's partitions to others, 6 s to 30 min
-    (Kafka's own bounds). A named process that is down longer loses them until it is back."""
+    """How long Kafka waits for a heartbeat before it reassigns the partitions of a process, 6 s to 30 min (Kafka's own
+    bounds). A named process that is down for longer loses them until it is back."""
 
     measurement: str = Field(default="joined", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$")
-    """The measurement of all points: letters, digits, ``_.-`` only, so that no query must quote twice."""
+    """The measurement of all points: letters, digits and ``_.-``, so that no query has to quote it twice."""
 
     batch_records: int = Field(default=5_000, ge=1, le=100_000)
-    """Most records in one write. The database asks for about 5,000 points; larger ones gain little and make
-    the search for a refused point and a replay longer."""
+    """Records in one write at most. InfluxDB recommends about 5,000 points; larger batches gain little, and make a
+    replay and the search for a refused point longer."""
 
     linger: Annotated[Duration, duration_between("1ms", "1s")] = parse_duration("50ms")
-    """How long a record may wait for others to share its write, 1 ms to 1 s. A larger one spares the
-    database requests at low rates, at high rates a batch is full before; it adds to the latency as it is."""
+    """How long a record may wait for others to share its write, 1 ms to 1 s. A longer wait saves requests at low rates,
+    and adds to the latency; at high rates, batches are full before."""
 
     gzip: bool = False
-    """Compress what is sent, to an eighth. Costs 7 us a point against 0.3 us of sending it as it is: only
-    for a link slower than about 100 Mbit/s."""
+    """Compress requests, to an eighth of their size. Costs 7 us per point, against 0.3 us uncompressed: only for links
+    slower than about 100 Mbit/s."""
 
     request_timeout: Annotated[Duration, duration_between("100ms", "5min")] = parse_duration("10s")
-    """How long one request may take, 100 ms to 5 min, before it counts as failed and is sent again.
-    InfluxDB gives a write up itself after 10 s."""
+    """Timeout of one request, 100 ms to 5 min, after which it counts as failed and is retried. InfluxDB itself aborts a
+    write after 10 s."""
 
     backoff_min: Annotated[Duration, duration_between("10ms", "1min")] = parse_duration("200ms")
-    """First wait after a failed write, 10 ms to 1 min; doubled by each further failure."""
+    """First wait after a failed write, 10 ms to 1 min; each further failure doubles it."""
 
     backoff_max: Annotated[Duration, duration_between("10ms", "10min")] = parse_duration("10s")
-    """Longest wait between two attempts, 10 ms to 10 min (the database may ask for a longer one): how long
-    after the database's return the points still may be missing."""
+    """Longest wait between two attempts, 10 ms to 10 min; the database may ask for a longer one. For so long after the
+    database's return, points may still be missing."""
 
 
 class DbConnectorSettings(ServiceSettings):
-    """All that the database connector reads from ``lsb.toml``."""
+    """All settings of the database connector."""
 
     kafka: KafkaSettings = KafkaSettings()
     influxdb: InfluxdbSettings = InfluxdbSettings()

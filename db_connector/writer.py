@@ -1,12 +1,11 @@
-"""The database's side of the connector: a batch is written until each of its points is acknowledged or
-refused.
+"""The database side of the connector: a batch is written until each of its points is acknowledged or refused.
 
-Knows neither Kafka nor HTTP, and takes its clock and its waiting from outside, so that a test never sleeps.
-What it must not do: give a point up for any reason but the database's refusal of that very point.
+Without Kafka or HTTP; the clock and the waiting are injected, so that tests do not sleep. A point is only ever given up
+because the database refuses that very point.
 
-A database that refuses some points of a request says so of the request, names one reason, and may or may
-not have written the others. So a refused request is halved and written again until the refused points stand
-alone; points written twice overwrite themselves.
+A database that refuses points of a request reports one reason for the whole request, and may or may not have written
+the others. So a refused request is halved and written again until the refused points are isolated. Points that are
+written twice overwrite themselves.
 """
 
 from __future__ import annotations
@@ -26,30 +25,30 @@ if TYPE_CHECKING:
     from db_connector.database import Database
 
 NO_POINTS: Final = b"# nothing\n"
-"""A comment of line protocol: InfluxDB checks who asks and whether there is the bucket, and writes nothing."""
+"""A comment in line protocol: InfluxDB checks the token and the bucket, and writes nothing."""
 
 REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of one request before compression. InfluxDB 1.8 takes 25 MB; beyond, it resets the connection."""
+"""Bytes of one request before compression. InfluxDB 1.8 accepts 25 MB and resets the connection beyond."""
 
-_SAY_AGAIN_S: Final = 10.0
-"""Seconds between two lines of log about the same trouble."""
+_REPORT_EVERY_S: Final = 10.0
+"""Seconds between two log lines about the same outage."""
 
 _RETRY_AFTER_MAX_S: Final = 300.0
-"""Longest wait that a database may ask for: a slip in its answer must not stop the pipeline for a day."""
+"""Longest wait that a database may ask for: a wrong answer must not stop the pipeline for a day."""
 
-_REASONS_OF_ALL: Final = ("field type conflict", "points beyond retention policy")
-"""Refusals that are worded alike for every point of a request."""
+_SHARED_REASONS: Final = ("field type conflict", "points beyond retention policy")
+"""Reasons that InfluxDB words alike for every point of a request."""
 
 log = logging.getLogger(__name__)
 
 
 class StoppedError(Exception):
-    """The write was given up because the process ends; nothing is known of its points."""
+    """The write was abandoned as the process stops; whether its points were written is unknown."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A point that the database will never take: its index in the batch, and the database's words."""
+    """A point that the database will never accept: its index in the batch, and the database's reason."""
 
     index: int
     reason: str
@@ -58,7 +57,7 @@ class Refusal:
 class Writer:
     """Writes batches of lines, one at a time.
 
-    ``wait(seconds)`` waits and returns whether the process is to end meanwhile; ``clock()`` gives seconds.
+    ``wait(seconds)`` waits and returns whether the process is to stop; ``clock()`` gives seconds.
     """
 
     def __init__(
@@ -74,93 +73,93 @@ class Writer:
         self._backoff_min_s, self._backoff_max_s = backoff_min_s, max(backoff_min_s, backoff_max_s)
         self._wait, self._clock = wait, clock
         self.failures = 0
-        """Requests that the database has not answered, or not as a database does."""
-        self.is_away = False
-        """Whether the last one was such."""
+        """Requests that failed, or had no valid answer."""
+        self.is_unavailable = False
+        """Whether the last request was one of them."""
         self._backoff_s = backoff_min_s
-        self._away_since: float | None = None
-        self._said: float | None = None
+        self._unavailable_since_s: float | None = None
+        self._reported_s: float | None = None
 
     def write(self, lines: Sequence[bytes]) -> list[Refusal]:
-        """Write ``lines``; returns the refused ones by index once all others are acknowledged.
+        """Write ``lines``; returns the refused ones once all others are acknowledged.
 
-        Waits as long as the database is away. Raises `StoppedError` where ``wait`` says so.
+        Waits for as long as the database is unavailable. Raises `StoppedError` if ``wait`` returns true.
         """
         refusals: list[Refusal] = []
         pending = list(_requests(lines))[::-1]
         while pending:
             low, high = pending.pop()
             try:
-                self._until_answered(b"\n".join(lines[low:high]), high - low)
+                self._write_until_answered(b"\n".join(lines[low:high]), high - low)
             except (RefusedError, TooLargeError) as error:
-                self._answered()
+                self._note_answer()
                 if high - low == 1 or _refuses_all(error, high - low):
                     reason = str(error)
                     if high - low > 1:
-                        reason += f" (said of {high - low} points in one request)"
+                        reason += f" (reported for {high - low} points of one request)"
                     refusals += [Refusal(index, reason) for index in range(low, high)]
                 else:
                     middle = (low + high) // 2
                     pending += [(middle, high), (low, middle)]
         return refusals
 
-    def ask(self) -> float | None:
-        """Ask whether the database takes points, by a write of none; what is wrong is told as it is of a write.
+    def probe(self) -> float | None:
+        """Check whether the database accepts points, by a write without points; failures are logged as usual.
 
-        Returns None once it has answered, else the seconds after which to ask again.
+        Returns None once it has answered, else the seconds until the next probe.
         """
         try:
             self._database.write(NO_POINTS)
         except (UnavailableError, MisconfiguredError) as error:
-            return self._failed(error)
+            return self._note_failure(error)
         except WriteError:
-            pass  # an answer, which blames the points: it read them
-        self._answered()
+            pass  # an answer about points, so it has read them
+        self._note_answer()
         return None
 
-    def _until_answered(self, body: bytes, points: int) -> None:
+    def _write_until_answered(self, body: bytes, points: int) -> None:
         while True:
             try:
                 self._database.write(body)
             except (UnavailableError, MisconfiguredError, TooLargeError) as error:
                 if isinstance(error, TooLargeError) and (error.is_own or points > 1):
                     raise
-                if self._wait(self._failed(error)):
+                if self._wait(self._note_failure(error)):
                     raise StoppedError from error
             else:
-                self._answered()
+                self._note_answer()
                 return
 
-    def _failed(self, error: WriteError) -> float:
-        """Note and tell that the database takes nothing; returns the seconds to wait."""
-        now = self._clock()
-        if self._away_since is None:
-            self._away_since, self._said = now, None
-        self.failures, self.is_away = self.failures + 1, True
+    def _note_failure(self, error: WriteError) -> float:
+        """Count and log a failed request; returns the seconds to wait."""
+        now_s = self._clock()
+        if self._unavailable_since_s is None:
+            self._unavailable_since_s, self._reported_s = now_s, None
+        self.failures, self.is_unavailable = self.failures + 1, True
         wait_s = self._backoff_s
         if isinstance(error, UnavailableError) and error.retry_after_s is not None:
             wait_s = min(max(wait_s, error.retry_after_s), _RETRY_AFTER_MAX_S)
-        if self._said is None or now - self._said >= _SAY_AGAIN_S:
+        if self._reported_s is None or now_s - self._reported_s >= _REPORT_EVERY_S:
             level = logging.WARNING if isinstance(error, UnavailableError) else logging.ERROR
             log.log(
                 level,
-                "InfluxDB takes no points for %.0f s, nothing is lost, next attempt in %.1f s: %s",
-                now - self._away_since,
+                "InfluxDB has not accepted points for %.0f s, they are kept in Kafka, next attempt in %.1f s: %s",
+                now_s - self._unavailable_since_s,
                 wait_s,
                 error,
             )
-            self._said = now
+            self._reported_s = now_s
         self._backoff_s = min(self._backoff_s * 2, self._backoff_max_s)
         return wait_s
 
-    def _answered(self) -> None:
-        if self._away_since is not None:
-            log.info("InfluxDB takes points again, after %.1f s", self._clock() - self._away_since)
-        self.is_away, self._away_since, self._backoff_s = False, None, self._backoff_min_s
+    def _note_answer(self) -> None:
+        if self._unavailable_since_s is not None:
+            log.info("InfluxDB accepts points again, after %.1f s", self._clock() - self._unavailable_since_s)
+        self.is_unavailable, self._unavailable_since_s, self._backoff_s = False, None, self._backoff_min_s
 
 
 def _requests(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Ranges of ``lines`` of at most `REQUEST_BYTES_MAX`, or of one line."""
+    """Ranges of ``lines``, each of at most `REQUEST_BYTES_MAX` or of one line."""
     low = size = 0
     for index, line in enumerate(lines):
         if index > low and size + len(line) > REQUEST_BYTES_MAX:
@@ -175,12 +174,12 @@ def _refuses_all(error: RefusedError | TooLargeError, points: int) -> bool:
     return (
         isinstance(error, RefusedError)
         and error.dropped == points
-        and any(reason in str(error) for reason in _REASONS_OF_ALL)
+        and any(reason in str(error) for reason in _SHARED_REASONS)
     )
 
 
 class Lines(Protocol):
-    """What is handed to the writer's thread: anything that carries lines."""
+    """What the writer's thread accepts: anything with lines."""
 
     lines: list[bytes]
 
@@ -190,7 +189,7 @@ Batch = TypeVar("Batch", bound=Lines)
 
 @dataclass(frozen=True)
 class Outcome(Generic[Batch]):
-    """A batch after its write. ``written`` is false where the process ended before it was known."""
+    """A batch after its write. ``written`` is false if the write was abandoned."""
 
     batch: Batch
     written: bool
@@ -198,15 +197,15 @@ class Outcome(Generic[Batch]):
     acknowledged_ns: int
     """Wall clock at the acknowledgement, ns since the epoch."""
     took_s: float = 0.0
-    """From when the write began."""
+    """Duration of the write."""
 
 
 class WriterThread(Generic[Batch]):
-    """A `Writer` in a thread of its own, so that Kafka is served while the database is slow or away.
+    """A `Writer` in a thread of its own, so that Kafka is served while the database is slow or unavailable.
 
-    Outcomes come in the order of the batches. Until the first point, it asks whether the database takes any, so
-    that a wrong address or token is told also where there is nothing to write; a point does not wait for that. The
-    thread is a daemon: a request that hangs does not keep the process from ending.
+    Outcomes come in the order of the batches. Until the first batch with points, the thread probes the database, so
+    that a wrong address or token is reported even if there is nothing to write; a batch does not wait for a probe. The
+    thread is a daemon: a request that hangs does not keep the process alive.
     """
 
     def __init__(self, writer: Writer) -> None:
@@ -216,15 +215,15 @@ class WriterThread(Generic[Batch]):
         self._thread = threading.Thread(target=self._run, name="influxdb-writer", daemon=True)
         self._thread.start()
         self.in_flight = 0
-        """Batches whose outcome has not been taken yet."""
+        """Batches whose outcome was not retrieved yet."""
 
     def submit(self, batch: Batch) -> None:
-        """Hand a batch over. The caller bounds how many are in flight."""
+        """Queue a batch. The caller bounds how many are in flight."""
         self.in_flight += 1
         self._batches.put(batch)
 
     def outcome(self, timeout_s: float) -> Outcome[Batch] | None:
-        """The next outcome, or None after ``timeout_s``. Raises what the writer raised unexpectedly."""
+        """The next outcome, or None after ``timeout_s``. Raises the writer's unexpected errors."""
         try:
             outcome = self._outcomes.get(timeout=timeout_s) if timeout_s > 0 else self._outcomes.get_nowait()
         except queue.Empty:
@@ -235,25 +234,25 @@ class WriterThread(Generic[Batch]):
         return outcome
 
     def _run(self) -> None:
-        ask_in_s: float | None = 0.0
+        probe_in_s: float | None = 0.0
         while True:
             try:
-                batch = self._batches.get(timeout=ask_in_s)
+                batch = self._batches.get(timeout=probe_in_s)
             except queue.Empty:
                 try:
-                    ask_in_s = self.writer.ask()
+                    probe_in_s = self.writer.probe()
                 except BaseException as error:  # noqa: BLE001 - as below
                     self._outcomes.put(error)
-                    ask_in_s = None
+                    probe_in_s = None
                 continue
             if batch.lines:
-                ask_in_s = None  # from here on, the writes themselves show it
+                probe_in_s = None  # from here on, the writes themselves show failures
             began_s = time.monotonic()
             try:
                 refusals = self.writer.write(batch.lines)
             except StoppedError:
                 self._outcomes.put(Outcome(batch, written=False, refusals=[], acknowledged_ns=0))
-            except BaseException as error:  # noqa: BLE001 - handed to the main thread, which ends by it
+            except BaseException as error:  # noqa: BLE001 - raised again in the main thread
                 self._outcomes.put(error)
             else:
                 took_s = time.monotonic() - began_s

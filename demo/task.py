@@ -139,7 +139,7 @@ def _replay_mistakes(arguments: tuple[str, ...]) -> list[str]:
         found = simulator_settings.read_settings(arguments, os.environ)
     except simulator_settings.SettingsError as error:
         # The topic is the only one of these that nobody gave to the demo.
-        return [fault.replace("--topic:", "mqtt.topic, to which the demo also publishes,") for fault in error.faults]
+        return [fault.replace("--topic:", "mqtt.topic, to which the demo also publishes,") for fault in error.errors]
     if (found.read_first, found.skip_first, found.rounds, found.rebase) != (None, 0, 1, None):
         names = "READ_FIRST_N, SKIP_FIRST_N, LOOP and REBASE"
         return [f"the demo compares the whole file, as it is, with what arrives: unset {names} in the environment"]

@@ -1,6 +1,6 @@
-"""The dashboards, written as JSON for Grafana: ``python -m grafana.generate`` (or ``make dashboards``).
+"""Writes the dashboards as JSON for Grafana: ``python -m grafana.generate`` (or ``make dashboards``).
 
-Edit this file, not what it writes. Data sources are named by the uids that stand in ``grafana/provisioning``.
+Edit this file, not its output. Data sources are named by their uids in ``grafana/provisioning``.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _Panel: TypeAlias = "timeseries.Panel | stat.Panel | table.Panel"
 
 
 class _Flux(Dataquery, Builder[Dataquery]):
-    """A query in Flux; the library has no builder for this data source."""
+    """A query in Flux, as the library has no builder for this data source."""
 
     def __init__(self, query: str) -> None:
         self._query = query
 
     def build(self) -> Dataquery:
-        """It is its own."""
+        """It is its own result."""
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """As Grafana's data source takes it."""
+        """The query as Grafana's data source expects it."""
         return {"refId": "A", "datasource": _INFLUXDB.to_json(), "query": self._query}
 
 
 def _points(quantities: str) -> str:
-    """Points of the machine that one chooses; those of a release before the tag ``join`` are left out."""
+    """Points of the chosen machine, without those of releases before the tag ``join``."""
     return (
         f'from(bucket: "{BUCKET}")\n'
         "  |> range(start: v.timeRangeStart, stop: v.timeRangeStop)\n"
@@ -56,9 +56,9 @@ def _points(quantities: str) -> str:
 
 
 def _thinned() -> str:
-    """A line each for mean, lowest and highest of an interval of the picture, by join and field.
+    """Mean, minimum and maximum of each interval, as one line each by join and field.
 
-    Their tables have no further tags, so that pairs with a tie or half a nanosecond are on the same line.
+    The tables have no further tags, so that pairs with a tie or half a nanosecond are on the same line.
     """
     kinds = (("mean", "mean"), ("lowest", "min"), ("highest", "max"))
     thinned = ",\n".join(
@@ -75,7 +75,7 @@ def _thinned() -> str:
 
 
 def _newest() -> str:
-    """A row for each of the newest pairs: a result, or both values."""
+    """The newest pairs, one row each: a result, or both values."""
     return _points("=~ /^${quantity:regex}$/") + (
         f"  |> tail(n: {TABLE_ROWS})\n"
         '  |> pivot(rowKey: ["_time"], columnKey: ["_field"], valueColumn: "_value")\n'
@@ -114,7 +114,7 @@ def _drawn_points(title: str, what: str, query: str) -> timeseries.Panel:
 
 
 def _chosen(name: str, label: str, tag: str, where: str = "") -> dashboard.QueryVariable:
-    """A variable with the values that a tag has in the picture's time, read as InfluxDB's own `tagValues` does."""
+    """A variable with the values of a tag in the time range, queried as InfluxDB's own `tagValues` does."""
     query = (
         f'from(bucket: "{BUCKET}")\n'
         "  |> range(start: v.timeRangeStart, stop: v.timeRangeStop)\n"
@@ -131,23 +131,23 @@ def _begun(title: str, uid: str, what: str) -> dashboard.Dashboard:
 
 
 def machine_data() -> dashboard.Dashboard:
-    """What was joined of a machine, whatever the settings call it: a picture for each quantity."""
-    begun = _begun("Machine data", "lsb-machine", "What was joined: a picture for each quantity of a machine.")
+    """The results of a machine, for any joins: one panel per quantity."""
+    begun = _begun("Machine data", "lsb-machine", "Join results: one panel for each quantity of a machine.")
     begun = begun.with_variable(_chosen("thing", "Machine", "thing"))
     quantities = _chosen("quantity", "Quantity", "quantity", ' and r.thing == "${thing}"').multi(True).include_all(True)  # noqa: FBT003 - the library's
     begun = begun.with_variable(quantities.current(VariableOption(text=["All"], value=["$__all"])))
     drawn = _drawn_points(
         "$quantity",
-        "Mean, lowest and highest of each interval of the picture; nearer, each point is a pair.",
+        "Mean, lowest and highest of each interval; zoomed in, each point is a pair.",
         _thinned(),
     )
-    pairs = table.Panel().title("The pairs").description(f"The newest {TABLE_ROWS}, and the join that found them.")
+    pairs = table.Panel().title("Pairs").description(f"The newest {TABLE_ROWS} pairs, with their join.")
     pairs = pairs.datasource(_INFLUXDB).span(_WHOLE).height(_TALL).with_target(_Flux(_newest()))
     return begun.with_panel(drawn.repeat("quantity").repeat_direction("v")).with_panel(pairs)
 
 
 def join_operation() -> dashboard.Dashboard:
-    """Whether the join does its work, and how far it is."""
+    """Health and progress of the joins."""
     begun = _begun("Join operation", "lsb-join", "Throughput, latency, lag, frontiers, buffers, owners.")
     for panel in (*_at_a_glance(), *_flow(), *_state(), *_ends()):
         begun = begun.with_panel(panel)
@@ -156,12 +156,12 @@ def join_operation() -> dashboard.Dashboard:
 
 def _at_a_glance() -> list[_Panel]:
     return [
-        _number("Units served", "By any process.", "none", "count(max by (unit) (lsb_joiner_unit_owner))"),
-        _number("Records in", "Of all units.", "cps", "sum(rate(lsb_joiner_records_total[1m]))"),
-        _number("Pairs out", "Of all units.", "cps", "sum(rate(lsb_joiner_pairs_total[1m]))"),
-        _number("Lag", "Input that is not joined yet.", "short", "sum(lsb_joiner_lag_records)"),
-        _number("Held", "Records that may still get a neighbour.", "short", "sum(lsb_joiner_held_records)"),
-        _number("Dead letters, 5 min", "Of all services.", "short", f"sum({_rejected('increase', '5m')})"),
+        _number("Units served", "Units with an owner.", "none", "count(max by (unit) (lsb_joiner_unit_owner))"),
+        _number("Records in", "All units.", "cps", "sum(rate(lsb_joiner_records_total[1m]))"),
+        _number("Pairs out", "All units.", "cps", "sum(rate(lsb_joiner_pairs_total[1m]))"),
+        _number("Lag", "Input records not joined yet.", "short", "sum(lsb_joiner_lag_records)"),
+        _number("Records held", "Records that may still get a neighbour.", "short", "sum(lsb_joiner_held_records)"),
+        _number("Dead letters, 5 min", "All services.", "short", f"sum({_rejected('increase', '5m')})"),
     ]
 
 
@@ -173,32 +173,32 @@ def _flow() -> list[_Panel]:
     shares = (0.5, 0.99, 0.999)
     return [
         _lines(
-            "Throughput", "Through each station.", "cps",
+            "Throughput", "At each stage of the pipeline.", "cps",
             ("sum(rate(lsb_connector_records_total[1m]))", "connector: records"),
             ("sum(rate(lsb_joiner_records_total[1m]))", "joiner: records in"),
             ("sum(rate(lsb_joiner_pairs_total[1m]))", "joiner: pairs out"),
             ("sum(rate(lsb_db_connector_points_total[1m]))", "database: points"),
         ),
         _lines(
-            "From the later record to its pair", "Kafka to Kafka, with the wait for what made the pair certain.", "s",
+            "Join latency", "From the later record to its pair, including the wait until the pair is certain.", "s",
             *((latency.format(share=share), f"p{share * 100:g}") for share in shares),
         ),
         _lines(
-            "Transactions", "From begin to commit.", "s",
+            "Transactions", "Time from begin to commit.", "s",
             *((duration.format(share=share), f"p{share * 100:g}") for share in shares), width=_THIRD,
         ),
-        _lines("To Kafka", "Until Kafka has all records of an event.", "s", (publishing, "p99"), width=_THIRD),
-        _lines("To the database", "Until it has answered for each point.", "s", (writing, "p99"), width=_THIRD),
+        _lines("Connector latency", "Until Kafka has all records of an event.", "s", (publishing, "p99"), width=_THIRD),
+        _lines("Database latency", "Until each point is acknowledged or refused.", "s", (writing, "p99"), width=_THIRD),
         _lines(
-            "Late, rejected, unmatched, duplicates", "What is not in a pair.", "cps",
+            "Late, rejected, unmatched, duplicates", "Records that are not joined.", "cps",
             ("sum(rate(lsb_joiner_late_total[1m]))", "late"),
             (f"sum({_rejected('rate', '1m')})", "rejected"),
-            ("sum(rate(lsb_joiner_function_failures_total[1m]))", "of these: joining function failed"),
+            ("sum(rate(lsb_joiner_function_failures_total[1m]))", "of these, joining function failed"),
             ("sum(rate(lsb_joiner_unmatched_total[1m]))", "unmatched"),
             ("sum(rate(lsb_joiner_duplicates_total[1m]))", "duplicates"),
         ),
         _lines(
-            "Lag", "Input that is not joined, and results that are not in the database.", "short",
+            "Lag", "Input records not joined yet, and results not in the database yet.", "short",
             ("sum by (unit) (lsb_joiner_lag_records)", "unit {{unit}}"),
             ("sum(lsb_db_connector_lag_records)", "database"),
         ),
@@ -214,23 +214,23 @@ def _state() -> list[_Panel]:
     side = "{{join}} {{side}}"
     return [
         _lines(
-            "Frontiers behind the newest event", "In event time. One that grows: its side is silent.", "s",
+            "Frontiers behind the newest event", "In event time. If one grows, its side is silent.", "s",
             ('max by (join, side) (lsb_joiner_frontier_lag_seconds{bound="max"})', side),
         ),
         _lines(
-            "Records held", "Of each side, all units.", "short",
+            "Records held", "By side, all units.", "short",
             ("sum by (join, side) (lsb_joiner_held_records)", side),
         ),
         _lines(
-            "Buffers", "At 100% a unit stops.", "percentunit",
+            "Buffers", "A unit stops at 100%.", "percentunit",
             ("max by (join, unit) (lsb_joiner_buffer_used_ratio)", "{{join}}, unit {{unit}}"), width=_THIRD,
         ),
         _lines(
-            "Memory of what is held", "About.", "bytes",
+            "Memory of held records", "Approximate.", "bytes",
             ("sum by (join, side) (lsb_joiner_held_bytes)", side), width=_THIRD,
         ),
         _lines(
-            "Sides that wait", "1: this topic is not read, until the other side has come nearer.", "none",
+            "Paused topics", "1: the topic is not read until the other side has caught up.", "none",
             ("max by (unit, topic) (lsb_joiner_topic_paused)", "{{topic}}, unit {{unit}}"), width=_THIRD,
         ),
     ]  # fmt: skip
@@ -239,7 +239,7 @@ def _state() -> list[_Panel]:
 def _ends() -> list[_Panel]:
     return [
         _lines(
-            "Owners", "Units of each process.", "none",
+            "Owners", "Units by process.", "none",
             ("count by (owner, site) (lsb_joiner_unit_owner)", "{{owner}} ({{site}})"), width=_THIRD,
         ),
         _lines(
@@ -248,21 +248,21 @@ def _ends() -> list[_Panel]:
             ("sum(increase(lsb_joiner_fencings_total[5m]))", "fencings"), width=_THIRD,
         ),
         _lines(
-            "Snapshots", "Age of the last one where anything has changed since.", "s",
+            "Snapshots", "Age of the last snapshot, if the unit has changed since.", "s",
             ("max by (unit) (lsb_joiner_snapshot_age_seconds)", "unit {{unit}}"), width=_THIRD,
         ),
         _lines(
-            "Connections", "1: there is one.", "none",
+            "Connections", "1: connected, or ready.", "none",
             ("max(lsb_connector_mqtt_connected)", "connector to MQTT"),
             ("min(lsb_db_connector_database_up)", "db_connector to the database"),
             ("min by (job) (lsb_ready)", "{{job}} is ready"), width=_THIRD,
         ),
         _lines(
-            "Not acknowledged to MQTT", "Events taken that Kafka does not have yet.", "short",
+            "Not acknowledged to MQTT", "Events received that Kafka does not have yet.", "short",
             ("sum(lsb_connector_unacknowledged_events)", "events"), width=_THIRD,
         ),
         _lines(
-            "Memory", "Of the processes.", "bytes",
+            "Memory", "By service.", "bytes",
             ('sum by (job) (process_resident_memory_bytes{job=~"connector|joiner|db_connector"})', "{{job}}"),
             width=_THIRD,
         ),
@@ -273,12 +273,12 @@ DASHBOARDS: Final = {"machine_data": machine_data, "join_operation": join_operat
 
 
 def rendered(name: str) -> str:
-    """The JSON of a dashboard: keys in order, so that a change shows as what it is."""
+    """The JSON of a dashboard, with sorted keys for readable diffs."""
     return json.dumps(DASHBOARDS[name]().build(), cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
 
 
 def main() -> int:
-    """Write all of them."""
+    """Write all dashboards."""
     FOLDER.mkdir(exist_ok=True)
     for name in DASHBOARDS:
         (FOLDER / f"{name}.json").write_text(rendered(name), encoding="utf-8")

@@ -1,13 +1,13 @@
-"""A seeded data set of any size like a recording of real machines, in the format of `events.json`.
+"""Generates a seeded data set of any size, similar to a recording of real machines, in the format of `events.json`.
 
-What it has of reality: spindles that run, change speed and pause; quantities sampled by clocks of their own,
-so that speed and torque mostly come in different events and sometimes in one; events that arrive late; events
-that come twice; equal timestamps; quantities that fall silent for a while. Each of these has a share that can
-be set, also to 0. What it has not: broken lines, and physics beyond speed times torque.
+Modelled: spindles that run, change speed and pause; quantities sampled by clocks of their own, so that speed and torque
+are mostly in different events and sometimes in one; late events; repeated events; equal timestamps; quantities without
+samples for a while. The share of each can be set, down to 0. Not modelled: invalid lines, and physics beyond speed
+times torque.
 
-The same arguments give the same bytes everywhere: only `random.Random.random` and `getrandbits` are used,
-whose sequences Python guarantees, and plain arithmetic, no mathematical library. Needs the standard library
-alone and memory only for the events that are held back.
+The same arguments give the same bytes on every machine: only `random.Random.random` and `getrandbits`, whose sequences
+Python guarantees, and plain arithmetic without a mathematical library. It needs only the standard library, and memory
+only for events that are held back.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ examples:
   python -m simulator.generate --events 2000000 --seed 7 --machines 50 --out big.json
   python -m simulator.generate --disorder 0 --repeats 0 --equal 0 --gaps 0 --out clean.json
 
-Exit status: 0 written, 1 it could not be written, 2 wrong settings (the file is left as it was)."""
+Exit status: 0 written, 1 not written, 2 wrong settings (the file is unchanged)."""
 
 FIRST_TIMESTAMP_MS = 1_554_096_380_468
-"""The first time of the recording that this imitates: 1 April 2019."""
+"""The first time of the recording that it imitates: 1 April 2019."""
 TOGETHER_MS = 25
-"""Samples of a machine that are due within this time go into one event."""
+"""Samples of a machine that are due within this time are in one event."""
 SHARE_MAX = 0.9
-"""Shares stop here: with 1.0 of equal or repeated events time would never move on."""
+"""Largest share: with a share of 1.0 of equal or repeated events, time would never advance."""
 
 _CLOCKS_MS = (
     (1_000, ("actSpeed_C11",)),
@@ -48,38 +48,38 @@ _CLOCKS_MS = (
     (1_300, ("cmdSpeed_C11",)),
     (1_700, ("vaPower_C11",)),
 )
-"""The period of each clock and the quantities that it samples."""
+"""The period of each clock, and the quantities that it samples."""
 _SAMPLED = 0.9
-"""A quantity is left out of its clock's sample now and then, as one that has not changed."""
+"""Share of samples that have a quantity; the others leave it out, as if unchanged."""
 QUANTITIES = tuple(name for _, names in _CLOCKS_MS for name in names)
-"""What a machine sends, named as in the recording."""
+"""The quantities of a machine, named as in the recording."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to generate. Shares are of all events, from 0 to 0.9; times in ms.
 
-    ValueError names every argument that is out of range.
+    Raises ValueError that names every argument out of range.
     """
 
     events: int = field(default=100_000, metadata={"help": "lines to write"})
     seed: int = field(default=0, metadata={"help": "the same seed gives the same bytes"})
     machines: int = field(default=3, metadata={"help": "number of machines"})
-    disorder: float = field(default=0.01, metadata={"help": "share of events that come late"})
-    lag_ms: int = field(default=5_000, metadata={"help": "how late they come at most, in event time"})
-    repeats: float = field(default=0.001, metadata={"help": "share of events that come twice, same id"})
-    equal: float = field(default=0.001, metadata={"help": "share with the time of the one before, new id"})
-    gaps: float = field(default=0.0005, metadata={"help": "chance of a sample to be followed by silence"})
-    gap_ms: int = field(default=60_000, metadata={"help": "longest silence of a quantity"})
+    disorder: float = field(default=0.01, metadata={"help": "share of late events"})
+    lag_ms: int = field(default=5_000, metadata={"help": "maximum lateness, in event time"})
+    repeats: float = field(default=0.001, metadata={"help": "share of repeated events, same id"})
+    equal: float = field(default=0.001, metadata={"help": "share of events with the time of the previous one, new id"})
+    gaps: float = field(default=0.0005, metadata={"help": "probability that a gap follows a sample"})
+    gap_ms: int = field(default=60_000, metadata={"help": "longest gap of a quantity"})
     start_ms: int = field(default=FIRST_TIMESTAMP_MS, metadata={"help": "first time, ms since 1970"})
 
     def __post_init__(self) -> None:
-        faults = [
+        errors = [
             f"{name} must be a share from 0 to {SHARE_MAX}, not {share}"
             for name, share in self._shares()
             if not 0 <= share <= SHARE_MAX
         ]
-        faults += [
+        errors += [
             f"{name} must be a whole number from {low} to {high}, not {value}"
             for name, value, low, high in (
                 ("events", self.events, 0, 10**12),
@@ -90,8 +90,8 @@ class Plan:
             )
             if not low <= value <= high
         ]
-        if faults:
-            raise ValueError("; ".join(faults))
+        if errors:
+            raise ValueError("; ".join(errors))
 
     def _shares(self) -> tuple[tuple[str, float], ...]:
         return (
@@ -103,9 +103,9 @@ class Plan:
 
 
 def generate(plan: Plan) -> Iterator[bytes]:
-    """The lines of the data set, without newlines, in the order in which they are to be sent.
+    """The lines of the data set, without newlines, in the order of sending.
 
-    A late event is held back and placed behind at least one event of a later time.
+    A late event is held back until after at least one event of a later time.
     """
     return islice(_disordered(plan), plan.events)
 
@@ -116,14 +116,14 @@ def generate_events(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def write(plan: Plan, path: Path) -> None:
-    """Write the data set to `path`, which has either all of it or is as it was. OSError if that fails."""
+    """Write the data set to `path`, atomically. Raises OSError."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
             file.writelines(line + b"\n" for line in generate(plan))
         umask = os.umask(0)
         os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)  # mkstemp makes it private to the user; this is an ordinary file
+        Path(name).chmod(0o666 & ~umask)  # mkstemp makes it private; this is an ordinary file
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"generate: {path} was not written: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"generate: stopped; {path} is as it was", file=sys.stderr)
+        print(f"generate: stopped; {path} is unchanged", file=sys.stderr)
         return 1
     print(f"generate: {plan.events:,} events of {plan.machines:,} machines in {path}")
     return 0
@@ -176,10 +176,10 @@ class _Spindle:
         self._now_ms = 0
 
     def move_to(self, now_ms: int) -> None:
-        """Let time pass: speed and torque go a part of the way to their targets."""
+        """Advance to `now_ms`: speed and torque move part of the way to their targets."""
         if now_ms >= self._until_ms:
             self._until_ms = now_ms + 5_000 + int(self._random() * 110_000)
-            running = self._random() < 0.75  # noqa: PLR2004 - a quarter of the time is pauses
+            running = self._random() < 0.75  # noqa: PLR2004 - pauses for a quarter of the time
             self._command = 60.0 + int(self._random() * 1_200) if running else 0.0
             self._target_torque = 1.0 + self._random() * 9.0 if running else 0.0
         part = min(1.0, (now_ms - self._now_ms) / 1_500)
@@ -207,14 +207,14 @@ class _Spindle:
 
 
 class _Machine:
-    """A machine's events in the order of time: whatever is due within 25 ms goes into one."""
+    """A machine's events in time order; samples due within 25 ms are in one event."""
 
     def __init__(self, thing: str, plan: Plan, random: Random) -> None:
         self.thing = thing
         self._plan = plan
         self._random = random
         self._spindle = _Spindle(random)
-        # Each machine's clocks are a little fast or slow, and start anywhere.
+        # Each machine's clocks are slightly fast or slow, and start at any phase.
         pace = 0.9 + random.random() * 0.2
         self._periods_ms = [int(period_ms * pace) for period_ms, _ in _CLOCKS_MS]
         self._due_ms = [plan.start_ms + int(random.random() * period) for period in self._periods_ms]
@@ -223,7 +223,7 @@ class _Machine:
         self._names: list[str] = []
 
     def event(self) -> tuple[int, str]:
-        """The next event's time and its quantities as JSON text; the text is empty if nothing was sampled."""
+        """The next event: its time and its quantities as JSON text, which is empty if nothing was sampled."""
         now_ms = self.next_ms
         self._names = []
         for clock, due_ms in enumerate(self._due_ms):
@@ -237,7 +237,7 @@ class _Machine:
         return now_ms, self.values()
 
     def values(self) -> str:
-        """Fresh values of the quantities of the last event."""
+        """New values of the quantities of the last event."""
         return ", ".join([f'"{name}": {self._spindle.sample(name)!r}' for name in self._names])
 
     def _is_sampled(self, name: str, now_ms: int) -> bool:
@@ -250,7 +250,7 @@ class _Machine:
 
 
 def _in_time_order(plan: Plan, random: Random) -> Iterator[tuple[int, bytes]]:
-    """Endless events of all machines, ordered by time; equal times included."""
+    """An endless sequence of events of all machines, ordered by time; equal times included."""
     width = max(4, len(str(815 + plan.machines)))
     machines = [_Machine(f"R{815 + n:0{width}d}", plan, random) for n in range(plan.machines)]
     queue = [(machine.next_ms, n) for n, machine in enumerate(machines)]
@@ -267,8 +267,8 @@ def _in_time_order(plan: Plan, random: Random) -> Iterator[tuple[int, bytes]]:
 
 
 def _disordered(plan: Plan) -> Iterator[bytes]:
-    """Endless lines in sending order: late events held back, some events twice."""
-    # Two sequences, so that the machines do the same whatever the shares of disorder and repeats are.
+    """An endless sequence of lines in sending order: late events held back, some events repeated."""
+    # Two random sequences, so that the machines do not depend on the shares of disorder and repeats.
     random = Random(f"delivery {plan.seed}")
     draw = random.random
     held: list[tuple[int, int, bytes]] = []

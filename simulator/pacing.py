@@ -1,10 +1,9 @@
-"""When the next messages are due. Pure: the caller brings the clock, nothing here sleeps.
+"""When the next messages are due. Pure: the caller passes the clock, and nothing here sleeps.
 
-The schedule is absolute: message n is due at start + n / rate, so that the mean rate does not drift however
-long the replay lasts and however late single wake-ups are. Two limits keep what is sent smooth: no burst is
-larger than 10 ms worth of messages, and after a stall the backlog is caught up at no more than twice the rate
-(a token bucket). Times are integer ns and the rate is an integer in millionths of a message per second: there
-are no floats in time.
+The schedule is absolute: message n is due at start + n / rate, so that the mean rate does not drift, however long the
+replay runs and however late single wake-ups are. Two limits smooth the output: a burst is at most 10 ms worth of
+messages, and after a stall the backlog is sent at no more than twice the rate (a token bucket). Times are integer ns,
+and the rate is an integer in millionths of a message per second: no floats in time.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import Protocol
 
 NS_PER_S = 1_000_000_000
 BURST_NS = 10_000_000
-"""The largest burst, as the time its messages take at the set rate."""
+"""The largest burst, as the time that its messages take at the rate."""
 CATCH_UP = 2
 """A backlog is sent at no more than this many times the rate."""
 UNLIMITED_BURST = 256
-"""Messages handed over at once with `max`: large enough to keep the socket busy, small enough to read
-acknowledgements between two of them."""
+"""Messages per burst with `max`: large enough to keep the socket busy, small enough to read
+acknowledgements in between."""
 
 _MICRO = 1_000_000
 _TOKEN = NS_PER_S * _MICRO
@@ -26,25 +25,25 @@ _TOKEN = NS_PER_S * _MICRO
 
 
 class Pacer(Protocol):
-    """Says how many messages may go now. Call `take` for what was really sent."""
+    """Decides how many messages may be sent now. Call `take` with what was sent."""
 
     def due(self, now_ns: int) -> int:
         """The number of messages that may be sent at `now_ns`."""
         ...
 
     def take(self, count: int) -> None:
-        """`count` messages were sent; never more than the last `due` gave."""
+        """`count` messages were sent, at most what the last `due` returned."""
         ...
 
     def wait_ns(self, now_ns: int) -> int:
-        """How long after `now_ns` at least one message is due; 0 if one is due already."""
+        """The time from `now_ns` until a message is due; 0 if one is due already."""
         ...
 
 
 class SteadyPacer:
-    """A constant rate on an absolute schedule that begins with the first call of `due`.
+    """A constant rate, on an absolute schedule that starts with the first call of `due`.
 
-    `rate_per_s` is messages per second, at least one millionth; ValueError otherwise.
+    `rate_per_s` is messages per second, at least one millionth; raises ValueError otherwise.
     """
 
     def __init__(self, rate_per_s: float) -> None:
@@ -59,19 +58,19 @@ class SteadyPacer:
         self._filled_ns = 0
 
     def due(self, now_ns: int) -> int:
-        """What the schedule asks for by `now_ns`, cut to what the bucket holds."""
+        """What the schedule requires by `now_ns`, limited by the tokens in the bucket."""
         start_ns = self._begin(now_ns)
         scheduled = (now_ns - start_ns) * self._rate_micro // _TOKEN + 1
         self._fill(now_ns)
         return max(0, min(scheduled - self._sent, self._tokens // _TOKEN))
 
     def take(self, count: int) -> None:
-        """Move the schedule on and take from the bucket."""
+        """Advance the schedule, and remove tokens from the bucket."""
         self._sent += count
         self._tokens -= count * _TOKEN
 
     def wait_ns(self, now_ns: int) -> int:
-        """Until both the schedule and the bucket allow a message."""
+        """The time until both the schedule and the bucket allow a message."""
         start_ns = self._begin(now_ns)
         self._fill(now_ns)
         on_schedule = start_ns + _divide_up(self._sent * _TOKEN, self._rate_micro) - now_ns
@@ -90,17 +89,17 @@ class SteadyPacer:
 
 
 class UnlimitedPacer:
-    """As fast as the broker takes it: always a burst, never a wait."""
+    """As fast as the broker accepts messages: always a burst, never a wait."""
 
-    def due(self, now_ns: int) -> int:  # noqa: ARG002 - the time plays no part here
-        """Give always a burst."""
+    def due(self, now_ns: int) -> int:  # noqa: ARG002 - independent of the time
+        """Always a burst."""
         return UNLIMITED_BURST
 
     def take(self, count: int) -> None:
-        """Nothing is counted."""
+        """Counts nothing."""
 
-    def wait_ns(self, now_ns: int) -> int:  # noqa: ARG002 - the time plays no part here
-        """Never wait."""
+    def wait_ns(self, now_ns: int) -> int:  # noqa: ARG002 - independent of the time
+        """Always 0."""
         return 0
 
 

@@ -1,6 +1,6 @@
-"""What the user sees meanwhile: a bar on a terminal, plain lines elsewhere.
+"""Progress for the user: a bar on a terminal, plain lines elsewhere.
 
-Everything goes to one text stream (standard error), so that standard output holds the result alone.
+Everything goes to one text stream (standard error), so that standard output has the result alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BAR_WIDTH = 30
 
 
 class Progress:
-    """Shows how many of `total` messages are through; `total` None means without end."""
+    """Shows how many of `total` messages are sent and acknowledged; `total` None means endless."""
 
     def __init__(self, stream: TextIO, total: int | None, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._stream = stream
@@ -29,7 +29,7 @@ class Progress:
         self._bar_shown = False
 
     def show(self, sent: int, acknowledged: int) -> None:
-        """Show the state if it is time to."""
+        """Show the state if it is due."""
         now_ns = self._clock_ns()
         if now_ns - self._shown_ns < self._every_ns:
             return
@@ -43,13 +43,13 @@ class Progress:
         self._stream.flush()
 
     def say(self, text: str) -> None:
-        """A line of its own."""
+        """Write a line of its own."""
         self.end()
         self._stream.write(f"simulator: {text}\n")
         self._stream.flush()
 
     def end(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar_shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

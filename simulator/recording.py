@@ -1,14 +1,14 @@
 """A recorded events file: reading it in either order, and moving its times.
 
-An event is a line that is a JSON object with a `Timestamp` in any form that the pipeline takes (broker/times.py: the
-same reading as the connector's). Every other line is an *odd line*: it is replayed as it is and where it is, because
-judging it is the connector's work, and a replay that hides bad lines would hide what is to be tested. The first of them
-is told with its reason, so that a file of nothing else is noticed.
+An event is a line with a JSON object that has a `Timestamp` in any form that the pipeline accepts (the same code as in
+the connector: broker/times.py). Every other line is an *invalid line*: it is replayed unchanged and in its place. The
+connector is to judge it, and a replay that hid invalid lines would hide what is to be tested. The first one is reported
+with its reason, so that a file of nothing else is noticed.
 
-A line that needs no change is passed on byte for byte. Where the time or the id has to change, only these two
-values are replaced: all others keep their very bytes (`msgspec.Raw`), so that no number is ever rounded.
+A line that needs no change is sent byte for byte. Where the time or the id changes, only these two values are replaced:
+all others keep their exact bytes (`msgspec.Raw`), so that no number is ever rounded.
 
-Not here: what is sent when (`pacing`), and how (`publishing`).
+Not here: when to send (`pacing`), and how (`publishing`).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DIGITS_MAX = 20
-"""Of a whole number that is read quickly: those of an int64, and its sign."""
+"""Digits of an integer on the fast path: those of an int64, and its sign."""
 
 
-class OddLineError(ValueError):
-    """A line that is no event; `str` says why."""
+class InvalidLineError(ValueError):
+    """A line that is not an event; `str` says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The lines of a file that take part, counted in the file's own order: `first` lines after `skip`.
+    """The lines of a file to use, in the file's own order: `first` lines after `skip`.
 
     `first` None means all.
     """
@@ -46,33 +46,33 @@ class Selection:
     first: int | None = None
 
     def of(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        """The selected ones of `lines`."""
+        """Those of `lines` that are selected."""
         stop = None if self.first is None else self.skip + self.first
         return islice(lines, self.skip, stop)
 
 
 @dataclass(slots=True)
 class Survey:
-    """What a selection holds: the number of lines, the odd ones among them, and the range of times in ns.
+    """A summary of a selection: the number of lines, of invalid lines among them, and the range of times in ns.
 
-    `first_odd` is the first odd line: its number in the selection, from 1, and why it is none.
+    `first_invalid` is the first invalid line: its number in the selection, from 1, and the reason.
     """
 
     lines: int = 0
-    odd: int = 0
+    invalid: int = 0
     first_ns: int | None = None
     last_ns: int | None = None
-    first_odd: tuple[int, str] | None = None
+    first_invalid: tuple[int, str] | None = None
 
     @property
     def events(self) -> int:
         """Lines that are events."""
-        return self.lines - self.odd
+        return self.lines - self.invalid
 
     def round_ns(self, unit: str = "ms") -> int:
-        """By how much a further round is later: the range and one mean step, in whole `unit`s and at least one.
+        """How much later each further round is: the range plus one mean step, in whole `unit`s, at least one.
 
-        So the first time of a round lies after the last time of the round before, and a whole number stays one.
+        So the first time of a round is after the last time of the previous one, and integers stay integers.
         """
         if self.first_ns is None or self.last_ns is None:
             return 0
@@ -89,16 +89,16 @@ class Survey:
             self.first_ns = min(self.first_ns, time_ns)
             self.last_ns = max(self.last_ns, time_ns)
 
-    def add_odd(self, why: str) -> None:
-        """Count an odd line."""
+    def add_invalid(self, why: str) -> None:
+        """Count an invalid line."""
         self.lines += 1
-        self.odd += 1
-        if self.first_odd is None:
-            self.first_odd = self.lines, why
+        self.invalid += 1
+        if self.first_invalid is None:
+            self.first_invalid = self.lines, why
 
 
 class Head(NamedTuple):
-    """What the simulator itself reads of an event. The id may be of any type or missing."""
+    """The part of an event that the simulator reads. The id may be of any type, or missing."""
 
     time_ns: int
     is_text: bool
@@ -118,7 +118,7 @@ _encode = msgspec.json.encode
 
 
 def read_head(line: bytes, unit: str = "ms") -> Head:
-    """Time and id of an event, a bare number being in `unit`. Raises OddLineError."""
+    """Time and id of an event; a bare number is in `unit`. Raises InvalidLineError."""
     try:
         head = _decode_head(line)
         text = bytes(head.time)
@@ -127,17 +127,17 @@ def read_head(line: bytes, unit: str = "ms") -> Head:
         is_whole = len(text) <= DIGITS_MAX and text.removeprefix(b"-").isdigit()
         return Head(parse_time(int(text) if is_whole else text, unit), is_text=False, id=head.id)
     except (ValueError, RecursionError) as error:  # of msgspec, of UTF-8, of the time
-        raise OddLineError(str(error)) from error
+        raise InvalidLineError(str(error)) from error
 
 
 def read_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file without their newline and otherwise byte for byte; an empty line is a line."""
+    """The lines of a file without their newlines, otherwise unchanged; an empty line is a line."""
     for line in file:
         yield line.removesuffix(b"\n")
 
 
 class StreamedRecording:
-    """The file's own order, read anew for each round: needs no memory whatever the size."""
+    """The file's own order, read again for each round, in constant memory."""
 
     def __init__(self, path: Path, selection: Selection, unit: str = "ms") -> None:
         self._path = path
@@ -145,13 +145,13 @@ class StreamedRecording:
         self._unit = unit
 
     def survey(self) -> Survey:
-        """Read the selection once. OSError if the file cannot be read."""
+        """Read the selection once. Raises OSError."""
         found = Survey()
         for line in self:
             try:
                 found.add(read_head(line, self._unit).time_ns)
-            except OddLineError as why:
-                found.add_odd(str(why))
+            except InvalidLineError as why:
+                found.add_invalid(str(why))
         return found
 
     def __iter__(self) -> Iterator[bytes]:
@@ -160,9 +160,9 @@ class StreamedRecording:
 
 
 class SortedRecording:
-    """Event-time order, stable for equal times; an odd line stays behind the line before it in the file.
+    """Event-time order, stable for equal times; an invalid line stays after its predecessor in the file.
 
-    Only the order is held in memory (about 60 bytes a line), the lines are read from the file again.
+    Only the order is in memory (about 60 bytes per line); the lines are read from the file again.
     """
 
     def __init__(self, path: Path, selection: Selection, unit: str = "ms") -> None:
@@ -174,7 +174,7 @@ class SortedRecording:
         self._order: list[int] | None = None
 
     def survey(self) -> Survey:
-        """Read the selection once and find its order. OSError if the file cannot be read."""
+        """Read the selection once and sort it. Raises OSError."""
         self._survey, self._starts = Survey(), array("q")
         times_ns = array("q")
         place_ns = TIME_MIN_NS - 1
@@ -183,10 +183,10 @@ class SortedRecording:
                 try:
                     place_ns = read_head(line.removesuffix(b"\n"), self._unit).time_ns
                     self._survey.add(place_ns)
-                except OddLineError as why:
-                    self._survey.add_odd(str(why))
+                except InvalidLineError as why:
+                    self._survey.add_invalid(str(why))
                 times_ns.append(place_ns)
-        del self._starts[: len(self._starts) - len(times_ns)]  # those of the skipped lines
+        del self._starts[: len(self._starts) - len(times_ns)]  # the starts of the skipped lines
         self._order = sorted(range(len(times_ns)), key=times_ns.__getitem__)
         return self._survey
 
@@ -199,7 +199,7 @@ class SortedRecording:
                 yield file.readline().removesuffix(b"\n")
 
     def _located(self, file: BinaryIO) -> Iterator[bytes]:
-        """The lines with their newline, while the place where each starts is noted."""
+        """The lines with their newlines; records where each starts."""
         start = 0
         for line in file:
             self._starts.append(start)
@@ -212,11 +212,11 @@ Recording = StreamedRecording | SortedRecording
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message to publish: `id` is the event's id ("" without one), `odd` marks a line that is none."""
+    """One message to publish: `id` is the event's id ("" without one), `invalid` marks an invalid line."""
 
     payload: bytes
     id: str
-    odd: bool
+    invalid: bool
 
 
 def replay_messages(
@@ -224,9 +224,9 @@ def replay_messages(
 ) -> Iterator[Message]:
     """All messages of a replay.
 
-    `rounds` None means without end. All times are moved by `shift_ns`, and by `round_ns` more in every round;
-    from the second round on every id gets the round's number appended (`…-2`), because one id is one event.
-    Ends after a round without any line.
+    `rounds` None means endless. All times are moved by `shift_ns`, and by `round_ns` more in each round. From the
+    second round on, each id gets the number of the round appended (`…-2`), as one id is one event. Ends after a round
+    without lines.
     """
     for number in count() if rounds is None else range(rounds):
         empty = True
@@ -241,28 +241,28 @@ def rewrite(line: bytes, *, shift_ns: int, round_number: int, unit: str = "ms") 
     """The message for a line: moved by `shift_ns`, with a new id from the second round (number 1) on."""
     try:
         head = read_head(line, unit)
-    except OddLineError:
-        return Message(line, "", odd=True)
+    except InvalidLineError:
+        return Message(line, "", invalid=True)
     event_id = "" if head.id is None else head.id if isinstance(head.id, str) else _encode(head.id).decode()
     if not shift_ns and not round_number:
-        return Message(line, event_id, odd=False)
+        return Message(line, event_id, invalid=False)
     try:
         fields = _decode_fields(line)
-        # Of equal names the decoder keeps the last in silence; the connector refuses them.
+        # The decoder silently keeps the last of equal names; the connector refuses them.
         if len(json.loads(line, object_pairs_hook=list, parse_int=len, parse_float=len)) != len(fields):
-            return Message(line, "", odd=True)
-    except (ValueError, RecursionError):  # in a part that the head does not look at
-        return Message(line, "", odd=True)
+            return Message(line, "", invalid=True)
+    except (ValueError, RecursionError):  # in a part that the head does not have
+        return Message(line, "", invalid=True)
     if shift_ns:
         fields["Timestamp"] = msgspec.Raw(_time(head.time_ns + shift_ns, unit, is_text=head.is_text))
     if round_number and head.id is not None:
         event_id = f"{event_id}-{round_number + 1}"
         fields["id"] = msgspec.Raw(_encode(event_id))
-    return Message(_encode(fields), event_id, odd=False)
+    return Message(_encode(fields), event_id, invalid=False)
 
 
 def _time(time_ns: int, unit: str, *, is_text: bool) -> bytes:
-    """A time as JSON. One that has moved out of range is a number in any case, and the connector refuses it."""
+    """A time as JSON. A time out of range is always a number, and the connector refuses it."""
     if is_text and TIME_MIN_NS <= time_ns <= TIME_MAX_NS:
         return _encode(iso_text(time_ns))
     return mean_text(time_ns, time_ns, unit).encode()

@@ -1,7 +1,7 @@
-"""The replay: reads the settings, goes through the recording, publishes, and tells how it went.
+"""The replay: reads the settings and the recording, publishes, and reports the outcome.
 
-`main` is the command. The parts are elsewhere: `settings`, `recording` (order and times), `pacing` (when),
-`publishing` (the connection), `progress`.
+`main` is the command. The parts: `settings`, `recording` (order and times), `pacing` (when), `publishing` and
+`connection` (how), `progress`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from simulator.pacing import Pacer
 
 TURN_NS_MAX = 100_000_000
-"""The longest wait for the network before signals and the display are looked at again."""
+"""The longest wait for the network before signals and the display are checked again."""
 _WHY_LENGTH_MAX = 200
 FAREWELL_NS = 2_000_000_000
-"""How long acknowledgements are awaited once the replay was told to stop: well within the 5 s."""
+"""How long acknowledgements are awaited after a signal: well within the 5 s."""
 
 
 class Stop:
@@ -63,18 +63,18 @@ class Stop:
         self.requested = True
 
     def is_requested(self) -> bool:
-        """The same as `requested`, to be handed on."""
+        """`requested`, as a callable."""
         return self.requested
 
 
 class Journal:
-    """Appends `id<TAB>ns` for each message: the wall clock when it was handed to the connection."""
+    """Appends `id<TAB>ns` for each message: the wall clock when it was sent."""
 
     def __init__(self, file: TextIO | None) -> None:
         self._file = file
 
     def note(self, message: Message) -> None:
-        """Write the line for a message about to be sent."""
+        """Write the line of a message that is about to be sent."""
         if self._file is not None:
             event_id = message.id if message.id.isprintable() else repr(message.id)
             self._file.write(f"{event_id}\t{time.time_ns()}\n")
@@ -83,7 +83,7 @@ class Journal:
 class Replay:
     """One replay over an open connection.
 
-    `odd` counts the lines sent that are no event, `elapsed_ns` is the time from the start to the last
+    `invalid` counts the invalid lines that were sent, `elapsed_ns` is the time from the start to the last
     acknowledgement.
     """
 
@@ -103,11 +103,11 @@ class Replay:
         self._journal = journal
         self._stop = stop
         self._start_ns = 0
-        self.odd = 0
+        self.invalid = 0
         self.elapsed_ns = 0
 
     def run(self) -> None:
-        """Send everything, then await the acknowledgements (only shortly if told to stop)."""
+        """Send everything, then await the acknowledgements (only briefly after a signal)."""
         self._start_ns = time.monotonic_ns()
         while self._send_burst() and not self._stop.requested:
             self._turn()
@@ -115,7 +115,7 @@ class Replay:
         self.elapsed_ns = time.monotonic_ns() - self._start_ns
 
     def _send_burst(self) -> bool:
-        """Send what is due and fits; False when there is nothing left to send."""
+        """Send what is due and fits in the window; False when nothing is left."""
         allowed = min(self._pacer.due(time.monotonic_ns()), self._publisher.room)
         for _ in range(allowed):
             message = next(self._messages, None)
@@ -123,7 +123,7 @@ class Replay:
                 return False
             self._pacer.take(1)
             self._journal.note(message)
-            self.odd += message.odd
+            self.invalid += message.invalid
             self._publisher.send(message.payload)
         return True
 
@@ -149,14 +149,14 @@ class Replay:
 
 
 def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> int:
-    """The command. Returns 0 if everything was sent and acknowledged, 1 if not, 2 for wrong settings, and
-    `NO_EVENTS` if everything was, though not all of it were events.
+    """The command. Returns 0 if everything was sent and acknowledged, 1 if not, 2 for wrong settings, and `NO_EVENTS`
+    if everything was sent and acknowledged, but some lines were not events.
     """
     try:
         settings = read_settings(sys.argv[1:] if arguments is None else arguments, environment)
     except SettingsError as error:
-        lines = "".join(f"  {fault}\n" for fault in error.faults)
-        sys.stderr.write(f"simulator: wrong settings, nothing was started\n{lines}")
+        lines = "".join(f"  {error}\n" for error in error.errors)
+        sys.stderr.write(f"simulator: wrong settings, nothing was sent\n{lines}")
         return 2
     stop = Stop()
     try:
@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
     except OSError as error:
         sys.stderr.write(f"simulator: {error}\n")
     except KeyboardInterrupt:
-        sys.stderr.write("simulator: stopped at once; the acknowledgements were not awaited\n")
+        sys.stderr.write("simulator: stopped at once, without waiting for acknowledgements\n")
     return 1
 
 
@@ -175,11 +175,11 @@ def _replay(settings: Settings, stop: Stop) -> int:
     recording, survey = _open_recording(settings)
     total = None if settings.rounds is None else survey.lines * settings.rounds
     progress = Progress(sys.stderr, total)
-    if survey.first_odd is not None:
-        number, why = survey.first_odd
+    if survey.first_invalid is not None:
+        number, why = survey.first_invalid
         progress.say(
-            f"{survey.odd:,} of {survey.lines:,} lines are no events; they are sent as they are, and the exit status "
-            f"will be {NO_EVENTS}. The first is line {settings.skip_first + number}: {shown(why)}"
+            f"{survey.invalid:,} of {survey.lines:,} lines are not events; they are sent unchanged, and the exit "
+            f"status will be {NO_EVENTS}. The first is line {settings.skip_first + number}: {shown(why)}"
         )
     if not survey.lines:
         progress.say(f"no lines to send in {settings.events}")
@@ -203,16 +203,16 @@ def _replay(settings: Settings, stop: Stop) -> int:
 
 
 def shift_ns(rebase: str | None, survey: Survey, now_ns: int, unit: str) -> int:
-    """By how much all times move: `now` puts the first event at `now_ns`, `end` the last one.
+    """How much all times move: `now` moves the first event to `now_ns`, `end` the last one.
 
-    Less than a `unit` before that, so that whole numbers stay whole.
+    Rounded down to whole `unit`s, so that integers stay integers.
     """
     anchor_ns = {None: None, "now": survey.first_ns, "end": survey.last_ns}[rebase]
     return 0 if anchor_ns is None else (now_ns - anchor_ns) // UNIT_NS[unit] * UNIT_NS[unit]
 
 
 def shown(why: str) -> str:
-    """A reason in a line: it may quote what the line holds."""
+    """A reason on one line; it may quote the input."""
     return why if len(why) <= _WHY_LENGTH_MAX and why.isprintable() else repr(why[:_WHY_LENGTH_MAX])
 
 
@@ -237,7 +237,7 @@ def _report(settings: Settings, publisher: Publisher, replay: Replay, stop: Stop
     for count, text in (
         (lost, "unacknowledged"),
         (tally.refused, "refused"),
-        (replay.odd, "no events, sent as they are"),
+        (replay.invalid, "not events, sent unchanged"),
         (tally.reconnections, "reconnections"),
         (tally.resent, "sent again"),
     ):
@@ -248,7 +248,7 @@ def _report(settings: Settings, publisher: Publisher, replay: Replay, stop: Stop
     sys.stdout.write(f"simulator: {'stopped, ' if stop.requested else ''}{', '.join(parts)}\n")
     if lost or tally.refused:
         return 1
-    return NO_EVENTS if replay.odd else 0
+    return NO_EVENTS if replay.invalid else 0
 
 
 @contextmanager

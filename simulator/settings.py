@@ -1,8 +1,8 @@
-"""The settings of a replay: flags, environment variables, defaults, and one check of them all.
+"""The settings of a replay: flags, environment variables, defaults, and one validation of all of them.
 
-A flag wins over its environment variable, which wins over the default; an empty variable counts as not set.
-All faults are found and reported together, before anything starts. The password is never a flag: other users
-of the machine can read a command line.
+A flag overrides its environment variable, which overrides the default; an empty variable counts as unset. All errors
+are found and reported together, before anything starts. The password is never a flag: other users of the machine can
+read a command line.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ examples:
   python simulator/simulator.py --rebase now --loop      endless, as if the machines were running now
   BROKER_HOST=broker MQTT_USERNAME=line4 MQTT_PASSWORD_FILE=secret python -m simulator --ca-file ca.pem
 
-Every flag has an environment variable (named above); a flag wins. Exit status: 0 everything was sent and
-acknowledged, 1 it was not, 2 wrong settings, 3 everything was, but some lines are no events: they were sent as they
-are, and the first is told with its reason. Ctrl-C or SIGTERM ends within 5 s and tells how far it came."""
+Every flag has an environment variable (named above); a flag overrides it. Exit status: 0 everything was sent and
+acknowledged, 1 it was not, 2 wrong settings, 3 everything was, but some lines are not events: they were sent unchanged,
+and the first is reported with its reason. Ctrl-C or SIGTERM stops within 5 s and reports what was sent."""
 
 NO_EVENTS = 3
-"""The exit status of a replay that went well, of lines some of which are no events."""
+"""The exit status of a complete replay in which some lines are not events."""
 
 IN_FLIGHT_MAX = 65_535
-"""MQTT counts messages in flight with 16 bits."""
+"""MQTT counts messages in flight in 16 bits."""
 PASSWORD_BYTES_MAX = 65_535
-"""The longest password that MQTT can carry."""
+"""The longest password that fits in MQTT."""
 
 
 class SettingsError(Exception):
-    """Wrong settings; `faults` has one line for each."""
+    """Wrong settings; `errors` has a line for each."""
 
-    def __init__(self, faults: Sequence[str]) -> None:
-        super().__init__("\n".join(faults))
-        self.faults = list(faults)
+    def __init__(self, errors: Sequence[str]) -> None:
+        super().__init__("\n".join(errors))
+        self.errors = list(errors)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """How the broker is reached. `username` None means no login, `ca_file` None means no TLS."""
+    """How to reach the broker. `username` None means no login, `ca_file` None means no TLS."""
 
     host: str
     port: int
@@ -64,9 +64,9 @@ class LinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A whole replay.
+    """All settings of a replay.
 
-    `rate_per_s` None means as fast as possible, `rounds` None endless, `rebase` None that times stay.
+    `rate_per_s` None means as fast as possible, `rounds` None endless, `rebase` None unchanged times.
     """
 
     link: LinkSettings
@@ -91,17 +91,17 @@ class _Option:
     help: str
     metavar: str | None = None
     const: str | None = None
-    """The value of the flag when it stands alone."""
+    """The value of the flag without an argument."""
 
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings from a command line (without the program's name) and the environment.
 
-    Raises SettingsError with all faults; SystemExit for `--help` and for flags that do not exist.
+    Raises SettingsError with all errors; SystemExit for `--help` and for flags that do not exist.
     """
     given = _parser().parse_args(arguments)
     values: dict[str, Any] = {}
-    faults: list[str] = []
+    errors: list[str] = []
     for option in _OPTIONS:
         name = option.flag.removeprefix("--").replace("-", "_")
         text, source = getattr(given, name), option.flag
@@ -112,12 +112,12 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.
         try:
             values[name] = None if text is None else option.parse(text)
         except ValueError as error:
-            faults.append(f"{source}: {error}")
-    password = _password(values.get("password_file"), environment, faults)
+            errors.append(f"{source}: {error}")
+    password = _password(values.get("password_file"), environment, errors)
     if password is not None and values.get("username") is None:
-        faults.append("a password is given but no user name: set --username or MQTT_USERNAME")
-    if faults:
-        raise SettingsError(faults)
+        errors.append("a password is given but no user name: set --username or MQTT_USERNAME")
+    if errors:
+        raise SettingsError(errors)
     return _settings(values, password)
 
 
@@ -170,21 +170,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _password(file: Path | None, environment: Mapping[str, str], faults: list[str]) -> str | None:
-    """The password from MQTT_PASSWORD or the first line of the password file; both are a fault."""
+def _password(file: Path | None, environment: Mapping[str, str], errors: list[str]) -> str | None:
+    """The password from MQTT_PASSWORD or the first line of the password file; both together are an error."""
     direct = environment.get("MQTT_PASSWORD") or None
     if file is None:
         return direct
     if direct is not None:
-        faults.append("MQTT_PASSWORD and a password file are both set: keep one")
+        errors.append("MQTT_PASSWORD and a password file are both set: keep one")
     try:
         with file.open("rb") as opened:
             line = opened.readline(PASSWORD_BYTES_MAX + 1).rstrip(b"\r\n").decode()
     except (OSError, UnicodeDecodeError) as error:
-        faults.append(f"--password-file: {file} cannot be read: {error}")
+        errors.append(f"--password-file: {file} cannot be read: {error}")
         return None
     if not line:
-        faults.append(f"--password-file: the first line of {file} is empty")
+        errors.append(f"--password-file: the first line of {file} is empty")
     return line
 
 
@@ -198,7 +198,7 @@ def _whole(low: int, high: int | None = None) -> Callable[[str], int]:
     span = f"a whole number from {low}" + (" up" if high is None else f" to {high}")
 
     def parse(text: str) -> int:
-        # ASCII digits only: int() would also take "1_000", " 7" and digits of other scripts.
+        # ASCII digits only: int() would also accept "1_000", " 7" and digits of other scripts.
         digits = text.removeprefix("-")
         number = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else None  # noqa: PLR2004 - int64
         if number is None or number < low or (high is not None and number > high):
@@ -226,7 +226,7 @@ def _rate(text: str) -> float:
         rate = float(text)
     except ValueError:
         rate = math.nan
-    if not 1e-3 <= rate <= 1e7:  # noqa: PLR2004 - a day's message and what no broker takes
+    if not 1e-3 <= rate <= 1e7:  # noqa: PLR2004 - one message in 17 minutes, and more than any broker accepts
         msg = f"must be messages/s from 0.001 to 10000000, or max, not {text!r}"
         raise ValueError(msg)
     return rate
@@ -266,7 +266,7 @@ def _file(text: str) -> Path:
     path = Path(_text(text))
     if not path.is_file():
         kind = "is not a file" if path.exists() else "does not exist"
-        msg = f"{path} {kind} (looked in {Path.cwd()}); `python -m simulator.generate` makes an events file"
+        msg = f"{path} {kind} (looked in {Path.cwd()}); `python -m simulator.generate` generates an events file"
         raise ValueError(msg)
     if not os.access(path, os.R_OK):
         msg = f"{path} may not be read by this user"
@@ -279,7 +279,7 @@ def _ca_file(text: str) -> Path:
     try:
         ssl.create_default_context(cafile=str(path))
     except (OSError, ssl.SSLError) as error:
-        msg = f"{path} is no usable file of certificates: {error}"
+        msg = f"{path} is not a usable certificate file: {error}"
         raise ValueError(msg) from None
     return path
 
@@ -291,7 +291,7 @@ def _path(text: str) -> Path:
 def _new_file(text: str) -> Path:
     path = Path(_text(text))
     if path.is_dir() or not path.parent.is_dir():
-        msg = f"{path} cannot be written: its folder has to exist and it must be no folder itself"
+        msg = f"{path} cannot be written: its folder must exist, and it must not be a folder itself"
         raise ValueError(msg)
     return path
 
@@ -303,8 +303,8 @@ _OPTIONS = (
     _Option("--topic", "TOPIC_NAME", "machine/states", _topic, "the MQTT topic"),
     _Option("--qos", "QOS", "2", _whole(0, 2), "quality of service", "0|1|2"),
     _Option("--rate", "SAMPLE_RATE", "1000", _rate, "messages per second, or max", "RATE"),
-    _Option("--read-first", "READ_FIRST_N", None, _whole(1), "take only N lines", "N"),
-    _Option("--skip-first", "SKIP_FIRST_N", "0", _whole(0), "leave the first N lines out", "N"),
+    _Option("--read-first", "READ_FIRST_N", None, _whole(1), "use only N lines", "N"),
+    _Option("--skip-first", "SKIP_FIRST_N", "0", _whole(0), "skip the first N lines", "N"),
     _Option(
         "--loop",
         "LOOP",
@@ -328,7 +328,7 @@ _OPTIONS = (
         "TIME_UNIT",
         "ms",
         _choice("s", "ms", "us", "ns"),
-        "of times that are bare numbers, as events.time_unit",
+        "unit of times that are bare numbers, as events.time_unit",
         "s|ms|us|ns",
     ),
     _Option(
@@ -340,10 +340,12 @@ _OPTIONS = (
         "now|end",
     ),
     _Option("--journal", "JOURNAL_FILE", None, _new_file, "write id, tab, time of publishing in ns", "FILE"),
-    _Option("--in-flight", "MAX_IN_FLIGHT", "1000", _whole(1, IN_FLIGHT_MAX), "unacknowledged at most", "N"),
-    _Option("--connect-timeout", "CONNECT_TIMEOUT", "10", _seconds, "wait for the broker at the start", "S"),
-    _Option("--client-id", "MQTT_CLIENT_ID", None, _text, "by default new for each process", "ID"),
-    _Option("--mqtt-version", "MQTT_VERSION", "5", _choice("5", "3.1.1"), "the protocol", "5|3.1.1"),
+    _Option("--in-flight", "MAX_IN_FLIGHT", "1000", _whole(1, IN_FLIGHT_MAX), "messages unacknowledged at most", "N"),
+    _Option(
+        "--connect-timeout", "CONNECT_TIMEOUT", "10", _seconds, "how long to wait for the broker at the start", "S"
+    ),
+    _Option("--client-id", "MQTT_CLIENT_ID", None, _text, "client id, by default unique for each process", "ID"),
+    _Option("--mqtt-version", "MQTT_VERSION", "5", _choice("5", "3.1.1"), "version of the protocol", "5|3.1.1"),
     _Option("--username", "MQTT_USERNAME", None, _text, "user; the password comes from MQTT_PASSWORD or"),
     _Option("--password-file", "MQTT_PASSWORD_FILE", None, _path, "this file", "FILE"),
     _Option("--ca-file", "MQTT_CA_FILE", None, _ca_file, "use TLS and trust these certificates", "FILE"),

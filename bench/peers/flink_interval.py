@@ -18,6 +18,7 @@ import signal
 import tempfile
 import uuid
 from pathlib import Path
+from typing import NamedTuple
 
 from pyflink.common import Configuration
 from pyflink.table import EnvironmentSettings, TableEnvironment
@@ -69,6 +70,21 @@ VARIANTS: dict[str, dict[str, str]] = {
 
 def main() -> None:
     """Run until stopped."""
+    options = _options()
+    setup = Setup.of(options)
+    _start_java(is_tuned=options.variant != "jvm-defaults")
+    config = Configuration()
+    for name, value in setup.config.items():
+        config.set_string(name, value)
+    builder = EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(config)
+    tables = TableEnvironment.create(builder.build())
+    *tables_of_kafka, insert = statements(setup, interval(options.width_ms), interval(options.lateness_ms))
+    for statement in tables_of_kafka:
+        tables.execute_sql(statement)
+    tables.execute_sql(insert).wait()
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bootstrap")
     parser.add_argument("data", help="topic to read")
@@ -79,79 +95,88 @@ def main() -> None:
     parser.add_argument("--variant", choices=VARIANTS, default="best")
     parser.add_argument("--state", type=Path, help="folder of the checkpoints")
     parser.add_argument("--jars", type=Path, required=True, help="folder of Flink's Kafka connector")
-    options = parser.parse_args()
-    state = (options.state or Path(tempfile.mkdtemp(prefix="flink-"))).absolute()
-    chosen = VARIANTS[options.variant]
-    given = SETTINGS | {
-        _PARALLELISM: str(options.partitions),
-        "pipeline.jars": ";".join(jar.absolute().as_uri() for jar in sorted(options.jars.glob("*.jar"))),
-        "execution.checkpointing.dir": (state / "checkpoints").as_uri(),
-        "state.backend.rocksdb.localdir": str(state / "rocksdb"),
-    }
-    kafka = {"connector": "kafka", "properties.bootstrap.servers": options.bootstrap}
-    source = (
-        kafka
-        | SOURCE
-        | {
+    return parser.parse_args()
+
+
+class Setup(NamedTuple):
+    """The settings of a variant: of the job, and of its two tables."""
+
+    config: dict[str, str]
+    source: dict[str, str]
+    sink: dict[str, str]
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Setup:
+        """The settings of the arguments. A setting of the variant replaces the same one wherever it is."""
+        state = (options.state or Path(tempfile.mkdtemp(prefix="flink-"))).absolute()
+        kafka = {"connector": "kafka", "properties.bootstrap.servers": options.bootstrap}
+        config = SETTINGS | {
+            _PARALLELISM: str(options.partitions),
+            "pipeline.jars": ";".join(jar.absolute().as_uri() for jar in sorted(options.jars.glob("*.jar"))),
+            "execution.checkpointing.dir": (state / "checkpoints").as_uri(),
+            "state.backend.rocksdb.localdir": str(state / "rocksdb"),
+        }
+        source = {
+            **kafka,
+            **SOURCE,
             "topic": options.data,
             "properties.group.id": options.out,
             "scan.startup.mode": "earliest-offset",
             "format": "json",
         }
-    )
-    sink = (
-        kafka
-        | SINK
-        | {
+        sink = {
+            **kafka,
+            **SINK,
             "topic": options.out,
             "sink.transactional-id-prefix": f"{options.out}-{uuid.uuid4().hex[:8]}",
             "key.format": "raw",
             "key.fields": "thing",
             "value.format": "json",
         }
-    )
-    for name, value in chosen.items():
-        for one in (given, source, sink):
-            if name in one:
-                one[name] = value
+        for name, value in VARIANTS[options.variant].items():
+            for settings in [one for one in (config, source, sink) if name in one] or [config]:
+                settings[name] = value
+        return cls(config, source, sink)
+
+
+def _start_java(*, is_tuned: bool) -> None:
+    """Prepare the Java process, which starts with the first object of PyFlink."""
     scratch = tempfile.TemporaryDirectory(prefix="flink-")
 
     def stop(*_: object) -> None:
-        # The Java process ends with this one, and leaves what it has unpacked.
+        # The Java process ends with this one, and leaves its unpacked files behind.
         scratch.cleanup()
         os._exit(0)
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    # Before the first object, with which the Java process starts.
-    better = "" if options.variant == "jvm-defaults" else "-Xms2g -Xmx4g -XX:+UseParallelGC"
-    os.environ["JVM_ARGS"] = f"-Djava.io.tmpdir={scratch.name} {os.environ.get('JVM_ARGS', better)}"
-    config = Configuration()
-    for name, value in (given | {name: value for name, value in chosen.items() if name not in source | sink}).items():
-        config.set_string(name, value)
-    builder = EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(config)
-    tables = TableEnvironment.create(builder.build())
-    width, lateness = interval(options.width_ms), interval(options.lateness_ms)
-    tables.execute_sql(f"""
+    tuned = "-Xms2g -Xmx4g -XX:+UseParallelGC" if is_tuned else ""
+    os.environ["JVM_ARGS"] = f"-Djava.io.tmpdir={scratch.name} {os.environ.get('JVM_ARGS', tuned)}"
+
+
+def statements(setup: Setup, width: str, lateness: str) -> list[str]:
+    """The SQL of the job, the insert last; ``width`` and ``lateness`` are intervals."""
+    return [
+        f"""
         CREATE TABLE records (
             thing STRING, quantity STRING, phenomenonTime BIGINT, `result` DOUBLE, id STRING,
             measured AS TO_TIMESTAMP_LTZ(phenomenonTime, 3),
             WATERMARK FOR measured AS measured - {lateness}
-        ) WITH ({settings_of(source)})""")
-    tables.execute_sql(f"""
+        ) WITH ({settings_of(setup.source)})""",
+        f"""
         CREATE TABLE pairs (thing STRING, `left` STRING, `right` STRING, `result` DOUBLE, phenomenonTime DOUBLE)
-        WITH ({settings_of(sink)})""")
-    insert = f"""
+        WITH ({settings_of(setup.sink)})""",
+        f"""
         INSERT INTO pairs
         SELECT l.thing, l.id, r.id, l.`result` * r.`result`, (l.phenomenonTime + r.phenomenonTime) / 2e0
         FROM (SELECT * FROM records WHERE quantity = 'speed') l
         JOIN (SELECT * FROM records WHERE quantity = 'torque') r
-          ON l.thing = r.thing AND r.measured BETWEEN l.measured - {width} AND l.measured + {width}"""  # noqa: S608 - a number
-    tables.execute_sql(insert).wait()
+          ON l.thing = r.thing AND r.measured BETWEEN l.measured - {width} AND l.measured + {width}""",  # noqa: S608 - numbers
+    ]
 
 
 def interval(ms: int) -> str:
-    """So long in SQL, where seconds alone have two digits."""
+    """An interval in SQL, whose fields have two digits."""
     seconds = ms // 1000
     time = f"{seconds // 3600 % 24:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{ms % 1000:03}"
     return f"INTERVAL '{seconds // 86400} {time}' DAY TO SECOND(3)"

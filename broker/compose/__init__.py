@@ -1,1 +1,1 @@
-"""What docker-compose.yml needs beside images: settings of its servers, and passwords."""
+"""Files of docker-compose.yml: settings of its servers, and passwords."""

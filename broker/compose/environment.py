@@ -1,7 +1,8 @@
 """Passwords and tokens for docker-compose.yml: ``make env``.
 
-Each is made once, at random, and lies in a file of its own, which goes into the containers that need it and into no
-command line, no environment and no image. ``.env`` only tells Compose where they are. What is there already is kept.
+Each password is generated once, at random, in a file of its own. The file is mounted in the containers that need it;
+the password is in no command line, no environment and no image. ``.env`` only tells Compose where the files are.
+Existing files are kept.
 """
 
 from __future__ import annotations
@@ -17,43 +18,43 @@ FOLDER: Final = Path(".lsb/secrets")
 USER: Final = "lsb"
 """The one user of the MQTT broker."""
 
-_MADE: Final = ("mqtt_password", "influxdb_password", "influxdb_token", "grafana_password")
+_SECRETS: Final = ("mqtt_password", "influxdb_password", "influxdb_token", "grafana_password")
 _BYTES: Final = 24
 _ENVIRONMENT: Final = """\
-# Read by `docker compose`; made by `make env`. The passwords themselves are in files of this folder.
+# Read by `docker compose`; written by `make env`. The passwords are in files of this folder.
 LSB_SECRETS={folder}
 """
 
 
 def main(root: Path | None = None) -> int:
-    """Make what is missing below ``root`` (the current folder); the exit status."""
+    """Generate what is missing below ``root`` (default: the current folder); the exit status."""
     root = root or Path.cwd()
     folder = root / FOLDER
     try:
-        # Only their owner enters the folder. In a container another reads the files, so that all may.
+        # Only the owner may enter the folder. In a container another user reads the files, so anyone may read them.
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
-        made = [name for name in _MADE if _make(folder / name)]
+        generated = [name for name in _SECRETS if _generate(folder / name)]
         password = (folder / "mqtt_password").read_text().strip()
-        if "mqtt_password" in made or not (folder / "mqtt_passwords").exists():
+        if "mqtt_password" in generated or not (folder / "mqtt_passwords").exists():
             hashed = mosquitto_hash(password, secrets.token_bytes(12))
             _write(folder / "mqtt_passwords", f"{USER}:{hashed}\n")
         _write(root / ".env", _ENVIRONMENT.format(folder=f"./{FOLDER}"), mode=0o644)
     except OSError as error:
         print(f"make env: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
-    print(f"{', '.join(made) or 'nothing new'} in {FOLDER}; .env names the folder. Next: docker compose up")
+    print(f"{', '.join(generated) or 'nothing new'} in {FOLDER}; .env names the folder. Next: docker compose up")
     return 0
 
 
 def mosquitto_hash(password: str, salt: bytes) -> str:
-    """What a password file of mosquitto 2 holds of a password, as mosquitto_passwd writes it: PBKDF2 over SHA-512."""
+    """The entry of a password in a password file of mosquitto 2, as mosquitto_passwd writes it: PBKDF2 over SHA-512."""
     rounds = 101
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, rounds)
     return f"$7${rounds}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
 
 
-def _make(path: Path) -> bool:
+def _generate(path: Path) -> bool:
     if path.exists():
         return False
     _write(path, secrets.token_urlsafe(_BYTES) + "\n")
@@ -61,7 +62,7 @@ def _make(path: Path) -> bool:
 
 
 def _write(path: Path, text: str, *, mode: int = 0o444) -> None:
-    """Whole or not at all."""
+    """Write a file atomically."""
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(text)
     draft.chmod(mode)

@@ -1,1 +1,1 @@
-"""What every service's Kafka clients share: topics, a lasting producer, the log of the client library."""
+"""Shared by the Kafka clients of all services: topics, a producer that survives outages, the log of the client."""

@@ -1,8 +1,8 @@
-"""The Kafka topics of the pipeline: how they must be set up, creating them, checking those that exist.
+"""The Kafka topics of the pipeline: their configuration, creating them, checking existing ones.
 
-Data topics are never compacted (compaction would lose records) and carry the broker's append time (a replay
-of an old recording stamped with its event times would be emptied by retention within minutes). The number of
-partitions is the number of units, the same for all.
+Data topics are never compacted (compaction would lose records), and use the broker's append time: retention would empty
+a replay of an old recording within minutes if its records had their event times. The number of partitions is the number
+of units, the same for all topics.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 1.0
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 _REPORT_S: Final = (2.0, 10.0)
-"""When it is first told that Kafka is waited for, and how often from then on."""
+"""When waiting for Kafka is first reported, and the interval from then on."""
 
 
 class TopicError(Exception):
-    """Topics that cannot be used as they are; ``str`` lists every fault with the way out, a line each."""
+    """Topics that cannot be used as they are; ``str`` has a line for each fault, with its remedy."""
 
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """How a topic must be: ``required`` settings are checked where the topic exists, ``initial`` ones are not.
+    """The configuration of a topic: ``required`` settings are checked if the topic exists, ``initial`` ones are not.
 
-    ``is_disposable``: nothing is lost where it is deleted.
+    ``is_disposable``: deleting it loses nothing.
     """
 
     name: str
@@ -57,14 +57,14 @@ class TopicSpec:
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """What Kafka says of a topic: its id changes when it is deleted and made anew."""
+    """A topic as Kafka describes it: its id changes when it is deleted and recreated."""
 
     topic_id: str
     partitions: int
 
 
 def data_topic_specs(settings: TopicSettings, inputs: Sequence[str] = ()) -> list[TopicSpec]:
-    """The topics that carry records: input, results, late, rejected, unmatched, and other ``inputs``."""
+    """The topics of records: input, results, late, rejected, unmatched, and other ``inputs``."""
     required = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
     initial = {"retention.ms": str(settings.retention // 1_000_000)}
     names = (settings.data, settings.out, settings.late, settings.rejected, settings.unmatched, *inputs)
@@ -75,9 +75,9 @@ def data_topic_specs(settings: TopicSettings, inputs: Sequence[str] = ()) -> lis
 
 
 def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
-    """The compacted topic of an application's checkpoints and snapshots, a partition for each unit.
+    """The compacted topic of an application's checkpoints and snapshots, with a partition for each unit.
 
-    Only closed segments are compacted, and recovery reads what is there: small segments keep both small.
+    Kafka compacts closed segments only, and recovery reads the whole log: small segments keep it short.
     """
     return TopicSpec(
         f"{application}.state",
@@ -88,17 +88,17 @@ def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
             "min.cleanable.dirty.ratio": "0.1",
             "segment.bytes": str(16 * 1024 * 1024),
             "segment.ms": "600000",
-            # So that how old a checkpoint is, is told by one clock.
+            # So that one clock determines the age of a checkpoint.
             "message.timestamp.type": "LogAppendTime",
         },
     )
 
 
 def control_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
-    """The topic over which an application's units are moved: one partition, so that all see one order.
+    """The topic for moving an application's units: one partition, so that all readers see one order.
 
-    What is written there matters for seconds; a day is for people who look at what happened. The broker's append time
-    is the one clock by which a pause is told.
+    Its records matter for seconds; they are kept for a day for people who look at what happened. The broker's append
+    time is the one clock that measures pauses.
     """
     return TopicSpec(
         f"{application}.control",
@@ -111,21 +111,21 @@ def control_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
 
 
 def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec]) -> dict[str, TopicFacts]:
-    """Create what is missing, check what exists, return the facts by name.
+    """Create missing topics, check existing ones, return the facts by name.
 
-    Raises `TopicError` with all faults together, KafkaException where Kafka cannot be reached.
+    Raises `TopicError` with all faults together, KafkaException if Kafka is unavailable.
     """
     names = [spec.name for spec in specs]
     facts = topic_facts(admin, names)
     _create(admin, [spec for spec in specs if spec.name not in facts])
-    # What was just made, perhaps by another service with other settings, is not known to every broker at once.
+    # A topic that was just created, perhaps by another service, is not known to every broker at once.
     deadline_s = time.monotonic() + _TIMEOUT_S
     while len(facts) < len(set(names)) and time.monotonic() < deadline_s:
         facts = topic_facts(admin, names)
-        time.sleep(0 if len(facts) == len(set(names)) else _LOOK_S)
-    absent = [name for name in names if name not in facts]
-    if absent:
-        raise TopicError(f"created and not seen since: {', '.join(absent)}; start again")
+        time.sleep(0 if len(facts) == len(set(names)) else _POLL_S)
+    missing = [name for name in names if name not in facts]
+    if missing:
+        raise TopicError(f"created, but not visible yet: {', '.join(missing)}; start again")
     faults = _faults(admin, specs, facts)
     if faults:
         raise TopicError("\n".join(faults))
@@ -139,31 +139,31 @@ def wait_for_topics(
     log: logging.Logger,
     client_log: logging.Logger,
 ) -> dict[str, TopicFacts] | None:
-    """As `ensure_topics`, however long Kafka is away; None where a stop came first.
+    """As `ensure_topics`, however long Kafka is unavailable; None if stopped before.
 
-    ``client_log`` is given the library's own lines. Raises `TopicError`, and KafkaException or
-    `broker.settings.SettingsError` for what waiting cannot mend.
+    ``client_log`` receives the client's lines. Raises `TopicError`, and KafkaException or
+    `broker.settings.SettingsError` for errors that waiting cannot fix.
     """
-    question = _Question(kafka, specs, is_stopping, log, client_log)
-    # In a thread, because a question to an absent Kafka takes half a minute, and a stop must not wait for it.
-    asking = threading.Thread(target=question.ask, name="topics", daemon=True)
-    asking.start()
+    request = _Request(kafka, specs, is_stopping, log, client_log)
+    # In a thread, as a request to an unavailable Kafka takes half a minute, and a stop must not wait for it.
+    thread = threading.Thread(target=request.run, name="topics", daemon=True)
+    thread.start()
     report_s = time.monotonic() + _REPORT_S[0]
-    while asking.is_alive() and question.failed is None and not is_stopping():
-        asking.join(_LOOK_S)
-        question.listen()
+    while thread.is_alive() and request.failed is None and not is_stopping():
+        thread.join(_POLL_S)
+        request.poll()
         if time.monotonic() >= report_s:
             log.warning("Kafka at %s does not answer yet, waiting for it", kafka.bootstrap_servers)
             report_s += _REPORT_S[1]
-    if question.failed is not None:
-        raise question.failed
-    if question.found is not None:
+    if request.failed is not None:
+        raise request.failed
+    if request.found is not None:
         answered(client_log)
-    return question.found
+    return request.found
 
 
-class _Question:
-    """Asks for topics until they are there, or something is wrong that waiting cannot mend."""
+class _Request:
+    """Retries `ensure_topics` until it succeeds, or fails in a way that waiting cannot fix."""
 
     def __init__(
         self,
@@ -182,10 +182,10 @@ class _Question:
         self._client_log = client_log
         self._admin: AdminClient | None = None
 
-    def ask(self) -> None:
-        """Until `found` or `failed` is there."""
+    def run(self) -> None:
+        """Retry until `found` or `failed` is set."""
         try:
-            config: dict[str, Any] = self._kafka.client_config() | {"error_cb": self._note}
+            config: dict[str, Any] = self._kafka.client_config() | {"error_cb": self._note_error}
             self._admin = AdminClient(config, logger=self._client_log)
             while self.found is None and self.failed is None and not self._is_stopping():
                 try:
@@ -195,25 +195,25 @@ class _Question:
                         raise
                     self._log.debug("topics cannot be checked yet: %s", error.args[0].str())
                     time.sleep(_RETRY_S)
-        except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
+        except Exception as error:  # noqa: BLE001 - raised again by the waiting thread
             self.failed = error
 
-    def listen(self) -> None:
-        """Let the library tell of its connections, which a call that waits for an answer does not."""
+    def poll(self) -> None:
+        """Serve the client's error callback, which a call that waits for an answer does not."""
         if self._admin is not None:
             self._admin.poll(0)
 
-    def _note(self, fault: KafkaError) -> None:
+    def _note_error(self, fault: KafkaError) -> None:
         if fault.code() in _REFUSALS:
             self.failed = KafkaException(fault)
 
 
 _REFUSALS: Final = {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001 - the public names of the constants
-"""A wrong login, and a certificate that one of the two does not trust: no waiting mends that."""
+"""A wrong login, and a certificate that one side does not trust: waiting cannot fix them."""
 
 
 def is_passing(error: KafkaException) -> bool:
-    """Whether Kafka was not reached, so that the same request may succeed later."""
+    """Whether Kafka was unavailable, so that the same request may succeed later."""
     fault: Any = error.args[0]
     return fault.retriable() or fault.code() in {
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the public names of the constants
@@ -237,10 +237,10 @@ def topic_facts(admin: AdminClient, names: Sequence[str]) -> dict[str, TopicFact
     return facts
 
 
-def _way_out(spec: TopicSpec, found: int) -> str:
+def _remedy(spec: TopicSpec, found: int) -> str:
     if spec.is_disposable:
-        return "delete it, it is made anew"
-    return f"set topics.partitions to {found}, or delete the topic and start anew"
+        return "delete it; it will be recreated"
+    return f"set topics.partitions to {found}, or delete the topic and start again"
 
 
 def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
@@ -261,7 +261,7 @@ def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
         except KafkaException as error:
             if is_passing(error):
                 raise
-            # Another service that starts at the same time may have been quicker.
+            # Another service that starts at the same time may have been faster.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 message = f"topic {name} cannot be created: {error.args[0].str()}"
                 raise TopicError(message) from error
@@ -272,7 +272,7 @@ def _faults(admin: AdminClient, specs: Sequence[TopicSpec], facts: dict[str, Top
         return []
     faults = [
         f"topic {spec.name} has {facts[spec.name].partitions} partitions and the settings say {spec.partitions}: "
-        + _way_out(spec, facts[spec.name].partitions)
+        + _remedy(spec, facts[spec.name].partitions)
         for spec in specs
         if facts[spec.name].partitions != spec.partitions
     ]

@@ -1,8 +1,8 @@
 """The local stack: real Kafka, a real MQTT broker and real InfluxDB as child processes on this machine.
 
-For users it is a command (``python -m broker.stack --help``), for tests a library (``LocalStack``,
-``ephemeral_stack``) whose servers can be killed, paused and started again on the same ports. It is for
-development, demonstrations and tests: it listens on the loopback only and asks nobody for a password.
+A command for users (``python -m broker.stack --help``), a library for tests (``LocalStack``, ``ephemeral_stack``) whose
+servers can be killed, paused and restarted on the same ports. It is for development, demonstrations and tests: it
+listens on the loopback interface only, and has no passwords.
 
 Not here: topics and wire formats; those are the other modules of ``broker``.
 """

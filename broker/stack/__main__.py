@@ -19,18 +19,18 @@ _EXAMPLES: Final = """\
 examples:
   python -m broker.stack up                 start Kafka, the MQTT broker and InfluxDB
   python -m broker.stack up kafka           only Kafka
-  python -m broker.stack up --fresh         with empty data
-  python -m broker.stack status             what runs where
-  eval "$(python -m broker.stack env)"      point the programs of this shell at it
+  python -m broker.stack up --fresh         with empty data folders
+  python -m broker.stack status             which servers are running, and where
+  eval "$(python -m broker.stack env)"      configure the programs of this shell for it
   python -m broker.stack logs kafka -n 50   the end of a log
-  python -m broker.stack down               stop; the data stays
+  python -m broker.stack down               stop; the data is kept
 
 environment:
-  LSB_CACHE         folder for fetched programs (default: parts in --dir)
-  LSB_INFLUXD       an influxd 1.8 to use (default: one on the path, else built with Go)
+  LSB_CACHE         folder of downloaded programs (default: parts in --dir)
+  LSB_INFLUXD       an influxd 1.8 to use (default: the one on the path, otherwise built with Go)
   JAVA_HOME         the Java to run Kafka and the MQTT broker with (default: java on the path)
 
-exit status: 0 fine, 1 failed (status: something is not running), 2 wrong usage
+exit status: 0 success, 1 failed (status: a server is not running), 2 wrong usage
 """
 
 _NAMES: Final = ("kafka", "mqtt", "influxdb")
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
     parser = _parser()
     asked = parser.parse_args(arguments)
-    # Not by argparse's choices, which refuse an empty list.
+    # Not with argparse's choices, which refuse an empty list.
     wrong = [name for name in asked.servers if name not in _NAMES]
     if wrong:
         parser.error(f"no such server: {', '.join(wrong)} (there are: {', '.join(_NAMES)})")
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _COMMANDS[asked.command](stack, chosen, asked)
     except CancelledError:
-        print("stopped before everything was up; what had been started is stopped again", file=sys.stderr)
+        print("cancelled; the servers that had been started are stopped", file=sys.stderr)
         return 1
     except (StackError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -77,19 +77,19 @@ def _down(stack: LocalStack, chosen: Sequence[Server], asked: argparse.Namespace
 
 def _status(stack: LocalStack, chosen: Sequence[Server], asked: argparse.Namespace) -> int:
     del asked
-    fine = True
+    is_fine = True
     for server in chosen or stack.servers:
         pid = server.pid
         if pid is None:
-            state, fine = "stopped", False
+            state, is_fine = "stopped", False
         elif server.paused:
-            state, fine = f"paused (process {pid})", False
+            state, is_fine = f"paused (process {pid})", False
         elif server.is_ready():
             state = f"running at {server.address} (process {pid})"
         else:
-            state, fine = f"does not answer at {server.address} (process {pid})", False
+            state, is_fine = f"does not answer at {server.address} (process {pid})", False
         print(f"{server.name:9} {state}  log {shown(server.log)}")
-    return 0 if fine else 1
+    return 0 if is_fine else 1
 
 
 def _env(stack: LocalStack, chosen: Sequence[Server], asked: argparse.Namespace) -> int:
@@ -122,7 +122,7 @@ _COMMANDS: Final[dict[str, Callable[[LocalStack, Sequence[Server], argparse.Name
 
 
 def _keep(folder: Path) -> int:
-    """Wait for the end of the input, which comes when the owner of a temporary stack ends, then clear up."""
+    """Wait for the end of the input, which is the end of a temporary stack's owner, then stop and remove the stack."""
     sys.stdin.buffer.read()
     if folder.is_dir():
         LocalStack(folder).down()
@@ -148,23 +148,25 @@ def _parser() -> argparse.ArgumentParser:
     chosen = argparse.ArgumentParser(add_help=False)
     chosen.add_argument("servers", nargs="*", metavar="server", help=f"{', '.join(_NAMES)} (default: all)")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    up = commands.add_parser("up", parents=[common, chosen], help="start what is not running, and wait until it works")
+    up = commands.add_parser("up", parents=[common, chosen], help="start the servers, and wait until they are ready")
     up.add_argument("--fresh", action="store_true", help="stop everything and remove its data first")
-    commands.add_parser("down", parents=[common, chosen], help="stop; the data stays")
-    commands.add_parser("status", parents=[common, chosen], help="what runs where")
+    commands.add_parser("down", parents=[common, chosen], help="stop; the data is kept")
+    commands.add_parser("status", parents=[common, chosen], help="which servers are running, and where")
     env = commands.add_parser("env", parents=[common], help="settings of the running servers, for a shell")
     env.set_defaults(servers=[])
     logs = commands.add_parser("logs", parents=[common, chosen], help="the end of each log")
     logs.add_argument("-n", "--lines", type=int, default=_LOG_LINES, help=f"lines to show (default: {_LOG_LINES})")
-    keep = commands.add_parser("keep", parents=[common], help="(used by tests) stop everything when the input ends")
+    keep = commands.add_parser(
+        "keep", parents=[common], help="(for tests) stop and remove the stack at the end of the input"
+    )
     keep.set_defaults(servers=[])
     return parser
 
 
 def _cancel_on_signals(stack: LocalStack) -> None:
-    """Ctrl-C, SIGTERM and a closed terminal end a start, and nothing is left running; a second one ends us at once.
+    """Cancel a start on Ctrl-C, SIGTERM or a closed terminal, leaving nothing running; a second signal exits at once.
 
-    A flag and no exception: one raised from a handler is lost where Python happens to be inside a callback.
+    A flag, not an exception: one raised in a signal handler is lost if Python is inside a callback.
     """
 
     def cancel(number: int, frame: FrameType | None) -> None:

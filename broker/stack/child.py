@@ -1,10 +1,10 @@
-"""One long-running child process, found again by its pid file.
+"""One long-running child process, identified by its pid file.
 
-The pid file names the process by its id and by the moment it started, so a process that got the same id later
-is never taken for ours and never killed. The child has a session of its own: a Ctrl-C in the terminal reaches
-the launcher alone, which then stops its children in order.
+The pid file has the process id and the start time, so that another process with the same id is never mistaken for ours,
+and never killed. The child has a session of its own: Ctrl-C in the terminal reaches only the launcher, which then stops
+its children in order.
 
-Not here: what the process is, and when it is ready to work; see ``servers``.
+Not here: what the process is, and when it is ready; see ``servers``.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 POLL_S: Final = 0.02
-"""Pause between two looks at a condition: short beside any start, and idle enough on two cores."""
+"""Interval between two checks of a condition: short compared to any start, and cheap on two cores."""
 
 _LOG_BYTES_MAX: Final = 20 * 1024 * 1024
-"""A log beyond this is put aside at the next start; one older log is kept."""
+"""A larger log is rotated at the next start; one older log is kept."""
 
 _KILL_DEADLINE_S: Final = 10.0
 
 
 class _PidRecord(NamedTuple):
-    """A process as the pid file names it."""
+    """A process as identified by the pid file."""
 
     pid: int
     started: str
@@ -46,7 +46,7 @@ def wait_until(condition: Callable[[], bool], deadline_s: float) -> bool:
 
 
 class Child:
-    """A process that is started at most once at a time, and known by ``pid_file``."""
+    """A process that runs at most once, identified by ``pid_file``."""
 
     def __init__(self, pid_file: Path, log: Path) -> None:
         self._pid_file = pid_file
@@ -55,18 +55,18 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """The id of the living process, else None."""
+        """The id of the running process, else None."""
         record = self._read_record()
-        return record.pid if record is not None and self._lives(record) else None
+        return record.pid if record is not None and self._is_running(record) else None
 
     @property
     def paused(self) -> bool:
-        """True where the process lives but was stopped by ``pause``."""
+        """Whether the process is suspended by ``pause``."""
         pid = self.pid
         return pid is not None and _state(pid) == "T"
 
     def start(self, command: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> None:
-        """Start ``command``; its output goes to the end of the log. ``OSError`` where it cannot be run."""
+        """Start ``command``; its output goes to the end of the log. Raises OSError if it cannot be run."""
         if self.pid is not None:
             raise RuntimeError(f"{self._pid_file}: already running as process {self.pid}")
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ class Child:
         self._popen = popen
 
     def stop(self, deadline_s: float) -> bool:
-        """SIGTERM, and SIGKILL after the deadline; whether the process ended by itself (or was not there)."""
+        """SIGTERM, and SIGKILL after the deadline; whether the process ended by itself (or was not running)."""
         if self.pid is None:
             self._forget()
             return True
@@ -107,11 +107,11 @@ class Child:
         """SIGKILL, and wait until the process is gone."""
         self._signal(signal.SIGKILL)
         if not wait_until(lambda: self.pid is None, _KILL_DEADLINE_S):
-            raise TimeoutError(f"process {self.pid} of {self._pid_file} outlived SIGKILL")
+            raise TimeoutError(f"process {self.pid} of {self._pid_file} survived SIGKILL")
         self._forget()
 
     def pause(self) -> None:
-        """SIGSTOP: the process keeps its connections and does nothing."""
+        """SIGSTOP: the process keeps its connections, and does nothing."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -122,13 +122,13 @@ class Child:
         pid = self.pid
         if pid is None:
             return
-        # It may end between the look and the signal.
+        # It may end between the check and the signal.
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
-    def _lives(self, record: _PidRecord) -> bool:
+    def _is_running(self, record: _PidRecord) -> bool:
         if self._popen is not None and self._popen.pid == record.pid:
-            # Our own child stays a zombie until it is asked for.
+            # Our own child is a zombie until it is polled.
             return self._popen.poll() is None
         return _state(record.pid) not in ("", "Z", "X") and _start_moment(record.pid) == record.started
 
@@ -137,7 +137,7 @@ class Child:
             fields = json.loads(self._pid_file.read_text())
             return _PidRecord(int(fields["pid"]), str(fields["started"]))
         except (OSError, ValueError, KeyError, TypeError):
-            # No file, or one that was cut short by a crash: there is nothing that could be named safely.
+            # No file, or one truncated by a crash: no process can be identified safely.
             return None
 
     def _write_record(self, record: _PidRecord) -> None:
@@ -153,7 +153,7 @@ class Child:
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """The fields of /proc/<pid>/stat that follow the name, which may itself hold spaces and brackets."""
+    """The fields of /proc/<pid>/stat that follow the name, which may itself have spaces and parentheses."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -161,7 +161,7 @@ def _stat_fields(pid: int) -> list[str]:
 
 
 def _state(pid: int) -> str:
-    """One letter as ``ps`` has it (Z: ended, not asked for; T: stopped), empty where there is no process."""
+    """The state letter of ``ps`` (Z: ended, not reaped; T: stopped), empty without a process."""
     if not Path("/proc/self/stat").exists():
         return _ask_ps(pid, "state")[:1]
     fields = _stat_fields(pid)
@@ -169,7 +169,7 @@ def _state(pid: int) -> str:
 
 
 def _start_moment(pid: int) -> str:
-    """When the process started, as text to compare: clock ticks since the boot, and which boot."""
+    """The start time of the process, as text to compare: clock ticks since the boot, and the id of the boot."""
     fields = _stat_fields(pid)
     if not fields:
         return _ask_ps(pid, "lstart")
@@ -178,9 +178,9 @@ def _start_moment(pid: int) -> str:
 
 
 def _ask_ps(pid: int, column: str) -> str:
-    """What systems without /proc tell of a process."""
+    """The same on systems without /proc."""
     answer = subprocess.run(
-        ["ps", "-o", f"{column}=", "-p", str(pid)],  # noqa: S607 - ps lies in different places
+        ["ps", "-o", f"{column}=", "-p", str(pid)],  # noqa: S607 - the path of ps differs
         capture_output=True,
         text=True,
         check=False,

@@ -1,6 +1,6 @@
-"""What can go wrong with the local stack, in words for a user.
+"""The errors of the local stack, with messages for a user.
 
-``StackError`` is all a caller needs to catch; each message says what happened, where, and what to do.
+Callers need to catch ``StackError`` only; each message says what happened, where, and what to do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class StackError(Exception):
 
 
 class MissingPartsError(StackError):
-    """Programs that are not on this machine, all together, each with its way out."""
+    """Programs that are missing on this machine, all together, each with its remedy."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -22,4 +22,4 @@ class MissingPartsError(StackError):
 
 
 class CancelledError(StackError):
-    """The user asked to stop while something was still being fetched or started."""
+    """The user cancelled while programs were downloaded or servers started."""

@@ -1,11 +1,11 @@
 """The local stack as a whole: several servers in one folder, started and stopped together.
 
-    <folder>/stack.env             what points clients at the servers, one KEY=VALUE a line
-    <folder>/stack/<server>/log    its words
+    <folder>/stack.env             variables that configure clients for the servers, one KEY=VALUE per line
+    <folder>/stack/<server>/log    its log
     <folder>/stack/<server>/data   its data, kept over stops
-    <folder>/parts/                fetched programs, unless $LSB_CACHE names another folder
+    <folder>/parts/                downloaded programs, unless $LSB_CACHE names another folder
 
-It is a library for tests as much as the thing behind the command line: see ``ephemeral_stack``.
+It is a library for tests as well as the implementation of the command line: see ``ephemeral_stack``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def _say_nothing(line: str) -> None:
 class LocalStack:
     """Kafka, an MQTT broker and InfluxDB in ``folder``.
 
-    ``usual_ports``: take 9092, 1883 and 8086 where they are free; otherwise always others.
-    ``parts``: where fetched programs are kept. ``say`` gets one line for each step.
-    As a context manager it starts everything and stops it at the end.
+    ``usual_ports``: use 9092, 1883 and 8086 if they are free; otherwise, or if false, other ports.
+    ``parts``: folder of downloaded programs. ``say`` receives one line for each step.
+    As a context manager it starts everything, and stops it at the end.
     """
 
     def __init__(
@@ -59,25 +59,25 @@ class LocalStack:
 
     @property
     def servers(self) -> tuple[Server, ...]:
-        """All servers, in the order in which data passes them."""
+        """All servers, in the order of the data flow."""
         return (self.mqtt, self.kafka, self.influxdb)
 
     @property
     def environment_file(self) -> Path:
-        """Where ``up`` writes what points clients at the servers."""
+        """The file to which ``up`` writes the clients' variables."""
         return self.folder / "stack.env"
 
     def up(self, servers: Sequence[Server] = ()) -> None:
-        """Start the given servers (default: all) at the same time and wait until they work.
+        """Start the given servers (default: all) in parallel, and wait until they are ready.
 
-        ``MissingPartsError`` names everything that is missing, before anything starts. Where one server
-        fails, or at `cancel` or a KeyboardInterrupt, those that this call started are stopped again.
+        Raises ``MissingPartsError``, which names everything that is missing, before anything starts. If a server fails,
+        or on `cancel` or a KeyboardInterrupt, the servers that this call started are stopped again.
         """
         chosen = tuple(servers) or self.servers
         asked = [server for server in chosen if server.pid is None]
         problems = [problem for server in asked if (problem := server.problem()) is not None]
         if problems:
-            # Two servers may lack the same.
+            # Two servers may lack the same program.
             raise MissingPartsError(list(dict.fromkeys(problems)))
         with ThreadPoolExecutor(max_workers=len(chosen)) as pool:
             works = [pool.submit(self._start, server) for server in chosen]
@@ -93,14 +93,14 @@ class LocalStack:
         self.write_environment()
 
     def cancel(self) -> None:
-        """End the start that is under way, or the next one: `up` then raises `CancelledError`.
+        """Cancel the current start, or the next one: `up` then raises `CancelledError`.
 
-        To be called from another thread or from a signal handler.
+        May be called from another thread or a signal handler.
         """
         self._parts.cancel.set()
 
     def down(self, servers: Sequence[Server] = ()) -> None:
-        """Stop the given servers (default: all); their data stays."""
+        """Stop the given servers (default: all); their data is kept."""
         chosen = tuple(servers) or self.servers
         with ThreadPoolExecutor(max_workers=len(chosen)) as pool:
             for work in [pool.submit(self._stop, server) for server in chosen]:
@@ -113,12 +113,12 @@ class LocalStack:
             server.wipe()
 
     def environment(self) -> dict[str, str]:
-        """The variables that point clients at the running servers."""
+        """The variables that configure clients for the running servers."""
         running = [server for server in self.servers if server.pid is not None]
         return {name: value for server in running for name, value in server.settings.items()}
 
     def write_environment(self) -> None:
-        """Bring ``stack.env`` in line with what is running; no file where nothing is."""
+        """Update ``stack.env`` to the running servers; removes it if none is."""
         lines = [f"{name}={value}\n" for name, value in self.environment().items()]
         if not lines:
             self.environment_file.unlink(missing_ok=True)
@@ -160,10 +160,10 @@ class LocalStack:
 
 @contextlib.contextmanager
 def ephemeral_stack(*, parts: Path | None = None, say: Say = _say_nothing) -> Iterator[LocalStack]:
-    """A stack in a temporary folder on free ports, nothing started yet; all gone at the end.
+    """A stack in a temporary folder on free ports, nothing started yet; everything is removed at the end.
 
-    Programs come from the same place as those of the lasting stack. A keeper process stops the servers
-    even if this process is killed.
+    Programs come from the same folder as those of the persistent stack. A keeper process stops the servers even if this
+    process is killed.
     """
     folder = Path(tempfile.mkdtemp(prefix="lsb-"))
     stack = LocalStack(folder, parts=parts or parts_folder(DEFAULT_FOLDER), usual_ports=False, say=say)
@@ -179,7 +179,7 @@ def ephemeral_stack(*, parts: Path | None = None, say: Say = _say_nothing) -> It
     finally:
         stack.down()
         shutil.rmtree(folder, ignore_errors=True)
-        # The end of its input tells the keeper that there is nothing to keep any more.
+        # The end of its input ends the keeper, which finds nothing to stop.
         keeper.communicate()
 
 
@@ -192,7 +192,7 @@ def _wait_for_all(works: Sequence[Future[None]]) -> None:
 
 
 def shown(path: Path) -> str:
-    """A path as short as it can be typed from here."""
+    """A path, relative to the current folder if it is below it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

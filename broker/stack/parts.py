@@ -1,13 +1,13 @@
-"""The programs of the local stack: found on this machine, or fetched once and kept.
+"""The programs of the local stack: found on this machine, or downloaded once and kept.
 
-Fetched parts lie in one folder (``$LSB_CACHE``, else ``.lsb/parts``), each complete or not there at all: it
-is made beside its place and moved there in one step. After the first time nothing here needs a network.
+Downloads are in one folder (``$LSB_CACHE``, else ``.lsb/parts``), each complete or absent: it is made beside its
+destination and moved there in one step. After the first time, nothing here needs a network.
 
-- Kafka and HiveMQ (the MQTT broker): jars, by the Ivy that comes with pyspark, so no Maven is needed. Checked
-  against the hashes in templates/, because a jar from a registry is code that runs here.
+- Kafka and HiveMQ (the MQTT broker): jars, by the Ivy that comes with pyspark, so no Maven is needed. Checked against
+  the hashes in templates/, as a jar from a registry is code that runs here.
 - InfluxDB 1.8: built by ``go install``, which checks its own sums.
 
-Not here: starting anything; see ``servers``. Nor package sources: each tool uses the ones it is set up for.
+Not here: starting anything; see ``servers``. Nor package sources: each tool uses those it is configured for.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ KAFKA_VERSION: Final = "4.3.1"
 
 _KAFKA_DEPENDENCIES: Final = (
     ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-    # Part of Kafka's own release and not of its dependencies: without it Kafka logs nothing.
+    # Part of Kafka's release, not of its dependencies: without it Kafka does not log.
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
 )
 HIVEMQ_VERSION: Final = "2025.5"
 
 _HIVEMQ_DEPENDENCIES: Final = (
     ("com.hivemq", "hivemq-community-edition-embedded", HIVEMQ_VERSION),
-    # Compiles templates/MqttBroker.java at its start: a Java runtime has no compiler.
+    # Compiles templates/MqttBroker.java at each start, as a Java runtime has no compiler.
     ("org.codehaus.janino", "janino", "3.1.12"),
 )
 _SPARK_KAFKA_DEPENDENCIES: Final = (
-    # The newest of each that Maven Central's mirrors have; they run with the Spark that is installed. Named one by one:
-    # a connector asks for a token provider of its own version.
+    # The newest version of each on Maven Central's mirrors; they work with the installed Spark. Named one by one, as a
+    # connector depends on a token provider of its own version.
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
@@ -56,68 +56,68 @@ _SPARK_KAFKA_DEPENDENCIES: Final = (
 INFLUXDB_VERSION: Final = "1.8.10"
 
 _JAVA_MIN: Final = 17
-"""Kafka 4 asks for it; HiveMQ is content with 11."""
+"""Kafka 4 requires it; HiveMQ requires 11."""
 
 _FETCH_DEADLINE_S: Final = 900.0
-"""A slow line needs minutes; one that hangs is not waited for."""
+"""A slow connection takes minutes; a hanging one is aborted."""
 
 Say = Callable[[str], None]
 
 
 class Parts:
-    """Where the programs are. The methods ``problem_*`` look only; the others fetch what is not there yet."""
+    """The programs. The methods ``problem_*`` only check; the others download what is missing."""
 
     def __init__(self, folder: Path, say: Say) -> None:
         self.folder = folder
         self._say = say
         self.cancel = threading.Event()
-        """Set it to end every running fetch."""
+        """Set it to cancel every running download."""
 
     def java(self) -> str | None:
-        """The java command: of ``$JAVA_HOME``, else on the path."""
+        """The java command: from ``$JAVA_HOME``, else from the path."""
         home = os.environ.get("JAVA_HOME")
         if home and os.access(Path(home) / "bin" / "java", os.X_OK):
             return str(Path(home) / "bin" / "java")
         return shutil.which("java")
 
     def problem_kafka(self) -> str | None:
-        """What keeps Kafka from starting here, with the way out."""
+        """What prevents Kafka from starting here, with the remedy."""
         return self._problem_java(self._kafka_folder)
 
     def problem_mqtt(self) -> str | None:
-        """What keeps the MQTT broker from starting here, with the way out."""
+        """What prevents the MQTT broker from starting here, with the remedy."""
         return self._problem_java(self._hivemq_folder)
 
     def problem_influxdb(self) -> str | None:
-        """What keeps InfluxDB from starting here, with the way out."""
+        """What prevents InfluxDB from starting here, with the remedy."""
         named = os.environ.get("LSB_INFLUXD")
         if named and not (Path(named).is_file() and os.access(named, os.X_OK)):
-            return f"LSB_INFLUXD={named} is no program; name an influxd {INFLUXDB_VERSION}, or leave it unset"
+            return f"LSB_INFLUXD={named} is not a program; name an influxd {INFLUXDB_VERSION}, or unset it"
         if named or _find_influxd() is not None:
             return None
         return self._problem_go("influxd", f"an influxd {INFLUXDB_VERSION}, named by LSB_INFLUXD")
 
     def kafka(self) -> Path:
         """The folder of Kafka's jars."""
-        told = f"kafka     fetching Apache Kafka {KAFKA_VERSION} (41 MB, under a minute)"
-        return self._jars(self._kafka_folder, _KAFKA_DEPENDENCIES, _sums(f"kafka-{KAFKA_VERSION}"), told)
+        notice = f"kafka     downloading Apache Kafka {KAFKA_VERSION} (41 MB, under a minute)"
+        return self._jars(self._kafka_folder, _KAFKA_DEPENDENCIES, _sums(f"kafka-{KAFKA_VERSION}"), notice)
 
     def hivemq(self) -> Path:
         """The folder of the MQTT broker's jars."""
-        told = f"mqtt      fetching HiveMQ CE {HIVEMQ_VERSION} (104 MB, about a minute)"
-        return self._jars(self._hivemq_folder, _HIVEMQ_DEPENDENCIES, _sums(f"hivemq-{HIVEMQ_VERSION}"), told)
+        notice = f"mqtt      downloading HiveMQ CE {HIVEMQ_VERSION} (104 MB, about a minute)"
+        return self._jars(self._hivemq_folder, _HIVEMQ_DEPENDENCIES, _sums(f"hivemq-{HIVEMQ_VERSION}"), notice)
 
     def spark_kafka(self) -> Path:
-        """The folder of the jars with which Spark reads and writes Kafka itself."""
-        told = "spark     fetching its Kafka connector (10 MB)"
-        return self.jars("spark-kafka", _SPARK_KAFKA_DEPENDENCIES, _sums("spark-kafka"), told)
+        """The folder of the jars of Spark's own Kafka source and sink."""
+        notice = "spark     downloading its Kafka connector (10 MB)"
+        return self.jars("spark-kafka", _SPARK_KAFKA_DEPENDENCIES, _sums("spark-kafka"), notice)
 
-    def jars(self, name: str, dependencies: Sequence[Sequence[str]], sums: Path, told: str) -> Path:
-        """The folder of these jars and no others, which are those that ``sums`` names; ``told`` before a fetch."""
-        return self._jars(self.folder / name, dependencies, sums, told, "-notransitive")
+    def jars(self, name: str, dependencies: Sequence[Sequence[str]], sums: Path, notice: str) -> Path:
+        """The folder of exactly these jars, with the hashes in ``sums``; ``notice`` is shown before a download."""
+        return self._jars(self.folder / name, dependencies, sums, notice, "-notransitive")
 
     def influxd(self) -> Path:
-        """The InfluxDB server: of ``$LSB_INFLUXD``, on the path where it is a 1.8, else built."""
+        """The InfluxDB server: ``$LSB_INFLUXD``, else the one on the path if it is a 1.8, else built."""
         named = os.environ.get("LSB_INFLUXD")
         if named:
             return Path(named)
@@ -137,31 +137,31 @@ class Parts:
 
     def _problem_java(self, jars: Path) -> str | None:
         java = self.java()
-        way_out = "on Debian and Ubuntu: apt-get install openjdk-17-jre-headless; or set JAVA_HOME"
+        remedy = "on Debian and Ubuntu: apt-get install openjdk-17-jre-headless; or set JAVA_HOME"
         if java is None:
-            return f"java is missing (Kafka and the MQTT broker need {_JAVA_MIN} or newer); {way_out}"
+            return f"java is missing (Kafka and the MQTT broker need {_JAVA_MIN} or newer); {remedy}"
         version = _java_version(java)
         if version is not None and version < _JAVA_MIN:
-            return f"{java} is Java {version}, Kafka and the MQTT broker need {_JAVA_MIN} or newer; {way_out}"
+            return f"{java} is Java {version}, Kafka and the MQTT broker need {_JAVA_MIN} or newer; {remedy}"
         if not jars.is_dir() and _find_ivy() is None:
-            return "pyspark is missing, whose Ivy fetches Kafka and the MQTT broker; run: make setup"
+            return "pyspark is missing, whose Ivy downloads Kafka and the MQTT broker; run: make setup"
         return None
 
     def _problem_go(self, program: str, other: str) -> str | None:
         if self._built_folder(program).is_dir() or shutil.which("go") is not None:
             return None
-        return f"{program} is missing, and Go to build it; install Go 1.24 or newer, or {other}"
+        return f"{program} is missing, and so is Go to build it; install Go 1.24 or newer, or {other}"
 
-    def _jars(self, place: Path, dependencies: Sequence[Sequence[str]], sums: Path, told: str, *options: str) -> Path:
+    def _jars(self, place: Path, dependencies: Sequence[Sequence[str]], sums: Path, notice: str, *options: str) -> Path:
         with self._once(place) as draft:
             if draft is not None:
-                self._say(told)
+                self._say(notice)
                 self._fetch_jars(place.name, draft, dependencies, *options)
                 check_hashes(draft / "jars", sums)
         return place / "jars"
 
     def _fetch_jars(self, part: str, draft: Path, dependencies: Sequence[Sequence[str]], *options: str) -> None:
-        """By Ivy, into ``jars`` in the draft."""
+        """Download with Ivy into ``jars`` in the draft."""
         ivy, java = _find_ivy(), self.java()
         if ivy is None or java is None:
             raise StackError(f"{part}: pyspark or java is missing; run: make setup")
@@ -184,9 +184,9 @@ class Parts:
         return place / program
 
     def go_tool(self, program: str, module: str, version: str, package: str = "") -> Path:
-        """A program that is built with Go from a package of a module, of this version and no other.
+        """A program built with Go from a package of a module, in exactly this version.
 
-        In a module of its own: ``go install`` refuses modules that replace some of what they depend on.
+        In a module of its own, as ``go install`` refuses modules with replace directives.
         """
         place = self.folder / f"{program}-{version}"
         with self._once(place) as draft:
@@ -201,23 +201,23 @@ class Parts:
     def _go_environment(self) -> dict[str, str]:
         environment = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false"}
         if not environment.get("HOME") and not environment.get("GOPATH"):
-            # Without a home folder Go does not know where to keep what it fetches.
+            # Without a home folder, Go has no default place for its downloads.
             environment["GOPATH"] = str(self.folder / "go")
             environment["GOCACHE"] = str(self.folder / "go-build")
         return environment
 
     @contextlib.contextmanager
     def _once(self, place: Path) -> Iterator[Path | None]:
-        """Give a draft folder to fill where ``place`` is not there yet, and move it there when it is full.
+        """Yield a draft folder to fill if ``place`` does not exist, and rename it to ``place`` afterwards.
 
-        Processes that want the same part at the same time wait for each other.
+        Processes that need the same part at the same time wait for each other.
         """
         if place.is_dir():
             yield None
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f".{place.name}.lock").open("w") as lock:
-            self._take(lock.fileno(), place)
+            self._lock(lock.fileno(), place)
             if place.is_dir():
                 yield None
                 return
@@ -229,22 +229,22 @@ class Parts:
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
 
-    def _take(self, lock: int, place: Path) -> None:
-        told = False
+    def _lock(self, lock: int, place: Path) -> None:
+        is_reported = False
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if not told:
-                    self._say(f"{place.name}: another process is fetching it, waiting")
-                told = True
+                if not is_reported:
+                    self._say(f"{place.name}: another process is downloading it, waiting")
+                is_reported = True
                 if self.cancel.wait(POLL_S):
                     raise CancelledError(f"{place.name}: stopped while waiting") from None
             else:
                 return
 
     def run(self, server: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Run a tool to its end; its words are shown only where it fails."""
+        """Run a tool to its end; its output is shown only if it fails."""
         with tempfile.TemporaryFile() as out:
             tool = subprocess.Popen(
                 command,
@@ -262,19 +262,21 @@ class Parts:
                     tool.wait()
             if tool.returncode != 0:
                 out.seek(0)
-                words = out.read().decode(errors="replace").strip().splitlines()[-15:]
+                output = out.read().decode(errors="replace").strip().splitlines()[-15:]
                 raise StackError(
                     f"{server}: '{' '.join(command[:3])} …' failed with status {tool.returncode}. Is there a "
-                    "network, and is the tool set up for your registry? It said:\n    " + "\n    ".join(words)
+                    "network, and is the tool set up for your registry? Its output:\n    " + "\n    ".join(output)
                 )
 
     def _wait(self, server: str, tool: subprocess.Popen[bytes]) -> None:
         end = time.monotonic() + _FETCH_DEADLINE_S
         while tool.poll() is None:
             if self.cancel.wait(POLL_S):
-                raise CancelledError(f"{server}: stopped while fetching")
+                raise CancelledError(f"{server}: stopped while downloading")
             if time.monotonic() > end:
-                raise StackError(f"{server}: fetching took more than {_FETCH_DEADLINE_S:.0f} s; is the line slow?")
+                raise StackError(
+                    f"{server}: the download took more than {_FETCH_DEADLINE_S:.0f} s; is the network slow?"
+                )
 
 
 _INFLUXDB_MODULE: Final = f"github.com/influxdata/influxdb/cmd/influxd@v{INFLUXDB_VERSION}"
@@ -282,18 +284,18 @@ _BUILT_FOLDERS: Final = {"influxd": f"influxdb-{INFLUXDB_VERSION}"}
 
 
 def parts_folder(base: Path) -> Path:
-    """Where fetched parts are kept: ``$LSB_CACHE``, else ``parts`` in ``base``."""
+    """The folder of downloaded parts: ``$LSB_CACHE``, else ``parts`` in ``base``."""
     named = os.environ.get("LSB_CACHE")
     return (Path(named) if named else base / "parts").absolute()
 
 
 def _sums(name: str) -> Path:
-    """The hashes of what is fetched under this name."""
+    """The hashes of the downloads of this name."""
     return Path(__file__).with_name("templates") / f"{name}.sha256"
 
 
 def _find_influxd() -> Path | None:
-    """An influxd 1.8 on the path. Older ones lack the write call of version 2, newer ones need a set-up."""
+    """An influxd 1.8 on the path. Older ones lack the write API of version 2, newer ones need a setup."""
     found = shutil.which("influxd")
     if found is None:
         return None
@@ -315,12 +317,12 @@ def _java_version(java: str) -> int | None:
 
 
 def check_hashes(folder: Path, sums: Path) -> None:
-    """Compare every file with ``sums`` (lines as sha256sum writes them); neither more nor fewer files."""
+    """Compare every file with ``sums`` (lines as sha256sum writes them); no file may be missing or added."""
     expected = {name: digest for digest, name in (line.split() for line in sums.read_text().splitlines())}
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
     if found != expected:
         wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
         raise StackError(
-            f"what was fetched is not what {sums.name} names: {', '.join(wrong)}. Nothing was kept; "
-            "look at what your registry serves."
+            f"the download does not match {sums.name}: {', '.join(wrong)}. Nothing was kept; "
+            "check what your registry serves."
         )

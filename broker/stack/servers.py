@@ -1,10 +1,10 @@
 """The servers of the local stack: Kafka, an MQTT broker, InfluxDB.
 
-A server has a folder (configuration, data, log, pid file, ports), a configuration made from a template, a
-command, and a condition that says when it works. Stopping, killing, pausing and starting again keep the ports
-and the data. All of them listen on the loopback only.
+A server has a folder (configuration, data, log, pid file, ports), a configuration made from a template, a command, and
+a readiness check. Stopping, killing, pausing and restarting keep the ports and the data. All servers listen on the
+loopback interface only.
 
-Not here: fetching programs (``parts``), life and death of a process (``child``), several servers (``local``).
+Not here: downloads (``parts``), the process itself (``child``), several servers (``local``).
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from broker.stack.parts import Parts
 from broker.stack.ports import LOOPBACK, choose_port, is_free
 
 READY_DEADLINE_S: Final = 90.0
-"""The slowest start seen, Kafka's first on two busy cores, took 15 s."""
+"""The slowest start observed, Kafka's first on two busy cores, took 15 s."""
 
 STOP_DEADLINE_S: Final = 30.0
-"""Kafka writes its logs out in a clean stop: 1-3 s here."""
+"""Kafka flushes its logs in a clean stop: 1-3 s here."""
 
 _PROBE_TIMEOUT_S: Final = 2.0
 _LOG_LINES_SHOWN: Final = 15
 _PORTS: Final = "ports.json"
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Past any proxy that the environment names: the server is on this machine."""
+"""Ignores the environment's proxies, as the server is on this machine."""
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 
 _quiet = logging.getLogger(__name__ + ".probe")
@@ -53,11 +53,11 @@ _quiet.propagate = False
 
 
 class Server(ABC):
-    """One server in its folder. Made by ``LocalStack``; every method may be called at any time."""
+    """One server in its folder. Created by ``LocalStack``; every method may be called at any time."""
 
     name: ClassVar[str]
     usual_ports: ClassVar[Mapping[str, int | None]]
-    """Port by name, with the number where users expect it; None: any free one."""
+    """Port by name, with its well-known number; None: any free one."""
 
     def __init__(self, folder: Path, parts: Parts, *, usual_ports: bool) -> None:
         self.folder = folder
@@ -67,27 +67,27 @@ class Server(ABC):
 
     @property
     def log(self) -> Path:
-        """Where the server's own words are."""
+        """The log file of the server."""
         return self._child.log
 
     @property
     def data(self) -> Path:
-        """What ``wipe`` removes."""
+        """The folder that ``wipe`` removes."""
         return self.folder / "data"
 
     @property
     def pid(self) -> int | None:
-        """The id of the living process, else None."""
+        """The id of the running process, else None."""
         return self._child.pid
 
     @property
     def paused(self) -> bool:
-        """True after ``pause``, until ``resume``."""
+        """Whether the server is paused, by ``pause`` until ``resume``."""
         return self._child.paused
 
     @property
     def port(self) -> int:
-        """The port that clients use; known from the first start on."""
+        """The port of clients; known after the first start."""
         return self._ports()["port"]
 
     @property
@@ -98,26 +98,26 @@ class Server(ABC):
     @property
     @abstractmethod
     def settings(self) -> dict[str, str]:
-        """The environment variables that point clients here."""
+        """The environment variables that configure clients for this server."""
 
     @abstractmethod
     def problem(self) -> str | None:
-        """What keeps this server from starting on this machine, with the way out; None where nothing does."""
+        """What prevents this server from starting on this machine, with the remedy; None if nothing does."""
 
     @abstractmethod
     def fetch(self) -> None:
-        """Get the program where it is not there yet."""
+        """Download the program if it is missing."""
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """True where the server answers clients now."""
+        """Whether the server answers clients now."""
 
     @abstractmethod
     def _prepare(self, ports: Mapping[str, int]) -> list[str]:
-        """Write the configuration and give the command."""
+        """Write the configuration; returns the command."""
 
     def start(self) -> None:
-        """Start the process, where it is not running; ``wait_ready`` follows."""
+        """Start the process if it is not running; ``wait_ready`` follows."""
         if self.pid is not None:
             return
         self.fetch()
@@ -126,19 +126,19 @@ class Server(ABC):
         self._child.start(command, folder=self.folder, environment=self._environment())
 
     def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
-        """Wait until the server answers; ``StackError`` with the end of its log where it fails."""
+        """Wait until the server answers. Raises ``StackError`` with the end of its log if it fails."""
 
-        def settled() -> bool:
+        def is_decided() -> bool:
             return self._parts.cancel.is_set() or self.pid is None or self.is_ready()
 
-        in_time = wait_until(settled, deadline_s)
+        in_time = wait_until(is_decided, deadline_s)
         if self._parts.cancel.is_set():
             raise CancelledError(f"{self.name}: stopped while starting")
         if self.pid is None:
-            raise StackError(f"{self.name} ended at its start. {self._last_words()}")
+            raise StackError(f"{self.name} ended during its start. {self._end_of_log()}")
         if not in_time:
             raise StackError(
-                f"{self.name} does not answer at {self.address} after {deadline_s:.0f} s. {self._last_words()}"
+                f"{self.name} does not answer at {self.address} after {deadline_s:.0f} s. {self._end_of_log()}"
             )
 
     def stop(self, deadline_s: float = STOP_DEADLINE_S) -> bool:
@@ -160,7 +160,7 @@ class Server(ABC):
     def wipe(self) -> None:
         """Remove the data of a stopped server."""
         if self.pid is not None:
-            raise StackError(f"{self.name} is running as process {self.pid}; stop it before its data is removed")
+            raise StackError(f"{self.name} is running as process {self.pid}; stop it before removing its data")
         shutil.rmtree(self.data, ignore_errors=True)
 
     def _environment(self) -> dict[str, str]:
@@ -173,16 +173,16 @@ class Server(ABC):
         except FileNotFoundError:
             raise StackError(f"{self.name} was never started in {self.folder}; start it first") from None
         except (ValueError, TypeError, AttributeError):
-            raise StackError(f"{self.folder / _PORTS} was cut off; start {self.name} anew, which writes it") from None
+            raise StackError(f"{self.folder / _PORTS} is truncated; start {self.name} to rewrite it") from None
 
     def _choose_ports(self) -> dict[str, int]:
-        """The ports of the last start where they are still free, else new ones, written down."""
+        """The ports of the last start if they are still free, else new ones, which are written down."""
         with contextlib.suppress(StackError):
             ports = self._ports()
             if all(is_free(port) for port in ports.values()):
                 return ports
         ports = {name: choose_port(usual if self._usual else None) for name, usual in self.usual_ports.items()}
-        # At once, or a kill would leave half of it.
+        # Atomically, as a kill could leave a partial file.
         place = self.folder / f"{_PORTS}.new"
         place.write_text(json.dumps(ports))
         place.replace(self.folder / _PORTS)
@@ -194,7 +194,7 @@ class Server(ABC):
         place.write_text(text)
         return place
 
-    def _last_words(self) -> str:
+    def _end_of_log(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
         return f"The end of {self.log}:\n    " + "\n    ".join(lines)
 
@@ -206,11 +206,11 @@ class Kafka(Server):
     usual_ports: ClassVar[Mapping[str, int | None]] = {"port": 9092, "controller_port": None}
 
     more: Mapping[str, str] = MappingProxyType({})
-    """Further properties, which go before those of the template from the next start on; ``${port}`` and
-    ``${controller_port}`` stand for the ports."""
+    """Further properties, which override those of the template from the next start on; ``${port}`` and
+    ``${controller_port}`` are replaced by the ports."""
 
     java_options: Sequence[str] = ("-Xms256m", "-Xmx768m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-    """A heap that is small beside Kafka's default of 1 GB; the log itself lives in the system's page cache."""
+    """A heap smaller than Kafka's default of 1 GB; the log itself is in the page cache."""
 
     @property
     def settings(self) -> dict[str, str]:
@@ -234,7 +234,7 @@ class Kafka(Server):
     def _prepare(self, ports: Mapping[str, int]) -> list[str]:
         config = self._write("kafka.properties", {**ports, "data": self.data})
         with config.open("a") as file:
-            # Of two lines with one name, Kafka takes the later.
+            # Of two lines with the same name, Kafka uses the later one.
             file.writelines(f"{name}={Template(value).substitute(ports)}\n" for name, value in self.more.items())
         log_config = self._write("kafka-log4j2.properties", {})
         jars = self._parts.kafka()
@@ -255,14 +255,14 @@ class Mqtt(Server):
     usual_ports: ClassVar[Mapping[str, int | None]] = {"port": 1883}
 
     _CONNECT: Final = b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x0a\x00\x00"
-    """CONNECT of MQTT 3.1.1: a clean session, keep-alive 10 s, no client id."""
+    """CONNECT of MQTT 3.1.1: clean session, keep-alive 10 s, no client id."""
 
     _CONNACK: Final = b"\x20\x02\x00\x00"
 
     _JAVA_OPTIONS: Final = (
-        # Few threads and small data: a start that is quick counts for more than the last optimisation.
+        # Few threads and little data: a fast start matters more than peak throughput.
         *("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-        # HiveMQ's own start script opens these; its buffers and its statistics need them.
+        # HiveMQ's own start script opens these, for its buffers and statistics.
         *("--add-opens", "java.base/java.lang=ALL-UNNAMED", "--add-opens", "java.base/java.nio=ALL-UNNAMED"),
         *(
             "--add-opens",
@@ -277,7 +277,7 @@ class Mqtt(Server):
         return {
             "LSB_MQTT__HOST": LOOPBACK,
             "LSB_MQTT__PORT": str(self.port),
-            # The same for the simulator, which takes its settings without a prefix.
+            # The same for the simulator, whose variables have no prefix.
             "BROKER_HOST": LOOPBACK,
             "BROKER_PORT": str(self.port),
         }
@@ -297,7 +297,7 @@ class Mqtt(Server):
             return False
 
     def command(self, folder: Path) -> list[str]:
-        """How a broker is started in a folder that has its ``conf/config.xml`` and ``data``."""
+        """The command of a broker in a folder with its ``conf/config.xml`` and ``data``."""
         java = self._parts.java()
         if java is None:
             raise StackError("mqtt: java is missing")
@@ -313,7 +313,7 @@ class Mqtt(Server):
 
 
 class Influxdb(Server):
-    """InfluxDB 1.8 with Flux and the write call of version 2."""
+    """InfluxDB 1.8 with Flux and the write API of version 2."""
 
     name = "influxdb"
     usual_ports: ClassVar[Mapping[str, int | None]] = {"port": 8086, "rpc_port": None}
@@ -322,7 +322,7 @@ class Influxdb(Server):
 
     @property
     def url(self) -> str:
-        """Where clients reach it."""
+        """The address for clients."""
         return f"http://{self.address}"
 
     @property
@@ -331,7 +331,7 @@ class Influxdb(Server):
             "LSB_INFLUXDB__URL": self.url,
             "LSB_INFLUXDB__ORG": "-",
             "LSB_INFLUXDB__BUCKET": f"{self.DATABASE}/autogen",
-            # No user, no password: nobody is asked for them on the loopback.
+            # No user, no password: none are needed on the loopback interface.
             "LSB_INFLUXDB__TOKEN": ":",
         }
 
@@ -349,7 +349,7 @@ class Influxdb(Server):
         return True
 
     def create_database(self, name: str) -> None:
-        """Make a database, where it is not there yet; its bucket is ``<name>/autogen``."""
+        """Create a database if it does not exist; its bucket is ``<name>/autogen``."""
         query = urllib.parse.urlencode({"q": f'CREATE DATABASE "{name}"'}).encode()
         with _DIRECT.open(f"{self.url}/query", query, timeout=_PROBE_TIMEOUT_S) as answer:
             answer.read()
@@ -359,5 +359,5 @@ class Influxdb(Server):
         return [str(self._parts.influxd()), "run", "-config", str(config)]
 
     def _environment(self) -> dict[str, str]:
-        # A variable of the user's own would go before the file.
+        # The user's own variables would override the file.
         return {name: value for name, value in os.environ.items() if not name.startswith("INFLUXDB_")}

@@ -1,4 +1,4 @@
-"""The records of the topics, and reading and writing many of them as columns. Begin with `records`.
+"""The records of the topics, and their columnar encoding. Begin with `records`.
 
 No Kafka here: bytes in, bytes out.
 """

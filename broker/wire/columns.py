@@ -1,7 +1,7 @@
-"""Many short texts in one array, as Arrow keeps them: no object of Python's for each.
+"""Many short strings in one array, as Arrow stores them, without a Python object for each.
 
-What the joiner reads from Kafka and writes to it goes through here, hundreds of thousands of texts a second. The loops
-over their bytes are compiled.
+All that the joiner reads from Kafka and writes to it goes through here: hundreds of thousands of strings a second. The
+loops over their bytes are compiled.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _TABLE_MIN: Final = 64
-"""Places of the smallest table of hashes."""
+"""Slots of the smallest hash table."""
 
 
 @dataclass(frozen=True, slots=True)
 class StringColumn:
-    """n texts: the bytes ``data[start[i]:end[i]]`` of each (uint8; int64, shape (n,)). ``data`` may hold more."""
+    """n strings: the bytes ``data[start[i]:end[i]]`` of each (uint8; int64, shape (n,)). ``data`` may be longer."""
 
     data: Bytes
     start: Ints
@@ -37,19 +37,19 @@ class StringColumn:
         return len(self.start)
 
     def lengths(self) -> Ints:
-        """Bytes of each."""
+        """The number of bytes of each."""
         return self.end - self.start
 
     def take(self, which: Ints) -> StringColumn:
-        """Those of an index; the bytes are not copied."""
+        """Those at an index; the bytes are not copied."""
         return StringColumn(self.data, self.start.take(which), self.end.take(which))
 
     def where(self, chosen: NDArray[np.bool_]) -> StringColumn:
-        """The same ones where they are chosen, and empty ones elsewhere."""
+        """The same strings where ``chosen`` is true, and empty ones elsewhere."""
         return StringColumn(self.data, self.start, np.where(chosen, self.end, self.start))
 
     def packed(self) -> StringColumn:
-        """The same ones, one after the other, with nothing between them; itself where they are so already."""
+        """The same strings without gaps between them; itself if it is so already."""
         is_packed = (
             len(self) > 0
             and self.start[0] == 0
@@ -59,32 +59,32 @@ class StringColumn:
         return self if is_packed else glue(self)
 
     def joined(self) -> bytes:
-        """All of them, one after the other."""
+        """All strings, concatenated."""
         return self.packed().data.tobytes()
 
     def each(self) -> list[bytes]:
-        """Each by itself."""
+        """A list of all strings."""
         texts = self.packed()
         whole = texts.data.tobytes()
         return [whole[start:end] for start, end in zip(texts.start.tolist(), texts.end.tolist(), strict=True)]
 
     @classmethod
     def of(cls, texts: Sequence[bytes]) -> Self:
-        """Those of a list."""
+        """The strings of a list."""
         return cls.of_lengths(b"".join(texts), np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))
 
     @classmethod
     def of_lengths(cls, data: bytes, lengths: Ints) -> Self:
-        """Those that stand one after the other. Raises ValueError where the lengths are not those of the data."""
+        """Concatenated strings of these lengths. Raises ValueError if the lengths do not add up to the data."""
         end = lengths.cumsum()
         if (lengths < 0).any() or (int(end[-1]) if len(end) else 0) != len(data):
-            message = f"{len(data)} bytes are not {len(lengths)} texts of these lengths"
+            message = f"{len(data)} bytes are not {len(lengths)} strings of these lengths"
             raise ValueError(message)
         return cls(np.frombuffer(data, dtype=np.uint8), end - lengths, end)
 
     @classmethod
     def of_lines(cls, lines: bytes) -> Self:
-        """Those of lines each of which ends with a line break."""
+        """Lines, each of which ends with a line break."""
         data = np.frombuffer(lines, dtype=np.uint8)
         breaks = np.flatnonzero(data == _LINE_BREAK)
         start = np.empty_like(breaks)
@@ -93,7 +93,7 @@ class StringColumn:
 
     @classmethod
     def concat(cls, parts: Sequence[StringColumn]) -> Self:
-        """Those of one after those of the other."""
+        """The strings of all parts, in order."""
         packed = [part.packed() for part in parts]
         sizes = np.array([0, *(len(part.data) for part in packed)]).cumsum()
         return cls(
@@ -104,18 +104,18 @@ class StringColumn:
 
     @classmethod
     def repeated(cls, text: bytes, count: int) -> Self:
-        """One text many times."""
+        """One string, ``count`` times."""
         ends = np.full(count, len(text))
         return cls(np.frombuffer(text, dtype=np.uint8), np.zeros_like(ends), ends)
 
     def hashes(self) -> Ints:
-        """A 64-bit hash of each, the same in every process."""
+        """The 64-bit hash of each string, the same in every process."""
         found = np.empty(len(self), dtype=np.int64)
         _hash_all(self.data, self.start, self.end, found)
         return found
 
     def distinct(self) -> tuple[Ints, Ints]:
-        """The number of each among those that differ, from 0 on as they first come, and where each first comes."""
+        """Number the distinct strings from 0 by first occurrence; the number of each, and where each number begins."""
         number = np.empty(len(self), dtype=np.int64)
         table = np.zeros(max(_TABLE_MIN, 1 << (2 * len(self)).bit_length()), dtype=np.int64)
         first = np.empty(len(self), dtype=np.int64)
@@ -123,7 +123,7 @@ class StringColumn:
         return number, first[:count]
 
     def integers(self) -> Ints | None:
-        """The numbers that they are, in plain digits; None where some are not, or have more than 18 of them."""
+        """Their integers; None if some are not plain digits, or more than 18."""
         found = np.empty(len(self), dtype=np.int64)
         return found if _read_integers(self.data, self.start, self.end, found) else None
 
@@ -134,13 +134,13 @@ _INTEGER_DIGITS_MAX = 18
 
 
 def glue(*columns: StringColumn | bytes) -> StringColumn:
-    """Row by row, the texts of all columns one after the other. Bytes stand in every row.
+    """Concatenate all columns row by row. Bytes are repeated in every row.
 
-    Raises ValueError where columns have different numbers of rows.
+    Raises ValueError if columns have different numbers of rows.
     """
     counts = {len(column) for column in columns if isinstance(column, StringColumn)}
     if len(counts) != 1:
-        message = f"columns of {sorted(counts)} texts do not fit together"
+        message = f"columns have different numbers of rows: {sorted(counts)}"
         raise ValueError(message)
     (count,) = counts
     pieces = [StringColumn.repeated(column, count) if isinstance(column, bytes) else column for column in columns]
@@ -152,7 +152,7 @@ def glue(*columns: StringColumn | bytes) -> StringColumn:
     start = np.empty_like(end)
     start[:1], start[1:] = 0, end[:-1]
     data, at = np.empty(int(end[-1]) if count else 0, dtype=np.uint8), start.copy()
-    # So many at a time as the processor keeps at hand until the last column has come.
+    # In blocks that stay in the CPU's cache until the last column is copied.
     for first in range(0, count, _BLOCK):
         rows = slice(first, first + _BLOCK)
         for piece in pieces:
@@ -164,7 +164,7 @@ _BLOCK = 1024
 
 
 def decimals(values: Ints) -> StringColumn:
-    """Integers in plain digits."""
+    """Integers as plain digits."""
     room, start = np.empty(len(values) * _ROOM, dtype=np.uint8), np.empty(len(values), dtype=np.int64)
     _write_integers(np.ascontiguousarray(values), room, start)
     return StringColumn(room, start, np.arange(1, len(values) + 1) * _ROOM)
@@ -176,7 +176,7 @@ _ROOM = 20
 
 @compiled(types.void, BYTES, INTS, INTS, BYTES_OUT, INTS_OUT)
 def _copy(source: Bytes, start: Ints, end: Ints, target: Bytes, at: Ints) -> None:
-    """Bring each text to its place, and the place to the text's end."""
+    """Copy each string to its position, and move the position to its end."""
     for row in range(len(start)):
         place = at[row]
         for byte in range(start[row], end[row]):
@@ -189,7 +189,7 @@ def _copy(source: Bytes, start: Ints, end: Ints, target: Bytes, at: Ints) -> Non
 def _write_integers(values: Ints, room: Bytes, start: Ints) -> None:
     for row in range(len(values)):
         value = values[row]
-        # Below zero all the way: the smallest number has no positive counterpart.
+        # With negative numbers, as the smallest int64 has no positive counterpart.
         left = value if value < 0 else -value
         place = (row + 1) * _ROOM - 1
         while left <= -10:  # noqa: PLR2004 - digits
@@ -212,7 +212,7 @@ def _read_integers(data: Bytes, start: Ints, end: Ints, found: Ints) -> bool:
         if negative:
             at += 1
         digits = stop - at
-        # A zero in front, and one below zero, are not how a number is written.
+        # Leading zeros and -0 are not plain.
         if digits < 1 or digits > _INTEGER_DIGITS_MAX or (data[at] == _ZERO and (digits > 1 or negative)):
             return False
         value = 0
@@ -243,7 +243,7 @@ def _hash_all(data: Bytes, start: Ints, end: Ints, found: Ints) -> None:
 
 @compiled(types.int64, BYTES, INTS, INTS, INTS, INTS_OUT, INTS_OUT, INTS_OUT)
 def _number(data: Bytes, start: Ints, end: Ints, hashes: Ints, table: Ints, number: Ints, first: Ints) -> int:
-    """A table of open addressing: of each place the number + 1 of the text there, or 0; it is at most half full."""
+    """Open addressing: each slot has the number + 1 of its string, or 0; the table is at most half full."""
     count = 0
     for row in range(len(start)):
         length = end[row] - start[row]

@@ -1,7 +1,7 @@
-"""Loops that numba compiles, for what numpy has no words for: the bytes of texts, one by one.
+"""Loops over the bytes of strings, compiled by numba, for what numpy cannot express.
 
-A compiled function is kept beside its module (or in ``NUMBA_CACHE_DIR``), so that only the first process on a machine
-waits for the compiler, some seconds; `make setup` is that first one. Where nothing can be kept, each process compiles.
+A compiled function is cached beside its module (or in ``NUMBA_CACHE_DIR``), so that only the first process on a machine
+waits for the compiler, some seconds; `make setup` is that process. Without a writable folder, each process compiles.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ INTS_OUT: Final = types.Array(types.int64, 1, "C")
 COLUMNS_OUT: Final = types.Array(types.int64, 2, "C")
 
 
-# numba compiles anew when the file of a loop has changed, and not when that of another loop has which it calls.
-# The same as in joiner/core/compiled.py, which has to come up without this package.
+# numba recompiles a loop if its own file has changed, but not if the file of another loop that it calls has.
+# The same as in joiner/core/compiled.py, which must work without this package.
 _STAMP: Final = hashlib.sha256(
     b"".join(
         file.read_bytes()
@@ -34,9 +34,9 @@ _STAMP: Final = hashlib.sha256(
 
 
 def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
-    """Compile a loop for arguments of these types; without any, for whatever the compiled loops that call it give.
+    """Compile a loop for arguments of these types; without any, for the types that its compiled callers pass.
 
-    It does not hold Python's lock, and looks at no bounds: indices have to be right.
+    It releases the GIL, and does not check bounds: indices must be valid.
     """
     signature = returns(*takes) if takes else None
 
@@ -47,9 +47,9 @@ def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
             return njit(signature, nogil=True, cache=cache)(loop)
 
         try:
-            made: _Loop = compile_for(cache=True)
-        except RuntimeError:  # no folder can be written to
-            made = compile_for(cache=False)
-        return made
+            compiled_loop: _Loop = compile_for(cache=True)
+        except RuntimeError:  # no writable folder
+            compiled_loop = compile_for(cache=False)
+        return compiled_loop
 
     return compile_it

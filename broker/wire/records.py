@@ -1,7 +1,7 @@
-"""The wire forms of the Kafka topics: what a value looks like, how it is read, why it is refused.
+"""The wire formats of the Kafka topics: what a value is, how it is read, and why it is refused.
 
-One place converts; nobody else parses or builds these bytes. What is not here: the joiner's own state topic
-(`joiner.runtime.model`), which no other service reads.
+The only place that parses or builds these bytes. Not here: the joiner's own state topic (`joiner.runtime.model`), which
+no other service reads.
 
     machine.data       `Record` or `Watermark`
     machine.out        `Joined`
@@ -22,29 +22,29 @@ import msgspec
 from broker.times import parse_time
 
 NAME_LENGTH_MAX: Final = 256
-"""Characters in a thing, a quantity or an id: they become Kafka keys and database tags."""
+"""Characters of a thing, a quantity or an id, which become Kafka keys and database tags."""
 
 QUANTITIES_MAX: Final = 10_000
-"""Quantities of one event: each becomes a record of its own, which takes a kilobyte of memory while it is sent."""
+"""Quantities of one event: each becomes a record, which takes a kilobyte of memory while it is sent."""
 
 COPIES_MAX: Final = 64
-"""How many times its own bytes an event may make of its ``Thing`` and ``id``, which are copied into each record."""
+"""How many times its own size an event's copies of ``Thing`` and ``id`` may take, one of each per record."""
 
 REFUSED_MAX: Final = 16
-"""Quantities of one event that become dead letters of their own; where there are more, one letter holds them all."""
+"""Quantities of one event with a dead letter each; if there are more, one dead letter has all of them."""
 
 RECORD_BYTES_MAX: Final = 64 * 1024
-"""Bytes of one data record: far above any honest one, and two of them fit into one result."""
+"""Bytes of one data record: far above any regular one, and two of them fit in one result."""
 
 BRACKETS_MAX: Final = 256
-"""Brackets in a data record, which has two. How deep a parser can follow nested ones depends on the process that
-runs it; a limit of our own makes every reader come to the same verdict."""
+"""Brackets in a data record, which has two. A parser's limit of nesting depends on the process that runs it; with a
+limit of our own, every reader comes to the same result."""
 
 REASON_LENGTH_MAX: Final = 1000
-"""Characters of a dead letter's reason; it may quote what it is about."""
+"""Characters of a dead letter's reason, which may quote the input."""
 
 REJECTED_BYTES_MAX: Final = 64 * 1024
-"""Bytes of a rejected input that are kept; its length and hash tell the rest."""
+"""Bytes of a rejected input that are kept; its length and hash are of the whole."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 
@@ -64,7 +64,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Watermark(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """A promise at its offset: nothing older than ``time`` follows, for one thing/quantity or for all.
+    """Declares at its offset: nothing older than ``time`` follows, for one thing or quantity, or for all.
 
     The member is called ``mark`` in the log.
     """
@@ -75,7 +75,7 @@ class Watermark(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbi
 
 
 class Side(msgspec.Struct, frozen=True, gc=False):
-    """One of the two records of a pair, as it came in."""
+    """One of the two records of a pair, as read."""
 
     quantity: str
     phenomenonTime: int | str  # noqa: N815 - the wire's own name
@@ -86,9 +86,9 @@ class Side(msgspec.Struct, frozen=True, gc=False):
 class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One pair. ``phenomenonTime`` is the exact mean of the two, a number in the configured unit.
 
-    ``result`` is a number, or ``{"left": x, "right": y}`` where the join keeps both values. ``id`` is
+    ``result`` is a number, or ``{"left": x, "right": y}`` if the join keeps both values. ``id`` is
     ``join:unit:left offset:right offset``. ``tie`` is ``i-j``, the two ordinals among equal times of one stream
-    and key, and is left out where both are 0.
+    and key, and is omitted if both are 0.
     """
 
     thing: str
@@ -102,7 +102,7 @@ class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class OutputRecord(msgspec.Struct, frozen=True, gc=False):
-    """What is told of one record of one side of a join: ``topic``, ``partition``, ``offset`` say where it lies."""
+    """An output about one record of one side of a join; ``topic``, ``partition`` and ``offset`` are its own."""
 
     id: str
     application: str
@@ -115,22 +115,22 @@ class OutputRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class Late(OutputRecord, frozen=True, gc=False):
-    """A record that came after its stream's frontier had passed its time: not joined, not lost.
+    """A record that arrived below the frontier of its stream: not joined, not lost.
 
     ``id`` is ``join:unit:side:offset``.
     """
 
 
 class Unmatched(OutputRecord, frozen=True, gc=False):
-    """A record that is in no pair and cannot get into one any more.
+    """A record that is in no pair, and cannot get into one any more.
 
-    ``id`` is ``join:unit:offset:`` of a left record, ``join:unit::offset`` of a right one: that of a pair without the
-    other half.
+    ``id`` is ``join:unit:offset:`` of a left record, ``join:unit::offset`` of a right one: the id of a pair without the
+    other record.
     """
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """An input that could not be used, and why.
+    """A dead letter: an input that could not be used, and why.
 
     ``id`` is ``topic:partition:offset`` for a record from Kafka, the pair's id for a joining function that
     failed, the point's pair id for a point that the database refused, ``mqtt:<hash>`` for a payload from MQTT.
@@ -166,7 +166,7 @@ class _RawTimeSide(msgspec.Struct):
 
 
 class Unreadable(ValueError):
-    """An input that is no record and no watermark; its text is the reason, for the dead letters."""
+    """An input that is neither a record nor a watermark; its text is the reason, for the dead letter."""
 
 
 _records = msgspec.json.Decoder(Record)
@@ -193,7 +193,7 @@ _joined = msgspec.json.Decoder(_JoinedIn)
 
 
 def decode_data(value: bytes | None, unit: str) -> tuple[Record | Watermark, int]:
-    """A value of the data topic and its event time (a watermark's own time) in ns.
+    """Decode a value of the data topic; returns it and its event time (a watermark's own time) in ns.
 
     Raises `Unreadable` with the reason for anything that is neither a record nor a watermark.
     """
@@ -213,9 +213,9 @@ def decode_data(value: bytes | None, unit: str) -> tuple[Record | Watermark, int
 
 
 def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
-    """Many values of the data topic at once, several times quicker; None: one of them has to be read by itself.
+    """Decode many values of the data topic at once, several times faster; None: decode them one by one.
 
-    That is so for watermarks, and for everything that `decode_data` refuses but a time out of range.
+    That is so for watermarks, and for everything that `decode_data` refuses, except a time out of range.
     """
     if not all(values):
         return None
@@ -223,7 +223,7 @@ def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
     lines = b"\n".join(whole)
     if lines.count(b"\n") >= len(whole) or max(map(len, whole)) > RECORD_BYTES_MAX:
         return None
-    # A record has one bracket, and none may have more than so many.
+    # Each record has one bracket, and none may have more than the limit.
     if lines.count(b"[") + lines.count(b"{") >= len(whole) + BRACKETS_MAX:
         return None
     try:
@@ -239,7 +239,7 @@ def _with_exact_time(raw: _RawTimeRecord) -> Record:
 
 
 def _decode_rare(value: bytes, unit: str, error: Exception) -> tuple[Record | Watermark, int]:
-    """Watermarks, decimal times, and everything that is neither."""
+    """Decode watermarks and decimal times; refuse everything else."""
     try:
         fields = _anything.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as not_json:
@@ -263,23 +263,23 @@ def _time_ns(value: int | str | bytes, unit: str) -> int:
 
 
 def encode(message: Record | Watermark | Joined | OutputRecord | Rejected | str) -> bytes:
-    """The JSON bytes of a message, or of a text in one."""
+    """The JSON bytes of a message, or of a string in one."""
     return _encoder.encode(message)
 
 
 def encode_lines(values: Sequence[Any]) -> bytes:
-    """The JSON of many messages or of parts of them, each with a line break behind it: quicker than one by one."""
+    """The JSON of many messages or of parts of them, each followed by a line break: faster than one by one."""
     return _encoder.encode_lines(values)
 
 
 def cut_lines(lines: bytes) -> list[bytes]:
-    """Each message of many by itself. None has a line break in it: texts have an escape for it."""
+    """Split the output of `encode_lines`; JSON strings escape line breaks."""
     return lines.split(b"\n")[:-1]
 
 
 def decode_sides(lines: bytes) -> list[Side]:
-    """Sides of results as `encode_lines` writes them; the times are what their text says, as it stands there."""
-    # A copy of each time's text, which would keep all of the lines otherwise.
+    """Decode sides of results, as written by `encode_lines`; times keep their exact text."""
+    # Copies of the times' texts, which would otherwise keep all of the lines in memory.
     return [
         Side(one.quantity, cast("int", msgspec.Raw(bytes(one.phenomenonTime))), one.result, one.id)
         for one in _sides.decode_lines(lines)
@@ -287,22 +287,22 @@ def decode_sides(lines: bytes) -> list[Side]:
 
 
 def decode_joined(value: bytes) -> _JoinedIn:
-    """A value of the out topic; ``phenomenonTime`` is the text of its number. Raises msgspec.DecodeError."""
+    """Decode a value of the out topic; ``phenomenonTime`` is the text of its number. Raises msgspec.DecodeError."""
     return _joined.decode(value)
 
 
 def decode_rejected(value: bytes) -> Rejected:
-    """A value of the dead-letter topic. Raises msgspec.DecodeError."""
+    """Decode a value of the dead-letter topic. Raises msgspec.DecodeError."""
     return _rejected.decode(value)
 
 
 def pair_id(join: str, unit: int, left_seq: int, right_seq: int) -> str:
-    """The identity of a pair: the join, the unit, and the two offsets."""
+    """The id of a pair: the join, the unit, and the two offsets."""
     return f"{join}:{unit}:{left_seq}:{right_seq}"
 
 
 def join_of(identity: str) -> str:
-    """The join in a pair's id; joins that share a result topic differ in it, also those of different applications."""
+    """The join in a pair's id; it distinguishes joins of one result topic, even those of different applications."""
     return identity.partition(":")[0]
 
 
@@ -316,9 +316,9 @@ def reject(
     offset: int = -1,
     identity: str | None = None,
 ) -> Rejected:
-    """The dead letter of ``value``: its reason, its place, its first bytes, its length and hash.
+    """The dead letter of ``value``: the reason, the position, the first bytes, the length and the hash.
 
-    A reason may quote anything; what UTF-8 cannot hold is replaced, and it is cut at `REASON_LENGTH_MAX`.
+    A reason may quote anything: what is not valid in UTF-8 is escaped, and it is cut at `REASON_LENGTH_MAX`.
     """
     reason = reason.encode("utf-8", "backslashreplace").decode("utf-8")[:REASON_LENGTH_MAX]
     whole = value or b""

@@ -239,7 +239,7 @@ class JoinerSettings(ServiceSettings):
         return self
 
     @classmethod
-    def further_mistakes(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:
+    def further_errors(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:
         """See `ServiceSettings`: joins that clash, and joining functions that cannot be loaded."""
         tables = given.get("join")
         joins = [one for one in tables if isinstance(one, dict)] if isinstance(tables, list) else []

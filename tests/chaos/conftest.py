@@ -1,4 +1,4 @@
-"""Real servers for the chaos tests, and the report on what they found."""
+"""Real servers for the chaos tests, and their report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def plain_kafka() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def chaos_report(servers: ChaosStack) -> Iterator[list[dict[str, Any]]]:
-    """Collects a row for each run; where LSB_CHAOS_REPORT names a file, JSON and Markdown are written at the end."""
+    """Collects a row for each run, and writes JSON and Markdown to LSB_CHAOS_REPORT at the end."""
     rows: list[dict[str, Any]] = []
     versions = versions_of(servers.stack)
     yield rows

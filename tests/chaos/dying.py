@@ -1,7 +1,7 @@
 """A service that kills itself with SIGKILL at the n-th arrival at a named point of its code.
 
 ``LSB_CHAOS_DIE=point:n python -m tests.chaos.dying joiner run …``; with ``LSB_CHAOS_SIGNAL=STOP`` it freezes. The
-product knows nothing of this: the points are wrapped from outside before the service starts.
+product has no code for this: the points are wrapped from outside before the service starts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any, Final, NamedTuple
 from connector.acknowledgement import Ledger
 from connector.bridge import Bridge
 from connector.session import MqttSession
+from db_connector.kafka.offsets import OffsetCommits
+from db_connector.kafka.results import Results
 from db_connector.service import Service
 from joiner.runtime.control import Ready, Released, Resumed
 from joiner.runtime.kafka.control_log import ControlLog
@@ -32,7 +34,7 @@ _SIGNAL: Final = signal.Signals[f"SIG{os.environ.get('LSB_CHAOS_SIGNAL', 'KILL')
 
 
 class Call(NamedTuple):
-    """A call of a method: what it was given, and its result, None where it is still to be made."""
+    """A call of a method: its arguments, and its result, None before the call."""
 
     arguments: tuple[Any, ...]
     options: dict[str, Any]
@@ -40,9 +42,9 @@ class Call(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A place where a service may die: at a call of ``owner.method``, ``before`` or after its work.
+    """A point at which a service may die: a call of ``owner.method``, ``before`` or after it.
 
-    ``counts`` tells how many arrivals a call is, by default one.
+    ``counts`` returns how many arrivals a call counts as, by default one.
     """
 
     owner: type
@@ -52,15 +54,15 @@ class Point(NamedTuple):
 
 
 def _produces(end: str) -> Callable[[Call], int]:
-    """The production of the state record whose key ends so."""
+    """Counts productions of the state record whose key ends with ``end``."""
     return lambda call: int(str(call.arguments[1]).endswith(end))
 
 
 POINTS: Final[dict[str, dict[str, Point]]] = {
     "joiner": {
-        # The id is taken, the claim not written.
+        # The transactional id is initialised, the claim is not written.
         "initialised": Point(UnitTransactions, "init", before=False),
-        # The state is being built, silently.
+        # The state is being rebuilt, without output.
         "replaying": Point(Unit, "apply", before=False, counts=lambda call: int("silent" in call.options)),
         "joined": Point(Unit, "apply", before=False),
         # Results are in the log, the transaction is open.
@@ -72,30 +74,30 @@ POINTS: Final[dict[str, dict[str, Point]]] = {
         "after-commit": Point(UnitTransactions, "_commit", before=False),
     },
     "connector": {
-        "message": Point(Bridge, "_take", before=True, counts=lambda call: len(call.arguments[0])),
-        "sent": Point(Bridge, "_take", before=False),
-        # Kafka has acknowledged, MQTT has not been told.
+        "message": Point(Bridge, "_accept", before=True, counts=lambda call: len(call.arguments[0])),
+        "sent": Point(Bridge, "_accept", before=False),
+        # Kafka has confirmed, nothing is acknowledged to MQTT.
         "kafka-acknowledged": Point(Ledger, "release", before=False, counts=lambda call: len(call.result)),
         "mqtt-acknowledged": Point(MqttSession, "acknowledge", before=False),
     },
     "db_connector": {
-        "message": Point(Service, "_convert", before=True),
+        "message": Point(Results, "add", before=True),
         # InfluxDB has acknowledged, the offsets are not committed.
         "database-acknowledged": Point(Service, "_settle", before=True),
-        "before-commit": Point(Service, "_commit", before=True),
-        "after-commit": Point(Service, "_commit", before=False),
+        "before-commit": Point(OffsetCommits, "commit", before=True),
+        "after-commit": Point(OffsetCommits, "commit", before=False),
     },
     "simulator": {
         "message": Point(Publisher, "send", before=True),
         "sent": Point(Publisher, "send", before=False),
-        "acknowledged": Point(Publisher, "_on_publish", before=False),
+        "acknowledged": Point(Publisher, "_acknowledge", before=False),
     },
 }
-"""Where each service may die, by the service's module."""
+"""The points of each service, by its module."""
 
 
 def _writes_of(kind: type) -> Callable[[Call], int]:
-    """A record of this kind is written to the control topic."""
+    """Counts writes of this kind of record to the control topic."""
     return lambda call: int(isinstance(call.arguments[0], kind))
 
 
@@ -104,22 +106,22 @@ def _releases(call: Call) -> int:
 
 
 TARGET_POINTS: Final[dict[str, Point]] = {
-    # The state is built, nobody knows.
+    # The state is built; no record says so.
     "warmed": Point(Handover, "_prepare", before=False, counts=lambda call: int(call.result is not None)),
-    "ready-told": Point(ControlLog, "write", before=False, counts=_writes_of(Ready)),
-    # The id is taken, the claim is not written; then it is, and the state is still behind.
+    "after-ready-record": Point(ControlLog, "write", before=False, counts=_writes_of(Ready)),
+    # The transactional id is initialised; then the claim is written, and the state is still behind.
     "claiming": Point(UnitTransactions, "init", before=False),
     "claimed": Point(Claimer, "claim", before=False),
-    "taken-untold": Point(ControlLog, "write", before=True, counts=_writes_of(Resumed)),
+    "before-resumed-record": Point(ControlLog, "write", before=True, counts=_writes_of(Resumed)),
 }
-"""Where a joiner may die to which a unit moves."""
+"""The points of a joiner to which a unit moves."""
 
 SOURCE_POINTS: Final[dict[str, Point]] = {
-    "releasing": Point(UnitTransactions, "commit", before=True, counts=_releases),
-    "released-untold": Point(UnitTransactions, "commit", before=False, counts=_releases),
-    "released-told": Point(ControlLog, "write", before=False, counts=_writes_of(Released)),
+    "before-release-commit": Point(UnitTransactions, "commit", before=True, counts=_releases),
+    "after-release-commit": Point(UnitTransactions, "commit", before=False, counts=_releases),
+    "after-released-record": Point(ControlLog, "write", before=False, counts=_writes_of(Released)),
 }
-"""Where a joiner may die from which a unit moves."""
+"""The points of a joiner from which a unit moves."""
 
 _MAINS: Final = {
     "joiner": ("joiner.cli.main", "main"),
@@ -130,14 +132,14 @@ _MAINS: Final = {
 
 
 class _Death:
-    """Comes when enough arrivals were counted."""
+    """Kills the process after ``count`` arrivals."""
 
     def __init__(self, count: int) -> None:
         self._left = count
         self._lock = threading.Lock()
 
-    def come(self, owner: Any, arrivals: int) -> None:
-        """Count; at the last let what a transaction has produced reach Kafka, then die without a word."""
+    def arrive(self, owner: Any, arrivals: int) -> None:
+        """Count arrivals; at the last one, flush the open transaction to Kafka, then die."""
         if not arrivals:
             return
         with self._lock:
@@ -145,35 +147,35 @@ class _Death:
             if self._left > 0 or self._left + arrivals <= 0:
                 return
             if isinstance(owner, UnitTransactions):
-                owner._producer.flush(_FLUSH_S)  # noqa: SLF001 - death comes from inside
+                owner._producer.flush(_FLUSH_S)  # noqa: SLF001 - the point is inside
             os.kill(os.getpid(), _SIGNAL)
 
 
-def arm(point: Point, come: Callable[[Any, int], None]) -> None:
-    """Wrap the point so that each call tells of its owner and of how many arrivals it is."""
+def arm(point: Point, arrive: Callable[[Any, int], None]) -> None:
+    """Wrap the point so that each call reports its owner and how many arrivals it counts as."""
     original: Callable[..., Any] = getattr(point.owner, point.method)
 
     @functools.wraps(original)
     def wrapped(owner: Any, *arguments: Any, **options: Any) -> Any:
         if point.before:
-            come(owner, point.counts(Call(arguments, options)))
+            arrive(owner, point.counts(Call(arguments, options)))
         result = original(owner, *arguments, **options)
         if not point.before:
-            come(owner, point.counts(Call(arguments, options, result)))
+            arrive(owner, point.counts(Call(arguments, options, result)))
         return result
 
     setattr(point.owner, point.method, wrapped)
 
 
 def main() -> None:
-    """Arm the point of the environment, then be the service of the command line."""
+    """Arm the point named in the environment, then run the service of the command line."""
     service = sys.argv[1]
     name, _, count = os.environ["LSB_CHAOS_DIE"].partition(":")
     points = POINTS[service] | (TARGET_POINTS | SOURCE_POINTS if service == "joiner" else {})
     point = points.get(name)
     if point is None:
         raise SystemExit(f"{service} has no point {name!r}: {', '.join(points)}")
-    arm(point, _Death(int(count)).come)
+    arm(point, _Death(int(count)).arrive)
     module, function = _MAINS[service]
     sys.exit(getattr(importlib.import_module(module), function)(sys.argv[2:]))
 

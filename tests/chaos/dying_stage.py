@@ -1,7 +1,7 @@
-"""The stage in Spark, which dies by SIGKILL at the n-th arrival at a named point: its driver, all of it, or a worker.
+"""The stage in Spark that is killed at the n-th arrival at a named point: its driver, all of it, or a worker.
 
-``LSB_CHAOS_DIE=who:point:n LSB_CHAOS_DIED=file python -m tests.chaos.dying_stage spark …``. The file is made by the
-death, which comes once: the stage starts workers that died anew. The product knows nothing of this.
+``LSB_CHAOS_DIE=who:point:n LSB_CHAOS_DIED=file python -m tests.chaos.dying_stage spark …``. The kill creates the
+file, and happens once, as the stage restarts dead workers. The product has no code for this.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _FLUSH_S: Final = 2.0
 
 DRIVER: Final[dict[str, Point]] = {
     **{name: point for name, point in POINTS["joiner"].items() if point.owner is UnitTransactions},
-    # A batch is planned, no worker knows of it.
+    # A batch is planned, and not sent to a worker.
     "planned": Point(Units, "next_turn", before=False, counts=lambda call: int(call.result != call.arguments[0])),
-    # It is joined, the driver has not got it.
+    # It is joined, and the driver has not received it.
     "joined": Point(query.Query, "_take_batch", before=True),
     # Kafka has committed it, Spark has not.
     "between-commits": Point(query.Query, "_take_batch", before=False),
@@ -35,7 +35,7 @@ DRIVER: Final[dict[str, Point]] = {
 WORKER: Final[dict[str, Point]] = {
     "before-join": Point(Unit, "apply", before=True),
     "after-join": Point(Unit, "apply", before=False),
-    # Spark's state store has it, and will never commit it.
+    # Spark's state store has it, and will not commit it.
     "stored": Point(StateCopy, "write", before=False),
 }
 WHO: Final = {"driver": DRIVER, "all": DRIVER, "worker": WORKER}
@@ -47,14 +47,14 @@ class _Death:
         self._left = count
         self._lock = threading.Lock()
 
-    def come(self, owner: Any, arrivals: int) -> None:
-        """Count; at the last die without a word, once for all processes."""
+    def arrive(self, owner: Any, arrivals: int) -> None:
+        """Count arrivals; at the last one die, once for all processes."""
         with self._lock:
             self._left -= arrivals
             if not arrivals or self._left > 0:
                 return
             if isinstance(owner, UnitTransactions):
-                owner._producer.flush(_FLUSH_S)  # noqa: SLF001 - death comes from inside
+                owner._producer.flush(_FLUSH_S)  # noqa: SLF001 - the point is inside
             if isinstance(owner, query.Query):
                 _await_commits(owner)
             try:
@@ -66,22 +66,22 @@ class _Death:
 
 
 def _await_commits(dying: query.Query) -> None:
-    for served in dying._units.tasks.values():  # noqa: SLF001 - death comes from inside
+    for served in dying._units.tasks.values():  # noqa: SLF001 - the point is inside
         if served.commit is not None:
             served.commit.written.exception()
 
 
-def _arm_from_environment(whose: set[str]) -> None:
+def _arm_from_environment(who_may_die: set[str]) -> None:
     who, name, count = os.environ["LSB_CHAOS_DIE"].split(":")
-    if who in whose:
-        arm(WHO[who][name], _Death(who, int(count)).come)
+    if who in who_may_die:
+        arm(WHO[who][name], _Death(who, int(count)).arrive)
 
 
 _arm_worker = functools.cache(lambda: _arm_from_environment({"worker"}))
 
 
 class DyingProcessor(UnitProcessor):
-    """Spark's operator, in a worker that may have to die."""
+    """Spark's operator, in a worker that may be armed."""
 
     def init(self, handle: Any) -> None:
         """Called for every task; each process is armed once."""
@@ -90,7 +90,7 @@ class DyingProcessor(UnitProcessor):
 
 
 if __name__ == "__main__":
-    # By the name that workers know it by; this file's own is __main__ here.
+    # By its name in the workers; here, this module is __main__.
     from tests.chaos.dying_stage import DyingProcessor as Known
 
     vars(query)["UnitProcessor"] = Known

@@ -1,7 +1,7 @@
-"""Limits of a machine that can be set: a disk that fills up, a clock that is wrong.
+"""Faults of a machine: a full disk, a wrong clock.
 
-A disk is a small file system in memory, which only root may mount. A clock is set for one process by libfaketime
-(Debian's package `faketime`); what counts intervals goes on rightly, as it does on a machine whose clock is set.
+A disk is a small file system in memory, which only root may mount. libfaketime (Debian's package `faketime`) sets the
+clock of one process; its monotonic clock stays right, as on a machine whose clock is set.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _SLEEP: Final = Path(__file__).parent / "set_clock"
 
 
 def why_no_disk() -> str:
-    """What keeps a disk from being made here; empty where nothing does."""
+    """Why no disk can be made here; empty if it can."""
     return "" if os.geteuid() == 0 else "only root may mount a small disk"
 
 
 def why_no_clock() -> str:
-    """What keeps a clock from being set here; empty where nothing does."""
+    """Why no clock can be set here; empty if it can."""
     return "" if _library() is not None else "libfaketime is missing: apt-get install faketime"
 
 
 def mount_disk(folder: Path) -> Path:
-    """Make ``folder`` a disk of its own."""
+    """Mount a disk at ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MB}m", "tmpfs", str(folder)]
     subprocess.run(command, check=True)
@@ -37,12 +37,12 @@ def mount_disk(folder: Path) -> Path:
 
 
 def unmount_disk(folder: Path) -> None:
-    """Remove the disk with all that is on it."""
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607 - wherever the system has it
+    """Unmount the disk, which discards its content."""
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607 - its path differs
 
 
 def fill_disk(folder: Path) -> None:
-    """Take all space that is left."""
+    """Use up all free space."""
     with (folder / _BALLAST).open("wb", buffering=0) as file:
         for size in (1024 * 1024, 4096, 512):
             try:
@@ -54,19 +54,19 @@ def fill_disk(folder: Path) -> None:
 
 
 def empty_disk(folder: Path) -> None:
-    """Give the space back."""
+    """Free the space again."""
     (folder / _BALLAST).unlink(missing_ok=True)
 
 
 def set_clock(file: Path, ahead_s: int) -> None:
-    """Set the clocks that follow ``file``; the process sees it within a second."""
+    """Set the clocks that follow ``file``; their processes notice within a second."""
     draft = file.with_suffix(".new")
     draft.write_text(f"{ahead_s:+d}\n")
     draft.replace(file)
 
 
 def clock_variables(file: Path) -> dict[str, str]:
-    """The variables of a process whose clock follows ``file``."""
+    """The environment of a process whose clock follows ``file``."""
     return {
         "LD_PRELOAD": str(_library()),
         "FAKETIME_TIMESTAMP_FILE": str(file),

@@ -1,7 +1,7 @@
-"""Moves there and back between two runners while data flows, one of which is killed at a named step: a seeded play.
+"""Seeded moves back and forth between two runners while data flows, one of which is killed at a named step.
 
 A runner is anything that serves the units of a site: how it is started, and the points of its code at which it
-may die. To play with another kind of runner, give another `Runner`.
+may die. Another kind of runner is another `Runner`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tests.integration.services import DEADLINE_S, wait_until
 _UP: Final = "waiting until it is moved here|: claimed"
 
 _ATTEMPTS: Final = 4
-"""Of a move behind a crash: what was on its way may still be being taken back."""
+"""Attempts of a move after a crash: the source may still be reclaiming the units."""
 
 Start = Callable[[Application, dict[str, str]], Joiner]
-"""Starts a runner that waits for units; with an environment that is not empty, one that dies as it says."""
+"""Starts a runner that waits for units; a non-empty environment makes it die as specified there."""
 
 
 class Runner(NamedTuple):
@@ -59,7 +59,7 @@ def spark() -> Runner:
 
 
 def _wait_until_up(joiner: Joiner, environment: dict[str, str], deadline_s: float = DEADLINE_S) -> None:
-    """Until it serves or waits; one that is to die may do so before, where a unit is already on its way to it."""
+    """Wait until it serves or waits; an armed one may die before, if a unit is already moving to it."""
     if environment:
         wait_until(lambda: joiner.process.poll() is not None or bool(re.search(_UP, joiner.text())), _UP, deadline_s)
     else:
@@ -76,7 +76,7 @@ class Play:
         self._running: dict[str, Joiner] = {}
 
     def run(self) -> dict[str, Any]:
-        """Play it; returns the tester's findings, which are right."""
+        """Run the moves; returns the tester's findings, which are correct."""
         with flowing(self._app, self._seed):
             for runner in self._runners:
                 self._start(runner)
@@ -93,16 +93,16 @@ class Play:
         self._running[runner.site] = runner.start(self._app, environment)
 
     def _crash(self, source: Runner, target: Runner) -> None:
-        """Order a move in which one side dies at some step, or one of its units later at the same."""
+        """Order a move in which one side dies at a step of one of its units."""
         chosen = [(target, point) for point in target.target_points] + [
             (source, point) for point in source.source_points
         ]
         dying, point = self._draw.choice(chosen)
         deed = f"{point}:{self._draw.randint(1, PARTITIONS)}"
         self._start(dying, LSB_CHAOS_DIE=deed)
-        told = self._app.command("move", "--to", target.site, "--timeout", "3s").stdout
-        self._note(f"{source.site} to {target.site}, {dying.site} dies at {deed}\n{told}")
-        # What it did not come to is killed now.
+        output = self._app.command("move", "--to", target.site, "--timeout", "3s").stdout
+        self._note(f"{source.site} to {target.site}, {dying.site} dies at {deed}\n{output}")
+        # If it did not reach the point, it is killed now.
         self._start(dying)
 
     def _settle(self, source: Runner, target: Runner) -> None:
@@ -116,4 +116,4 @@ class Play:
 
     def _note(self, text: str) -> None:
         self.timeline.append(text)
-        print(f"seed {self._seed}: {text}")  # noqa: T201 - pytest shows it where the seed fails
+        print(f"seed {self._seed}: {text}")  # noqa: T201 - pytest shows it if the seed fails

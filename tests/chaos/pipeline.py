@@ -1,8 +1,8 @@
-"""The whole pipeline on real servers, as the chaos tests act on it: services, servers, and the wires between them.
+"""The whole pipeline on real servers for the chaos tests: services, servers, and the wires between them.
 
     simulator -> MQTT -> connector -> Kafka <-> joiners one, two, three -> Kafka -> db_connector -> InfluxDB
 
-Every arrow of a service goes through a wire of its own. What is done to whom and when is not known here.
+Every connection of a service goes through a wire of its own. The faults and their schedule are elsewhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SERVERS: Final = ("mqtt", "kafka", "influxdb")
 
 PARTITIONS: Final = 3
 IN_FLIGHT_MAX: Final = 200
-"""Of the simulator: what is sent again where it is killed."""
+"""Messages in flight of the simulator, which are sent again after a kill."""
 
 SETTINGS: Final = """\
 [kafka]
@@ -91,7 +91,7 @@ request_timeout = "3s"
 """
 
 _KAFKA: Final = {
-    # So that a transaction whose time has run out ends within a second, not within ten.
+    # So that an expired transaction is aborted within a second, not within ten.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "log.cleaner.backoff.ms": "1000",
 }
@@ -99,7 +99,7 @@ _KAFKA: Final = {
 
 @dataclass
 class Service:
-    """A service of a run: how it is started, and its process if it was."""
+    """A service of a run: how it is started, and its process once started."""
 
     name: str
     module: str
@@ -109,7 +109,7 @@ class Service:
 
     @property
     def pid(self) -> int | None:
-        """The id of the living process."""
+        """The id of the running process, else None."""
         return self.process.pid if self.process is not None and self.process.poll() is None else None
 
     def text(self) -> str:
@@ -119,7 +119,7 @@ class Service:
 
 @dataclass
 class ChaosStack:
-    """Servers that serve many runs, and the wires to them by the service that uses them."""
+    """Servers for many runs, and the wires to them, by service."""
 
     stack: LocalStack
     wires: Wires
@@ -127,12 +127,12 @@ class ChaosStack:
     kafka: dict[str, Wire]
     influxdb: Wire
     disks: dict[str, Path] = field(default_factory=dict)
-    """The small disks that servers have, by their names."""
+    """The small disks of servers, by server."""
     clocks: dict[str, Path] = field(default_factory=dict)
-    """The files that tell by how many seconds a clock is wrong, by whose it is."""
+    """The files that set the clocks of services, by service."""
 
     def up(self) -> None:
-        """Start what does not run."""
+        """Start the servers that are not running."""
         self.stack.up()
         for wire in self.mqtt.values():
             wire.target = self.stack.mqtt.port
@@ -148,10 +148,10 @@ class ChaosStack:
 def chaos_stack(
     say: Callable[[str], None] = print, *, small_disks: Sequence[str] = (), wrong_clocks: Sequence[str] = ()
 ) -> Iterator[ChaosStack]:
-    """Servers on free ports in a temporary folder, started; all gone at the end.
+    """Running servers on free ports in a temporary folder; everything is removed at the end.
 
-    ``small_disks`` names servers that get a disk of their own that can be filled (see `limits`), ``wrong_clocks``
-    services whose clock can be set.
+    ``small_disks`` names servers with a disk that can be filled (see `limits`), ``wrong_clocks`` services whose clock
+    can be set.
     """
     wires = Wires()
     with ephemeral_stack(say=say) as stack:
@@ -179,7 +179,7 @@ def chaos_stack(
 
 
 def _listeners(wires: dict[str, Wire]) -> dict[str, str]:
-    """A listener of Kafka for each wire, whose address, as Kafka tells it to clients, is the wire's."""
+    """A listener of Kafka for each wire, whose advertised address is the wire's."""
     for wire in wires.values():
         wire.target = choose_port(None)
     names = {service: service.upper() for service in wires}
@@ -204,9 +204,9 @@ class ChaosPipeline:
     name: str = field(default_factory=lambda: f"chaos-{uuid.uuid4().hex[:8]}")
     services: dict[str, Service] = field(default_factory=dict)
     sent_before: int = 0
-    """Lines of the journal of all starts of the simulator but the last."""
+    """Lines of the journal from all starts of the simulator but the last."""
     skipped: int = 0
-    """Lines of the file that the last start of the simulator left out."""
+    """Lines of the file that the last start of the simulator skipped."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -230,12 +230,12 @@ class ChaosPipeline:
 
     @property
     def journal(self) -> Path:
-        """What the simulator has sent."""
+        """The journal of what the simulator has sent."""
         return self.folder / "published.tsv"
 
     def environment(self, service: str) -> dict[str, str]:
-        """The variables that point a service at its wires; the settings file names the servers themselves."""
-        # A process that crashes tells where.
+        """The variables that connect a service to its wires; the settings file names the servers themselves."""
+        # A process that crashes prints its traceback.
         found = {"LSB_INFLUXDB__TOKEN": ":", "PYTHONFAULTHANDLER": "1"}
         if service in self.servers.clocks:
             found |= clock_variables(self.servers.clocks[service])
@@ -250,7 +250,7 @@ class ChaosPipeline:
         return found
 
     def start(self, name: str, point: str = "") -> None:
-        """Start a service that does not run; ``point:n`` makes it kill itself there."""
+        """Start a service that is not running; ``point:n`` makes it kill itself there."""
         service = self.services[name]
         assert service.pid is None, f"{name} runs already"
         arguments = [*service.arguments, *(self._replay_rest() if name == "simulator" else ())]
@@ -269,7 +269,7 @@ class ChaosPipeline:
             )
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to a service that runs."""
+        """Send a signal to a running service."""
         process = self.services[name].process
         assert process is not None
         process.send_signal(number)
@@ -281,7 +281,7 @@ class ChaosPipeline:
             kill(process)
 
     def starve(self, name: str, more_bytes: int) -> None:
-        """Let a running service take no more than so much memory beside what it has."""
+        """Limit a running service to ``more_bytes`` of further memory."""
         pid = self.services[name].pid
         if pid is not None:
             pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
@@ -289,7 +289,7 @@ class ChaosPipeline:
             resource.prlimit(pid, resource.RLIMIT_AS, (limit, limit))
 
     def sent(self) -> int:
-        """Lines of the events file that have been sent for sure; those in flight may not have been."""
+        """Lines of the events file that were sent; those in flight may not have been."""
         if not self.journal.exists():
             return 0
         with self.journal.open("rb") as file:
@@ -302,10 +302,10 @@ class ChaosPipeline:
             self.kill(name)
 
     def _replay_rest(self) -> list[str]:
-        """Arguments of the simulator that goes on where the last one surely was; some events come twice."""
+        """Arguments of a simulator that continues where the last one was at least; some events are sent twice."""
         self.skipped = max(0, self.sent() - IN_FLIGHT_MAX)
         if self.journal.exists():
-            # A line may have been cut short by a kill; the next one begins on a line of its own.
+            # A kill may have truncated the last line; the next one starts on a line of its own.
             text = self.journal.read_bytes()
             if text and not text.endswith(b"\n"):
                 self.journal.write_bytes(text + b"\n")

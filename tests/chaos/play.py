@@ -1,7 +1,7 @@
-"""A schedule, played on a pipeline while data flows; at the end everything is healed, awaited and verified.
+"""Plays a schedule on a pipeline while data flows; at the end everything is healed, awaited and verified.
 
-Services that have ended are started again, as a supervisor of a production would. Which ends are allowed is known
-here: by a kill or a signal of ours, without memory, and of a joiner that has lost its units. Any other is a failure.
+Services that have ended are restarted, as a production supervisor would. An end is allowed by a kill or signal of the
+schedule, without memory, or of a joiner that has lost its units. Any other end is a failure.
 """
 
 from __future__ import annotations
@@ -11,37 +11,34 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from broker.stack.errors import StackError
-from broker.stack.servers import Server
-from tests.chaos.limits import empty_disk, fill_disk, set_clock
-from tests.chaos.pipeline import SERVERS, ChaosPipeline
+from tests.chaos.pipeline import ChaosPipeline
 from tests.chaos.schedule import Act
+from tests.chaos.server_faults import ServerFaults
 from tests.chaos.settling import Settling
 from tests.integration.services import ROOT, STOP_S, wait_until
 
 _ARMED_S: Final = 25.0
-"""So long a service may live that is to die at a point; then the point did not come, and it is killed."""
+"""How long a service that is to die at a point may run; then the point was not reached, and it is killed."""
 
 _STARVING_BYTES: Final = 4 * 1024 * 1024
 _REST_RATE: Final = 3_000
-"""Events/s of what is left when all acts are over."""
+"""Events/s of the remaining events when all acts are over."""
 
 
 @dataclass
 class Played:
-    """What happened: the timeline, and counts of it."""
+    """The outcome: the timeline and its counts."""
 
     timeline: list[dict[str, Any]] = field(default_factory=list)
     kills: int = 0
     others: int = 0
     failures: list[str] = field(default_factory=list)
     report: dict[str, Any] = field(default_factory=dict)
-    """Of the tester."""
+    """The report of the tester."""
 
 
 class Play:
@@ -57,12 +54,10 @@ class Play:
         self._starving: set[str] = set()
         self._stopped: set[str] = set()
         self._replayed = False
-        # What is done to a server takes time, in which the others go on; per server it is done in order.
-        self._hands = {name: ThreadPoolExecutor(1, name) for name in SERVERS}
-        self._works: list[Future[None]] = []
+        self._server_faults = ServerFaults(pipeline)
 
     def run(self) -> Played:
-        """Start everything, act, heal, wait until all is through, stop, verify."""
+        """Start everything, act, heal, wait until everything is processed, stop, verify."""
         self._start_all()
         steps = sorted(
             [(act.at_s, 0, n, act) for n, act in enumerate(self._acts)]
@@ -78,9 +73,8 @@ class Play:
         return self.played
 
     def close(self) -> None:
-        """End the threads; what hangs is let go."""
-        for hand in self._hands.values():
-            hand.shutdown(cancel_futures=True)
+        """End the threads."""
+        self._server_faults.close()
 
     def _start_all(self) -> None:
         Settling(self._pipeline).create_topics()
@@ -103,7 +97,7 @@ class Play:
 
     def _begin(self, act: Act) -> None:
         if act.target in self._armed:
-            self._kill(act.target, "its point did not come")
+            self._kill(act.target, "its point was not reached")
         self._note(act.fault, act.target, act.point and f"{act.point}:{act.count}")
         if act.fault == "join":
             self._away.discard(act.target)
@@ -111,34 +105,12 @@ class Play:
             return
         self.played.kills += act.fault in {"kill", "die"}
         self.played.others += act.fault not in {"kill", "die"}
-        if act.target in SERVERS and act.fault in {"kill", "stop", "freeze"}:
-            self._works.append(self._hands[act.target].submit(self._begin_on_server, act))
-        elif act.fault in {"cut", "silence", "delay", "slow", "refuse"}:
-            self._change_wires(act)
-        elif act.fault == "fill":
-            fill_disk(self._pipeline.servers.disks[act.target])
-        elif act.fault == "clock":
-            set_clock(self._pipeline.servers.clocks[act.target], act.count)
-        else:
+        if not self._server_faults.begin(act):
             self._begin_on_service(act)
 
     def _end(self, act: Act) -> None:
-        if act.target in SERVERS and act.fault in {"kill", "stop", "freeze"}:
-            self._works.append(self._hands[act.target].submit(self._end_on_server, act))
-        elif act.fault in {"cut", "silence", "delay", "slow", "refuse"}:
-            for wire in self._wires(act):
-                self._pipeline.servers.wires.mend(wire)
-        elif act.fault == "fill":
-            empty_disk(self._pipeline.servers.disks[act.target])
-            self._works.append(self._hands[act.target].submit(self._end_on_server, act))
-        elif act.fault == "clock":
-            set_clock(self._pipeline.servers.clocks[act.target], 0)
-        elif act.fault == "freeze":
-            self._pipeline.signal(act.target, signal.SIGCONT)
-        elif act.fault == "starve" and act.target in self._starving:
-            self._kill(act.target, "starved and still there")
-        elif act.fault in {"kill", "stop"}:
-            self._away.discard(act.target)
+        if not self._server_faults.end(act):
+            self._end_on_service(act)
         if act.lasting_s:
             self._note(f"end of {act.fault}", act.target)
 
@@ -162,47 +134,13 @@ class Play:
                 pipeline.start(name, f"{act.point}:{act.count}")
                 self._armed[name] = (act.point, time.monotonic() + _ARMED_S)
 
-    def _begin_on_server(self, act: Act) -> None:
-        server = self._server(act.target)
-        if act.fault == "kill":
-            server.kill()
-        elif act.fault == "stop":
-            server.stop()
-        else:
-            server.pause()
-
-    def _end_on_server(self, act: Act) -> None:
-        server = self._server(act.target)
+    def _end_on_service(self, act: Act) -> None:
         if act.fault == "freeze":
-            server.resume()
-        server.start()
-        try:
-            server.wait_ready()
-        except StackError:
-            if act.fault != "fill":
-                raise
-            # It was on its way out, because of the disk that was full.
-            server.start()
-            server.wait_ready()
-
-    def _server(self, name: str) -> Server:
-        return {server.name: server for server in self._pipeline.servers.stack.servers}[name]
-
-    def _wires(self, act: Act) -> list[Any]:
-        servers = self._pipeline.servers
-        return [servers.influxdb] if act.target == "influxdb" else servers.wires_of(act.target)
-
-    def _change_wires(self, act: Act) -> None:
-        wires = self._pipeline.servers.wires
-        for wire in self._wires(act):
-            if act.fault == "cut":
-                wires.cut(wire)
-            elif act.fault == "silence":
-                wires.silence(wire)
-            elif act.fault == "refuse":
-                wires.refuse(wire)
-            else:
-                wire.delay_s = {"delay": 0.3, "slow": 2.0}[act.fault]
+            self._pipeline.signal(act.target, signal.SIGCONT)
+        elif act.fault == "starve" and act.target in self._starving:
+            self._kill(act.target, "starved and still running")
+        elif act.fault in {"kill", "stop"}:
+            self._away.discard(act.target)
 
     # Supervision
 
@@ -210,7 +148,7 @@ class Play:
         for name, service in self._pipeline.services.items():
             armed = self._armed.get(name)
             if armed is not None and service.pid is not None and time.monotonic() > armed[1]:
-                self._kill(name, f"{armed[0]} did not come")
+                self._kill(name, f"{armed[0]} was not reached")
             if service.process is None or service.pid is not None or name in self._away:
                 continue
             if name == "simulator" and self._has_replayed(service.process.returncode):
@@ -222,12 +160,12 @@ class Play:
             self._pipeline.start(name)
 
     def _has_replayed(self, status: int) -> bool:
-        """Whether the simulator, which has ended with this, has sent everything: 0 also tells of an ordered end."""
+        """Whether the simulator, which ended with ``status``, has sent everything; 0 may also mean an orderly stop."""
         self._replayed = self._replayed or (status == 0 and "simulator" not in self._stopped)
         return self._replayed
 
     def _judge(self, name: str, status: int, armed: tuple[str, float] | None) -> None:
-        """Whether a service may have ended so."""
+        """Check whether the end of a service is allowed."""
         if armed is not None and status == -signal.SIGKILL:
             self.played.kills += 1
             self._note("died", name, armed[0])
@@ -247,7 +185,7 @@ class Play:
         self._pipeline.kill(name)
 
     def _stop(self, name: str) -> None:
-        """SIGTERM; a service that does not end in time, or not well, is a failure."""
+        """SIGTERM; a service that does not end in time, or with an error, is a failure."""
         process = self._pipeline.services[name].process
         if process is None or process.poll() is not None:
             return
@@ -259,8 +197,7 @@ class Play:
             self.played.failures.append(f"{name} did not end within {STOP_S} s of SIGTERM")
             self._pipeline.kill(name)
             return
-        # The simulator says with 1 that not everything was sent. Ended by the signal itself is one that was still being
-        # loaded, and had begun nothing.
+        # The simulator ends with 1 if not everything was sent. A process that is still importing dies from the signal.
         if status not in ({0, 1, -signal.SIGTERM} if name == "simulator" else {0, -signal.SIGTERM}):
             self.played.failures.append(f"{name} ended with {status} after SIGTERM")
 
@@ -275,11 +212,10 @@ class Play:
     # The end
 
     def _finish(self) -> None:
-        for work in self._works:
-            work.result()
+        self._server_faults.wait()
         self._away = {"three"}
         if not self._replayed:
-            # The rest, quickly.
+            # Send the rest quickly.
             self._stop("simulator")
             self._pipeline.rate = _REST_RATE
             self._stopped.discard("simulator")
@@ -289,7 +225,7 @@ class Play:
             settling.wait(self._supervise_to_the_end)
         finally:
             settling.close()
-        self._note("all is through", "pipeline")
+        self._note("everything is processed", "pipeline")
         for name in self._pipeline.services:
             self._stop(name)
         self.played.report = verify(self._pipeline, self._pipeline.events)
@@ -300,7 +236,7 @@ class Play:
 
 
 def verify(pipeline: ChaosPipeline, events: Path | None) -> dict[str, Any]:
-    """What the tester finds, from the events file, where one is given, to the database."""
+    """The report of the tester, from the events file, if given, to the database."""
     report = pipeline.folder / "verified.json"
     command = [sys.executable, "-m", "joiner.tester", "verify", "--influx", f"--config={pipeline.config}"]
     command += [f"--json={report}", *([f"--events={events}"] if events is not None else [])]

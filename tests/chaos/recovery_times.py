@@ -1,8 +1,8 @@
-"""How long are units without output when their joiner is killed: until its restart, and until another takes over?
+"""How long units have no output after their joiner is killed: with a restart, and with a takeover by another joiner.
 
 ``python -m tests.chaos.recovery_times --kills 20 --report docs/evidence/recovery_times``. Two joiners share the units
-while data flows. The time counts from SIGKILL to the first commit of results of the unit by its next run, seen by a
-reader of committed records; of each kill, the slowest unit counts.
+while data flows. The time counts from SIGKILL to the first commit of results of the unit by its next run, as seen by a
+reader of committed records; the slowest unit of each kill counts.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tests.integration.services import DEADLINE_S
 
 _EVENTS_PER_S: Final = 100
 _CALM_S: Final = 3.0
-"""Between two kills, so that everything is as it was."""
+"""Between two kills, so that the state is the same for each."""
 
 
 class Watch:
-    """Sees the checkpoints of all units as they are committed."""
+    """Reads the checkpoints of all units as they are committed."""
 
     def __init__(self, settings: JoinerSettings) -> None:
         self.newest: dict[int, Checkpoint] = {}
@@ -43,14 +43,14 @@ class Watch:
         self._consumer.assign([TopicPartition(settings.state_topic, unit, 0) for unit in range(PARTITIONS)])
 
     def look(self) -> None:
-        """Take what has come, waiting a little."""
+        """Read new checkpoints, waiting briefly."""
         for message in self._consumer.consume(500, 0.02):
             if message.error() is None and (message.key() or b"").endswith(b"/progress"):
                 checkpoint = decode_checkpoint(message.value() or b"")
                 self.newest[checkpoint.unit] = checkpoint
 
     def look_for(self, seconds: float) -> None:
-        """Look for so long."""
+        """Read for ``seconds``."""
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             self.look()
@@ -61,7 +61,7 @@ class Watch:
 
 
 def measure(pipeline: ChaosPipeline, watch: Watch, victim: str, *, restart: bool) -> float | None:
-    """Seconds from a kill to the output of the last of its units; None where it had no unit."""
+    """Seconds from a kill to the output of the last of its units; None if it had no unit."""
     before = {unit: one for unit, one in watch.newest.items() if one.instance == victim}
     if not before:
         return None
@@ -111,7 +111,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20, help="of each kind (default 20)")
-    parser.add_argument("--report", type=Path, default=Path("recovery_times"), help="where .json and .md go")
+    parser.add_argument("--report", type=Path, default=Path("recovery_times"), help="path of .json and .md")
     return parser.parse_args()
 
 

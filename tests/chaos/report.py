@@ -1,4 +1,4 @@
-"""The report of chaos runs, as evidence: JSON with every timeline, Markdown with a row for each run and the sums."""
+"""The report of chaos runs: JSON with every timeline, Markdown with a row for each run and the sums."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def row_of(seed: int | str, played: Played, took_s: float) -> dict[str, Any]:
 
 
 def write_report(path: Path, rows: list[dict[str, Any]], versions: dict[str, str]) -> None:
-    """``path`` with ``.json`` and ``.md``."""
+    """Write ``path`` with ``.json`` and ``.md``."""
     path.with_suffix(".json").write_text(json.dumps({"versions": versions, "runs": rows}, indent=1) + "\n")
     path.with_suffix(".md").write_text(_markdown(rows, versions))
 
 
 def versions_of(stack: LocalStack) -> dict[str, str]:
-    """What was run, where and when."""
+    """The versions, the machine and the date of a run."""
     commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],  # noqa: S607 - wherever git lies
+        ["git", "describe", "--always", "--dirty"],  # noqa: S607 - the path of git differs
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""What happens in a run, as data: a seed gives a schedule, and the same schedule can be played again."""
+"""The acts of a run, as data: a seed gives a schedule, which can be played again."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from tests.chaos.dying import POINTS
 from tests.seed_text import parse_seeds
 
 SLOT_S: Final = 3.0
-"""From one act to the next, about."""
+"""Mean time between two acts."""
 
 _FOREVER_S: Final = 9e9
 
 
 @dataclass(frozen=True)
 class Act:
-    """One thing done to one process, server or wire, ``at_s`` seconds after data began to flow, for ``lasting_s``.
+    """One fault of one process, server or wire, ``at_s`` seconds after the start of the data, for ``lasting_s``.
 
-    kill     SIGKILL; a new start after ``lasting_s``
-    die      SIGKILL, and a start of one that kills itself at the ``count``-th arrival at ``point`` (see `dying`)
-    stop     SIGTERM; a new start after ``lasting_s``
-    freeze   SIGSTOP, then SIGCONT: behind the session and transaction timeouts it is a zombie that comes back
-    cut      connections break and none can be made
-    silence  connections stand and carry nothing
+    kill     SIGKILL; restarted after ``lasting_s``
+    die      SIGKILL, and a restart that kills itself at the ``count``-th arrival at ``point`` (see `dying`)
+    stop     SIGTERM; restarted after ``lasting_s``
+    freeze   SIGSTOP, then SIGCONT: after the session and transaction timeouts it is a zombie that comes back
+    cut      connections break, and new ones fail
+    silence  connections stay open and carry nothing
     delay    everything on the wire takes 0.3 s longer, each way
     slow     each answer of the database takes 2 s longer
     refuse   the database answers 503
-    starve   memory beyond what it has now, and a few MB, is refused; a new start without that limit after ``lasting_s``
+    starve   a limit of a few MB of further memory; restarted without it after ``lasting_s``
     join     a further joiner is started
     fill     the server's disk is full (see `limits`)
     clock    the clock is ``count`` seconds ahead, or behind
@@ -81,7 +81,7 @@ OTHERS: Final[tuple[tuple[str, str, float], ...]] = (
     ("freeze", "simulator", 4),
     ("delay", "db_connector", 8),
 )
-"""Faults that are no kill, with how long they last. Each seed takes the next three."""
+"""Faults other than kills, with their duration. Each seed has the next three."""
 
 _COUNTS: Final[dict[str, tuple[int, int]]] = {
     "initialised": (1, 3),
@@ -99,16 +99,16 @@ _COUNTS: Final[dict[str, tuple[int, int]]] = {
     "database-acknowledged": (1, 8),
     "acknowledged": (50, 200),
 }
-"""At which arrival a service dies, from and to; where nothing is said, 1 to 5."""
+"""The range of arrivals at which a service dies; 1 to 5 if not listed."""
 
 
 def schedule(seed: int) -> list[Act]:
-    """The acts of a seed, in their order: about fourteen kills and three other faults, over all processes."""
+    """The acts of a seed in order: about fourteen kills and three other faults, over all processes."""
     draw = random.Random(seed)
     wanted = [
         *(_die(draw, joiner, "joiner", seed * 3 + turn) for turn, joiner in enumerate(("one", "two", "one"))),
         ("kill", draw.choice(["one", "two"]), 0.0, "", 0),
-        ("kill", draw.choice(["one", "two"]), 9.0, "", 0),  # away for longer than a session: others take over
+        ("kill", draw.choice(["one", "two"]), 9.0, "", 0),  # down for longer than a session: others take over
         _die(draw, "connector", "connector", seed),
         _die(draw, "db_connector", "db_connector", seed),
         _die(draw, "simulator", "simulator", seed) if seed % 2 else ("kill", "simulator", 0.0, "", 0),
@@ -136,7 +136,7 @@ def _die(draw: random.Random, target: str, service: str, turn: int) -> tuple[str
 
 
 def _without_overlap(draw: random.Random, wanted: list[tuple[str, str, float, str, int]]) -> list[Act]:
-    """Each at the next moment at which nothing else is done to its target."""
+    """Schedule each act when its target has no other fault."""
     acts: list[Act] = []
     free_s: dict[str, float] = {}
     at_s = draw.uniform(1, SLOT_S)
@@ -147,7 +147,7 @@ def _without_overlap(draw: random.Random, wanted: list[tuple[str, str, float, st
             waiting.remove(ready[0])
             fault, target, lasting_s, point, count = ready[0]
             acts.append(Act(round(at_s, 2), fault, target, round(lasting_s, 2), point, count))
-            # A new start needs a moment, one that is to die some more.
+            # A restart needs time, an armed one more.
             free_s[target] = at_s + lasting_s + (8 if fault == "die" else 4)
         at_s += draw.uniform(0.5, 1.5) * SLOT_S
     return acts

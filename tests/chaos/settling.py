@@ -1,4 +1,4 @@
-"""When a pipeline has nothing more to do: every event is in Kafka, joined, and its results are in the database."""
+"""Waits until a pipeline is idle: every event is in Kafka, joined, and its results are in the database."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.chaos.pipeline import PARTITIONS, ChaosPipeline
 from tests.integration.services import read_topic, topic_reader, wait_until
 
 DEADLINE_S: Final = 180.0
-"""For each step: Kafka's client may be stuck for half a minute (see `broker.kafka`), and two cores are busy."""
+"""For each step: Kafka's client may be stuck for half a minute (see `broker.kafka`), on two busy cores."""
 
 
 class Settling:
-    """Looks at how far a pipeline is."""
+    """Checks the progress of a pipeline."""
 
     def __init__(self, pipeline: ChaosPipeline) -> None:
         self._pipeline = pipeline
@@ -33,13 +33,13 @@ class Settling:
         self._consumer: Consumer | None = None
 
     def create_topics(self) -> None:
-        """Make the topics before any service does."""
+        """Create the topics before any service does."""
         settings = self._settings
         specs = [*data_topic_specs(settings.topics), state_topic_spec(settings.application.name, settings.topics)]
         ensure_topics(AdminClient(settings.kafka.client_config()), specs)
 
     def wait(self, look: Callable[[], bool]) -> None:
-        """Wait until all is through; ``look`` tells whether the simulator is, and is called all the time."""
+        """Wait until everything is processed; ``look``, called all the time, says whether the simulator is done."""
         wait_until(look, "the simulator has sent everything", DEADLINE_S)
         expected = self._expected()
         for is_through, what in (
@@ -50,8 +50,8 @@ class Settling:
             try:
                 wait_until(lambda is_through=is_through: look() and is_through(), what, DEADLINE_S)  # type: ignore[misc]
             except AssertionError as error:
-                lacking = f"{len(expected)} quantities are not in Kafka: {sorted(expected)[:5]}" if expected else ""
-                raise AssertionError(f"{error}; {lacking}") from error
+                missing = f"{len(expected)} quantities are not in Kafka: {sorted(expected)[:5]}" if expected else ""
+                raise AssertionError(f"{error}; {missing}") from error
 
     def close(self) -> None:
         """Close the client."""
@@ -68,7 +68,7 @@ class Settling:
         return found
 
     def _missing(self, expected: set[tuple[str, str, str]]) -> int:
-        """How many quantities are not in Kafka yet. A second look asks for what the first did not find."""
+        """How many quantities are not in Kafka yet; found ones are removed from ``expected``."""
         topic = self._settings.topics.data
         for stored in read_topic(self._settings.kafka.bootstrap_servers, topic, PARTITIONS):
             record, _ = decode_data(stored.value, "ms")

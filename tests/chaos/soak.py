@@ -1,8 +1,8 @@
-"""A long run at moderate load with a kill every minute: does anything grow, is anything lost or doubled?
+"""A long run at moderate load with a kill every minute: nothing may grow, be lost or be duplicated.
 
 ``python -m tests.chaos.soak --minutes 65 --report docs/evidence/soak``. Joiner three is never killed, and
-the connectors only in the first half, so that growth of theirs would show. Sampled are the memory, open files and
-threads of every process, and the bytes of the state topic on disk.
+the connectors only in the first half, so that their growth would show. It samples the memory, open files and threads
+of every process, and the size of the state topic on disk.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _ALWAYS: Final = ("one", "two", "influxdb", "one", "simulator", "two", "kafka")
 _FIRST_HALF: Final = ("one", "connector", "two", "db_connector", "influxdb", "connector", "simulator", "kafka")
 _SHOWN_EVERY_S: Final = 300.0
 _GROWTH_MAX: Final = 12
-"""Threads, or open files, of a process beyond what it had: units come and go with the kills of the others."""
+"""Allowed growth of the threads or open files of a process, as units come and go with the kills of others."""
 
 
 class Sample(NamedTuple):
-    """What a process has at a moment; ``s`` counts from the start of the run."""
+    """The resources of a process; ``s`` counts from the start of the run."""
 
     s: float
     name: str
@@ -67,7 +67,7 @@ class Sampler:
             moment_s = round(time.monotonic() - self._began_s, 1)
             for name, pid in list(self._processes()):
                 try:
-                    self.samples.append(Sample(moment_s, name, pid, *_taken(pid)))
+                    self.samples.append(Sample(moment_s, name, pid, *_resources(pid)))
                 except (OSError, ValueError):
                     continue  # it has just ended
             self.state_bytes.append((moment_s, self._state_bytes()))
@@ -84,11 +84,11 @@ class Sampler:
             try:
                 sizes += file.stat().st_size
             except OSError:
-                continue  # the cleaner was quicker
+                continue  # the log cleaner was faster
         return sizes
 
 
-def _taken(pid: int) -> tuple[int, int, int]:
+def _resources(pid: int) -> tuple[int, int, int]:
     folder = Path(f"/proc/{pid}")
     status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
     files = sum(1 for _ in (folder / "fd").iterdir())
@@ -106,9 +106,9 @@ def kills(minutes: int, seed: int) -> list[Act]:
 
 
 def growth(samples: list[Sample], end_s: float) -> list[str]:
-    """What has grown of a process that was never killed: of joiner three, and in the second half of the connectors.
+    """Growth of processes that are not killed: of joiner three, and of the connectors in the second half.
 
-    Memory is not judged here, for it settles late; a client that is left behind has threads and open files.
+    Memory is not judged here, as it settles late; a leaked client has threads and open files.
     """
     found = []
     for name, begin_s in (("three", end_s / 10), ("connector", end_s / 2), ("db_connector", end_s / 2)):
@@ -122,9 +122,9 @@ def growth(samples: list[Sample], end_s: float) -> list[str]:
 
 
 def main() -> int:
-    """Run, write the report; 0 if nothing was lost, doubled or ended by itself."""
+    """Run and write the report; 0 if nothing was lost, duplicated or ended by itself."""
     options = _options()
-    # Kept with its logs where the run fails.
+    # Kept with its logs if the run fails.
     folder = Path(tempfile.mkdtemp(prefix="lsb-soak-"))
     sys.stdout.write(f"in {folder}\n")
     with chaos_stack() as servers:
@@ -161,7 +161,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=int, default=65)
     parser.add_argument("--rate", type=int, default=60, help="events a second (default 60)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--report", type=Path, default=Path("soak"), help="where .json and .md go")
+    parser.add_argument("--report", type=Path, default=Path("soak"), help="path of .json and .md")
     return parser.parse_args()
 
 

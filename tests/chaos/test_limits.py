@@ -1,7 +1,7 @@
-"""What is left of the promise where a machine is at its limits: disks full, clocks wrong, Kafka away for minutes.
+"""The guarantees on a machine at its limits: full disks, wrong clocks, Kafka unavailable for minutes.
 
-Also an MQTT broker that is killed: what is kept is the broker's own affair, and the local stack's keeps everything.
-These runs take minutes each, so they are part of `make test-chaos` alone.
+Also a killed MQTT broker: what it keeps is up to the broker, and that of the local stack keeps everything. These runs
+take minutes each, so they are part of `make test-chaos` only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = [
 
 
 def play(servers: ChaosStack, folder: Path, acts: list[Act], rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Play the acts while data flows; the row of the report, which is right."""
+    """Play the acts while data flows; returns the row of the report, which is correct."""
     began_s = time.monotonic()
     events = folder / "events.json"
     count = int(EVENTS_PER_S * (acts[-1].until_s + 10))
@@ -59,7 +59,7 @@ def test_kafka_may_be_away_for_minutes(servers: ChaosStack, chaos_report: list[d
 @pytest.mark.skipif(bool(why_no_disk()), reason=why_no_disk())
 @pytest.mark.parametrize("server", ["kafka", "influxdb"])
 def test_a_full_disk_costs_nothing_but_time(server: str, chaos_report: list[dict[str, Any]], tmp_path: Path) -> None:
-    # Far enough apart that the server is up again before its disk is full for the second time.
+    # Far enough apart that the server is running again before its disk is full for the second time.
     again_s, acts = 60, []
     if server == "influxdb":
         acts = [act for at_s in (0, again_s - 8) for act in _start_influxdb_again(at_s + 24)]
@@ -70,11 +70,11 @@ def test_a_full_disk_costs_nothing_but_time(server: str, chaos_report: list[dict
 
 
 def _start_influxdb_again(at_s: float) -> list[Act]:
-    """What an operator does behind a full disk: two starts, with nobody writing in between.
+    """What an operator does after a full disk: two restarts, with no writes in between.
 
-    InfluxDB 1.8 takes nothing any more once its log could not be written. At the next start it opens the log at its
-    end and cuts the torn record off only then (`WAL.Open` and `CacheLoader.Load` in tsdb/engine/tsm1): what it writes
-    from there on lies behind a hole, and is cut off by the start after that.
+    InfluxDB 1.8 accepts nothing after a failed write to its log. At the next start it opens the log at its end, and
+    truncates the torn record only after that (`WAL.Open` and `CacheLoader.Load` in tsdb/engine/tsm1): what it then
+    writes is behind a hole, and is lost at the following start.
     """
     return [
         Act(at_s, "stop", "db_connector", 12),
@@ -104,7 +104,7 @@ def test_clocks_that_are_set_change_nothing(chaos_report: list[dict[str, Any]], 
 def test_a_killed_mqtt_broker_loses_nothing_that_it_acknowledged(
     servers: ChaosStack, chaos_report: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    # While the connector takes what comes, and while it is away and the broker keeps it.
+    # While the connector reads, and while it is down and the broker queues.
     acts = [
         act
         for at_s in (6, 23, 40, 57)

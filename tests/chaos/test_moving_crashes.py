@@ -1,4 +1,4 @@
-"""Does a join that moves between runners hold when one of them dies at a seeded step?"""
+"""A join that moves between runners stays correct when one of them dies at a seeded step."""
 
 from __future__ import annotations
 

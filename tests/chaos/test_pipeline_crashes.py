@@ -1,4 +1,4 @@
-"""Is every pair there exactly once, from the events file to the database, whatever dies and whenever?"""
+"""Every pair is there exactly once, from the events file to the database, whatever dies whenever."""
 
 from __future__ import annotations
 

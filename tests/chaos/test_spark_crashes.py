@@ -1,4 +1,4 @@
-"""Is every pair there exactly once, whatever of the stage in Spark dies and whenever?"""
+"""Every pair is there exactly once, whatever part of the stage in Spark dies whenever."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.integration.services import wait_until
 _log = logging.getLogger(__name__)
 
 KILLS: Final = 3
-"""Of each seed; one seed is enough for every day, as each kill takes a start of Spark."""
+"""Kills of each seed; one seed is enough for daily runs, as each kill takes a start of Spark."""
 PIECE: Final = 400
-"""Records that come at a time."""
+"""Records that are sent at a time."""
 
 DEATHS: Final = [
     *((who, point) for point in DRIVER for who in ("driver", "all")),
@@ -35,7 +35,7 @@ def app(plain_kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def deaths(seed: int) -> list[tuple[str, str]]:
-    """Those of a seed; with the seeds, all take their turns."""
+    """The deaths of a seed; consecutive seeds cover all of them."""
     order = DEATHS.copy()
     random.Random(0).shuffle(order)
     return [order[(seed * KILLS + number) % len(order)] for number in range(KILLS)]
@@ -67,7 +67,7 @@ def test_every_pair_comes_out_once_whatever_dies_of_the_stage(app: Application, 
 
 
 def feed_until_dead(app: Application, joiner: Joiner, died: Path, draw: random.Random) -> None:
-    """Bring new records as long as there is somebody to join them."""
+    """Send records until the stage is dead."""
 
     def is_dead() -> bool:
         if not died.exists():

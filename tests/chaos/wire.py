@@ -1,7 +1,7 @@
 """A wire between a client and a server, which can be cut, silenced, slowed, or made to answer for the server.
 
-It carries bytes and knows one thing of one protocol: how HTTP says that a service is unavailable. All wires of a run
-live in one thread of their own.
+It forwards bytes, and knows a single message of a protocol: how HTTP says that a service is unavailable. All wires of a
+run share one thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LOOPBACK: Final = "127.0.0.1"
 
 
 class Wires:
-    """The thread in which wires carry; `close` ends all of them."""
+    """The thread of the wires; `close` ends all of them."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -26,7 +26,7 @@ class Wires:
         self._wires: list[Wire] = []
 
     def add(self, port: int = 0) -> Wire:
-        """A wire on a port of the loopback, by default a free one, that leads nowhere yet."""
+        """A wire on a port of the loopback, by default a free one, without a target yet."""
         wire = Wire()
         self._wires.append(wire)
         self._run(wire.listen(port))
@@ -44,7 +44,7 @@ class Wires:
         self._run(wire.flow())
 
     def silence(self, wire: Wire) -> None:
-        """Take everything and carry nothing, without a word to either side, until `mend`."""
+        """Accept bytes and forward none, until `mend`."""
         wire.is_silent = True
 
     def refuse(self, wire: Wire) -> None:
@@ -77,7 +77,7 @@ class Wire:
         self._carrying: set[asyncio.Task[None]] = set()
 
     async def listen(self, port: int) -> None:
-        """Accept from now on."""
+        """Start to accept connections."""
         self._server = await asyncio.start_server(self._accept, _LOOPBACK, port)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -87,12 +87,12 @@ class Wire:
             task.cancel()
 
     async def flow(self) -> None:
-        """Wake what waits in silence."""
+        """Wake connections that are silenced."""
         self._flowing.set()
         self._flowing = asyncio.Event()
 
     async def close(self) -> None:
-        """Accept nothing more and end all connections."""
+        """Stop to accept, and end all connections."""
         if self._server is not None:
             self._server.close()
         await self.break_all()
@@ -105,9 +105,9 @@ class Wire:
         self._carrying.add(task)
         try:
             await self._serve(reader, writer)
-            writer.close()  # what is written still goes out
+            writer.close()  # what is written is still sent
         except (OSError, asyncio.CancelledError, asyncio.IncompleteReadError):
-            writer.transport.abort()  # whatever breaks, each side learns of it by the end of its connection
+            writer.transport.abort()  # any failure ends both connections
         finally:
             self._carrying.discard(task)
 

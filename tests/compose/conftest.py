@@ -1,4 +1,4 @@
-"""A Docker engine, and the stack of docker-compose.yml in it, which each module of tests has anew."""
+"""A Docker engine, and in it a new stack of docker-compose.yml for each test module."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.compose.stack import Stack
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A Docker engine: the one that runs, or one for the time of the tests."""
+    """A Docker engine: the running one, or one for the duration of the tests."""
     if lacking := missing():
         pytest.skip(f"needs {lacking}")
     if not subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
         yield
         return
     log = tmp_path_factory.mktemp("engine") / "log"
-    # The first keeps a layer once, whatever is made of it; the second works everywhere and copies it each time.
+    # The first shares layers; the second works everywhere, and copies them.
     running = start_engine(log, "overlay2") or start_engine(log, "vfs")
     if running is None:
         pytest.skip(f"the Docker engine does not start here: {log.read_text()[-500:]}")
@@ -35,7 +35,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def start_engine(log: Path, driver: str) -> subprocess.Popen[bytes] | None:
-    """None where it does not start."""
+    """Start dockerd; None if it does not start."""
     with log.open("a") as output:
         running = subprocess.Popen(["dockerd", f"--storage-driver={driver}"], stdout=output, stderr=output)
     until_s = time.monotonic() + 30
@@ -50,12 +50,12 @@ def start_engine(log: Path, driver: str) -> subprocess.Popen[bytes] | None:
 
 @pytest.fixture(scope="session")
 def images(engine: None) -> None:
-    """All but that of Spark."""
+    """All images except that of Spark."""
     stand_ins.build()
 
 
 @pytest.fixture(scope="module")
 def stack(images: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """As docker-compose.yml has it, with the demo's simulator."""
+    """The stack of docker-compose.yml, with the demo's simulator."""
     with Stack(tmp_path_factory.mktemp("stack")).lent() as made:
         yield made

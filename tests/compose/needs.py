@@ -1,6 +1,6 @@
-"""What `make test-compose` needs of the machine, told in one line before anything is built.
+"""What `make test-compose` requires of the machine, reported in one line before anything is built.
 
-The standard library only, so that it can be asked before there is an environment.
+The standard library only, so that it runs without an environment.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import sys
 
 
 def has_compose() -> bool:
-    """Whether Docker has Compose v2; docker-compose 1.29 is another program and not tested."""
+    """Whether Docker has Compose v2; docker-compose 1.29 is another program, and not tested."""
     return _works("docker", "compose", "version")
 
 
 def missing() -> str:
-    """What is missing, with the way out; empty where nothing is."""
+    """What is missing, with the remedy; empty if nothing is."""
     wanted = [
         ("Docker (apt-get install docker.io)", shutil.which("docker") is not None),
         ("a Docker engine: start it, or run this as root with dockerd (apt-get install docker.io)", _has_engine()),

@@ -29,7 +29,7 @@ class Panel(NamedTuple):
 
 
 def panels() -> list[Panel]:
-    """All of them, and what a dashboard asks for its variables."""
+    """All panels, and the queries of the dashboards' variables."""
     found = []
     for path in sorted(DASHBOARDS.glob("*.json")):
         dashboard: dict[str, Any] = json.loads(path.read_text())
@@ -43,12 +43,12 @@ def panels() -> list[Panel]:
 
 
 def ask_prometheus(url: str, expression: str) -> list[dict[str, Any]]:
-    """The series that an expression has now."""
+    """The current series of an expression."""
     with urllib.request.urlopen(
         f"{url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}", timeout=10
     ) as it:
         found: list[dict[str, Any]] = json.load(it)["data"]["result"]
-    # A quantile of nothing is no data.
+    # A quantile without observations is NaN.
     return [one for one in found if one["value"][1] != "NaN"]
 
 
@@ -62,7 +62,7 @@ def ask_influxdb(
     span: tuple[str, str] = ("-1d", "1d"),
     period: str = "1s",
 ) -> list[dict[str, str]]:
-    """The rows that a query in Flux gives; Grafana's variables are given: machine, quantity, time."""
+    """The rows of a query in Flux, with values for Grafana's variables: machine, quantity, time."""
     for name, value in (
         ("${thing}", thing),
         ("${quantity}", quantity),
@@ -78,6 +78,6 @@ def ask_influxdb(
     request = urllib.request.Request(f"{url}/api/v2/query?org=lsb", query.encode(), headers)
     with urllib.request.urlopen(request, timeout=20) as answer:
         text = answer.read().decode()
-    # Tables of other columns follow an empty line; 1.8 puts annotations before each.
+    # Tables with other columns follow an empty line; 1.8 writes annotations before each.
     tables = re.sub(r"(?m)^#.*\r\n", "", text).split("\r\n\r\n")
     return [row for table in tables for row in csv.DictReader(io.StringIO(table))]

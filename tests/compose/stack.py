@@ -1,4 +1,4 @@
-"""The project of docker-compose.yml, started for tests: with ports and passwords of its own, under stand-in images."""
+"""The project of docker-compose.yml, started for tests with stand-in images, and ports and passwords of its own."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ROOT: Final = Path(__file__).parents[2]
 _PROJECT: Final = "lsb-test"
 _DEADLINE_S: Final = 180.0
 _MARKERS: Final = 30
-"""Of transactions, behind the last message of a partition: they count as offsets."""
+"""Transaction markers after the last message of a partition, which count as offsets."""
 _PROFILES: Final = {"simulator": "demo", "spark": "spark"}
-"""Of the services that do not always start."""
+"""Of the services that are not always started."""
 _PORTS: Final = ("MQTT", "KAFKA", "INFLUXDB", "PROMETHEUS", "GRAFANA")
 
 
 def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = _DEADLINE_S) -> Any:
-    """What the condition gives once it is true."""
+    """Wait until the condition returns a true value; returns it."""
     until_s = time.monotonic() + deadline_s
     while True:
         with suppress(OSError, KeyError, ValueError):
@@ -46,7 +46,7 @@ class Stack:
     def __init__(
         self, folder: Path, profiles: Sequence[str] = ("demo",), altering: Sequence[Path] = (), **variables: str
     ) -> None:
-        """``altering``: files of Compose that are read after docker-compose.yml; ``variables``: what they ask for."""
+        """``altering``: Compose files that are read after docker-compose.yml; ``variables``: those that they use."""
         self._profiles = profiles
         self.secrets = folder / environment.FOLDER
         assert environment.main(folder) == 0
@@ -61,7 +61,7 @@ class Stack:
             self._command += ["--profile", profile]
 
     def try_to(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        """Run Compose, with more in its environment; what became of it."""
+        """Run Compose with further variables; returns the completed process."""
         command = [*self._command, *arguments]
         return subprocess.run(
             command, cwd=ROOT, env=self._environment | more, capture_output=True, text=True, check=False
@@ -69,7 +69,7 @@ class Stack:
 
     @contextmanager
     def lent(self) -> Iterator[Self]:
-        """Begin without anything of an earlier run, and leave nothing behind; the logs are printed."""
+        """Remove leftovers of an earlier run before and everything after; prints the logs."""
         self.try_to("down", "--volumes", "--remove-orphans", "--timeout", "5")
         try:
             yield self
@@ -78,7 +78,7 @@ class Stack:
             self.try_to("down", "--volumes", "--remove-orphans", "--timeout", "5")
 
     def run(self, *arguments: str) -> str:
-        """Run Compose; what it prints."""
+        """Run Compose; returns its output."""
         done = self.try_to(*arguments)
         assert done.returncode == 0, f"{' '.join(arguments)}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
         return done.stdout
@@ -91,41 +91,41 @@ class Stack:
         return found
 
     def services(self) -> list[str]:
-        """All of its profiles."""
+        """The services of all its profiles."""
         named = self.run("config", "--services").split()
         return sorted(service for service in named if _PROFILES.get(service) in (None, *self._profiles))
 
     def is_healthy(self, service: str) -> bool:
-        """As Docker sees it; the simulator has no check."""
+        """Wait until all are healthy according to Docker; the simulator has no check."""
         state = self.inspect(service)["State"]
         return bool(state["Running"] and state.get("Health", {}).get("Status", "healthy") == "healthy")
 
     def wait_until_healthy(self, *services: str) -> None:
-        """These, or all."""
+        """Print the logs of these services, or of all."""
         names = services or self.services()
         wait_until(lambda: all(map(self.is_healthy, names)), f"{', '.join(names)} are healthy")
 
     def kill(self, service: str) -> None:
-        """As a crash: not by Docker, which would leave it alone."""
+        """Kill the process itself: Docker does not restart a container that it has killed."""
         os.kill(self.inspect(service)["State"]["Pid"], signal.SIGKILL)
 
     def url(self, server: str) -> str:
-        """Where one of Prometheus, Grafana and InfluxDB is."""
+        """The address of Prometheus, Grafana or InfluxDB."""
         return f"http://127.0.0.1:{self.ports[server]}"
 
     def prometheus(self, expression: str) -> float:
-        """The value of an expression that has one."""
+        """The value of an expression; 0 without one."""
         (found,) = ask_prometheus(self.url("PROMETHEUS"), expression)
         return float(found["value"][1])
 
     def firing(self) -> list[dict[str, str]]:
-        """The labels of each alert that fires now."""
+        """The labels of the firing alerts."""
         with urllib.request.urlopen(f"{self.url('PROMETHEUS')}/api/v1/alerts", timeout=5) as answer:
             alerts = json.load(answer)["data"]["alerts"]
         return [one["labels"] for one in alerts if one["state"] == "firing"]
 
     def simulate(self, events: Path, *arguments: str) -> None:
-        """Send an events file from this machine, by the simulator; returns when the broker has all of it."""
+        """Send an events file from this machine with the simulator; returns when the broker has all of it."""
         login = ["--username", environment.USER, "--password-file", str(self.secrets / "mqtt_password")]
         place = ["--host", "127.0.0.1", "--port", str(self.ports["MQTT"]), "--events", str(events)]
         command = [sys.executable, str(ROOT / "simulator/simulator.py"), *place, *login, *arguments]
@@ -133,10 +133,10 @@ class Stack:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def verify(self) -> dict[str, Any]:
-        """What the tester finds in Kafka and in the database, once nothing is on its way."""
+        """The findings of the tester in Kafka and the database, once nothing is in flight."""
         on_its_way = "sum(lsb_joiner_lag_records) + sum(lsb_db_connector_lag_records)"
         wait_until(lambda: self.prometheus(on_its_way) < _MARKERS, "all is joined and in the database")
-        # At home alone it may write.
+        # Only its home is writable.
         tester = "cd ~ && python -m joiner.tester verify --config /etc/lsb/lsb.toml --influx --json report.json >&2"
         told = self.run("exec", "-T", "db_connector", "sh", "-c", f"{tester} && cat report.json")
         found: dict[str, Any] = json.loads(told)["total"]

@@ -30,21 +30,21 @@ _CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 def names() -> dict[str, str]:
-    """The variables of docker-compose.yml that name images, with those of the stand-ins."""
+    """The variables of docker-compose.yml for images, set to the stand-ins."""
     named = {"mosquitto": "MQTT"}
     found = {f"LSB_{named.get(server, server.upper())}_IMAGE": f"{PREFIX}-{server}" for server in SERVERS}
     return found | {"LSB_IMAGE": f"{PREFIX}-services", "LSB_SPARK_IMAGE": f"{PREFIX}-spark"}
 
 
 def compose() -> list[str]:
-    """Compose v2: Docker's own, else built from its module and run without Docker's command."""
+    """Compose v2: Docker's own, else built from its module and run directly."""
     if has_compose():
         return ["docker", "compose"]
     return [str(_parts().go_tool("docker-compose", "github.com/docker/compose/v2", COMPOSE_VERSION, "cmd"))]
 
 
 def build(*, spark: bool = False) -> None:
-    """Make what is not there yet. Raises CalledProcessError."""
+    """Build the missing images. Raises CalledProcessError."""
     if not _is_there(BASE):
         _build_base()
     for target in ("python", *SERVERS):
@@ -53,7 +53,7 @@ def build(*, spark: bool = False) -> None:
                 _gather(Path(folder))
                 _docker("build", "--target", target, "--build-arg", f"BASE={BASE}", "-t", f"{PREFIX}-{target}", folder)
     for target in ("services", "spark") if spark else ("services",):
-        # Our own code may have changed: what has not is in the cache.
+        # Always, as our own code may have changed; the cache has the rest.
         python = ("--build-arg", f"PYTHON_IMAGE={PREFIX}-python", "--network", "host")
         _docker("build", *python, "--target", target, "-t", f"{PREFIX}-{target}", str(ROOT))
 
@@ -68,14 +68,14 @@ def _build_base() -> None:
 
 
 def import_tree(tree: Path) -> None:
-    """Make the base image of a Debian in a folder, which trusts whom this machine trusts."""
+    """Make the base image from a Debian in a folder, with the certificates of this machine."""
     shutil.copy(_CERTIFICATES, tree / _CERTIFICATES.relative_to("/"))
     with subprocess.Popen(["tar", "-C", str(tree), "-c", "."], stdout=subprocess.PIPE) as tar:
         subprocess.run(["docker", "import", "-", BASE], stdin=tar.stdout, check=True, stdout=subprocess.DEVNULL)
 
 
 def _gather(folder: Path) -> None:
-    """What the stand-ins' Dockerfile copies."""
+    """Collect the files that the Dockerfile of the stand-ins copies."""
     shutil.copytree(IMAGES, folder, dirs_exist_ok=True)
     parts = _parts()
     shutil.copytree(parts.kafka(), folder / "jars")
@@ -91,7 +91,7 @@ def _is_there(image: str) -> bool:
 
 
 def _docker(*arguments: str) -> None:
-    # The classic builder is what Debian's engine has.
+    # Debian's engine has the classic builder only.
     subprocess.run(["docker", *arguments], check=True, env=os.environ | {"DOCKER_BUILDKIT": "0"}, stdout=sys.stderr)
 
 

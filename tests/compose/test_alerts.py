@@ -1,6 +1,6 @@
-"""Does each alert of grafana/alerts.yml fire in the running stack when its cause is there, and clear when it has gone?
+"""Each alert of grafana/alerts.yml fires in the running stack with its cause, and clears without it.
 
-The rules are the real ones, with shorter durations. No simulator runs by itself: what comes is sent here.
+The rules are the real ones, with shorter durations. No simulator runs by itself: the tests send the events.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _DEADLINE_S: Final = 90.0
 
 
 def sooner(rules: str) -> str:
-    """The same rules, for which a cause need last for seconds only, not for minutes."""
+    """The same rules, with waits of seconds instead of minutes."""
     return re.sub(r"(\[|offset )[25]m\b", r"\g<1>30s", re.sub(r"for: \w+", "for: 5s", rules))
 
 
 def event(thing: str, at_ms: int, number: int, *quantities: str) -> dict[str, object]:
-    """As a machine would send it."""
+    """An event as a machine would send it."""
     return {"Thing": thing, "id": f"{thing}-{number}", "Timestamp": at_ms, **dict.fromkeys(quantities, 1.5)}
 
 
@@ -48,25 +48,25 @@ class Provoked(Stack):
         super().__init__(folder, (), [Path(__file__).with_name("alerts.yml")], LSB_TEST_RULES=f"{folder}/rules.yml")
 
     def send(self, events: list[dict[str, object]], rate: str = "max") -> None:
-        """Over MQTT, by the simulator."""
+        """Send events over MQTT with the simulator."""
         path = self._folder / "events.json"
         path.write_text("".join(json.dumps(one) + "\n" for one in events))
         self.simulate(path, "--rate", rate)
 
     def write(self, topic: str, value: bytes, thing: str) -> None:
-        """Straight to Kafka."""
+        """Write a record directly to Kafka."""
         producer = Producer({"bootstrap.servers": f"127.0.0.1:{self.ports['KAFKA']}"})
         producer.produce(topic, value, thing, partition_of(thing.encode(), UNITS))
         assert producer.flush(30) == 0
 
     def is_quiet(self, *names: str) -> None:
-        """None of these alerts fires, or none does any more."""
+        """Wait until none of these alerts fires."""
         began_s = time.monotonic()
         wait_until(lambda: not names_of(self.firing()) & {*names}, f"{names} are quiet", _DEADLINE_S)
         print(f"{', '.join(names)}: quiet after {time.monotonic() - began_s:.0f} s")
 
     def fires(self, name: str, **labels: str) -> None:
-        """Wait until this alert does, with these labels."""
+        """Wait until this alert fires with these labels."""
         began_s, wanted = time.monotonic(), {"alertname": name, **labels}.items()
         wait_until(lambda: any(wanted <= one.items() for one in self.firing()), f"{wanted} fires", _DEADLINE_S)
         print(f"{name} {labels}: fires after {time.monotonic() - began_s:.0f} s")

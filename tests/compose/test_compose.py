@@ -1,4 +1,4 @@
-"""Does docker-compose.yml, as it stands, carry the demo; does it outlive kills; and is nothing open that should not be?
+"""docker-compose.yml runs the demo, survives kills, and exposes nothing that it should not.
 
 The images are stand-ins (see `tests.compose.stand_ins`). It takes minutes and needs Docker: `make test-compose`.
 The tests build on each other, in their order.

@@ -1,4 +1,4 @@
-"""Does the joiner's stage in Spark, as docker-compose.yml has it, take a running join over and give it back?"""
+"""A running join moves to the stage in Spark of docker-compose.yml, and back."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def stack(images: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
 def move(stack: Stack, site: str) -> None:
     """Move all units, and wait until they are served and joined there."""
     order = ["python", "-m", "joiner", "move", "--config", "/etc/lsb/lsb.toml", "--to", site, "--timeout", "120s"]
-    told = stack.run("exec", "-T", "joiner", *order)
-    print(told)
-    assert f"all {UNITS} units are at {site}" in told
+    output = stack.run("exec", "-T", "joiner", *order)
+    print(output)
+    assert f"all {UNITS} units are at {site}" in output
     served = f'count(lsb_joiner_unit_owner{{site="{site}"}})'
     wait_until(lambda: stack.prometheus(served) == UNITS, f"all units are served by {site}")
     points = stack.prometheus("sum(lsb_db_connector_points_total)")

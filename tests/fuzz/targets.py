@@ -22,9 +22,9 @@ from broker.settings import ServiceSettings, SettingsError, load_settings
 from broker.wire.records import decode_joined, encode
 from connector.events import Parser, dead_letter
 from connector.settings import ConnectorSettings
+from db_connector.kafka.target import origin_of, target_of
 from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, point_line
 from db_connector.settings import DbConnectorSettings
-from db_connector.target import origin_of, target_of
 from joiner.check.verify.events import Quantity, parse_row
 from joiner.runtime import control
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace, snapshot_records
@@ -39,7 +39,7 @@ from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task import decode
 from joiner.runtime.task.decode import Keys, Messages, TopicReader
 from joiner.runtime.task.unit import Unit
-from simulator.recording import OddLineError, read_head, rewrite
+from simulator.recording import InvalidLineError, read_head, rewrite
 from simulator.settings import SettingsError as SimulatorSettingsError
 from simulator.settings import read_settings
 from tests.fuzz.mutation import ODD, Mutator
@@ -103,10 +103,10 @@ def _replay_line(case: tuple[bytes, str]) -> str:
     message = rewrite(line, shift_ns=10**9, round_number=2, unit=unit)
     try:
         read_head(line, unit)
-    except OddLineError as error:
+    except InvalidLineError as error:
         assert_clear(error)
-        assert message.odd, "what has no head is no event"
-    if message.odd:
+        assert message.invalid, "what has no head is no event"
+    if message.invalid:
         assert message.payload == line
         return "no event"
     assert len(message.payload) <= 2 * len(line) + ALLOWANCE_BYTES
@@ -184,7 +184,7 @@ def _joined(mutator: Mutator) -> bytes:
 
 
 def _make_point(value: bytes) -> str:
-    """As `db_connector.service` does: a line of one point, or a reason."""
+    """As `db_connector.kafka.results` does: a line of one point, or a reason."""
     try:
         line = point_line(decode_joined(value), "joined", "ms")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UnrepresentableError) as error:

@@ -72,9 +72,9 @@ def test_both_values_of_a_pair_are_lines_and_those_of_an_older_release_are_not(a
 
 
 def test_the_table_has_the_newest_pairs_in_order(asked: Any) -> None:
-    rows = asked(PANELS["The pairs"], QUANTITIES[1])
+    rows = asked(PANELS["Pairs"], QUANTITIES[1])
     assert len(rows) == 200
     assert [float(row["left"]) for row in rows[:3]] == [900.0, 800.0, 700.0]
     assert [row["right"] for row in rows[:3]] == ["-900", "-800", "-700"]
     assert {row["join"] for row in rows} == {"two"}
-    assert len(asked(PANELS["The pairs"], QUANTITIES[0])) == 200
+    assert len(asked(PANELS["Pairs"], QUANTITIES[0])) == 200

@@ -200,10 +200,10 @@ def test_a_restart_of_kafka_costs_nothing(app: Application, stack: LocalStack, k
     app.produce(seeded_entries(45, 600))
     # Kafka's client may be stuck for half a minute, until the joiner gives it up (see broker.kafka.producer).
     app.wait_until_through(2 * DEADLINE_S)
-    joiner.wait_for("Kafka answers again")
+    joiner.wait_for("Kafka is available again")
     lines = [line for line in joiner.text().splitlines() if "joiner.kafka" in line]
     told = [
-        sum(words in line for line in lines) for words in ("Kafka cannot be reached", "Kafka answers again", "FAIL [")
+        sum(words in line for line in lines) for words in ("Kafka is unavailable", "Kafka is available again", "FAIL [")
     ]
     assert told == [1, 1, 0], "an outage is told once, its end once, and nothing of what the library tries meanwhile"
     assert joiner.process.poll() is None

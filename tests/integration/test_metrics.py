@@ -112,7 +112,7 @@ def test_a_second_joiner_at_the_same_address_is_refused_and_any_port_is_told(app
     told.wait_until_ready()
     second = app.start(instance="two", LSB_METRICS__LISTEN=str(told.port))
     assert second.ends() == 2
-    assert f"127.0.0.1:{told.port} cannot be listened on" in second.text()
+    assert f"127.0.0.1:{told.port} cannot be used" in second.text()
     assert "Traceback" not in second.text()
     third = app.start(instance="three", LSB_METRICS__LISTEN="0")
     port = third.wait_for(r"metrics at http://127\.0\.0\.1:(\d+)/metrics")[1]
@@ -193,7 +193,7 @@ def test_a_db_connector_tells_what_it_read_and_wrote_and_when_the_database_is_aw
     to_database.door.shut()
     to_database.produce(values_of(pairs_of(10, seed=6)))
     wait_until(lambda: told.total("db_connector_database_up") == 0, "it is noticed that the database is away")
-    assert told.ask("/readyz") == (503, "the database takes no points\n")
+    assert told.ask("/readyz") == (503, "the database does not accept points\n")
     assert told.ask("/healthz") == (200, "ok\n")
     assert told.total("db_connector_failed_writes_total") > 0
     assert told.total("db_connector_batches_in_flight") > 0

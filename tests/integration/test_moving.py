@@ -154,7 +154,7 @@ def test_a_process_that_may_not_have_the_units_says_the_ways_out(app: Applicatio
         assert way in said
 
 
-@pytest.mark.parametrize("point", ["ready-told", "claimed"])
+@pytest.mark.parametrize("point", ["after-ready-record", "claimed"])
 def test_a_target_that_is_killed_costs_nothing(app: Application, point: str) -> None:
     with flowing(app, 6):
         begin(app)
@@ -192,7 +192,7 @@ def came_back(app: Application, site: str, first: CompletedProcess[str]) -> None
 def test_what_a_frozen_target_does_not_claim_is_taken_back_and_it_does_no_harm_when_it_wakes(app: Application) -> None:
     with flowing(app, 8):
         blue = begin(app)
-        green = standby(app, LSB_CHAOS_DIE="ready-told:1", LSB_CHAOS_SIGNAL="STOP")
+        green = standby(app, LSB_CHAOS_DIE="after-ready-record:1", LSB_CHAOS_SIGNAL="STOP")
         first = move(app, "green", "--units", "1")
         assert first.returncode == 1
         assert "no one claimed it, so its source reclaimed it" in first.stdout, first.stdout + blue.text()[-3000:]
@@ -209,7 +209,7 @@ def test_what_a_frozen_target_does_not_claim_is_taken_back_and_it_does_no_harm_w
 
 def test_what_a_frozen_source_has_released_is_taken_and_it_does_no_harm_when_it_wakes(app: Application) -> None:
     with flowing(app, 9):
-        blue = begin(app, LSB_CHAOS_DIE="released-untold:1", LSB_CHAOS_SIGNAL="STOP")
+        blue = begin(app, LSB_CHAOS_DIE="after-release-commit:1", LSB_CHAOS_SIGNAL="STOP")
         standby(app)
         move(app, "green", "--timeout", "3s")
         assert "green green" in owners(app).values()

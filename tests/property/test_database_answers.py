@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from influxdb_client.rest import ApiException
 
-from db_connector.database import WriteError, _meaning
+from db_connector.database import WriteError, _interpret
 
 DIGITS = st.text("0123456789\u00b2\u0663-+. ", max_size=30) | st.integers(1, 10_000).map("9".__mul__)
 """Some of them are digits to `str.isdigit` and none to `int`."""
@@ -29,4 +29,4 @@ def test_every_answer_has_a_meaning(status: int, body: bytes, headers: dict[str,
         status=status, reason="", data=body, getheaders=lambda: headers, getheader=headers.get
     )
     error = ApiException(http_resp=answer)  # type: ignore[no-untyped-call] # the library types it not
-    assert isinstance(_meaning(error, "lsb/autogen", "http://127.0.0.1:8086"), WriteError)
+    assert isinstance(_interpret(error, "lsb/autogen", "http://127.0.0.1:8086"), WriteError)

@@ -25,19 +25,19 @@ import java.util.Properties;
 /**
  * Starts HiveMQ Community Edition, the MQTT broker of the local stack, in a folder with conf/config.xml and data.
  *
- * Where conf/logins.properties is (user=password, a line each), clients have to log in. Janino compiles this file at
- * every start, so that no JDK is needed; it knows no lambdas and no static methods of interfaces.
+ * If conf/logins.properties exists (user=password, one per line), clients have to log in. Janino compiles this file at
+ * every start, so that no JDK is needed; it supports no lambdas and no static methods of interfaces.
  */
 public class MqttBroker {
     public static void main(String[] arguments) throws Exception {
-        // 50 by default: the connector has thousands of messages in flight. Whenever the broker looks for new messages
-        // it takes as many packet identifiers until it has looked. With all 65,535 of them a second look found none,
-        // nobody looked a third time, and the subscriber got nothing more: so there is room for several.
+        // 50 by default: the connector has thousands of messages in flight. Each poll for new messages reserves as many
+        // packet identifiers until it ends. With all 65,535 of them, a second poll found none, a third one never came,
+        // and the subscriber received nothing more: so there is room for several polls.
         InternalConfigurations.MAX_INFLIGHT_WINDOW_SIZE_MESSAGES = 8192;
-        // 64 files of each kind by default, which are for fleets and slow to open.
+        // 64 files of each kind by default, which suit large fleets and are slow to open.
         InternalConfigurations.PERSISTENCE_BUCKET_COUNT.set(4);
         InternalConfigurations.PAYLOAD_PERSISTENCE_BUCKET_COUNT.set(4);
-        // A stop waits for so long even where nothing is left to write; 2 s by default.
+        // A stop waits for this time even if nothing is left to write; 2 s by default.
         InternalConfigurations.PERSISTENCE_SHUTDOWN_GRACE_PERIOD_MSEC.set(100);
         File folder = new File(arguments[0]);
         File settings = new File(folder, "conf");
@@ -65,7 +65,7 @@ public class MqttBroker {
     }
 }
 
-/** Decides who may connect; without such a class the broker admits nobody. */
+/** Authenticates clients; without such a class the broker accepts none. */
 class Logins implements ExtensionMain, AuthenticatorProvider, SimpleAuthenticator {
     private final boolean isOpen;
     private final Properties passwords = new Properties();

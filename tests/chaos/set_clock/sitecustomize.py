@@ -1,7 +1,7 @@
-"""Loaded by every Python process whose clock is set: libfaketime takes `time.sleep` for a wait on that clock.
+"""Loaded by every Python process whose clock is set, as libfaketime breaks `time.sleep`.
 
-Python sleeps until a moment of the monotonic clock. libfaketime leaves that clock alone, and shifts the moment all the
-same: where the clock is set back, the sleep fails. No real clock does that. A wait of a duration is right under both.
+Python sleeps until a time of the monotonic clock. libfaketime does not change that clock, but shifts that time anyway:
+if the clock is set back, the sleep fails. No real clock does that. Waiting for a duration works in both cases.
 """
 
 import select
@@ -10,7 +10,7 @@ from typing import SupportsIndex
 
 
 def _sleep(seconds: float | SupportsIndex) -> None:
-    select.select([], [], [], seconds)  # type: ignore[arg-type] # whatever `time.sleep` takes
+    select.select([], [], [], seconds)  # type: ignore[arg-type] # whatever `time.sleep` accepts
 
 
 time.sleep = _sleep

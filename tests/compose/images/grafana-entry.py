@@ -1,4 +1,4 @@
-"""Answers Grafana's health check, and holds what is mounted for it against what it would need."""
+"""Answers Grafana's health check, if all files that it needs are mounted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Health(BaseHTTPRequestHandler):
-    """200 where every file that Grafana would read is there."""
+    """200 if every file that Grafana would read exists."""
 
     def do_GET(self) -> None:
         """Any path."""
@@ -24,7 +24,7 @@ class Health(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """No log."""
 
 
 HTTPServer(("0.0.0.0", 3000), Health).serve_forever()  # noqa: S104 - in a container; its port is on the host's loopback

@@ -1,4 +1,4 @@
-"""The Kafka library's lines: an outage is told once and its end once, and other kinds now and then."""
+"""The Kafka client's log: an outage is logged once, its end once, and other kinds of lines at intervals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REFUSED = "[thrd:a:9092/bootstrap]: a:9092/bootstrap: Connect to ipv4#10.0.0.1:9
 
 
 class Clock:
-    """Moves when it is told to."""
+    """An injected clock."""
 
     now_s = 100.0
 
@@ -38,7 +38,7 @@ def log(caplog: pytest.LogCaptureFixture, clock: Clock) -> logging.Logger:
 
 
 def say(log: logging.Logger, kind: str, text: str = REFUSED, level: int = logging.ERROR) -> None:
-    """As the library does."""
+    """Log a line as the client does."""
     log.log(level, "%s [%s] %s", kind, "rdkafka#producer-1", text)
 
 
@@ -48,7 +48,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 BEGIN = (
     "WARNING",
-    "Kafka cannot be reached, trying again: a:9092/bootstrap: Connect to ipv4#10.0.0.1:9092 failed: Connection refused",
+    "Kafka is unavailable, retrying: a:9092/bootstrap: Connect to ipv4#10.0.0.1:9092 failed: Connection refused",
 )
 
 
@@ -61,7 +61,7 @@ def test_an_outage_is_told_once_however_long_it_is_and_its_end_once(
         clock.now_s += 0.5
     for _ in range(10):
         answered(log)
-    assert lines(caplog) == [BEGIN, ("INFO", "Kafka answers again; nothing was heard of it for 300 s")]
+    assert lines(caplog) == [BEGIN, ("INFO", "Kafka is available again, after 300 s")]
 
 
 def test_a_session_that_runs_out_is_told_where_kafka_is_not_away(
@@ -97,7 +97,7 @@ def test_a_broker_that_comes_and_goes_is_told_of_once_a_minute(
         clock.now_s += 3.0
         answered(log)
         clock.now_s += 2.0
-    back = ("INFO", "Kafka answers again; nothing was heard of it for 3 s")
+    back = ("INFO", "Kafka is available again, after 3 s")
     assert lines(caplog) == [BEGIN, back, BEGIN, back]
 
 

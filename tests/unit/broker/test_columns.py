@@ -1,4 +1,4 @@
-"""Are columns of texts what the texts themselves are?"""
+"""Columns of strings give the same results as the strings themselves."""
 
 from __future__ import annotations
 

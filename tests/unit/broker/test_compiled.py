@@ -1,4 +1,4 @@
-"""Do compiled loops come up wherever their package lies, and are they those of its files as they are now?"""
+"""Compiled loops work from any location of their package, and match the current files."""
 
 from __future__ import annotations
 
@@ -80,4 +80,4 @@ def test_a_loop_is_compiled_anew_when_another_file_that_it_calls_has_changed(tmp
         command = [sys.executable, "-P", "-m", "broker.wire.whole"]
         ran = subprocess.run(command, env=given, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert int(ran.stdout) == number
-        assert list((tmp_path / "kept").rglob("*.nbc")), "what was compiled is kept"
+        assert list((tmp_path / "kept").rglob("*.nbc")), "the compiled loop is cached"

@@ -1,4 +1,4 @@
-"""Are the names of the release before accepted, with a warning that names the present one?"""
+"""Names of the previous release are accepted, with a warning that has the present name."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def test_a_running_application_keeps_its_fingerprint(file: Path, tmp_path: Path)
     renamed = FORMER.replace("ahead_max", "max_future_skew").replace("placement", "site")
     present.write_text(renamed.replace("progress", "watermark_scope"), encoding="utf-8")
     fingerprints = {load_settings(JoinerSettings, path).fingerprint() for path in (file, present)}
-    # That of release 0.1.0 for the same file.
+    # The fingerprint of release 0.1.0 for the same file.
     assert fingerprints == {"c0a1950403b31d5ea043a0f2ac2d168e08781d3f371c98f80b6db587f94b763a"}

@@ -1,4 +1,4 @@
-"""What does a line of log look like, to a person and to a program?"""
+"""The format of log lines, for people and for programs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import logging
 from broker.logs import set_up_logs
 set_up_logs("info")
 log = logging.getLogger("joiner.runtime.runners.process")
-log.debug("not told")
-log.info("unit %s: taken\\nby two", 3)
+log.debug("not logged")
+log.info("unit %s: claimed\\nby two", 3)
 try:
     1 / 0
 except ZeroDivisionError:
@@ -27,8 +27,8 @@ except ZeroDivisionError:
 """
 
 
-def told(how: str | None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The lines of a program whose standard error is no terminal."""
+def lines_of(how: str | None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The log lines of a program whose standard error is not a terminal."""
     monkeypatch.delenv("LSB_LOG") if how is None else monkeypatch.setenv("LSB_LOG", how)
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
     return done.stderr.splitlines()
@@ -36,9 +36,9 @@ def told(how: str | None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("how", [None, "json"])
 def test_where_nobody_looks_each_event_is_one_json_object(how: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = map(json.loads, told(how, monkeypatch))
+    first, second = map(json.loads, lines_of(how, monkeypatch))
     assert (first["event"], first["level"], first["logger"]) == (
-        "unit 3: taken\nby two",
+        "unit 3: claimed\nby two",
         "info",
         "joiner.runtime.runners.process",
     )
@@ -48,17 +48,17 @@ def test_where_nobody_looks_each_event_is_one_json_object(how: str | None, monke
 
 
 def test_a_person_gets_lines_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told("text", monkeypatch)[0].endswith("INFO joiner.runtime.runners.process: unit 3: taken")
+    assert lines_of("text", monkeypatch)[0].endswith("INFO joiner.runtime.runners.process: unit 3: claimed")
 
 
 def test_on_a_terminal_logs_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LSB_LOG")
-    ours, its = pty.openpty()
-    subprocess.run([sys.executable, "-c", _PROGRAM], stderr=its, check=True)
-    os.close(its)
+    ours, theirs = pty.openpty()
+    subprocess.run([sys.executable, "-c", _PROGRAM], stderr=theirs, check=True)
+    os.close(theirs)
     shown = os.read(ours, 65_536).decode()
     os.close(ours)
-    assert shown.splitlines()[0].endswith("INFO joiner.runtime.runners.process: unit 3: taken")
+    assert shown.splitlines()[0].endswith("INFO joiner.runtime.runners.process: unit 3: claimed")
 
 
 def test_what_a_demo_shows_of_a_service_that_ended_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,4 +68,4 @@ def test_what_a_demo_shows_of_a_service_that_ended_is_text(tmp_path: Path, monke
     services.start("brief", "brief")
     with pytest.raises(ServiceFailed, match="was not ready") as failed:
         services.wait_for("brief", "words that it never says")
-    assert "INFO joiner.runtime.runners.process: unit 3: taken" in str(failed.value)
+    assert "INFO joiner.runtime.runners.process: unit 3: claimed" in str(failed.value)

@@ -1,4 +1,4 @@
-"""What every service tells over HTTP: metrics, health, readiness. A server on the loopback, a clock set by hand."""
+"""Metrics, health and readiness over HTTP, with a server on the loopback interface and an injected clock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ask(telemetry: TelemetryServer, path: str, **headers: str) -> tuple[int, str
 
 
 class Clock:
-    """Set by hand."""
+    """An injected clock."""
 
     now_s = 100.0
 

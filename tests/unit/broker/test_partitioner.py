@@ -1,4 +1,4 @@
-"""Is a key's partition the one that Kafka's Java client puts it into?"""
+"""The partition of a key is that of Kafka's Java client."""
 
 from __future__ import annotations
 

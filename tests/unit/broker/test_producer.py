@@ -1,4 +1,4 @@
-"""When is the producer of the connectors made anew, and what does it send again? Its library is a stand-in here."""
+"""When a producer is replaced, and what is sent again, with a stand-in for the client library."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PATIENCE_S = 30.0
 
 
 class Library:
-    """As much of ``confluent_kafka.Producer`` as is used, and of a clock; Kafka takes nothing until it is told to."""
+    """The used part of ``confluent_kafka.Producer``; Kafka accepts nothing until `accept` is called."""
 
     room = 1000
 
     def __init__(self, _config: dict[str, Any]) -> None:
         self.queued: list[dict[str, Any]] = []
-        self.taken: list[bytes] = []
+        self.accepted: list[bytes] = []
         made.append(self)
 
     def produce_batch(self, _topic: str, batch: list[dict[str, Any]]) -> int:
@@ -41,16 +41,16 @@ class Library:
     def purge(self) -> None:
         pass
 
-    def take(self, count: int) -> None:
-        """Kafka takes the first records."""
+    def accept(self, count: int) -> None:
+        """Kafka accepts the first records."""
         for message in self.queued[:count]:
-            self.taken.append(message["value"])
+            self.accepted.append(message["value"])
             message["callback"](None, None)
         del self.queued[:count]
 
 
 class Clock:
-    """Time passes where somebody waits."""
+    """A clock that only waiting advances."""
 
     now_s = 1000.0
 
@@ -81,16 +81,16 @@ def outgoing(*numbers: int) -> list[Outgoing[int]]:
 def test_what_is_unconfirmed_for_too_long_is_sent_again_by_a_new_producer_in_its_order(confirmed: list[int]) -> None:
     producer = make(confirmed)
     producer.send("topic", outgoing(0, 1, 2, 3))
-    made[0].take(1)
+    made[0].accept(1)
     producer.poll(1.0)
     producer.send("topic", outgoing(4))
     producer.poll(PATIENCE_S)
-    assert len(made) == 1, "nothing has been the oldest for longer than that"
+    assert len(made) == 1, "no record has been the oldest for longer than that"
     producer.poll(1.0)
     assert [message["value"] for message in made[1].queued] == [b"1", b"2", b"3", b"4"]
-    made[0].take(2)
-    made[1].take(4)
-    assert (confirmed, len(producer)) == ([0, 1, 2, 3, 4], 0), "what both of them sent is confirmed once"
+    made[0].accept(2)
+    made[1].accept(4)
+    assert (confirmed, len(producer)) == ([0, 1, 2, 3, 4], 0), "what both sent is confirmed once"
 
 
 def test_a_slow_kafka_is_no_stuck_one(confirmed: list[int]) -> None:
@@ -98,7 +98,7 @@ def test_a_slow_kafka_is_no_stuck_one(confirmed: list[int]) -> None:
     producer.send("topic", outgoing(*range(10)))
     for _ in range(10):
         producer.poll(PATIENCE_S)
-        made[0].take(1)
+        made[0].accept(1)
     assert (len(made), confirmed) == (1, list(range(10)))
 
 
@@ -109,7 +109,7 @@ def test_time_without_a_record_is_no_waiting(confirmed: list[int]) -> None:
         clock.now_s += 100 * PATIENCE_S
         producer.send("topic", outgoing(number))
         producer.poll(0.0)
-        made[0].take(1)
+        made[0].accept(1)
     assert (len(made), confirmed) == (1, [0, 1, 2])
 
 
@@ -123,11 +123,11 @@ def test_a_producer_that_gets_stuck_while_its_queue_is_full_is_made_anew_and_los
     def poll(library: Library, timeout_s: float) -> None:
         original(library, timeout_s)
         if len(made) > 2:
-            library.take(1)
+            library.accept(1)
 
     monkeypatch.setattr(Library, "poll", poll)
     producer.send("topic", outgoing(*range(10)))
     while len(producer):
         producer.poll(0.0)
-    assert (confirmed, made[2].taken) == (list(range(10)), [b"%d" % number for number in range(10)])
-    assert not made[0].taken
+    assert (confirmed, made[2].accepted) == (list(range(10)), [b"%d" % number for number in range(10)])
+    assert not made[0].accepted

@@ -1,4 +1,4 @@
-"""What is a record, what is a watermark, and why is everything else refused?"""
+"""What is a record, what is a watermark, and why everything else is refused."""
 
 from __future__ import annotations
 

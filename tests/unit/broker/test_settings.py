@@ -1,4 +1,4 @@
-"""Where do shared settings come from, and do secrets stay secret?"""
+"""The sources of shared settings, and that secrets stay secret."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from broker.settings import (
     read_secret,
 )
 
-SECRET = "s3kret"  # noqa: S105 - no secret of anybody
+SECRET = "s3kret"  # noqa: S105 - a secret of this test only
 
 
 class Named(Section):
@@ -52,8 +52,8 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable)
 
 
-def told(tmp_path: Path, content: str = "") -> list[str]:
-    """The lines about settings that are refused; ``content`` is that of the file."""
+def errors_of(tmp_path: Path, content: str = "") -> list[str]:
+    """The error lines of refused settings; ``content`` is that of the file."""
     file = tmp_path / "lsb.toml"
     file.write_text(content, encoding="utf-8")
     with pytest.raises(SettingsError) as refused:
@@ -71,7 +71,7 @@ def test_the_environment_goes_before_the_file_and_the_file_before_the_default(
     monkeypatch.setenv("LSB_MQTT__HOST", "environment")
     monkeypatch.setenv("LSB_KAFKA__BOOTSTRAP_SERVERS", "")
     settings = load_settings(Service, file)
-    assert settings.kafka.bootstrap_servers == "file:1", "an empty variable is none"
+    assert settings.kafka.bootstrap_servers == "file:1", "an empty variable is unset"
     assert (settings.mqtt.host, settings.mqtt.port) == ("environment", 7)
     assert settings.topics.data == "machine.data"
 
@@ -82,7 +82,7 @@ def test_the_environment_goes_before_the_file_and_the_file_before_the_default(
         ("[kafka", "cannot be read as TOML"),
         ("[mqtt]\nport = " + "9" * 5000, "cannot be read as TOML"),
         ("[mqtt]\nport = " + "[" * 5000, "cannot be read as TOML"),
-        ("[joins]\n", r"\[joins\] is no section; there are application"),
+        ("[joins]\n", r"\[joins\] is not a section; the sections are application"),
         ("[kafka]\nbootstrap = 1\n", "kafka.bootstrap"),
         ("[mqtt]\nport = 70000\n", "mqtt.port"),
         ("[topics]\ndata = 'a b'\n", "topics.data"),
@@ -135,7 +135,7 @@ def test_a_variable_that_is_no_json_is_one_line_that_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, line: str
 ) -> None:
     monkeypatch.setenv(variable, value)
-    (found,) = told(tmp_path)
+    (found,) = errors_of(tmp_path)
     assert found.startswith(line)
     assert "JSON" in found
     assert SECRET not in found
@@ -158,8 +158,8 @@ def test_a_variable_of_an_unknown_section_is_a_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv(variable, SECRET)
-    (line,) = told(tmp_path)
-    assert line.startswith(f"environment: {variable.upper()}: [kafak] is no section; there are application, ")
+    (line,) = errors_of(tmp_path)
+    assert line.startswith(f"environment: {variable.upper()}: [kafak] is not a section; the sections are application, ")
 
 
 def test_variables_that_are_no_settings_or_of_other_services_or_empty_are_passed_over(
@@ -174,8 +174,8 @@ def test_variables_that_are_no_settings_or_of_other_services_or_empty_are_passed
 
 def test_an_unknown_setting_in_a_variable_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LSB_INFLUXDB__TOKN", SECRET)
-    (line,) = told(tmp_path)
-    assert line.startswith("influxdb.tokn: is no setting")
+    (line,) = errors_of(tmp_path)
+    assert line.startswith("influxdb.tokn: is not a setting")
     assert "LSB_INFLUXDB__TOKN" in line
     assert SECRET not in line
 
@@ -197,15 +197,15 @@ def test_an_unknown_setting_in_a_variable_is_a_mistake(tmp_path: Path, monkeypat
 def test_a_mistake_in_a_secret_is_told_in_one_line_that_does_not_show_it(
     tmp_path: Path, content: str, place: str
 ) -> None:
-    (line,) = told(tmp_path, content)
+    (line,) = errors_of(tmp_path, content)
     assert line.startswith(f"{place}: ")
     assert SECRET not in line
 
 
 def test_a_mistake_in_the_clients_settings_names_the_entries_and_a_variable_that_exists(tmp_path: Path) -> None:
-    (line,) = told(tmp_path, "[kafka.client]\n'ssl.ca' = ['x']\ngood = 1\n'b.c' = {}\n")
+    (line,) = errors_of(tmp_path, "[kafka.client]\n'ssl.ca' = ['x']\ngood = 1\n'b.c' = {}\n")
     assert line == (
-        "kafka.client: 'ssl.ca', 'b.c' must be a text, a number, true or false; set it there or in LSB_KAFKA__CLIENT"
+        "kafka.client: 'ssl.ca', 'b.c' must be a string, a number, true or false; set it there or in LSB_KAFKA__CLIENT"
     )
 
 
@@ -213,13 +213,13 @@ def test_a_value_that_is_no_secret_is_shown_with_the_variable_it_comes_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LSB_MQTT__PORT", "x")
-    (line,) = told(tmp_path, "[mqtt]\nport = 1\n")
-    assert line.endswith("(given: 'x'); it comes from LSB_MQTT__PORT, which goes before the file")
+    (line,) = errors_of(tmp_path, "[mqtt]\nport = 1\n")
+    assert line.endswith("(given: 'x'); it comes from LSB_MQTT__PORT, which overrides the file")
 
 
 @pytest.mark.parametrize("wait", ["[]", "{}", "2020-01-01", "true", "5", "nan", "'5'"])
 def test_a_duration_without_a_unit_is_a_mistake_whatever_it_is(tmp_path: Path, wait: str) -> None:
-    (line,) = told(tmp_path, f"[[join]]\nname = 'a'\nwait = {wait}\n")
+    (line,) = errors_of(tmp_path, f"[[join]]\nname = 'a'\nwait = {wait}\n")
     assert line.startswith("join.0.wait: a duration is a number with a unit")
     assert line.endswith("set it there or in LSB_JOIN")
 
@@ -238,7 +238,7 @@ def test_a_secret_is_the_first_line_of_its_file(tmp_path: Path, content: str) ->
         (b"", "is empty"),
         (b"\nsecond", "is empty"),
         (b" \t\r\n", "is empty"),
-        (b"\xff", "is no UTF-8 text"),
+        (b"\xff", "is not UTF-8 text"),
         (b"x" * (SECRET_BYTES_MAX + 1), "is longer than 65535 bytes"),
     ],
 )
@@ -259,14 +259,14 @@ def test_only_a_regular_file_can_hold_a_secret(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for file in (tmp_path, pipe, Path("a\0b")):
-        with pytest.raises(SettingsError, match="it is no regular file"):
+        with pytest.raises(SettingsError, match="it is not a regular file"):
             read_secret(file)
 
 
 def test_every_file_and_address_that_cannot_work_is_told_before_the_start(tmp_path: Path) -> None:
     missing, empty = tmp_path / "missing", tmp_path / "empty"
     empty.write_text("")
-    lines = told(
+    lines = errors_of(
         tmp_path,
         f"[kafka]\nsasl_password_file = '{missing}'\nbootstrap_servers = ''\n"
         f"[mqtt]\nhost = ''\ntopic = 'a/#/b'\ntls_ca_file = '{missing}'\npassword_file = '{empty}'\n"
@@ -304,7 +304,7 @@ def test_a_file_that_only_another_service_needs_is_not_asked_for(tmp_path: Path)
 
 def test_a_token_file_whose_text_http_cannot_send_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(f"{SECRET}\u20ac\n", encoding="utf-8")
-    (line,) = told(tmp_path, f"[influxdb]\ntoken_file = '{tmp_path / 'secret'}'\n")
+    (line,) = errors_of(tmp_path, f"[influxdb]\ntoken_file = '{tmp_path / 'secret'}'\n")
     assert "cannot send" in line
     assert SECRET not in line
 
@@ -339,5 +339,5 @@ def test_what_is_no_address_over_http_is_refused(url: str) -> None:
 
 def test_a_whole_section_may_come_from_one_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LSB_MQTT", json.dumps({"host": "h", "topic": "a#"}))
-    (line,) = told(tmp_path)
-    assert line.endswith("(given: 'a#'); it comes from LSB_MQTT, which goes before the file")
+    (line,) = errors_of(tmp_path)
+    assert line.endswith("(given: 'a#'); it comes from LSB_MQTT, which overrides the file")

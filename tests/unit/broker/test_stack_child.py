@@ -1,4 +1,4 @@
-"""A child process: found again by its pid file, never taken for another."""
+"""A child process is identified by its pid file, and never mistaken for another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launcher around the servers, without any server: ports, parts, settings files, command line."""
+"""The launcher without any server: ports, programs, templates, command line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_ports_lie_below_those_of_outgoing_connections() -> None:
 def test_everything_missing_is_named_at_once_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(MissingPartsError) as caught:
         LocalStack(tmp_path).up()
-    assert len(caught.value.problems) == 2, "Kafka and the MQTT broker lack the same"
+    assert len(caught.value.problems) == 2, "Kafka and the MQTT broker lack the same program"
     for word in ("java", "openjdk-17-jre-headless", "Go 1.24", "LSB_INFLUXD"):
         assert word in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -69,7 +69,7 @@ def test_a_named_influxd_that_is_no_program_is_a_problem(tmp_path: Path, monkeyp
 
 def test_a_folder_is_no_influxd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LSB_INFLUXD", str(tmp_path))
-    assert "is no program" in (Parts(tmp_path, print).problem_influxdb() or "")
+    assert "is not a program" in (Parts(tmp_path, print).problem_influxdb() or "")
 
 
 def test_the_database_on_this_machine_is_not_asked_by_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_a_failed_fetch_leaves_no_part_and_shows_what_the_tool_said(tmp_path: Pa
 def test_a_fetch_ends_when_it_is_cancelled(tmp_path: Path) -> None:
     fetched = Parts(tmp_path, print)
     threading.Timer(0.1, fetched.cancel.set).start()
-    with pytest.raises(StackError, match="stopped while fetching"):
+    with pytest.raises(StackError, match="stopped while downloading"):
         fetched.run("kafka", ["sleep", "60"])
 
 
@@ -128,7 +128,7 @@ def test_the_mqtt_broker_can_look_for_messages_several_times_at_once() -> None:
     found = re.search(r"MAX_INFLIGHT_WINDOW_SIZE_MESSAGES = (\d+);", text)
     assert found is not None
     window, packet_ids = int(found[1]), 65_535
-    # Each look takes as many packet identifiers as the window has; it is to hold what a connector has in flight.
+    # Each poll reserves a window of packet identifiers, which must cover what a connector has in flight.
     assert packet_ids // window >= 4
     assert window >= ConnectorSettings.model_fields["in_flight_max"].default
 
@@ -178,7 +178,7 @@ def test_ports_that_were_cut_off_by_a_kill_are_chosen_anew(tmp_path: Path, left:
     mqtt = LocalStack(tmp_path).mqtt
     mqtt.folder.mkdir(parents=True)
     (mqtt.folder / "ports.json").write_text(left)
-    with pytest.raises(StackError, match="cut off"):
+    with pytest.raises(StackError, match="truncated"):
         _ = mqtt.port
     chosen = mqtt._choose_ports()  # noqa: SLF001 - the first step of a start
     assert mqtt.port == chosen["port"]

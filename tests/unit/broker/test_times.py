@@ -1,4 +1,4 @@
-"""Are times exact, and are those that cannot be so refused with the reason?"""
+"""Times are exact; those that cannot be are refused with the reason."""
 
 from __future__ import annotations
 

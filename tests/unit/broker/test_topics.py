@@ -1,4 +1,4 @@
-"""Which topics does an application need, and how must they be set up?"""
+"""The topics of an application, and their configuration."""
 
 from __future__ import annotations
 

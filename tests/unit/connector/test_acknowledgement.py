@@ -15,7 +15,7 @@ def ledger(messages_max: int = 100, bytes_max: int = 1000) -> Ledger:
 
 def test_a_message_waits_for_all_of_its_records() -> None:
     book = ledger()
-    ticket = book.take(1, 10, 3)
+    ticket = book.add(1, 10, 3)
     book.confirm(ticket)
     book.confirm(ticket)
     assert book.release() == []
@@ -26,7 +26,7 @@ def test_a_message_waits_for_all_of_its_records() -> None:
 
 def test_a_message_waits_for_all_messages_before_it() -> None:
     book = ledger()
-    first, second, third = (book.take(packet_id, 10, 1) for packet_id in (7, 3, 9))
+    first, second, third = (book.add(packet_id, 10, 1) for packet_id in (7, 3, 9))
     book.confirm(third)
     book.confirm(second)
     assert book.release() == []
@@ -36,7 +36,7 @@ def test_a_message_waits_for_all_messages_before_it() -> None:
 
 def test_a_message_at_qos_0_is_counted_and_not_acknowledged() -> None:
     book = ledger()
-    book.confirm(book.take(NO_PACKET, 10, 1))
+    book.confirm(book.add(NO_PACKET, 10, 1))
     before = len(book)
     assert book.release() == []
     assert (before, len(book)) == (1, 0)
@@ -44,9 +44,9 @@ def test_a_message_at_qos_0_is_counted_and_not_acknowledged() -> None:
 
 def test_after_a_lost_connection_nothing_old_is_acknowledged() -> None:
     book = ledger()
-    old = book.take(1, 10, 1)
+    old = book.add(1, 10, 1)
     book.detach()
-    new = book.take(1, 10, 1)
+    new = book.add(1, 10, 1)
     book.confirm(new)
     assert book.release() == []
     book.confirm(old)
@@ -55,9 +55,9 @@ def test_after_a_lost_connection_nothing_old_is_acknowledged() -> None:
 
 def test_the_ledger_is_full_at_its_number_of_messages_until_they_are_released() -> None:
     book = ledger(messages_max=2)
-    first = book.take(1, 1, 1)
+    first = book.add(1, 1, 1)
     states = [book.is_full]
-    book.take(2, 1, 1)
+    book.add(2, 1, 1)
     states.append(book.is_full)
     book.confirm(first)
     states.append(book.is_full)
@@ -68,7 +68,7 @@ def test_the_ledger_is_full_at_its_number_of_messages_until_they_are_released() 
 
 def test_the_ledger_is_full_at_its_number_of_bytes_until_they_are_released() -> None:
     book = ledger(bytes_max=100)
-    ticket = book.take(1, 100, 1)
+    ticket = book.add(1, 100, 1)
     states = [book.is_full]
     book.confirm(ticket)
     book.release()
@@ -78,12 +78,12 @@ def test_the_ledger_is_full_at_its_number_of_bytes_until_they_are_released() -> 
 
 def test_a_message_that_owes_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="would never be confirmed"):
-        ledger().take(1, 10, 0)
+        ledger().add(1, 10, 0)
 
 
 def test_one_confirmation_too_many_is_an_error() -> None:
     book = ledger()
-    ticket = book.take(1, 10, 1)
+    ticket = book.add(1, 10, 1)
     book.confirm(ticket)
     with pytest.raises(ValueError, match="confirmed more often"):
         book.confirm(ticket)
@@ -91,17 +91,17 @@ def test_one_confirmation_too_many_is_an_error() -> None:
 
 @given(st.lists(st.integers(1, 4), max_size=30), st.randoms(use_true_random=False))
 def test_in_any_order_of_confirmation_each_is_acknowledged_once_in_order_and_not_too_early(
-    owed: list[int], random: object
+    record_counts: list[int], random: object
 ) -> None:
     book = ledger()
-    tickets = [book.take(packet_id, 1, records) for packet_id, records in enumerate(owed, start=1)]
-    confirmations = [ticket for ticket in tickets for _ in range(ticket.records_owed)]
-    random.shuffle(confirmations)  # type: ignore[attr-defined] # hypothesis' own Random
+    tickets = [book.add(packet_id, 1, records) for packet_id, records in enumerate(record_counts, start=1)]
+    confirmations = [ticket for ticket in tickets for _ in range(ticket.unconfirmed_records)]
+    random.shuffle(confirmations)  # type: ignore[attr-defined] # Hypothesis' Random
     acknowledged: list[int] = []
     for ticket in confirmations:
         book.confirm(ticket)
         released = book.release()
-        assert all(not tickets[packet_id - 1].records_owed for packet_id in released)
+        assert all(not tickets[packet_id - 1].unconfirmed_records for packet_id in released)
         acknowledged += released
-    assert acknowledged == list(range(1, len(owed) + 1))
+    assert acknowledged == list(range(1, len(record_counts) + 1))
     assert len(book) == 0

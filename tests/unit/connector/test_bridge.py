@@ -1,6 +1,6 @@
-"""The loop between MQTT and Kafka, without either: is what is under way bounded by what it takes in memory?"""
+"""The loop between MQTT and Kafka, without either: is what is in flight bounded by its memory?"""
 
-# ruff: noqa: SLF001 - a bridge that is played by hand
+# ruff: noqa: SLF001 - the loop is driven step by step
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ MIB = 1024 * 1024
 
 
 class KeepingProducer:
-    """Keeps what it is given and confirms nothing."""
+    """Keeps what is sent, and confirms nothing."""
 
     def __init__(self) -> None:
         self.sent: list[Outgoing[Any]] = []
 
     def send(self, _topic: str, records: list[Outgoing[Any]]) -> None:
-        """Keep them."""
+        """Keep the records."""
         self.sent += records
 
 
 def bridge() -> tuple[Bridge, KeepingProducer]:
     own = ConnectorSettings(in_flight_bytes_max=4 * MIB)
     found, producer = Bridge(Settings(connector=own), lambda: False), KeepingProducer()
-    found._producer = producer  # type: ignore[assignment] # all that is asked of it here
+    found._producer = producer  # type: ignore[assignment] # only `send` is used here
     return found, producer
 
 
@@ -43,19 +43,19 @@ def event(quantities: int, value: object = 1) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def taken_until_full(payload: bytes) -> tuple[int, int]:
-    """How many messages are taken one after the other, and what becomes of them, in bytes."""
+def accepted_until_full(payload: bytes) -> tuple[int, int]:
+    """How many messages are accepted one by one, and the bytes sent to Kafka for them."""
     found, producer = bridge()
     count = 0
     while not found._ledger.is_full:
         count += 1
-        found._take([Message("machine/states", payload, count)])
+        found._accept([Message("machine/states", payload, count)])
     return count, sum(len(record.key or b"") + len(record.value) for record in producer.sent)
 
 
 def test_what_is_under_way_is_bounded_by_the_bytes_of_the_records_and_not_of_the_messages() -> None:
     payload = event(1000)
-    count, to_kafka = taken_until_full(payload)
+    count, to_kafka = accepted_until_full(payload)
     most_of_one = 100 * len(payload)
     assert to_kafka <= 4 * MIB + most_of_one
     assert 1 < count < 4 * MIB // len(payload) / 10
@@ -63,21 +63,21 @@ def test_what_is_under_way_is_bounded_by_the_bytes_of_the_records_and_not_of_the
 
 def test_dead_letters_count_as_well() -> None:
     payload = b"\x00" * 64 * 1024
-    _count, to_kafka = taken_until_full(payload)
+    _count, to_kafka = accepted_until_full(payload)
     assert to_kafka <= 4 * MIB + 7 * len(payload)
 
 
 def test_small_messages_are_bounded_by_their_number() -> None:
     found, _producer = bridge()
     for number in range(1000):
-        found._take([Message("machine/states", event(2), number)])
+        found._accept([Message("machine/states", event(2), number)])
     assert not found._ledger.is_full
     assert 1000 * 2 * 1024 < found._ledger.size_bytes < 1000 * 2 * 2048
 
 
 def test_at_a_stop_what_was_taken_goes_out_without_waiting_for_more() -> None:
     found, producer = bridge()
-    found._take([Message("machine/states", event(2), 1)])
+    found._accept([Message("machine/states", event(2), 1)])
     flushed: list[float] = []
 
     def flush(timeout_s: float) -> bool:
@@ -86,7 +86,7 @@ def test_at_a_stop_what_was_taken_goes_out_without_waiting_for_more() -> None:
             found._ledger.confirm(record.ticket)
         return True
 
-    producer.flush = flush  # type: ignore[attr-defined] # asked for at a stop alone
+    producer.flush = flush  # type: ignore[attr-defined] # used only at a stop
     found._finish()
     assert len(flushed) == 1
     assert not len(found._ledger)

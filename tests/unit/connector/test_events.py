@@ -1,4 +1,4 @@
-"""A payload becomes records and refusals: nothing is altered, nothing vanishes, nothing raises."""
+"""A payload becomes records and refusals: nothing is altered, dropped or raised."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GOOD: dict[str, Any] = {"Thing": "R0815", "Timestamp": 1554096460415, "id": "e1"
 
 
 def event(**changes: Any) -> bytes:
-    """The good event with members replaced, or left out where None is given."""
+    """The good event with members replaced, or left out for None."""
     return json.dumps({k: v for k, v in {**GOOD, **changes}.items() if v is not None}).encode()
 
 

@@ -1,6 +1,6 @@
-"""The session against a scripted broker: what passes with time is a loss, what does not is a refusal."""
+"""The session against a scripted broker: a loss if retrying may help, otherwise a refusal."""
 
-# ruff: noqa: SLF001 - messages that arrive by hand
+# ruff: noqa: SLF001 - messages are injected
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WAIT_S = 10.0
 
 @dataclass
 class ScriptedBroker:
-    """Answers each connection with the next bytes of its script and keeps what it was sent."""
+    """Answers each connection with the next bytes of its script, and keeps what it received."""
 
     script: list[bytes]
     sessions: list[MqttSession] = field(default_factory=list)
@@ -38,15 +38,15 @@ class ScriptedBroker:
     ended: threading.Event = field(default_factory=threading.Event)
 
     def serve(self) -> None:
-        """Serve one connection for each entry of the script, each until the client leaves."""
+        """Serve one connection for each entry of the script, each until the client disconnects."""
         for answer in self.script:
             connection, _ = self.listener.accept()
             with connection:
-                heard = connection.recv(4096)
+                seen = connection.recv(4096)
                 connection.sendall(answer)
                 while block := connection.recv(4096):
-                    heard += block
-                self.received.append(heard)
+                    seen += block
+                self.received.append(seen)
         self.ended.set()
 
 
@@ -84,8 +84,8 @@ def test_a_message_that_comes_with_the_greeting_is_not_lost(broker: ScriptedBrok
     assert receive_all(session, 2) == [Message("t", b"abc", 7)] * 2
 
 
-@pytest.mark.parametrize(("size", "taken"), [(100, 500), (100 * 1024, 3), (2**20, 1)])
-def test_a_turn_ends_at_a_number_of_messages_or_of_bytes_so_that_signs_of_life_are_sent(size: int, taken: int) -> None:
+@pytest.mark.parametrize(("size", "count"), [(100, 500), (100 * 1024, 3), (2**20, 1)])
+def test_a_turn_ends_at_a_number_of_messages_or_of_bytes_so_that_signs_of_life_are_sent(size: int, count: int) -> None:
     session = MqttSession(MqttSettings(), ConnectorSettings())
 
     def read_one() -> MQTTErrorCode:
@@ -96,7 +96,7 @@ def test_a_turn_ends_at_a_number_of_messages_or_of_bytes_so_that_signs_of_life_a
 
     client: Any = SimpleNamespace(loop_read=read_one)
     session._client = client
-    assert len(session.receive()) == taken
+    assert len(session.receive()) == count
 
 
 def test_acknowledgements_and_the_goodbye_reach_the_broker_in_order(broker: ScriptedBroker) -> None:
@@ -154,18 +154,18 @@ def test_a_broker_that_says_nothing_for_too_long_is_lost(broker: ScriptedBroker)
     session = session_to(broker, ACCEPTED + SUBSCRIBED, keep_alive="1s")
     session.connect()
     with pytest.raises(SessionLostError, match="is there another"):
-        tend_until_lost(session)
+        maintain_until_lost(session)
     assert not session.is_connected
     assert broker.ended.wait(WAIT_S)
     assert PINGREQ_PACKET in broker.received[0]
 
 
-def tend_until_lost(session: MqttSession) -> None:
+def maintain_until_lost(session: MqttSession) -> None:
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
         if session.wait(0.05, reading=True):
             session.receive()
-        session.tend(reading=True)
+        session.maintain(reading=True)
 
 
 def test_a_broker_that_never_answers_is_a_loss(broker: ScriptedBroker) -> None:

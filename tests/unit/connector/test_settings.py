@@ -1,4 +1,4 @@
-"""What may the connector's own settings be?"""
+"""The ranges of the connector's own settings."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What the connector relies on from the database, and an in-memory stand-in that is held to it.
+"""What the connector requires of the database, and an in-memory stand-in that passes the same tests.
 
 `DatabaseContract` runs here over `FakeInflux` and in tests/integration over the real server. The stand-in
 reads line protocol as InfluxDB's own parser does: what follows a backslash is escaped.
 """
 
-# ruff: noqa: D101 - as with functions: the name of a test, or of a stand-in's part, is its sentence
+# ruff: noqa: D101 - as with functions: the name of a test, or of a part of a stand-in, says it all
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def joined(
 
 
 def expected(pair: Joined, measurement: str, twice_ns: int) -> tuple[Point, Fields]:
-    """The point that ``pair`` must become."""
+    """The point of ``pair``."""
     tags = {("thing", pair.thing), ("quantity", pair.quantity), ("join", pair.id.partition(":")[0])}
     tags |= {("half", "1")} if twice_ns % 2 else set()
     tags |= {("tie", pair.tie)} if pair.tie else set()
@@ -141,22 +141,22 @@ class DatabaseContract:
 
 
 class FakeInflux:
-    """InfluxDB in memory: parsing, types of fields, retention, partial writes, and troubles as scripted."""
+    """InfluxDB in memory: parsing, types of fields, retention, partial writes, and scripted failures."""
 
     def __init__(self, oldest_ns: int | None = None) -> None:
         self.stored: dict[Point, Fields] = {}
         self.types: dict[tuple[str, str], type] = {}
         self.oldest_ns = oldest_ns
-        self.troubles: list[WriteError] = []
-        """Raised by the next writes, one each."""
+        self.failures: list[WriteError] = []
+        """Errors of the next writes, one each."""
         self.refuses: Callable[[Point], str] = lambda _point: ""
         """A reason to refuse a point, or an empty text."""
         self.requests: list[int] = []
-        """Lines of each request that was looked at."""
+        """Numbers of lines of the requests that were parsed."""
 
     def write(self, body: bytes) -> None:
-        if self.troubles:
-            raise self.troubles.pop(0)
+        if self.failures:
+            raise self.failures.pop(0)
         lines = split_lines(body.decode())
         self.requests.append(len(lines))
         reasons: list[str] = []
@@ -277,7 +277,7 @@ class FakeStand:
         self.database = self._fake = FakeInflux()
         self.short_lived: Database = FakeInflux(oldest_ns=10**18)
         missing = FakeInflux()
-        missing.troubles = [MisconfiguredError("HTTP 404: database not found; create the database")]
+        missing.failures = [MisconfiguredError("HTTP 404: database not found; create the database")]
         self.missing: Database = missing
         self.measurement = "joined"
 
@@ -291,4 +291,4 @@ def stand() -> FakeStand:
 
 
 class TestTheStandIn(DatabaseContract):
-    """The stand-in keeps the contract."""
+    """The stand-in passes the tests of the contract."""

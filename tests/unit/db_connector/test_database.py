@@ -1,6 +1,6 @@
 """What each answer of a server means, over a real socket."""
 
-# ruff: noqa: D101 - as with functions: the name of a test, or of a stand-in's part, is its sentence
+# ruff: noqa: D101 - as with functions: the name of a test, or of a part of a stand-in, says it all
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from db_connector.settings import ConnectorSettings
 
 
 class Server(HTTPServer):
-    """Answers every request alike, and keeps what it was asked."""
+    """Gives every request the same answer, and keeps the requests."""
 
     status, body, headers = 204, b"", dict[str, str]()
     paths: list[str]
@@ -139,12 +139,12 @@ def test_a_gateway_that_answers_in_the_form_of_the_database_refuses_no_point(
     error = answer(server, status, body)
     assert type(error) is MisconfiguredError
     assert f"HTTP {status} from http://127.0.0.1" in str(error)
-    assert "does not say that InfluxDB gave it (X-Influxdb-Version)" in str(error)
+    assert "the answer lacks the header of InfluxDB (X-Influxdb-Version)" in str(error)
 
 
 @pytest.mark.parametrize("header", ["X_Influxdb_Version", "x_influxdb_version", "X_Platform_Error_Code"])
 def test_the_database_says_that_an_answer_is_its_own(server: Server, header: str) -> None:
-    # The last one is what all of 2.x send with an error.
+    # The last one is what 2.x sends with every error.
     error = answer(server, 400, b'{"code":"invalid","message":"unable to parse"}', **{header: "2.7.4"})
     assert type(error) is RefusedError
 

@@ -1,4 +1,4 @@
-"""How large the dead letter of a record may become: Kafka has to take it, whatever the record is."""
+"""The size of dead letters: Kafka must accept them, whatever the record is."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 from broker.kafka.producer import Outgoing
 from broker.settings import KafkaSettings
 from broker.wire.records import Rejected
-from db_connector import dead_letters
-from db_connector.dead_letters import DeadLetterWriter
+from db_connector.kafka import dead_letters
+from db_connector.kafka.dead_letters import DeadLetterWriter
 
 MESSAGE_BYTES_MAX = 1_000_000
 """librdkafka's `message.max.bytes`."""
 
 
 class Keeping:
-    """Keeps what it is given."""
+    """Keeps what is sent."""
 
     def __init__(self, *_given: Any, **_settings: Any) -> None:
         self.sent: list[Outgoing[None]] = []
@@ -28,7 +28,7 @@ class Keeping:
         return cls
 
     def send(self, _topic: str, records: list[Outgoing[None]]) -> None:
-        """Keep them."""
+        """Keep the records."""
         self.sent += records
 
 
@@ -59,8 +59,8 @@ def test_a_letter_is_smaller_than_what_kafka_takes(
 ) -> None:
     dead_letter = dead_letter_of(monkeypatch, key, value, identity)
     assert len(dead_letter.key or b"") + len(dead_letter.value) < MESSAGE_BYTES_MAX
-    told = msgspec.json.decode(dead_letter.value, type=Rejected)
-    assert (told.topic, told.partition, told.offset) == ("machine.out", 2, 7)
+    decoded = msgspec.json.decode(dead_letter.value, type=Rejected)
+    assert (decoded.topic, decoded.partition, decoded.offset) == ("machine.out", 2, 7)
 
 
 def test_an_honest_key_and_id_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What is counted as lag: all that the database has not acknowledged, whether it ever acknowledged anything or not."""
+"""Lag is everything that the database has not acknowledged, even if it never acknowledged anything."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
-from db_connector.lag import ASK_EVERY_S, Lag
+from db_connector.kafka.lag import ASK_EVERY_S, Lag
 
 
 class Log:
-    """The log of each partition from ``low`` to ``high``; the client knows ``fetched`` of the ends."""
+    """The log of each partition from ``low`` to ``high``; ``fetched`` is the end that the client knows."""
 
     def __init__(self, low: int, high: int) -> None:
         self.low, self.high = low, high
         self.fetched = OFFSET_INVALID
         self.asked = 0
-        self.is_away = False
+        self.is_unavailable = False
 
     def get_watermark_offsets(self, _place: TopicPartition, timeout: float = 0, *, cached: bool = False) -> Any:
         if cached:
             return OFFSET_INVALID, self.fetched
         assert timeout > 0
         self.asked += 1
-        if self.is_away:
+        if self.is_unavailable:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001 - its public name
         return self.low, self.high
 
@@ -48,7 +48,7 @@ def test_the_end_is_asked_for_where_nothing_is_fetched_and_only_now_and_then() -
     log: Any = Log(10, 100)
     log.fetched = 100
     assert lag.of(log, {}, paused=False) == {0: 60}
-    assert log.asked == 0, "the client knows it"
+    assert log.asked == 0, "the client knows the end"
     log.high = 1_000
     assert lag.of(log, {}, paused=True) == {0: 960}
     log.high = 2_000
@@ -61,10 +61,10 @@ def test_the_end_is_asked_for_where_nothing_is_fetched_and_only_now_and_then() -
 def test_a_kafka_that_does_not_answer_is_asked_for_one_partition_and_no_lag_is_invented() -> None:
     lag, now = lag_of(40, OFFSET_BEGINNING)
     log: Any = Log(10, 100)
-    log.is_away = True
+    log.is_unavailable = True
     assert lag.of(log, {}, paused=False) == {}
     assert log.asked == 1
-    now[0], log.is_away = ASK_EVERY_S, False
+    now[0], log.is_unavailable = ASK_EVERY_S, False
     assert lag.of(log, {}, paused=False) == {0: 60, 1: 90}
 
 

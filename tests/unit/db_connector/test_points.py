@@ -1,4 +1,4 @@
-"""The line of one pair, and what has no line."""
+"""The line of one pair, and the pairs without a line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from broker.wire.records import decode_joined, encode
-from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, _kept_tag_text, point_line
+from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, _cached_tag_text, point_line
 from tests.unit.db_connector.test_contract import joined, parse_line
 
 
@@ -72,8 +72,8 @@ def test_half_a_nanosecond_before_the_epoch_is_rounded_down() -> None:
     [
         ("", "is empty"),
         ("a\nb", "newline"),
-        ("a\\", "ends in a backslash"),
-        ("a\\\\", "ends in a backslash"),
+        ("a\\", "ends with a backslash"),
+        ("a\\\\", "ends with a backslash"),
         ("a\\ b", "backslash before a space"),
         ("a\\\\\\ b", "backslash before a space"),
         ("a#!~#b", "#!~#"),
@@ -97,9 +97,9 @@ def test_a_name_that_no_tag_can_hold_is_refused_with_its_reason(name: str, reaso
         (b"0.0000001", "finer than half a nanosecond"),
         (b"9999999999999999", "outside the years"),
         (b"-9999999999999999", "outside the years"),
-        (b"1e5", "no plain number"),
-        (b"1E999999999", "no plain number"),
-        (b"1" * 1000, "no plain number"),
+        (b"1e5", "is not a plain number"),
+        (b"1E999999999", "is not a plain number"),
+        (b"1" * 1000, "is not a plain number"),
     ],
 )
 def test_a_time_that_is_none_is_refused_with_its_reason(text: bytes, reason: str) -> None:
@@ -110,7 +110,7 @@ def test_a_time_that_is_none_is_refused_with_its_reason(text: bytes, reason: str
 
 @pytest.mark.parametrize("result", [float("nan"), float("inf"), {"left": 1.0, "right": float("-inf")}])
 def test_a_result_that_is_not_finite_is_refused(result: float | dict[str, float]) -> None:
-    with pytest.raises(UnrepresentableError, match="no finite number"):
+    with pytest.raises(UnrepresentableError, match="is not a finite number"):
         point_line(joined(result=result), "joined", "ms")
 
 
@@ -126,9 +126,9 @@ def test_a_line_beyond_the_limit_is_refused() -> None:
 
 
 def test_names_that_are_too_long_for_a_point_are_not_kept() -> None:
-    """There is one cache for all names; of what a stranger writes to the topic, nothing may stay in it."""
-    before = _kept_tag_text.cache_info().currsize
+    """All names share one cache; what another program writes to the topic must not stay in it."""
+    before = _cached_tag_text.cache_info().currsize
     for number in range(10):
         with pytest.raises(UnrepresentableError, match="bytes of line protocol"):
             point_line(joined(thing=f"{number}" * LINE_BYTES_MAX), "pairs", "ms")
-    assert _kept_tag_text.cache_info().currsize <= before + 2
+    assert _cached_tag_text.cache_info().currsize <= before + 2

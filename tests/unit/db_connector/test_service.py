@@ -1,4 +1,4 @@
-"""What the service commits, and when it ends: a consumer, a writer and letters that are played by hand."""
+"""What the service commits, and when it stops, with a scripted consumer, writer and dead letter writer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, TopicP
 from broker.metrics import TelemetryServer
 from broker.settings import MetricsSettings
 from broker.wire.records import encode
+from db_connector.kafka.reader import KafkaFailureError
+from db_connector.kafka.results import Results
+from db_connector.kafka.target import target_of
 from db_connector.progress import Journal
-from db_connector.service import KafkaFailureError, Results, Service
+from db_connector.service import Service
 from db_connector.settings import DbConnectorSettings
-from db_connector.target import target_of
 from db_connector.writer import Outcome
 from tests.unit.db_connector.test_contract import joined
 
@@ -27,7 +29,7 @@ OWN = target_of(DbConnectorSettings())
 
 
 class _Message:
-    """A record, or an error of the client."""
+    """A record, or an error event of the client."""
 
     def __init__(self, offset: int, value: bytes = b"", error: KafkaError | None = None) -> None:
         self._offset, self._value, self._error = offset, value, error
@@ -46,7 +48,7 @@ class _Message:
 
 
 class _Consumer:
-    """Assigns partition 0 and gives the batches of ``script``, one a call."""
+    """Assigns partition 0 and returns the batches of ``script``, one per call."""
 
     def __init__(self, config: dict[str, Any], script: list[list[_Message]]) -> None:
         self.config = config
@@ -55,14 +57,14 @@ class _Consumer:
         self._on_commit = config["on_commit"]
         self._script = deque(script)
         self.known = (0, target_of(DbConnectorSettings()))
-        """What the group knows: an offset, and its metadata."""
+        """What the group has committed: an offset and its metadata."""
         self.ends = (0, 0)
         """The beginning and the end of the log."""
         self.begun: list[int] = []
         self.commits: list[int] = []
         self.targets: set[str | None] = set()
-        self.once_back: dict[int, list[list[_Message]]] = {}
-        """What comes once it was told to go back to an offset; what was on its way is thrown away."""
+        self.after_reset: dict[int, list[list[_Message]]] = {}
+        """By offset, the batches after the consumer was set back to it; the rest of the script is dropped."""
 
     def subscribe(self, topics: list[str], on_assign: Callable[..., None], **callbacks: Callable[..., None]) -> None:
         self.callbacks = callbacks
@@ -74,7 +76,7 @@ class _Consumer:
 
     def consume(self, _count: int, _timeout_s: float) -> list[_Message]:
         if not self._script and time.monotonic() > self._until_s:
-            self.stop.set()  # nobody asks for what would come next
+            self.stop.set()  # the script has ended
         return self._script.popleft() if self._script else []
 
     def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> None:
@@ -88,7 +90,7 @@ class _Consumer:
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         (place,) = partitions
-        self._script = deque(self.once_back.pop(place.offset))
+        self._script = deque(self.after_reset.pop(place.offset))
 
     def assignment(self) -> list[TopicPartition]:
         return []
@@ -99,18 +101,18 @@ class _Consumer:
 
     def get_watermark_offsets(self, _partition: object, timeout: float = 0, *, cached: bool = False) -> tuple[int, int]:
         assert cached != (timeout > 0)
-        # The client knows no beginning, and no end before it has fetched.
+        # The client does not know the beginning, nor the end before its first fetch.
         return (OFFSET_INVALID, OFFSET_INVALID) if cached else self.ends
 
     def close(self) -> None: ...
 
 
 class _Writer:
-    """Writes at once; the outcomes are taken when the service asks for them."""
+    """Writes at once; outcomes are returned when the service asks for them."""
 
     def __init__(self) -> None:
         self._batches: deque[Results] = deque()
-        self.writer = SimpleNamespace(failures=2, is_away=True)
+        self.writer = SimpleNamespace(failures=2, is_unavailable=True)
 
     @property
     def in_flight(self) -> int:
@@ -120,14 +122,14 @@ class _Writer:
         self._batches.append(batch)
 
     def outcome(self, timeout_s: float) -> Outcome[Results] | None:
-        # Taken late, so that two batches wait when the first is settled.
+        # Returned late, so that two batches are in flight when the first is settled.
         if not self._batches or (timeout_s == 0 and self.in_flight < 2):
             return None
         return Outcome(self._batches.popleft(), written=True, refusals=[], acknowledged_ns=time.time_ns())
 
 
 class _DeadLetters:
-    """Letters that Kafka does not take; the first one comes with the signal to end."""
+    """Dead letters that Kafka never acknowledges; the first one sets the stop signal."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
@@ -155,16 +157,16 @@ def service_of(
         made.append(_Consumer(config, script))
         return made[0]
 
-    monkeypatch.setattr("db_connector.service.Consumer", make)
+    monkeypatch.setattr("db_connector.kafka.reader.Consumer", make)
     dead_letters, writer = _DeadLetters(stop), _Writer()
     telemetry = TelemetryServer(MetricsSettings.model_validate({"listen": 0}))
-    service = Service(DbConnectorSettings(), writer, dead_letters, stop, telemetry=telemetry)  # type: ignore[arg-type] # played
+    service = Service(DbConnectorSettings(), writer, dead_letters, stop, telemetry=telemetry)  # type: ignore[arg-type] # scripted
     made[0].stop = stop
     return service, made[0], dead_letters
 
 
 def test_a_result_that_nobody_can_decode_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One so deep that the decoder gives up ended the service, which met it again at each start."""
+    """One too deep for the decoder once ended the service, again at each start."""
     stop, nested = threading.Event(), b'{"left":{"quantity":' + b"[" * 100_000
     service, _, dead_letters = service_of(monkeypatch, stop, [[record(0)], [_Message(1, nested)]])
     service.run()
@@ -177,7 +179,7 @@ def test_nothing_behind_an_undelivered_letter_is_committed_at_a_stop(monkeypatch
     service, consumer, dead_letters = service_of(monkeypatch, stop, script)
     service.run()
     assert dead_letters.sent == [1]
-    assert max(consumer.commits, default=0) <= 1, "what lies behind the letter would never be read again"
+    assert max(consumer.commits, default=0) <= 1, "what is behind the dead letter would never be read again"
 
 
 def test_what_was_read_and_what_the_database_has_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,17 +190,19 @@ def test_what_was_read_and_what_the_database_has_is_counted(monkeypatch: pytest.
     service.run()
     names = ("results_total", "points_total", "rejected_total", "failed_writes_total", "database_up")
     found = [telemetry.registry.get_sample_value(f"lsb_db_connector_{name}") for name in names]
-    assert found == [4, 2, 0, 2, 0], "the letter was not delivered, the writer says that its database is away"
+    assert found == [4, 2, 0, 2, 0], (
+        "the dead letter was not delivered, and the writer reports its database as unavailable"
+    )
     assert telemetry.registry.get_sample_value("lsb_db_connector_write_duration_seconds_count") == 1
-    assert telemetry.unready() == "the database takes no points"
+    assert telemetry.unready() == "the database does not accept points"
 
 
 @pytest.mark.parametrize(("known", "lag"), [((40, OWN), 60), ((OFFSET_INVALID, ""), 90)])
 def test_what_was_never_acknowledged_is_lag(monkeypatch: pytest.MonkeyPatch, known: tuple[int, str], lag: int) -> None:
     service, consumer, _ = service_of(monkeypatch, threading.Event(), [])
     consumer.known, consumer.ends = known, (10, 100)
-    service._subscribe()  # noqa: SLF001 - as it begins
-    assert service._lags() == {0: lag}  # noqa: SLF001 - what the log and the metrics say
+    service._reader.subscribe()  # noqa: SLF001 - the first step of `run`
+    assert service._reader.lags() == {0: lag}  # noqa: SLF001 - the lag of the log and the metrics
 
 
 def test_partitions_that_go_to_another_member_are_told_apart_from_those_that_the_group_took(
@@ -206,12 +210,12 @@ def test_partitions_that_go_to_another_member_are_told_apart_from_those_that_the
 ) -> None:
     caplog.set_level("INFO", "db_connector")
     service, consumer, _ = service_of(monkeypatch, threading.Event(), [])
-    service._subscribe()  # noqa: SLF001 - as it begins
+    service._reader.subscribe()  # noqa: SLF001 - the first step of `run`
     for callback in ("on_revoke", "on_lost"):
         consumer.callbacks[callback](consumer, [TopicPartition("machine.out", 0)])
     given, lost = (record.getMessage() for record in caplog.records[-2:])
-    assert given.endswith("partitions 0 go to another member")
-    assert "partitions 0 were lost to the group" in lost
+    assert given.endswith("partitions 0 move to another member")
+    assert "partitions 0 were lost, as the group" in lost
 
 
 BAD = KafkaError(KafkaError._BAD_MSG, "MessageSet at offset 2 failed CRC32C check")  # noqa: SLF001 - its public name
@@ -220,54 +224,55 @@ BAD = KafkaError(KafkaError._BAD_MSG, "MessageSet at offset 2 failed CRC32C chec
 def test_no_offset_behind_an_error_inside_a_batch_is_committed_and_what_it_stands_for_is_read_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("db_connector.service._PATIENCE_S", 0.01)
+    monkeypatch.setattr("db_connector.kafka.reader._RETRY_S", 0.01)
     stop = threading.Event()
-    # As the library does it: on behind the error, or at an offset that is nowhere.
+    # As the client does it: it continues behind the error, or at an offset that does not exist.
     nowhere = _Message(2, error=KafkaError(KafkaError._AUTO_OFFSET_RESET))  # noqa: SLF001 - its public name
     script = [[record(0), record(1), _Message(2, error=BAD), record(4)], [nowhere, record(5)], [record(6)]]
     service, consumer, _ = service_of(monkeypatch, stop, script)
-    consumer.once_back = {2: [[record(2), record(3), record(4)], [_Message(5, b"no pair")], [record(6)]]}
+    consumer.after_reset = {2: [[record(2), record(3), record(4)], [_Message(5, b"no pair")], [record(6)]]}
     service.run()
-    assert not consumer.once_back
+    assert not consumer.after_reset
     assert max(consumer.commits) == 5
-    assert service.progress.results == 7, "nothing behind the error was taken, and nothing was taken twice"
-    assert "partition 0 cannot be read at offset 2, trying again" in caplog.text
+    assert service.progress.results == 7, "nothing behind the error was accepted, and nothing twice"
+    assert "partition 0 cannot be read at offset 2, retrying" in caplog.text
 
 
 def test_an_error_before_any_record_goes_back_to_where_the_partition_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("db_connector.service._PATIENCE_S", 0.01)
+    monkeypatch.setattr("db_connector.kafka.reader._RETRY_S", 0.01)
     stop = threading.Event()
     service, consumer, _ = service_of(monkeypatch, stop, [[_Message(7, error=BAD), record(8)]])
     consumer.known = (7, OWN)
-    consumer.once_back = {7: [[record(7)], [_Message(8, b"no pair")], [record(9)]]}
+    consumer.after_reset = {7: [[record(7)], [_Message(8, b"no pair")], [record(9)]]}
     service.run()
     assert max(consumer.commits) == 8
 
 
 def test_what_was_read_ahead_behind_an_error_is_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("db_connector.service._PATIENCE_S", 0.0)
+    monkeypatch.setattr("db_connector.kafka.reader._RETRY_S", 0.0)
     stop = threading.Event()
     service, consumer, _ = service_of(monkeypatch, stop, [])
-    consumer.once_back = {2: [[record(2)], [_Message(3, b"no pair")], [record(4)]]}
-    taken: list[int] = []
-    read = service._read  # noqa: SLF001 - what was read ahead is set up from inside
+    consumer.after_reset = {2: [[record(2)], [_Message(3, b"no pair")], [record(4)]]}
+    read: list[int] = []
+    reader = service._reader  # noqa: SLF001 - what was read ahead is set from inside
+    sort = reader._sort  # noqa: SLF001 - as above
 
     def note(messages: list[Any]) -> Results:
-        results = read(messages)
-        taken.extend(message.offset() or 0 for message in results.messages)
-        if not service.progress.results and taken == [0, 1]:
-            service._early = [record(3)]  # type: ignore[list-item]  # noqa: SLF001 - as above
+        results = sort(messages)
+        read.extend(message.offset() or 0 for message in results.messages)
+        if not service.progress.results and read == [0, 1]:
+            reader._read_ahead = [record(3)]  # type: ignore[list-item]  # noqa: SLF001 - as above
         return results
 
-    monkeypatch.setattr(service, "_read", note)
+    monkeypatch.setattr(reader, "_sort", note)
     consumer._script = deque([[record(0), record(1), _Message(2, error=BAD)]])  # noqa: SLF001 - as above
     service.run()
-    assert taken == [0, 1, 2, 4]
+    assert read == [0, 1, 2, 4]
 
 
 def test_brokers_that_are_away_for_a_while_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     away = _Message(-1, error=KafkaError(KafkaError._ALL_BROKERS_DOWN))  # noqa: SLF001 - its public name
-    away.partition = lambda: None  # type: ignore[method-assign, return-value, assignment] # as the library says it
+    away.partition = lambda: None  # type: ignore[method-assign, return-value, assignment] # as the client reports it
     stop = threading.Event()
     script = [[record(0), away, record(1)], [_Message(2, b"no pair")], [record(3)]]
     service, consumer, _ = service_of(monkeypatch, stop, script)
@@ -306,9 +311,9 @@ def test_only_an_offset_that_was_committed_for_this_target_is_believed(
     consumer.known = known
     service.run()
     assert consumer.begun == [begun]
-    doubts = [one.getMessage() for one in caplog.records if "is not believed" in one.getMessage()]
-    assert len(doubts) == (said is not None)
-    assert all(str(said) in doubt for doubt in doubts)
+    warnings = [one.getMessage() for one in caplog.records if "it is ignored" in one.getMessage()]
+    assert len(warnings) == (said is not None)
+    assert all(str(said) in warning for warning in warnings)
     assert consumer.targets == {OWN}
 
 
@@ -323,16 +328,14 @@ def test_a_member_that_was_fenced_joins_anew_once_and_then_says_that_there_are_t
 ) -> None:
     fenced = _Message(-1, error=fatal("Static consumer fenced by other consumer with same group.instance.id"))
     service, consumer, _ = service_of(monkeypatch, threading.Event(), [[fenced], [fenced]])
-    with pytest.raises(KafkaFailureError, match="give each one a name of its own"):
+    with pytest.raises(KafkaFailureError, match="another process of group db_connector runs as instance"):
         service.run()
-    assert [one.getMessage() for one in caplog.records].count(
-        "the group knows another member as instance ''; joining anew"
-    ) == 1
+    assert [one.getMessage() for one in caplog.records].count("the group has fenced instance ''; joining again") == 1
     assert consumer.begun == [0, 0]
 
 
 def fatal(text: str) -> KafkaError:
-    # As the consumer tells it: by the code, while `fatal()` is not set.
+    # As the consumer reports it: by the code; `fatal()` is not set.
     error = KafkaError(KafkaError._FATAL, text)  # noqa: SLF001 - its public name
     assert not error.fatal()
     return error

@@ -1,4 +1,4 @@
-"""The connector's settings and command line: mistakes are told together, before anything starts."""
+"""The connector's settings and command line: errors are reported together, before anything starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from broker.settings import SettingsError, load_settings
 from db_connector.__main__ import main
-from db_connector.progress import Journal, Progress, Seldom
+from db_connector.progress import Journal, Progress, RateLimit
 from db_connector.settings import ConnectorSettings, DbConnectorSettings
 
 
@@ -88,7 +88,7 @@ def test_progress_is_told_every_ten_seconds(caplog: pytest.LogCaptureFixture) ->
     for second in range(25):
         now[0] = float(second)
         progress.count(100, 0)
-        progress.say_now_and_then(lambda: 7)
+        progress.report_when_due(lambda: 7)
     assert [record.getMessage() for record in caplog.records] == [
         "1100 points, 110/s, 0 dead letters, lag 7 records",
         "2100 points, 100/s, 0 dead letters, lag 7 records",
@@ -97,9 +97,9 @@ def test_progress_is_told_every_ten_seconds(caplog: pytest.LogCaptureFixture) ->
 
 def test_seldom_is_due_once_in_its_interval() -> None:
     now = [0.0]
-    seldom = Seldom(10.0, lambda: now[0])
+    limit = RateLimit(10.0, lambda: now[0])
     due = []
     for second in range(25):
         now[0] = float(second)
-        due.append(seldom.due())
+        due.append(limit.allows())
     assert [second for second, is_due in enumerate(due) if is_due] == [0, 10, 20]

@@ -1,6 +1,6 @@
 """A batch is written until every point is acknowledged or refused, whatever the database answers."""
 
-# ruff: noqa: D101 - as with functions: the name of a test, or of a stand-in's part, is its sentence
+# ruff: noqa: D101 - as with functions: the name of a test, or of a part of a stand-in, says it all
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.db_connector.test_contract import FakeInflux, Point, joined
 
 
 class Time:
-    """A clock that only waiting moves; the process is told to end after ``waits_max`` waits."""
+    """A clock that only waiting advances; the process is stopped after ``waits_max`` waits."""
 
     def __init__(self, waits_max: int = 10_000) -> None:
         self.now = 0.0
@@ -87,7 +87,7 @@ def test_a_batch_of_many_bytes_goes_out_in_several_requests() -> None:
 def test_a_database_is_away_from_a_request_without_answer_until_it_answers_whatever_it_says() -> None:
     class Returning(FakeInflux):
         def write(self, body: bytes) -> None:
-            seen.append(writer.is_away)
+            seen.append(writer.is_unavailable)
             if len(seen) < 3:
                 raise UnavailableError("away")
             super().write(body)
@@ -97,7 +97,7 @@ def test_a_database_is_away_from_a_request_without_answer_until_it_answers_whate
     database.refuses = refusing(at(0)).refuses
     writer = writer_to(database, Time())
     assert len(writer.write(lines(1))) == 1
-    assert (seen, writer.failures, writer.is_away) == ([False, True, True], 2, False)
+    assert (seen, writer.failures, writer.is_unavailable) == ([False, True, True], 2, False)
 
 
 @pytest.mark.parametrize("refused", [{0}, {99}, {50}, {3, 4}, {0, 99}, {1, 17, 18, 55, 98}])
@@ -161,13 +161,13 @@ def test_a_request_that_is_too_large_is_halved() -> None:
 
 def test_a_single_point_that_is_too_large_is_refused() -> None:
     database = FakeInflux()
-    database.troubles = [TooLargeError("too large")]
+    database.failures = [TooLargeError("too large")]
     assert [refusal.reason for refusal in writer_to(database, Time()).write(lines(1))] == ["too large"]
 
 
 def test_a_single_point_that_a_gateway_finds_too_large_is_sent_again() -> None:
     database, time = FakeInflux(), Time()
-    database.troubles = [TooLargeError("413", is_own=False)] * 9
+    database.failures = [TooLargeError("413", is_own=False)] * 9
     assert writer_to(database, time).write(lines(1)) == []
     assert len(database.stored) == 1
 
@@ -175,7 +175,7 @@ def test_a_single_point_that_a_gateway_finds_too_large_is_sent_again() -> None:
 @pytest.mark.parametrize("trouble", [UnavailableError("away"), MisconfiguredError("no such database")])
 def test_the_wait_between_attempts_doubles_up_to_its_cap(trouble: WriteError) -> None:
     database, time = FakeInflux(), Time()
-    database.troubles = [trouble] * 9
+    database.failures = [trouble] * 9
     assert writer_to(database, time).write(lines(3)) == []
     assert time.waits == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0]
     assert len(database.stored) == 3
@@ -185,14 +185,14 @@ def test_the_back_off_begins_anew_after_a_success() -> None:
     database, time = FakeInflux(), Time()
     writer = writer_to(database, time)
     for _ in range(2):
-        database.troubles = [UnavailableError("away")] * 2
+        database.failures = [UnavailableError("away")] * 2
         writer.write(lines(1))
     assert time.waits == [0.2, 0.4, 0.2, 0.4]
 
 
 def test_the_database_may_ask_for_a_longer_wait() -> None:
     database, time = FakeInflux(), Time()
-    database.troubles = [
+    database.failures = [
         UnavailableError("429", 30.0),
         UnavailableError("429", 0.0),
         UnavailableError("429", 1e9),
@@ -221,17 +221,17 @@ def test_an_operators_fault_never_refuses_a_point_and_is_told_as_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     database = FakeInflux()
-    database.troubles = [MisconfiguredError("HTTP 404: database not found; create the database")] * 3
+    database.failures = [MisconfiguredError("HTTP 404: database not found; create the database")] * 3
     assert writer_to(database, Time()).write(lines(2)) == []
-    told = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert len(told) == 1
-    assert "create the database" in told[0].getMessage()
+    reports = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(reports) == 1
+    assert "create the database" in reports[0].getMessage()
 
 
 def test_a_long_absence_is_told_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     database, time = FakeInflux(), Time()
-    database.troubles = [UnavailableError("away")] * 40
+    database.failures = [UnavailableError("away")] * 40
     writer_to(database, time).write(lines(1))
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert 2 <= len(warnings) <= time.now / 10 + 1
@@ -240,7 +240,7 @@ def test_a_long_absence_is_told_now_and_then(caplog: pytest.LogCaptureFixture) -
 
 def test_the_end_of_the_process_ends_the_waiting() -> None:
     database, time = FakeInflux(), Time(waits_max=3)
-    database.troubles = [UnavailableError("away")] * 100
+    database.failures = [UnavailableError("away")] * 100
     with pytest.raises(StoppedError):
         writer_to(database, time).write(lines(1))
     assert len(time.waits) == 4
@@ -252,7 +252,7 @@ class Batch:
         self.lines = content
 
 
-def taken(thread: WriterThread[Batch]) -> Outcome[Batch]:
+def awaited(thread: WriterThread[Batch]) -> Outcome[Batch]:
     outcome = thread.outcome(30.0)
     assert outcome is not None
     return outcome
@@ -264,7 +264,7 @@ def test_the_thread_gives_outcomes_in_the_order_of_the_batches() -> None:
     batches = [Batch(lines(count)) for count in (1, 2, 3)]
     for batch in batches:
         thread.submit(batch)
-    outcomes = [taken(thread) for _ in batches]
+    outcomes = [awaited(thread) for _ in batches]
     assert [outcome.batch for outcome in outcomes] == batches
     assert all(outcome.written and outcome.acknowledged_ns > 0 for outcome in outcomes)
     assert [len(outcome.refusals) for outcome in outcomes] == [0, 1, 1]
@@ -272,63 +272,63 @@ def test_the_thread_gives_outcomes_in_the_order_of_the_batches() -> None:
     assert thread.outcome(0) is None
 
 
-class Asked(FakeInflux):
-    """Notes each time that it is asked to write no points; away for the first ``away`` times of any."""
+class Probed(FakeInflux):
+    """Records each probe; unavailable for the first ``away`` requests."""
 
     def __init__(self, away: int) -> None:
         super().__init__()
-        self.troubles = [UnavailableError("no answer from http://nowhere")] * away
-        self.asked: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.failures = [UnavailableError("no answer from http://nowhere")] * away
+        self.probes: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def write(self, body: bytes) -> None:
         if body == NO_POINTS:
-            self.asked.put(body)
+            self.probes.put(body)
         super().write(body)
 
 
 def test_a_database_that_takes_no_points_is_told_before_there_is_a_point(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    database, time = Asked(away=2), Time()
+    database, time = Probed(away=2), Time()
     writer = Writer(database, backoff_min_s=0.001, backoff_max_s=0.001, wait=time.wait, clock=time.clock)
     thread: WriterThread[Batch] = WriterThread(writer)
-    # As at the end of an empty partition; it has nothing to write, so it shows nothing of the database.
+    # As at the end of an empty partition: without points, it says nothing about the database.
     thread.submit(Batch([]))
     for _ in range(3):
-        database.asked.get(timeout=30)
+        database.probes.get(timeout=30)
     thread.submit(Batch(lines(1)))
-    assert [taken(thread).written for _ in range(2)] == [True, True]
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2
-    assert told[0].startswith("InfluxDB takes no points")
-    assert told[0].endswith("no answer from http://nowhere")
-    assert told[1].startswith("InfluxDB takes points again")
-    assert (writer.failures, writer.is_away) == (2, False)
+    assert [awaited(thread).written for _ in range(2)] == [True, True]
+    reports = [record.getMessage() for record in caplog.records]
+    assert len(reports) == 2
+    assert reports[0].startswith("InfluxDB has not accepted points")
+    assert reports[0].endswith("no answer from http://nowhere")
+    assert reports[1].startswith("InfluxDB accepts points again")
+    assert (writer.failures, writer.is_unavailable) == (2, False)
 
 
 def test_a_point_does_not_wait_for_the_next_time_that_the_database_is_asked() -> None:
-    database, time = Asked(away=1), Time()
+    database, time = Probed(away=1), Time()
     writer = Writer(database, backoff_min_s=3600, backoff_max_s=3600, wait=time.wait, clock=time.clock)
     thread: WriterThread[Batch] = WriterThread(writer)
-    database.asked.get(timeout=30)
+    database.probes.get(timeout=30)
     thread.submit(Batch(lines(1)))
-    assert taken(thread).written
-    assert (len(database.stored), database.asked.empty()) == (1, True)
+    assert awaited(thread).written
+    assert (len(database.stored), database.probes.empty()) == (1, True)
 
 
 def test_a_database_that_refuses_to_write_nothing_has_answered() -> None:
     database = FakeInflux()
-    database.troubles = [RefusedError("writing requires points")]
+    database.failures = [RefusedError("writing requires points")]
     writer = writer_to(database, Time())
-    assert writer.ask() is None
-    assert not writer.is_away
+    assert writer.probe() is None
+    assert not writer.is_unavailable
 
 
 def test_the_thread_marks_what_was_given_up() -> None:
     database = FakeInflux()
-    database.troubles = [UnavailableError("away")] * 100
+    database.failures = [UnavailableError("away")] * 100
     thread: WriterThread[Batch] = WriterThread(writer_to(database, Time(waits_max=2)))
     thread.submit(Batch(lines(1)))
-    assert not taken(thread).written
+    assert not awaited(thread).written
 
 
 def test_a_fault_in_the_thread_reaches_its_owner() -> None:

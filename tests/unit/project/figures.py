@@ -215,11 +215,13 @@ def _of_pass_through(number: int) -> tuple[float, float]:
     return ours, ours / theirs
 
 
-def _speed() -> Iterable[Figure]:
-    page = "docs/speed.md"
+_SPEED = "docs/speed.md"
+
+
+def _speed_of_the_engine() -> Iterable[Figure]:
     few, many = ({"keys": keys} for keys in (8, 1_000))
     yield Figure(
-        page,
+        _SPEED,
         "that makes {:.1f} million records a second with 8 keys and {:.1f} million with 1,000: {:.1f} and {:.1f} "
         "times the",
         (
@@ -231,7 +233,7 @@ def _speed() -> Iterable[Figure]:
     )
     short, long = (_engine_rate("records in all", records=records) for records in (10_000, 10_000_000))
     yield Figure(
-        page,
+        _SPEED,
         "{:.1f} million records a second with ten thousand in all, {:.1f} million with ten million",
         (short, long),
     )
@@ -240,57 +242,63 @@ def _speed() -> Iterable[Figure]:
         for curve, case in (("keys", few), ("records in all", {"records": 1_000_000}))
     )
     yield Figure(
-        page,
+        _SPEED,
         "with {:.1f} and with {:.1f} million records a second, and the ratio with {:.1f} and with {:.1f}.",
         (cold[0], warm[0], cold[1], warm[1]),
     )
     small, usual = (_engine_rate("records in a batch", batch=batch) for batch in (100, 10_000))
     yield Figure(
-        page,
+        _SPEED,
         "A step takes {:.1f} µs with a hundred records: by the record, such batches are {:.1f} times dearer",
         (100 / small, usual / small),
     )
-    faster = _faster_tables()
-    yield Figure(page, "one call on pandas frames is {:.1f} to {:.1f} times as quick", (min(faster), max(faster)))
-    own, other = ("joiner.join, polars", "polars, four join_asof")
-    runs = evidence("bench_tables")["figures"]
-    slower = [one for one in runs if median(one["seconds"][other]) < median(one["seconds"][own])]
-    yield Figure(page, "on polars frames in {:.0f} of {:.0f} cases", (len(slower), len(runs)))
     ahead = {
         records: _engine_rate("records that one side runs ahead", ahead=records) for records in (0, 100_000, 1_000_000)
     }
     yield Figure(
-        page,
+        _SPEED,
         "Rates fall from {:.1f} million records a second to {:.1f} million with 100,000 records ahead, and to {:.1f} "
         "million with a million: a step of 10,000 records takes {:.1f} ms instead of {:.2f} ms.",
         (*ahead.values(), 10 / ahead[1_000_000], 10 / ahead[0]),
     )
+
+
+def _speed_of_tables() -> Iterable[Figure]:
+    faster = _faster_tables()
+    yield Figure(_SPEED, "one call on pandas frames is {:.1f} to {:.1f} times as quick", (min(faster), max(faster)))
+    own, other = ("joiner.join, polars", "polars, four join_asof")
+    runs = evidence("bench_tables")["figures"]
+    slower = [one for one in runs if median(one["seconds"][other]) < median(one["seconds"][own])]
+    yield Figure(_SPEED, "on polars frames in {:.0f} of {:.0f} cases", (len(slower), len(runs)))
+
+
+def _speed_of_the_joiner() -> Iterable[Figure]:
     yield Figure(
-        page,
+        _SPEED,
         "The joiner makes {:.0f} thousand records a second, {:.2f} times the rate of the pass-through that makes the "
         "same transactions, and {:.2f} times that of",
         (_kafka("joiner"), _kafka("joiner") / _kafka(OF_UNITS), _kafka("joiner") / _kafka(ONE_TRANSACTION)),
     )
     one, two = (evidence("bench_kafka")["figures"][name] for name in ("joiner", "joiner, two processes"))
     yield Figure(
-        page,
+        _SPEED,
         "Two processes made {:.2f} times the rate of one in these runs ({:.0f} to {:.0f} thousand records a second, "
         "one {:.0f} to {:.0f})",
         (median(two) / median(one), min(two), max(two), min(one), max(one)),
     )
     quantiles = [_of_pass_through(number) for number in range(3)]
     yield Figure(
-        page,
+        _SPEED,
         "the p50 is {:.0f} ms, the p99 {:.0f} ms and the p99.9 {:.0f} ms: {:.2f}, {:.2f} and {:.2f} times those of",
         (*(ours for ours, _ in quantiles), *(ratio for _, ratio in quantiles)),
     )
     yield Figure(
-        page,
+        _SPEED,
         "measured once, the p99 is {:.0f} ms, {:.2f} times that of the pass-through",
         (_late_ms(PROCESS, 1), _late_ms(PROCESS, 1) / _late_ms(PASS_THROUGH, 1)),
     )
     nothing, much = (median(runs) for runs in evidence("bench_recovery")["figures"].values())
-    yield Figure(page, "it takes {:.2f} s with one record held, and {:.2f} s more", (nothing, much - nothing))
+    yield Figure(_SPEED, "it takes {:.2f} s with one record held, and {:.2f} s more", (nothing, much - nothing))
 
 
 def _spark() -> Iterable[Figure]:
@@ -363,4 +371,13 @@ def _others() -> Iterable[Figure]:
 @cache
 def figures() -> list[Figure]:
     """All of them."""
-    return [*_benchmarks(), *_benchmarks_of_workloads(), *_benchmarks_of_others(), *_speed(), *_spark(), *_others()]
+    return [
+        *_benchmarks(),
+        *_benchmarks_of_workloads(),
+        *_benchmarks_of_others(),
+        *_speed_of_the_engine(),
+        *_speed_of_tables(),
+        *_speed_of_the_joiner(),
+        *_spark(),
+        *_others(),
+    ]

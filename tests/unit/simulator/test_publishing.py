@@ -1,6 +1,6 @@
-"""The connection against a broker of few words, which says exactly what a test wants it to say.
+"""The connection against a scripted broker, for answers that come at the wrong moment.
 
-A real broker is in tests/integration/test_simulator.py; here are the answers that come at bad moments only.
+A real broker is in tests/integration/test_simulator.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEADLINE_TURNS = 400
 
 @dataclass
 class Packet:
-    """One MQTT packet as it came."""
+    """One MQTT packet as received."""
 
     kind: int
     flags: int
@@ -31,24 +31,24 @@ class Packet:
 
     @property
     def message_id(self) -> bytes:
-        """Its two bytes."""
+        """Its two bytes, as sent."""
         return self.body[16:18] if self.kind == PUBLISH else self.body[:2]
 
     @property
     def payload(self) -> bytes:
-        """What stands behind the topic `machine/states` with its length, the message id, no properties."""
+        """What follows the topic `machine/states` with its length, the message id and no properties."""
         return self.body[19:]
 
 
 @dataclass
 class Line:
-    """One connection as the broker sees it."""
+    """One connection, on the broker's side."""
 
     sock: socket.socket
     seen: list[Packet] = field(default_factory=list)
 
     def read(self) -> Packet | None:
-        """The next packet; None once the other side has gone."""
+        """The next packet; None once the client has disconnected."""
         first = self._exactly(1)
         if not first:
             return None
@@ -75,7 +75,7 @@ class Line:
         self.say(CONNACK, bytes([session, reason, len(properties)]) + properties)
 
     def serve(self) -> None:
-        """Answer everything until the other side goes."""
+        """Answer everything until the client disconnects."""
         while (packet := self.read()) is not None and packet.kind != DISCONNECT:
             if packet.kind == PUBLISH and packet.flags >> 1 & 3:
                 self.say(PUBREC if packet.flags >> 1 & 2 else PUBACK, packet.message_id)
@@ -83,7 +83,7 @@ class Line:
                 self.say(PUBCOMP, packet.message_id)
 
     def published(self) -> list[bytes]:
-        """The payloads that came on this connection."""
+        """The payloads received on this connection."""
         return [packet.payload for packet in self.seen if packet.kind == PUBLISH]
 
     def _exactly(self, count: int) -> bytes:
@@ -101,7 +101,7 @@ Script = Callable[[Line], None]
 
 @contextmanager
 def broker(*scripts: Script) -> Iterator[tuple[int, list[Line]]]:
-    """A broker that plays one script for each connection, then closes it. Yields its port and its lines."""
+    """A broker that runs one script for each connection, then closes it. Yields its port and its connections."""
     lines: list[Line] = []
     server = socket.create_server(("127.0.0.1", 0))
 
@@ -230,7 +230,7 @@ def test_a_session_that_is_still_known_is_continued_where_it_was() -> None:
             publisher.send(payload)
         turn_until(publisher, lambda: publisher.connected and not publisher.unacknowledged)
         publisher.close()
-    # "a" had arrived: only its release is repeated. The others come again, marked as such (DUP).
+    # "a" had arrived: only its PUBREL is repeated. The others are sent again with the DUP flag.
     assert lines[1].seen[1].kind == PUBREL
     assert lines[1].published() == [b"b", b"c"]
     assert all(packet.flags & 8 for packet in lines[1].seen if packet.kind == PUBLISH)
@@ -244,7 +244,7 @@ def test_what_a_forgetful_broker_has_not_completed_is_sent_again_in_order(qos: i
     def first(line: Line) -> None:
         line.greet()
         read_publishes(line, 3)
-        if qos == 2:  # received, but not yet passed on: without its session the broker loses it
+        if qos == 2:  # received, but not yet delivered: without its session the broker loses it
             line.say(PUBREC, line.seen[1].message_id)
             assert line.read() is not None
 
@@ -261,7 +261,7 @@ def test_what_a_forgetful_broker_has_not_completed_is_sent_again_in_order(qos: i
     assert lines[-1].published() == [b"a", b"b", b"c", b"d"]
     assert publisher.tally.acknowledged == publisher.tally.sent == 4
     assert publisher.tally.resent == 3
-    assert any("forgotten" in notice for notice in notices)
+    assert any("lost the session" in notice for notice in notices)
 
 
 def test_a_session_left_by_an_earlier_process_is_ended_first() -> None:

@@ -1,4 +1,4 @@
-"""Reading a recording in both orders, and moving its times."""
+"""Reading a recording in both orders, and shifting its times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, parse_time
 from simulator.generate import Plan, generate
 from simulator.recording import (
-    OddLineError,
+    InvalidLineError,
     Recording,
     Selection,
     SortedRecording,
@@ -130,7 +130,7 @@ def test_skipping_more_than_there_is_leaves_nothing(events: Path) -> None:
 )
 def test_what_has_no_readable_time_is_sent_as_it_is(odd: bytes) -> None:
     message = rewrite(odd, shift_ns=1_000 * MS, round_number=3)
-    assert message.odd
+    assert message.invalid
     assert message.payload == odd
     assert message.id == ""
 
@@ -139,10 +139,10 @@ def test_the_survey_counts_lines_odd_lines_and_the_range_of_times(events: Path) 
     save(events, line(30), b"odd", line(-10), line(20))
     expected = Survey(
         lines=4,
-        odd=1,
+        invalid=1,
         first_ns=-10 * MS,
         last_ns=30 * MS,
-        first_odd=(2, "JSON is malformed: invalid character (byte 0)"),
+        first_invalid=(2, "JSON is malformed: invalid character (byte 0)"),
     )
     assert StreamedRecording(events, Selection()).survey() == expected
     assert SortedRecording(events, Selection()).survey() == expected
@@ -233,7 +233,7 @@ def test_every_form_of_a_time_that_the_pipeline_takes_is_an_event(events: Path, 
     recording = SortedRecording(events, Selection(), unit)
     text = json.dumps(time)
     expected = parse_time(text[1:-1] if isinstance(time, str) else text.encode(), unit)
-    assert (recording.survey().odd, recording.survey().first_ns) == (0, expected)
+    assert (recording.survey().invalid, recording.survey().first_ns) == (0, expected)
     assert sent(recording) == [line(time)]
 
 
@@ -258,7 +258,7 @@ def test_a_time_moves_exactly_and_keeps_its_form(time: object, unit: str) -> Non
 
 def test_a_text_that_moves_out_of_range_is_sent_and_refused_later() -> None:
     moved = rewrite(line("2261-12-31T00:00:00Z"), shift_ns=8000 * 366 * 86_400 * 1000 * MS, round_number=0)
-    with pytest.raises(OddLineError, match="outside the years"):
+    with pytest.raises(InvalidLineError, match="outside the years"):
         read_head(moved.payload)
 
 
@@ -274,7 +274,7 @@ def test_a_text_that_moves_out_of_range_is_sent_and_refused_later() -> None:
 )
 def test_why_a_line_is_no_event_is_told_with_its_number_in_the_selection(events: Path, odd: bytes, reason: str) -> None:
     save(events, line(1), line(2), odd, odd)
-    first = SortedRecording(events, Selection(skip=1)).survey().first_odd
+    first = SortedRecording(events, Selection(skip=1)).survey().first_invalid
     assert first is not None
     assert first[0] == 2
     assert reason in first[1]
@@ -302,4 +302,4 @@ def test_whole_numbers_stay_whole_in_every_round(events: Path, unit: str, unit_n
 )
 def test_a_line_with_a_repeated_name_stays_as_it_is_where_times_are_moved(odd: bytes) -> None:
     message = rewrite(odd, shift_ns=MS, round_number=1)
-    assert (message.payload, message.odd) == (odd, True)
+    assert (message.payload, message.invalid) == (odd, True)

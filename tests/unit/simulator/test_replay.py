@@ -1,4 +1,4 @@
-"""Does a replay tell of lines that are no events, at its start and by its exit status?"""
+"""Are lines that are not events reported at the start of a replay, and by its exit status?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ISO = "2019-04-01T07:27:40.{:03}+02:00"
 
 
 class Publisher:
-    """Takes everything, and acknowledges it at once."""
+    """Accepts everything, and acknowledges it at once."""
 
     sent: list[bytes]
     refused = 0
@@ -61,7 +61,7 @@ def test_events_with_times_as_text_are_events_and_go_in_the_order_of_time(
     lines = [line(ISO.format(at)) for at in (300, 100, 200)]
     assert run(events, *lines) == 0
     assert Publisher.sent == [lines[1], lines[2], lines[0]]
-    assert "no events" not in capsys.readouterr().err
+    assert "not events" not in capsys.readouterr().err
 
 
 def test_lines_that_are_no_events_are_an_exit_status_and_the_first_is_told_with_its_reason(
@@ -71,7 +71,7 @@ def test_lines_that_are_no_events_are_an_exit_status_and_the_first_is_told_with_
     assert run(events, *lines, TIME_UNIT="s") == NO_EVENTS
     assert Publisher.sent == lines
     told = capsys.readouterr().err
-    assert "2 of 3 lines are no events; they are sent as they are, and the exit status will be 3" in told
+    assert "2 of 3 lines are not events; they are sent unchanged, and the exit status will be 3" in told
     assert "The first is line 2: time '2019-04-01T05:27:40' has no offset from UTC; add Z" in told
 
 

@@ -1,4 +1,4 @@
-"""Settings from flags and environment: precedence, and faults reported together."""
+"""Settings from flags and environment: precedence, and errors reported together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def events(tmp_path: Path) -> str:
 def faults(arguments: list[str], environment: dict[str, str] | None = None) -> list[str]:
     with pytest.raises(SettingsError) as caught:
         read_settings(arguments, environment or {})
-    return caught.value.faults
+    return caught.value.errors
 
 
 def test_the_defaults_are_those_of_the_documentation(
@@ -135,7 +135,7 @@ def test_the_password_can_come_from_a_file(events: str, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("secret\nnot this\n")
     arguments = ["--events", events, "--username", "user", "--password-file", str(file)]
-    assert read_settings(arguments, {}).link.password == "secret"  # noqa: S105 - the test's own
+    assert read_settings(arguments, {}).link.password == "secret"  # noqa: S105 - a password of this test only
 
 
 def test_two_passwords_are_a_fault(events: str, tmp_path: Path) -> None:
@@ -220,11 +220,11 @@ def test_a_missing_package_is_answered_with_make_setup(package: str) -> None:
 
 
 def test_rebase_puts_the_first_or_the_last_event_at_the_start() -> None:
-    survey = Survey(lines=2, odd=0, first_ns=100, last_ns=300)
+    survey = Survey(lines=2, invalid=0, first_ns=100, last_ns=300)
     assert shift_ns(None, survey, 1_000, "ns") == 0
     assert shift_ns("now", survey, 1_000, "ns") == 900
     assert shift_ns("end", survey, 1_000, "ns") == 700
-    assert shift_ns("now", Survey(lines=1, odd=1), 1_000, "ns") == 0
+    assert shift_ns("now", Survey(lines=1, invalid=1), 1_000, "ns") == 0
 
 
 def test_whole_numbers_stay_whole_where_times_move() -> None:

@@ -228,8 +228,8 @@ def connector() -> tuple[TelemetryServer, ConnectorProgress, Ledger]:
 def test_the_connector_tells_what_it_took_what_it_sent_and_what_is_under_way() -> None:
     telemetry, progress, ledger = connector()
     progress.count(5, 8, 2)
-    ledger.take(1, 30, 2)
-    ledger.take(2, 40, 1)
+    ledger.add(1, 30, 2)
+    ledger.add(2, 40, 1)
     names = ("events_total", "records_total", "rejected_total", "unacknowledged_events", "unacknowledged_bytes")
     found = [telemetry.registry.get_sample_value(f"lsb_connector_{name}") for name in (*names, "mqtt_connected")]
     assert found == [5, 8, 2, 2, 70, 0]
@@ -262,7 +262,7 @@ def registries() -> list[CollectorRegistry]:
     PublishTimes(bridge)
     database = TelemetryServer(ON)
     WriteTimes(database)
-    thread: Any = SimpleNamespace(in_flight=0, writer=SimpleNamespace(failures=0, is_away=False))
+    thread: Any = SimpleNamespace(in_flight=0, writer=SimpleNamespace(failures=0, is_unavailable=False))
     register_db_connector_metrics(database, DbProgress(), thread, lambda: {0: 5})
     return [runner.telemetry.registry, bridge.registry, database.registry]
 

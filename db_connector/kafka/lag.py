@@ -1,7 +1,7 @@
-"""How far the database is behind the log: counted from what it has acknowledged, or from where the reading began.
+"""Consumer lag: the records between what the database has acknowledged, or the start, and the end of the log.
 
-The client knows the end of a partition from what it fetches, so not before the first fetch, and no further while it
-is paused. Then Kafka is asked, seldom and for a short time, for the loop that asks also serves the group.
+The client knows the end of a partition from its fetches, so neither before the first one nor while paused. Then Kafka
+is asked, rarely and with a short timeout, as the loop that asks also serves the group.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from db_connector.progress import Seldom
+from db_connector.progress import RateLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -19,33 +19,33 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
 ASK_EVERY_S: Final = 5.0
-"""Seconds between two looks at all ends; with the timeout below, how much of the loop they may take."""
+"""Seconds between two requests; with the timeout below, the share of the loop that they may take."""
 
 _ASK_S: Final = 0.5
 
 
 class Lag:
-    """Offsets between what the database has acknowledged and the ends of ``topic``, by partition."""
+    """Records of ``topic`` that the database has not acknowledged, by partition."""
 
     def __init__(self, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._topic = topic
         self._begins: dict[int, int] = {}
         self._ends: dict[int, int] = {}
-        self._asks = Seldom(ASK_EVERY_S, clock)
+        self._asks = RateLimit(ASK_EVERY_S, clock)
 
     def begin(self, places: Iterable[TopicPartition]) -> None:
-        """Count these partitions from their offsets on; a negative one stands for the beginning of the log."""
+        """Count these partitions from their offsets; a negative offset means the beginning of the log."""
         for place in places:
             self._begins[place.partition] = place.offset
             self._ends.pop(place.partition, None)
 
     def drop(self, partitions: Iterable[int]) -> None:
-        """Count these no more."""
+        """Stop counting these partitions."""
         for partition in partitions:
             self._begins.pop(partition, None)
 
     def of(self, consumer: Consumer, acknowledged: Mapping[int, int], *, paused: bool) -> dict[int, int]:
-        """The lags, without the partitions of which nothing is known yet; ``acknowledged`` goes before the begin."""
+        """The known lags; the offsets of ``acknowledged`` take precedence over those of `begin`."""
         may_ask: bool | None = None
         lags: dict[int, int] = {}
         for partition, begin in self._begins.items():
@@ -53,9 +53,9 @@ class Lag:
             place = TopicPartition(self._topic, partition)
             _, high = consumer.get_watermark_offsets(place, cached=True)
             if paused or at < 0 or max(high, self._ends.get(partition, -1)) < 0:
-                may_ask = self._asks.due() if may_ask is None else may_ask
-                found = _asked(consumer, place) if may_ask else None
-                # One that does not answer lets the others wait until the next time.
+                may_ask = self._asks.allows() if may_ask is None else may_ask
+                found = _query_offsets(consumer, place) if may_ask else None
+                # If one partition does not answer, the others wait for the next round.
                 may_ask = found is not None
                 if found is not None:
                     low, high = found
@@ -67,7 +67,7 @@ class Lag:
         return lags
 
 
-def _asked(consumer: Consumer, place: TopicPartition) -> tuple[int, int] | None:
+def _query_offsets(consumer: Consumer, place: TopicPartition) -> tuple[int, int] | None:
     try:
         found: tuple[int, int] | None = consumer.get_watermark_offsets(place, timeout=_ASK_S)
     except KafkaException:

@@ -1,7 +1,7 @@
-"""The dead letters of the connector: what the database cannot hold or will not take, with the reason.
+"""The dead letters of the connector: what the database cannot represent or refuses, with the reason.
 
-A letter is delivered before the offset of its record is committed; a process that is killed in between
-writes it again, so one record may have several equal letters and never none.
+A dead letter is delivered before the offset of its record is committed. A process that is killed in between writes it
+again, so a record may have several equal dead letters, never none.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SOURCE: Final = "db_connector"
 
 _KEY_BYTES_MAX: Final = 64 * 1024
 _IDENTITY_LENGTH_MAX: Final = 1024
-"""A longer key is left out of a letter, and a longer id replaced by the record's place, which says what it was: a
-letter has to be smaller than what Kafka takes, whatever its record is."""
+"""A longer key is omitted, and a longer id replaced by the record's topic, partition and offset: a dead letter must
+stay below Kafka's size limit, whatever its record is."""
 
 
 class DeadLetterWriter:
-    """Producer of the dead-letter topic."""
+    """Writes to the dead-letter topic."""
 
     def __init__(self, kafka: KafkaSettings, topic: str) -> None:
         self._topic = topic
@@ -35,7 +35,7 @@ class DeadLetterWriter:
         )
 
     def send(self, message: Message, reason: str, identity: str | None) -> None:
-        """Queue the letter of a record. ``identity`` is its pair's id, None where it could not be read."""
+        """Queue the dead letter of a record; ``identity``: the id of its pair, None if it could not be read."""
         dead_letter = reject(
             message.value(),
             reason,
@@ -51,7 +51,7 @@ class DeadLetterWriter:
         self._producer.send(self._topic, [Outgoing(key, encode(dead_letter), None)])
 
     def delivered(self, timeout_s: float) -> bool:
-        """Whether Kafka has all letters, after at most ``timeout_s``. Raises `broker.kafka.producer.DeliveryError`."""
+        """Whether Kafka has all of them, after at most ``timeout_s``. Raises `broker.kafka.producer.DeliveryError`."""
         return self._producer.flush(timeout_s)
 
 

@@ -1,0 +1,79 @@
+"""The offsets of the group: what the database has acknowledged, committed asynchronously with the target as metadata.
+
+A commit that fails is part of the next one. Which partitions this member owns is decided in `reader`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from broker.kafka.client_log import answered, client_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from db_connector.progress import RateLimit
+
+KAFKA_LOG: Final = client_logger("db_connector.librdkafka")
+
+log = logging.getLogger(__name__)
+
+
+class OffsetCommits:
+    """Commits the acknowledged offsets of ``topic``, each with the metadata ``target``.
+
+    ``warnings`` limits how often failed commits are logged.
+    """
+
+    def __init__(self, topic: str, target: str, warnings: RateLimit) -> None:
+        self._topic, self._target, self._warnings = topic, target, warnings
+        self.acknowledged: dict[int, int] = {}
+        """By partition, the offset after the last acknowledged record."""
+        self._requested: dict[int, int] = {}
+        self._pending_requests = 0
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether Kafka has not answered every commit."""
+        return self._pending_requests > 0
+
+    def commit(self, consumer: Consumer) -> None:
+        """Request a commit of all acknowledged offsets that were not requested, or whose commit failed."""
+        due = {p: offset for p, offset in self.acknowledged.items() if offset != self._requested.get(p)}
+        if not due:
+            return
+        self._requested.update(due)
+        self._pending_requests += 1
+        try:
+            consumer.commit(
+                offsets=[TopicPartition(self._topic, p, offset, self._target) for p, offset in due.items()],
+                asynchronous=True,
+            )
+        except KafkaException as error:
+            self.on_commit(error.args[0], [TopicPartition(self._topic, p) for p in due])
+
+    def on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """Note the outcome of a commit; the consumer's callback ``on_commit``."""
+        self._pending_requests -= 1
+        if error is None:
+            answered(KAFKA_LOG)
+        for partition in partitions:
+            if error is not None or partition.error is not None:
+                self._requested.pop(partition.partition, None)
+        if error is not None and self._warnings.allows():
+            log.warning("offsets not committed, retrying: %s", error.str())
+
+    def drop(self, partitions: Iterable[int]) -> None:
+        """Forget partitions that this member no longer owns."""
+        for partition in partitions:
+            self.acknowledged.pop(partition, None)
+            self._requested.pop(partition, None)
+
+    def reset(self) -> None:
+        """Forget everything, for a new consumer."""
+        self.acknowledged.clear()
+        self._requested.clear()
+        self._pending_requests = 0

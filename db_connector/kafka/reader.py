@@ -1,0 +1,312 @@
+"""The consumer: which partitions it has and from which offsets, errors and fencing, pauses.
+
+A partition starts at the offset that was committed for this very target, otherwise at the beginning of its log. Each
+assignment of a partition has a number of its own: a batch that was consumed under an earlier one is not acknowledged,
+as another member may have read the partition in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from db_connector.kafka.dead_letters import SOURCE
+from db_connector.kafka.lag import Lag
+from db_connector.kafka.offsets import KAFKA_LOG, OffsetCommits
+from db_connector.kafka.results import Results, Span
+from db_connector.kafka.target import origin_of, target_of
+from db_connector.progress import RateLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from confluent_kafka import Message
+
+    from db_connector.settings import DbConnectorSettings
+
+PREFETCH_KB: Final = 32 * 1024
+"""Kilobytes that librdkafka may prefetch. Together with the batches in flight, it bounds memory."""
+
+_END_OF_PARTITION: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's own codes are named so
+_FATAL: Final = KafkaError._FATAL  # noqa: SLF001 - as above
+_OFFSET_NOT_IN_LOG: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - as above
+
+_CLOSE_S: Final = 1.0
+_REBALANCE_MS: Final = 60_000
+_FENCED_AGAIN_SESSIONS: Final = 3
+"""Session timeouts within which a second fencing means that another process uses the instance name."""
+_RETRY_S: Final = 0.5
+_ASK_KAFKA_S: Final = 2.0
+"""Timeout of one request for committed offsets: a signal does not end the wait, and a stop must take 5 s at most."""
+_WARN_EVERY_S: Final = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class KafkaFailureError(Exception):
+    """An error of Kafka that needs an operator; ``str`` says what happened and what to do."""
+
+
+class ResultReader:
+    """One consumer of the results' topic.
+
+    ``heartbeat`` is called while a callback waits for Kafka, ``on_assigned`` with each assignment. ``stop`` ends such a
+    wait.
+    """
+
+    def __init__(
+        self,
+        settings: DbConnectorSettings,
+        stop: threading.Event,
+        *,
+        heartbeat: Callable[[], None],
+        on_assigned: Callable[[], None],
+    ) -> None:
+        self._settings, self._own = settings, settings.db_connector
+        self._topic = settings.topics.out
+        self._target = target_of(settings)
+        self._stop, self._heartbeat, self._on_assigned = stop, heartbeat, on_assigned
+        self._warnings = RateLimit(_WARN_EVERY_S)
+        self.commits = OffsetCommits(self._topic, self._target, self._warnings)
+        self._lag = Lag(self._topic)
+        self._fenced_s = float("-inf")
+        self._assignments: dict[int, int] = {}
+        """By partition, the number of its current assignment."""
+        self._assignment = 0
+        self._next: dict[int, int] = {}
+        """By partition, the offset after the last record read."""
+        self._retry_at_s: dict[int, float] = {}
+        """Partitions with an error at their next offset, and when to read them again.
+
+        Until then their records are discarded: the client may continue at any offset after an error.
+        """
+        self._read_ahead: list[Message] = []
+        """Messages that arrived while paused."""
+        self._paused = False
+        self._consumer = self._make_consumer()
+
+    def subscribe(self) -> None:
+        """Join the group."""
+        lost = partial(self._revoked, how="were lost, as the group has removed this member")
+        self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=lost)
+
+    def read(self) -> Results:
+        """The next batch, at most ``batch_records`` or what arrives within ``linger``; resumes after `keep_alive`.
+
+        Raises `KafkaFailureError`.
+        """
+        if self._paused:
+            self._consumer.resume(self._consumer.assignment())
+            self._paused = False
+        self._retry_failed_partitions()
+        early, self._read_ahead = self._read_ahead, []
+        return self._sort(early + self._consumer.consume(self._own.batch_records, self._own.linger / 1e9))
+
+    def keep_alive(self, timeout_s: float = 0.1) -> None:
+        """Poll for the group's sake with the partitions paused; what arrives anyway is kept for the next batch."""
+        if not self._paused:
+            self._consumer.pause(self._consumer.assignment())
+            self._paused = True
+        self.drain(timeout_s)
+
+    def drain(self, timeout_s: float) -> None:
+        """Serve the client's callbacks."""
+        self._read_ahead += self._consumer.consume(1, timeout_s)
+
+    def owns(self, partition: int | None, batch: Results) -> bool:
+        """Whether the partition has been assigned here without interruption since the batch was consumed."""
+        return partition is not None and self._assignments.get(partition) == batch.spans[partition].assignment
+
+    def acknowledge(self, batch: Results) -> None:
+        """Every result of the batch is written or a dead letter: `commit` may commit its offsets."""
+        for number, span in batch.spans.items():
+            if self.owns(number, batch):
+                self.commits.acknowledged[number] = span.next_offset
+
+    def commit(self) -> None:
+        """Commit what is acknowledged, see `OffsetCommits.commit`."""
+        self.commits.commit(self._consumer)
+
+    def lags(self) -> dict[int, int]:
+        """Records that are not acknowledged, by partition."""
+        return self._lag.of(self._consumer, self.commits.acknowledged, paused=self._paused)
+
+    def close(self) -> None:
+        """Leave the group, waiting for at most a second."""
+        # In a thread, as leaving the group waits for a coordinator, which may be unavailable.
+        closing = threading.Thread(target=self._consumer.close, name="consumer-close", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_S)
+
+    def _make_consumer(self) -> Consumer:
+        config = {**_consumer_config(self._settings), "on_commit": self.commits.on_commit}
+        return Consumer(config, logger=KAFKA_LOG)
+
+    def _sort(self, messages: list[Message]) -> Results:
+        results = Results()
+        for message in messages:
+            error = message.error()
+            number, offset = message.partition(), message.offset()
+            if error is not None and error.code() != _END_OF_PARTITION:
+                if error.code() == _FATAL and "instance" in error.str():
+                    self._rejoin(error)
+                    return Results()
+                self._handle(error, number)
+                continue
+            assignment = self._assignments.get(-1 if number is None else number)
+            if number is None or offset is None or assignment is None or number in self._retry_at_s:
+                continue
+            span = results.spans.setdefault(number, Span(assignment))
+            if error is not None:
+                # The end of a partition is behind its last record if a transaction marker follows it.
+                span.next_offset = self._next[number] = offset
+                continue
+            span.extend(offset)
+            self._next[number] = offset + 1
+            results.add(message, self._own.measurement, self._settings.events.time_unit)
+        return results
+
+    def _handle(self, error: KafkaError, partition: int | None) -> None:
+        """Schedule another read of the partition, or raise `KafkaFailureError` if that cannot help."""
+        if error.code() == _OFFSET_NOT_IN_LOG and partition not in self._retry_at_s:
+            raise KafkaFailureError(
+                f"{self._topic} partition {partition}: the committed offset of group {self._own.group} is not"
+                f" in the log ({error.str()}): results were deleted before they were written, or the topic was"
+                " recreated. To continue with what is there, stop the whole group, delete its offsets and start it"
+                f" again: kafka-consumer-groups --delete-offsets --group {self._own.group} --topic {self._topic}"
+            )
+        # In an event of the consumer, only the code says that an error is fatal; `fatal()` is not set.
+        if error.fatal() or error.code() == _FATAL:
+            raise KafkaFailureError(f"the Kafka client failed: {error.str()}")
+        if partition in self._assignments:
+            # The client may skip records after an error, those of a corrupt batch for example.
+            self._retry_at_s.setdefault(partition, time.monotonic() + _RETRY_S)
+            if self._warnings.allows():
+                at = self._next[partition]
+                log.warning(
+                    "%s partition %s cannot be read at %s, retrying: %s",
+                    self._topic, partition, f"offset {at}" if at >= 0 else "its beginning", error.str(),
+                )  # fmt: skip
+        elif self._warnings.allows():
+            log.warning("Kafka: %s", error.str())
+
+    def _retry_failed_partitions(self) -> None:
+        """Read from the offset of an error again, once its wait is over."""
+        now_s = time.monotonic()
+        for number in [number for number, due_s in self._retry_at_s.items() if due_s <= now_s]:
+            # Not `seek`, which fails for a partition that has stopped at an offset behind the error.
+            place = TopicPartition(self._topic, number, self._next[number])
+            self._consumer.incremental_unassign([place])
+            self._consumer.incremental_assign([place])
+            # What was read ahead is behind the error.
+            self._read_ahead = [message for message in self._read_ahead if message.partition() != number]
+            del self._retry_at_s[number]
+
+    def _rejoin(self, error: KafkaError) -> None:
+        """Join again after the group has fenced this member.
+
+        Either another process uses the instance name, or the client has fenced itself: after an expired session it
+        joins again under the name, while a commit of its former member is still in flight.
+        """
+        now_s, before_s = time.monotonic(), self._fenced_s
+        if now_s - before_s < _FENCED_AGAIN_SESSIONS * self._own.session_timeout / 1e9:
+            raise KafkaFailureError(
+                f"another process of group {self._own.group} runs as instance {self._own.instance!r} ({error.str()}):"
+                " give each process a db_connector.instance of its own"
+            )
+        self._fenced_s = now_s
+        log.warning("the group has fenced instance %r; joining again", self._own.instance)
+        self.close()
+        # Batches in flight to the database are written but not acknowledged: they are read again.
+        self._lag.drop(tuple(self._assignments))
+        self.commits.reset()
+        for state in (self._assignments, self._next, self._retry_at_s, self._read_ahead):
+            state.clear()
+        self._paused = False
+        self._consumer = self._make_consumer()
+        self.subscribe()
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Start each partition at its committed offset, and at its beginning only if it has none.
+
+        ``auto.offset.reset`` would also start there if the offset has left the log, and results would be lost silently.
+        """
+        known: list[TopicPartition] | None = None
+        while known is None:
+            self._heartbeat()
+            try:
+                known = consumer.committed(partitions, timeout=_ASK_KAFKA_S)
+            except KafkaException as error:
+                if self._stop.wait(_RETRY_S):
+                    return
+                if self._warnings.allows():
+                    log.warning("the committed offsets cannot be read yet: %s", error.args[0].str())
+        for place in known:
+            self._assignment += 1
+            self._assignments[place.partition] = self._assignment
+        self._on_assigned()
+        starts = [TopicPartition(self._topic, place.partition, self._start(place)) for place in known]
+        consumer.incremental_assign(starts)
+        self._next.update({start.partition: start.offset for start in starts})
+        self._lag.begin(starts)
+        if self._paused:
+            consumer.pause(starts)
+        shown = ", ".join(f"{p.partition} from {p.offset if p.offset >= 0 else 'the beginning'}" for p in starts)
+        log.info("%s: partitions %s", self._topic, shown or "none")
+
+    def _start(self, committed: TopicPartition) -> int:
+        """The offset to start from: the committed one if it was committed for this target.
+
+        Starting from the beginning is always correct, as points that are written again overwrite themselves.
+        """
+        if committed.offset >= 0 and committed.metadata == self._target:
+            return int(committed.offset)
+        if committed.offset >= 0:
+            log.warning(
+                "%s partition %s: the offset %s of group %s %s, so it is ignored: all results are written again from"
+                " the beginning of the log, over the same points",
+                self._topic,
+                committed.partition,
+                committed.offset,
+                self._own.group,
+                origin_of(committed.metadata),
+            )
+        return OFFSET_BEGINNING
+
+    def _revoked(self, _: Consumer, partitions: list[TopicPartition], how: str = "move to another member") -> None:
+        """Drop what is not acknowledged of these partitions: their next owner reads it again."""
+        numbers = {partition.partition for partition in partitions}
+        self._lag.drop(numbers)
+        self.commits.drop(numbers)
+        for number in numbers:
+            for state in (self._assignments, self._next, self._retry_at_s):
+                state.pop(number, None)
+        self._read_ahead = [message for message in self._read_ahead if message.partition() not in numbers]
+        if numbers and not self._stop.is_set():
+            log.info("%s: partitions %s %s", self._topic, ", ".join(map(str, sorted(numbers))), how)
+
+
+def _consumer_config(settings: DbConnectorSettings) -> dict[str, Any]:
+    own = settings.db_connector
+    config = settings.kafka.client_config(
+        group_id=own.group,
+        session_timeout_ms=own.session_timeout // 1_000_000,
+        # A rebalance waits this long for a member that does not answer, even for one that has ended; five minutes by
+        # default. The loop always polls in time, as a thread of its own waits for the database.
+        max_poll_interval_ms=max(_REBALANCE_MS, own.session_timeout // 1_000_000),
+        client_id=SOURCE,
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        enable_auto_offset_store=False,
+        auto_offset_reset="error",
+        enable_partition_eof=True,
+        check_crcs=True,
+        partition_assignment_strategy="cooperative-sticky",
+        queued_max_messages_kbytes=PREFETCH_KB,
+    )
+    return {**config, "group.instance.id": own.instance} if own.instance else config
