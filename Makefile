@@ -16,6 +16,7 @@ CHAOS_REPORT ?= .lsb/chaos
 BENCH_REPORTS ?= .lsb
 SOAK_MINUTES ?= 65
 SOAK_REPORT ?= .lsb/soak
+UPGRADE ?= --upgrade
 
 # Progress is shown also where it goes into a file.
 export PYTHONUNBUFFERED := 1
@@ -45,7 +46,7 @@ setup: .venv/.ready ## the Python environment, in .venv (quick when nothing chan
 	@touch $@
 
 # Compat mode puts the project's root on the path, so that a new package needs no new install.
-.venv/.ready: .venv/.installed pyproject.toml requirements/services.in requirements/runtime.in
+.venv/.ready: .venv/.installed pyproject.toml
 	$(call say,The project itself into .venv)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index \
 	  --config-settings editable_mode=compat --editable .
@@ -140,17 +141,20 @@ format: setup ## bring the code into its format
 	@$(PY) -m ruff check --fix-only --quiet
 	@$(PY) -m ruff format
 
-# Asks for uv, because pip cannot write a lock for other systems than its own.
-lock: ## pin the newest allowed versions with hashes: requirements/**.txt
-	@command -v uv >/dev/null || { echo 'uv is needed for this one: pip install uv'; exit 2; }
+# With uv, because pip writes a lock for its own system only. Each lock is a constraint for the next one, so a package has
+# the same version in all of them. The peers of the benchmarks have environments of their own.
+lock: ## pin the newest allowed versions with hashes: requirements/**.txt (make lock UPGRADE= keeps the present pins)
+	@command -v uv >/dev/null || { echo 'make lock needs uv: pip install uv'; exit 2; }
 	$(call say,Resolving)
-	@for set in services runtime spark dev peers/flink peers/quix peers/bytewax peers/pathway; do \
-	  uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	    --no-emit-index-url --no-emit-find-links \
-	    $$(case $$set in runtime) echo 'requirements/services.in -c requirements/services.txt';; \
-	      spark|dev) echo '-c requirements/runtime.txt';; esac) \
-	    requirements/$$set.in -o requirements/$$set.txt; \
-	done
+	@pin() { \
+	  uv pip compile --quiet $(UPGRADE) --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-find-links "$$@"; \
+	}; \
+	pin pyproject.toml -o requirements/library.txt; \
+	pin pyproject.toml --extra service -c requirements/library.txt -o requirements/services.txt; \
+	pin pyproject.toml --extra spark -c requirements/services.txt -o requirements/spark.txt; \
+	pin pyproject.toml --extra all requirements/dev.in -c requirements/spark.txt -o requirements/dev.txt; \
+	for peer in flink quix bytewax pathway; do pin requirements/peers/$$peer.in -o requirements/peers/$$peer.txt; done
 
 clean: down ## remove the environment, data, logs and caches (fetched servers in .lsb/parts stay)
 	rm -rf .venv .lsb/stack .lsb/stack.env .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist

@@ -6,7 +6,7 @@ Run it on your machine, or hand it to a cluster whose workers see the folder::
     python -m zipfile -c joiner.zip joiner/
     spark-submit --master spark://… --py-files joiner.zip demo/neighbour_join.py /some/folder
 
-It needs pyspark and what that asks for (requirements/spark.in), and nothing else: neither Kafka nor a database.
+It needs the extra ``spark`` of the project, and neither Kafka nor a database.
 """
 
 from __future__ import annotations
