@@ -78,7 +78,7 @@ quick: setup check ## for everyday work: style, types, unit and property tests, 
 # What needs servers is one run, and what takes minutes comes first: so neither of the two ends long before the other.
 test: setup check ## everything that must pass: checks, all tests, a few chaos seeds
 	$(call say,Tests of rules and logic)
-	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/unit tests/property tests/simulation
+	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/unit tests/property tests/simulation tests/packaging
 	$(call say,Tests on real servers$(comma) in Spark and with crashes at seeded moments (seeds $(CHAOS_SEEDS)); the first run fetches the servers)
 	@$(call chaos,$(CHAOS_SEEDS)) tests/spark tests/integration $(SIDE_BY_SIDE) --no-loadscope-reorder
 	@printf '\nPASSED: checks, tests and crashes are all fine.\n'

@@ -267,8 +267,9 @@ def test_every_locked_package_has_hashes_and_a_fixed_version() -> None:
 
 
 def test_every_direct_dependency_gives_its_reason() -> None:
-    _, tables = (ROOT / "pyproject.toml").read_text(encoding="utf-8").split("dependencies = [\n", 1)
-    in_pyproject = re.findall(r'^    ("(?!localstreambuffer\[).*)', tables.partition("[project.scripts]")[0], re.MULTILINE)
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    tables = text.partition("\ndependencies = [\n")[2].partition("\n[project.scripts]\n")[0]
+    in_pyproject = re.findall(r'^    ("(?!localstreambuffer\[).*)', tables, re.MULTILINE)
     in_dev = [
         line
         for line in (ROOT / "requirements" / "dev.in").read_text(encoding="utf-8").splitlines()
