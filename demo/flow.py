@@ -58,7 +58,7 @@ class Flow:
         self._database.close()
 
     def wait_in_kafka(self, parts: int, services: Services) -> None:
-        """Wait until the data topic and the dead letters have so many records together."""
+        """Wait until the data topic and the dead letters have ``parts`` records together."""
 
         def look() -> tuple[int, int]:
             return self._length(self._settings.topics.data) + self._length(self._settings.topics.rejected), parts
