@@ -10,15 +10,18 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-from confluent_kafka import KafkaException
+from broker.commandline import imports_of, version_of
 
-from broker.kafka.producer import DeliveryError
-from broker.kafka.topics import TopicError
-from broker.logs import set_up_logs
-from broker.settings import SettingsError, load_settings
-from connector.bridge import Bridge
-from connector.session import SessionRefusedError
-from connector.settings import Settings
+with imports_of("connector"):
+    from confluent_kafka import KafkaException
+
+    from broker.kafka.producer import DeliveryError
+    from broker.kafka.topics import TopicError
+    from broker.logs import set_up_logs
+    from broker.settings import SettingsError, load_settings
+    from connector.bridge import Bridge
+    from connector.session import SessionRefusedError
+    from connector.settings import Settings
 
 _EXAMPLES = """\
 examples:
@@ -40,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings file (default: lsb.toml)")
+    parser.add_argument("--version", action="version", version=version_of("connector"))
     parser.add_argument("--verbose", action="store_true", help="log details")
     given = parser.parse_args(arguments)
     set_up_logs("debug" if given.verbose else "info")

@@ -12,21 +12,24 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import KafkaException
+from broker.commandline import imports_of, version_of
 
-from broker.kafka.client_log import client_logger
-from broker.kafka.producer import DeliveryError
-from broker.kafka.topics import TopicError, data_topic_specs, wait_for_topics
-from broker.logs import set_up_logs
-from broker.metrics import TelemetryServer
-from broker.settings import SettingsError, load_settings
-from db_connector.database import InfluxDatabase
-from db_connector.kafka.dead_letters import DeadLetterWriter
-from db_connector.kafka.reader import KafkaFailureError
-from db_connector.progress import Journal
-from db_connector.service import Service
-from db_connector.settings import DbConnectorSettings
-from db_connector.writer import Writer, WriterThread
+with imports_of("db_connector"):
+    from confluent_kafka import KafkaException
+
+    from broker.kafka.client_log import client_logger
+    from broker.kafka.producer import DeliveryError
+    from broker.kafka.topics import TopicError, data_topic_specs, wait_for_topics
+    from broker.logs import set_up_logs
+    from broker.metrics import TelemetryServer
+    from broker.settings import SettingsError, load_settings
+    from db_connector.database import InfluxDatabase
+    from db_connector.kafka.dead_letters import DeadLetterWriter
+    from db_connector.kafka.reader import KafkaFailureError
+    from db_connector.progress import Journal
+    from db_connector.service import Service
+    from db_connector.settings import DbConnectorSettings
+    from db_connector.writer import Writer, WriterThread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings file (default: lsb.toml if it exists)")
+    parser.add_argument("--version", action="version", version=version_of("db_connector"))
     parser.add_argument(
         "--journal",
         type=Path,

@@ -1,1 +1,1 @@
-"""``make demo``: the whole pipeline on real servers, from an events file to the database, and the proof of it."""
+"""``make demo``: the whole pipeline on real servers, from an events file to the database, and the check of it."""

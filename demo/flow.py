@@ -1,4 +1,4 @@
-"""Where the data is: how much has reached each station of the pipeline, read from Kafka alone."""
+"""The progress of the data: how much has reached each step of the pipeline, read from Kafka alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import log_range, make_consumer
 
 STALL_S: Final = 60.0
-"""No progress at any station for so long means that something is stuck."""
+"""Without progress for so long, the demo gives up."""
 
 _LOOK_S: Final = 0.25
 
@@ -26,13 +26,13 @@ _log = logging.getLogger(__name__)
 
 
 class Stalled(Exception):
-    """Nothing moves any more although not everything has arrived; the text says where it stands."""
+    """A step makes no progress although data is missing; the text says which step, and how far it is."""
 
 
 def parts_in(events: Path, settings: EventSettings) -> tuple[int, int]:
-    """Lines of an events file, and what they must become in Kafka: records and dead letters together.
+    """The number of lines in an events file, and that of the records and dead letters they become in Kafka.
 
-    Every line is sent, a blank one too, and becomes at least one of the two.
+    Every line is sent, even a blank one, and becomes at least one record or dead letter.
     """
     lines = parts = 0
     with events.open("rb") as file:
@@ -44,7 +44,7 @@ def parts_in(events: Path, settings: EventSettings) -> tuple[int, int]:
 
 
 class Flow:
-    """Looks at the stations of one pipeline."""
+    """Waits for the steps of one pipeline. Its methods raise `Stalled` and `ServiceFailed`."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._settings = settings = pipeline.joiner
@@ -58,7 +58,7 @@ class Flow:
         self._database.close()
 
     def wait_in_kafka(self, parts: int, services: Services) -> None:
-        """Until all parts of the events have reached the data topic or the dead letters."""
+        """Wait until the data topic and the dead letters have ``parts`` records together."""
 
         def look() -> tuple[int, int]:
             return self._length(self._settings.topics.data) + self._length(self._settings.topics.rejected), parts
@@ -66,7 +66,7 @@ class Flow:
         self._wait("into Kafka", look, services)
 
     def wait_joined(self, services: Services) -> None:
-        """Until every unit's checkpoint has reached the end of the data topic."""
+        """Wait until every unit's checkpoint has reached the end of the data topic."""
 
         def look() -> tuple[int, int]:
             topic = self._settings.topics.data
@@ -76,7 +76,7 @@ class Flow:
         self._wait("joined", look, services)
 
     def wait_in_database(self, services: Services) -> None:
-        """Until the database connector has committed the end of the results."""
+        """Wait until the database connector has committed the end of the results."""
 
         def look() -> tuple[int, int]:
             topic = self._settings.topics.out
@@ -108,7 +108,7 @@ class Flow:
             if done != before:
                 moved_s = now_s
             if now_s - moved_s > STALL_S:
-                raise Stalled(f"{what}: {done} of {wanted}, and nothing has moved for {STALL_S:.0f} s")
+                raise Stalled(f"{what}: {done} of {wanted}, and no progress for {STALL_S:.0f} s")
 
 
 def _looks() -> Iterator[float]:

@@ -1,9 +1,8 @@
-"""How long an event takes from its publishing over MQTT to the database's acknowledgement of its pairs.
+"""The latency of pairs: from the publishing of an event over MQTT to the database's acknowledgement of its pair.
 
-From two journals: the simulator's (id, time of publishing) and the database connector's (time of acknowledgement,
-partition, first and last offset of the results). A pair's latency is counted from the publishing of the later of
-its two events. It thus includes the wait for the data that makes the pair certain, which is the join's business
-and not the pipeline's.
+It comes from two journals: the simulator's (id, time of publishing) and the database connector's (time of
+acknowledgement, partition, first and last offset of the results). A pair's latency counts from the later of its two
+events. It includes the wait for the record that makes the pair certain, which no pipeline can shorten.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Latency(NamedTuple):
 
 
 def measure(settings: JoinerSettings, published: Path, acknowledged: Path) -> Latency | None:
-    """The latencies of all results; None where there are none."""
+    """The latencies of all results; None where there is no result."""
     sent_ns = dict(_published(published))
     acks = _acknowledged(acknowledged)
     waits = sorted(
@@ -51,7 +50,7 @@ def _published(journal: Path) -> Iterator[tuple[str, int]]:
 
 
 def _acknowledged(journal: Path) -> dict[int, list[tuple[int, int]]]:
-    """By partition, (last offset, time in ns) in rising order; the first acknowledgement of an offset counts."""
+    """By partition, (last offset, time in ns), ascending; the first acknowledgement of an offset counts."""
     acks: dict[int, list[tuple[int, int]]] = {}
     with journal.open(encoding="utf-8") as lines:
         for line in lines:

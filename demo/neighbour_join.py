@@ -1,12 +1,12 @@
-"""A first join in Spark: speed and torque of two machines, as streams, each row with its neighbours of the other one.
+"""A first join in Spark: speed and torque of two machines, as streams, each row with its neighbours in the other.
 
-Run it on your machine, or hand it to a cluster whose workers see the folder::
+Run it on your machine, or submit it to a cluster whose workers share the folder::
 
     python -m demo.neighbour_join
     python -m zipfile -c joiner.zip joiner/
     spark-submit --master spark://… --py-files joiner.zip demo/neighbour_join.py /some/folder
 
-It needs pyspark and what that asks for (requirements/spark.in), and nothing else: neither Kafka nor a database.
+It needs the extra ``spark`` of the project, and neither Kafka nor a database.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TORQUE = [("mill", "10:00:20", 4.0), ("mill", "10:00:24", 5.0), ("lathe", "10:00
 
 
 def main() -> None:
-    """Join the streams in the folder that is named, or in one of its own, and show what comes out."""
+    """Join the streams in the folder that is named, or in a temporary one, and show the pairs."""
     spark = (
         SparkSession.builder.appName("neighbour_join")
         .config(

@@ -1,7 +1,9 @@
-"""The demo: start, replay, wait until all is through, verify, show, stop.
+"""The demo: start, replay, move the join, wait until everything has arrived, verify, show, stop.
 
 events file -> simulator -> MQTT -> connector -> Kafka -> joiner -> Kafka -> db_connector -> InfluxDB
                                                               `--------- tester.py verify ---------'
+
+The joiner begins as a process. In the middle of the replay its units move to a stage in Spark, which joins to the end.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from simulator.generate import write
 from simulator.settings import NO_EVENTS
 
 _COMMANDS: Final = {PROCESS: "run", SPARK: "spark"}
-"""The joiner's command by the site of what it runs."""
+"""The joiner's command by site."""
 
 _TARGET: Final = "joiner-target"
 
@@ -43,9 +45,10 @@ class Demo:
         self._published = self._folder / "published.tsv"
         self._acknowledged = self._folder / "acknowledged.tsv"
         self._report = self._folder / "verified.json"
+        self._moved: str | None = None
 
     def run(self) -> bool:
-        """Whether everything that was expected is there, once."""
+        """Run the demo; whether every expected result is there, once."""
         began_s = time.monotonic()
         for file in (self._published, self._acknowledged, self._report):
             file.unlink(missing_ok=True)
@@ -56,7 +59,7 @@ class Demo:
         stack.wipe()
         try:
             stack.up()
-            # The simulator and load_pipeline read the same variables as the services.
+            # The simulator and load_pipeline read the variables that the services get.
             os.environ.update(stack.environment())
             services = Services(self._folder / "services", stack.environment())
             try:
@@ -64,7 +67,7 @@ class Demo:
             finally:
                 _say("Stop")
                 killed = services.stop()
-                print("services stopped" if not killed else f"had to be killed: {', '.join(killed)}")
+                print("services stopped" if not killed else f"killed, as they did not stop: {', '.join(killed)}")
         finally:
             stack.down()
         print(f"\nlogs and data: {self._folder}   took {time.monotonic() - began_s:.0f} s")
@@ -77,7 +80,10 @@ class Demo:
         return good
 
     def _prepare_events(self) -> tuple[int, int]:
-        """Generate the events where there is no recording; the file's lines, and what they become in Kafka."""
+        """Generate the events where there is no recording.
+
+        Returns the number of lines in the file, and that of the records and dead letters they become in Kafka.
+        """
         events, plan = self._task.events, self._task.plan
         if plan is not None:
             _say(f"Events: {plan.events:,} generated with seed {plan.seed}")
@@ -99,8 +105,8 @@ class Demo:
         finally:
             flow.close()
         took_s = time.monotonic() - began_s
-        print(f"all is through after {took_s:.1f} s")
-        _say("Verify: recompute everything independently, compare Kafka and InfluxDB")
+        print(f"everything has arrived after {took_s:.1f} s")
+        _say("Verify: recompute every result independently, compare with Kafka and InfluxDB")
         right = self._verify()
         self._show(pipeline.joiner, lines, took_s)
         return right
@@ -120,27 +126,39 @@ class Demo:
         if self._task.moves_to is not None:
             services.start(_TARGET, "joiner", _COMMANDS[self._task.moves_to], "--standby", "--instance", _TARGET)
             services.wait_for(_TARGET, "waiting until it is moved here")
-            print(f"another joiner ({self._task.moves_to}) waits for the join to be moved to it")
+            print(f"a second joiner ({self._task.moves_to}) is on standby: the join will move to it")
 
     def _replay(self, flow: Flow, parts: int, services: Services) -> None:
         command = [sys.executable, "-m", "simulator", *self._task.replay, f"--journal={self._published}"]
         replay = subprocess.Popen(command)
         try:
             if self._task.moves_to is not None:
-                flow.wait_in_kafka(parts // 2, services)
-                self._move(self._task.moves_to)
-            # Lines that are no events are for the verification to judge.
+                # The command takes a few seconds: ordered after a third, the join moves in the middle of the replay.
+                flow.wait_in_kafka(parts // 3, services)
+                self._moved = self.move(self._task.moves_to)
+            # The verification checks lines that are no events.
             failed = replay.wait() not in {0, NO_EVENTS}
         finally:
             replay.kill()
         if failed:
-            raise ServiceFailed("the simulator did not get everything through; see above")
+            raise ServiceFailed("the simulator did not publish every event; see above")
 
-    def _move(self, site: str) -> None:
-        _say(f"Move of the join to {site}, while events come")
+    def move(self, site: str) -> str:
+        """Move the running join, show what ``joiner move`` prints, and return its verdict. Raises `ServiceFailed`."""
+        _say(f"Move of the running join: {self._task.runner} to {site}")
         command = [sys.executable, "-m", "joiner", "move", "--to", site]
-        if subprocess.run(command, check=False).returncode:
-            raise ServiceFailed("the join was not moved; see above")
+        verdict = ""
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as moving:
+            try:
+                for line in moving.stdout or ():
+                    print(line, end="", flush=True)
+                    verdict = line.strip()
+            except BaseException:
+                moving.kill()
+                raise
+        if moving.returncode:
+            raise ServiceFailed("the join did not move; see above")
+        return verdict.removeprefix("MOVED: ")
 
     def _verify(self) -> bool:
         command = [sys.executable, "-m", "joiner.tester", "verify", "--influx"]
@@ -165,6 +183,8 @@ class Demo:
             ("points in InfluxDB", f"{_found(found, 'points'):,}"),
             ("records/s, end to end", f"{records / took_s:,.0f}  (replay at {self._task.rate} events/s)"),
         ]
+        if self._moved is not None:
+            rows.append(("move to Spark" if self._task.moves_to == SPARK else "move to a process", self._moved))
         if waits is not None:
             rows.append(
                 ("latency p50 / p99", f"{waits.p50_ms:,.0f} / {waits.p99_ms:,.0f} ms from MQTT publish to database")

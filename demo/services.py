@@ -1,4 +1,4 @@
-"""The pipeline's own services as child processes: started, watched, stopped; their words go to log files."""
+"""The pipeline's services as child processes: started, watched, stopped. Each writes a log file."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from broker.stack.child import Child, wait_until
 STOP_S: Final = 6.0
 """Every service promises to end within 5 s of SIGTERM."""
 
-READY_S: Final = 60.0
+READY_S: Final = 120.0
+"""Spark needs 15 s to start on two idle cores, and a minute on busy ones."""
 
 
 class ServiceFailed(Exception):
-    """A service that did not start, or ended by itself; the text names its log and shows the end of it."""
+    """A service did not start, or ended by itself; the text names its log and shows its end."""
 
 
 class Services:
-    """The services of one demo in ``folder``; ``environment`` points them at the servers."""
+    """The services of one demo, with logs in ``folder``; ``environment`` has the addresses of the servers."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
-        # A person looks at these logs, and is shown their end where something fails.
+        # These logs are for people: the demo shows the end of one where a service fails.
         self._environment = {"LSB_LOG": "text", **os.environ, **environment}
         self._children: dict[str, Child] = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -33,7 +34,7 @@ class Services:
     def start(self, name: str, *arguments: str) -> None:
         """Start ``python -m <arguments>`` under ``name``."""
         child = Child(self._folder / f"{name}.pid", self._folder / f"{name}.log")
-        # One of an earlier demo, where that was killed.
+        # A demo that was killed may have left one running.
         child.stop(STOP_S)
         child.log.unlink(missing_ok=True)
         child.start([sys.executable, "-m", *arguments], folder=Path.cwd(), environment=self._environment)
@@ -47,13 +48,13 @@ class Services:
             raise ServiceFailed(f"{name} was not ready within {READY_S:.0f} s:\n{_end(child.log)}")
 
     def check(self) -> None:
-        """Raises `ServiceFailed` if one has ended by itself."""
+        """Raise `ServiceFailed` if a service has ended by itself."""
         for name, child in self._children.items():
             if child.pid is None:
                 raise ServiceFailed(f"{name} ended by itself:\n{_end(child.log)}")
 
     def stop(self) -> list[str]:
-        """Stop all, in the order of their start; returns those that had to be killed."""
+        """Stop all, in the order of their start; returns the names of those that had to be killed."""
         return [name for name in list(self._children) if not self._children.pop(name).stop(STOP_S)]
 
 

@@ -1,7 +1,7 @@
-"""What a demo is to do: its events and settings, read and checked as a whole before anything starts.
+"""The task of a demo: its events and settings, read and checked as a whole before anything starts.
 
-Not here: doing it; see ``run``. The rules stand where they are used: the generator judges its plan, the simulator
-its command line, each service its settings. Here they are only asked early.
+`run` carries it out. The rules are where they are used: the generator checks its plan, the simulator its command line,
+each service its settings. This module only applies them early.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulator import settings as simulator_settings
 from simulator.generate import Plan
 
 _OTHER: Final = {PROCESS: SPARK, SPARK: PROCESS}
-"""The runners, and where each one's joins are moved to."""
+"""The runners, and the one to which the join moves from each."""
 
 
 class Pipeline(NamedTuple):
@@ -32,7 +32,10 @@ class Pipeline(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """What the user asks for; ``events`` None means that events are generated."""
+    """What the user asks for.
+
+    ``events`` None: they are generated. ``runner`` None: the join moves from a process to Spark.
+    """
 
     events: Path | None
     events_count: int
@@ -40,35 +43,37 @@ class Wishes(NamedTuple):
     seed: int
     as_recorded: bool
     folder: Path
-    runner: str = PROCESS
+    runner: str | None = None
     move: bool = False
+    """With ``runner``: the join moves from that one to the other."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What to do; all of it is usable."""
+    """What to do, checked."""
 
     folder: Path
     events: Path
     plan: Plan | None
-    """Of the events to be generated; None where ``events`` is a recording."""
+    """The plan of the events to be generated; None where ``events`` is a recording."""
     rate: str
     replay: tuple[str, ...]
     """Arguments of the simulator, without the journal."""
     runner: str
-    """The site at which the joiner begins."""
+    """The site where the join begins."""
     moves_to: str | None
-    """The site to which it is moved in the middle."""
+    """The site to which the join moves in the middle of the replay; None where it stays."""
 
 
 def read_task(wishes: Wishes) -> Task:
     """Check the wishes and all settings, and make the folder. Raises `SettingsError` with every mistake."""
     pipeline = load_pipeline()
     mistakes: list[str] = []
-    if wishes.runner not in _OTHER:
-        mistakes.append(f"--runner: must be {' or '.join(_OTHER)}, not {wishes.runner!r}")
+    runner = wishes.runner or PROCESS
+    if runner not in _OTHER:
+        mistakes.append(f"--runner: must be {' or '.join(_OTHER)}, not {runner!r}")
     plan = _plan(wishes, mistakes) if wishes.events is None else None
-    # The simulator refuses a file that is not there yet, so any other stands for the one to be generated.
+    # The simulator refuses a file that does not exist yet, so any other file stands in for the one to be generated.
     mistakes += _replay_mistakes(_replay_arguments(wishes, pipeline, wishes.events or Path(__file__)))
     if wishes.events is not None and wishes.events.is_file() and not wishes.events.stat().st_size:
         mistakes.append(f"--events: {wishes.events} is empty: there is nothing to replay")
@@ -81,14 +86,14 @@ def read_task(wishes: Wishes) -> Task:
         raise SettingsError("\n".join(mistakes))
     events = wishes.events or wishes.folder / "events.json"
     replay = _replay_arguments(wishes, pipeline, events)
-    moves_to = _OTHER[wishes.runner] if wishes.move else None
-    return Task(wishes.folder, events, plan, wishes.rate, replay, wishes.runner, moves_to)
+    moves_to = _OTHER[runner] if wishes.move or wishes.runner is None else None
+    return Task(wishes.folder, events, plan, wishes.rate, replay, runner, moves_to)
 
 
 def load_pipeline() -> Pipeline:
-    """The settings that the services will read, from ``lsb.toml`` and the environment; joining functions are tried.
+    """The settings that the services will read, from ``lsb.toml`` and the environment.
 
-    Raises `SettingsError` with the mistakes of all, each once.
+    The joining functions are loaded too. Raises `SettingsError` with every mistake of all services, each once.
     """
     mistakes: dict[str, None] = {}
     connector, joiner, database = (
@@ -123,7 +128,7 @@ def _plan(wishes: Wishes, mistakes: list[str]) -> Plan | None:
 
 
 def _replay_arguments(wishes: Wishes, pipeline: Pipeline, events: Path) -> tuple[str, ...]:
-    # The connector's topic and unit: nothing else tells them to the simulator.
+    # The simulator gets the connector's topic and time unit from here alone.
     connector = pipeline.connector
     found = (
         f"--events={events}",
@@ -138,7 +143,7 @@ def _replay_mistakes(arguments: tuple[str, ...]) -> list[str]:
     try:
         found = simulator_settings.read_settings(arguments, os.environ)
     except simulator_settings.SettingsError as error:
-        # The topic is the only one of these that nobody gave to the demo.
+        # The topic is the only one of these settings that is not given to the demo itself.
         return [fault.replace("--topic:", "mqtt.topic, to which the demo also publishes,") for fault in error.errors]
     if (found.read_first, found.skip_first, found.rounds, found.rebase) != (None, 0, 1, None):
         names = "READ_FIRST_N, SKIP_FIRST_N, LOOP and REBASE"

@@ -14,4 +14,7 @@ from joiner.core.errors import ArgumentError, SnapshotError
 from joiner.library.join import join
 from joiner.library.records import RecordJoin
 
+__version__ = "0.1.0"
+"""As in pyproject.toml. Not from the installed metadata: `joiner` also runs from a checkout or a zip, without any."""
+
 __all__ = ["ALL_KEYS", "ArgumentError", "LocalStreamBuffer", "RecordJoin", "SnapshotError", "Step", "join"]

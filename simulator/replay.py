@@ -13,11 +13,12 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from broker.commandline import imports_of
 from simulator.pacing import pacer_for
 from simulator.progress import Progress
 from simulator.settings import NO_EVENTS, Settings, SettingsError, read_settings
 
-try:
+with imports_of("simulator"):
     from broker.times import UNIT_NS
     from simulator.publishing import BrokerUnavailableError, Publisher
     from simulator.recording import (
@@ -29,14 +30,6 @@ try:
         Survey,
         replay_messages,
     )
-except ModuleNotFoundError as error:
-    if error.name is None or error.name.partition(".")[0] not in {"paho", "msgspec"}:
-        raise
-    sys.stderr.write(
-        f"simulator: the Python package {error.name.partition('.')[0]!r} is missing. Run `make setup` in the "
-        "project's folder and use its Python: .venv/bin/python simulator/simulator.py\n"
-    )
-    sys.exit(2)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

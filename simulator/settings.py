@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from broker.commandline import version_of
+
 EXAMPLES = """\
 examples:
   python simulator/simulator.py                          events.json to localhost:1883, 1000 messages/s, QoS 2
@@ -158,6 +160,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=version_of("simulator"))
     for option in _OPTIONS:
         default = "" if option.default is None else f", default {option.default}"
         parser.add_argument(

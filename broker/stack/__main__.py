@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from broker.commandline import version_of
 from broker.stack.errors import CancelledError, StackError
 from broker.stack.local import DEFAULT_FOLDER, LocalStack, shown
 from broker.stack.servers import Server
@@ -137,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=version_of("lsb-stack"))
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
         "--dir",

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from broker.commandline import describe_missing
 from broker.stack.child import POLL_S
 from broker.stack.errors import CancelledError, StackError
 
@@ -82,6 +83,8 @@ class Parts:
 
     def problem_kafka(self) -> str | None:
         """What prevents Kafka from starting here, with the remedy."""
+        if importlib.util.find_spec("confluent_kafka") is None:
+            return describe_missing("confluent_kafka", "spark")
         return self._problem_java(self._kafka_folder)
 
     def problem_mqtt(self) -> str | None:
@@ -144,7 +147,7 @@ class Parts:
         if version is not None and version < _JAVA_MIN:
             return f"{java} is Java {version}, Kafka and the MQTT broker need {_JAVA_MIN} or newer; {remedy}"
         if not jars.is_dir() and _find_ivy() is None:
-            return "pyspark is missing, whose Ivy downloads Kafka and the MQTT broker; run: make setup"
+            return f"{describe_missing('pyspark', 'spark')}; its Ivy downloads Kafka and the MQTT broker"
         return None
 
     def _problem_go(self, program: str, other: str) -> str | None:
@@ -164,7 +167,7 @@ class Parts:
         """Download with Ivy into ``jars`` in the draft."""
         ivy, java = _find_ivy(), self.java()
         if ivy is None or java is None:
-            raise StackError(f"{part}: pyspark or java is missing; run: make setup")
+            raise StackError(f"{part}: {'java is missing' if java is None else describe_missing('pyspark', 'spark')}")
         for dependency in dependencies:
             command = [
                 *(java, "-jar", str(ivy), "-cache", str(draft / "ivy"), *options, "-dependency", *dependency),

@@ -26,9 +26,6 @@ from string import Template
 from types import MappingProxyType
 from typing import ClassVar, Final
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
 from broker.stack.child import Child, wait_until
 from broker.stack.errors import CancelledError, StackError
 from broker.stack.parts import Parts
@@ -225,6 +222,10 @@ class Kafka(Server):
     def is_ready(self) -> bool:
         if is_free(self.port):
             return False
+        # Here, so that the commands of the stack start without it; `Parts` names it where it is missing.
+        from confluent_kafka import KafkaException  # noqa: PLC0415 - see above
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - see above
+
         client = AdminClient({"bootstrap.servers": self.address}, logger=_quiet)
         try:
             return len(client.list_topics(timeout=_PROBE_TIMEOUT_S).brokers) == 1

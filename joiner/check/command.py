@@ -12,20 +12,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import KafkaException
-from pydantic import BaseModel, Field
+from broker.commandline import imports_of, version_of
 
-from broker.settings import InfluxdbSettings, SettingsError, load_settings
-from joiner.check.found.evidence import EvidenceError
-from joiner.check.found.kafka_log import KafkaEvidence
-from joiner.check.model.cases import built_in_cases, large_case, random_case
-from joiner.check.model.drive import Outcome, load_buffer, run_case
-from joiner.check.report import render_findings, render_outcomes
-from joiner.check.verify.events import EventsCheck
-from joiner.check.verify.outputs import FurtherCheck, WrongApplicationError, verify
-from joiner.check.verify.points import PointsCheck, read_points
-from joiner.functions import load_functions
-from joiner.runtime.settings import JoinerSettings
+with imports_of("lsb-tester"):
+    from confluent_kafka import KafkaException
+    from pydantic import BaseModel, Field
+
+    from broker.settings import InfluxdbSettings, SettingsError, load_settings
+    from joiner.check.found.evidence import EvidenceError
+    from joiner.check.found.kafka_log import KafkaEvidence
+    from joiner.check.model.cases import built_in_cases, large_case, random_case
+    from joiner.check.model.drive import Outcome, load_buffer, run_case
+    from joiner.check.report import render_findings, render_outcomes
+    from joiner.check.verify.events import EventsCheck
+    from joiner.check.verify.outputs import FurtherCheck, WrongApplicationError, verify
+    from joiner.check.verify.points import PointsCheck, read_points
+    from joiner.functions import load_functions
+    from joiner.runtime.settings import JoinerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -109,7 +112,8 @@ def _no_cycle_search() -> Iterator[None]:
 
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="tester.py", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw)
+    parser = argparse.ArgumentParser(description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw)
+    parser.add_argument("--version", action="version", version=version_of("lsb-tester"))
     parser.add_argument("--seed", type=int, default=1, help="of the random cases (default 1)")
     parser.add_argument("--random", type=_count, default=200, metavar="N", help="random cases (default 200)")
     commands = parser.add_subparsers(dest="command", metavar="verify")

@@ -12,25 +12,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException
+from broker.commandline import imports_of, version_of
 
-from broker.kafka.topics import TopicError
-from broker.logs import set_up_logs
-from broker.settings import SettingsError, load_settings
-from broker.times import parse_duration
-from joiner.cli.function_probe import probe_functions
-from joiner.cli.move import move
-from joiner.cli.reset import reset
-from joiner.cli.status import show_status
-from joiner.functions import load_functions
-from joiner.runtime.kafka.clients import make_admin
-from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
-from joiner.runtime.model import UnitStopped
-from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.ownership.membership import InstanceInUse
-from joiner.runtime.runners.process import JoinerProcess
-from joiner.runtime.settings import SITE_PATTERN, SPARK, JoinerSettings
-from joiner.runtime.shutdown import end_on_signals, leave
+with imports_of("joiner"):
+    from confluent_kafka import KafkaError, KafkaException
+
+    from broker.kafka.topics import TopicError
+    from broker.logs import set_up_logs
+    from broker.settings import SettingsError, load_settings
+    from broker.times import parse_duration
+    from joiner.cli.function_probe import probe_functions
+    from joiner.cli.move import move
+    from joiner.cli.reset import reset
+    from joiner.cli.status import show_status
+    from joiner.functions import load_functions
+    from joiner.runtime.kafka.clients import make_admin
+    from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
+    from joiner.runtime.model import UnitStopped
+    from joiner.runtime.ownership.eligibility import Claimant
+    from joiner.runtime.ownership.membership import InstanceInUse
+    from joiner.runtime.runners.process import JoinerProcess
+    from joiner.runtime.settings import SITE_PATTERN, SPARK, JoinerSettings
+    from joiner.runtime.shutdown import end_on_signals, leave
 
 _REACH_S: Final = 10.0
 
@@ -109,13 +112,10 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
 
 
 def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings) -> int:
-    try:
-        # Here: nobody else needs what it imports, nor has to have it installed.
+    with imports_of("joiner", "spark"):
+        # Here: no other command needs Spark.
         from joiner.runtime.runners.spark.query import StageFailed  # noqa: PLC0415 - see above
         from joiner.runtime.runners.spark.stage import SparkStage  # noqa: PLC0415 - see above
-    except ModuleNotFoundError as error:
-        print(f"joiner: {error}: the stage in Spark needs what requirements/spark.in lists", file=sys.stderr)
-        return 2
     claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, force=options.force_claim)
     running = SparkStage(settings, claimant, standby=options.standby)
     end_on_signals(running.stop)
@@ -187,6 +187,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=version_of("joiner"))
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add_command(name: str, what: str) -> argparse.ArgumentParser:

@@ -1,5 +1,10 @@
 """The join in Spark: `neighbour_join`, for anyone's streaming and batch DataFrames; `application`, the joiner there."""
 
-from joiner.spark.frames import neighbour_join
+try:
+    from joiner.spark.frames import neighbour_join
+except ModuleNotFoundError as error:
+    if error.name not in {"pandas", "pyarrow", "pyspark"}:
+        raise
+    raise ImportError(f"{error.name} is not installed: pip install 'localstreambuffer[spark]'") from error
 
 __all__ = ["neighbour_join"]

@@ -13,8 +13,10 @@ from confluent_kafka import KafkaError, KafkaException
 from broker.settings import SettingsError
 from demo.__main__ import main
 from demo.flow import Flow
-from demo.services import Services
+from demo.run import Demo as RealDemo
+from demo.services import ServiceFailed, Services
 from demo.task import Task, Wishes, load_pipeline, read_task
+from joiner.runtime.settings import PROCESS, SPARK
 from simulator.settings import read_settings
 
 GOOD = b'{"Thing": "R", "Timestamp": 1, "id": "e", "a": 1}\n'
@@ -26,7 +28,7 @@ JOIN = '[[join]]\nname = "j"\nleft = "a"\nright = "b"\noutput = "c"\n'
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A folder with settings and events, a clean environment, and the signal handlers of before."""
     for name in list(os.environ):
-        if name.startswith("LSB_") or name in {"EVENTS", "AS_RECORDED", "LOOP", "REBASE"}:
+        if name.startswith("LSB_") or name in {"EVENTS", "AS_RECORDED", "LOOP", "MOVE", "REBASE", "RUNNER"}:
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     Path("lsb.toml").write_text(JOIN)
@@ -143,6 +145,62 @@ def test_generated_events_lie_in_the_demos_folder_and_are_what_is_replayed() -> 
     assert task.events == Path("run/events.json")
     assert f"--events={task.events}" in task.replay
     assert task.folder.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("variables", "route"),
+    [
+        ({}, (PROCESS, SPARK)),
+        ({"RUNNER": "process"}, (PROCESS, None)),
+        ({"RUNNER": "spark"}, (SPARK, None)),
+        ({"MOVE": "1"}, (PROCESS, SPARK)),
+        ({"MOVE": "1", "RUNNER": "process"}, (PROCESS, SPARK)),
+        ({"MOVE": "1", "RUNNER": "spark"}, (SPARK, PROCESS)),
+    ],
+    ids=str,
+)
+def test_the_join_moves_to_spark_unless_a_runner_is_chosen(
+    variables: dict[str, str],
+    route: tuple[str, str | None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    started: list[Task] = []
+
+    def start(task: Task) -> Demo:
+        started.append(task)
+        return Demo(task)
+
+    monkeypatch.setattr("demo.__main__.Demo", start)
+    monkeypatch.setattr(Demo, "error", None)
+    assert main([]) == 0
+    assert [(task.runner, task.moves_to) for task in started] == [route]
+    assert ("the next release does not accept MOVE=1" in capsys.readouterr().err) == ("MOVE" in variables)
+
+
+def stand_in_for_the_joiner(monkeypatch: pytest.MonkeyPatch, *, status: int) -> RealDemo:
+    Path("python").write_text(
+        f"#!/bin/sh\necho asked: $*\necho 'MOVED: all 5 units, longest pause 0.4 s'\nexit {status}\n"
+    )
+    Path("python").chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(Path("python").absolute()))
+    return RealDemo(read_task(wishes()))
+
+
+def test_the_move_is_shown_as_it_goes_and_its_verdict_again_in_the_summary(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo = stand_in_for_the_joiner(monkeypatch, status=0)
+    assert demo.move(SPARK) == "all 5 units, longest pause 0.4 s"
+    assert "asked: -m joiner move --to spark\nMOVED: all 5 units" in capsys.readouterr().out
+
+
+def test_a_demo_ends_where_the_join_does_not_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = stand_in_for_the_joiner(monkeypatch, status=1)
+    with pytest.raises(ServiceFailed, match="did not move"):
+        demo.move(SPARK)
 
 
 def test_the_database_connectors_group_is_that_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,7 +259,7 @@ def test_published_text_names_no_registry_host() -> None:
 
 
 def test_every_locked_package_has_hashes_and_a_fixed_version() -> None:
-    for name in ("services.txt", "runtime.txt", "dev.txt"):
+    for name in ("library.txt", "services.txt", "spark.txt", "dev.txt"):
         text = (ROOT / "requirements" / name).read_text(encoding="utf-8").replace("\\\n", " ")
         entries = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
         assert entries
@@ -267,7 +267,14 @@ def test_every_locked_package_has_hashes_and_a_fixed_version() -> None:
 
 
 def test_every_direct_dependency_gives_its_reason() -> None:
-    for name in ("services.in", "runtime.in", "dev.in"):
-        for line in (ROOT / "requirements" / name).read_text(encoding="utf-8").splitlines():
-            if line and not line.startswith(("#", "-r")):
-                assert re.search(r"# \w", line), f"requirements/{name}: {line} has no reason"
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    tables = text.partition("\ndependencies = [\n")[2].partition("\n[project.scripts]\n")[0]
+    in_pyproject = re.findall(r'^    ("(?!localstreambuffer\[).*)', tables, re.MULTILINE)
+    in_dev = [
+        line
+        for line in (ROOT / "requirements" / "dev.in").read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith(("#", "-r"))
+    ]
+    assert len(in_pyproject) > 10
+    assert len(in_dev) > 5
+    assert [line for line in in_pyproject + in_dev if not re.search(r"# \w", line)] == []
