@@ -49,11 +49,11 @@ def hold(number: int) -> None:
     """Let the replay of a unit last."""
     replay = restore._replay  # noqa: SLF001 - the step that may take minutes
 
-    def wrapped(settings: Any, unit: Unit, until: Any, effects: Any, readers: Any) -> int:
+    def wrapped(readers: Any, unit: Unit, *rest: Any) -> int:
         while unit.number == number:
             readers.check()
             time.sleep(0.05)
-        return replay(settings, unit, until, effects, readers)
+        return replay(readers, unit, *rest)
 
     restore._replay = wrapped  # type: ignore[assignment] # noqa: SLF001 - as above
 

@@ -89,8 +89,7 @@ def claim_before_init() -> AbstractContextManager[None]:
     read, claim = checkpoint_log.read_newest, claims.claim
 
     def early(settings: Any, unit: int, *rest: Any) -> Any:
-        name = settings.application.name
-        _mine.early = (read(settings.kafka, name, settings.state_topic, unit),)
+        _mine.early = (read(rest[-1], unit),)
         try:
             return claim(settings, unit, *rest)
         finally:
@@ -111,10 +110,10 @@ def progress_is_cached() -> AbstractContextManager[None]:
     """A process that takes a unit again goes on from the checkpoint it saw when it took the unit first."""
     read = checkpoint_log.read_newest
 
-    def wrong(kafka: Any, group: str, topic: str, unit: int, *_kept: Any) -> Any:
+    def wrong(readers: Any, unit: int) -> Any:
         seen = threading.current_thread().__dict__["process"].__dict__.setdefault("seen", {})
         if unit not in seen or seen[unit].checkpoint() is None:
-            seen[unit] = read(kafka, group, topic, unit)
+            seen[unit] = read(readers, unit)
         return seen[unit]
 
     return changed(claims, "read_newest", wrong)
@@ -182,7 +181,7 @@ def snapshot_of_a_later_state() -> AbstractContextManager[None]:
 
 def own_run_is_not_checked() -> AbstractContextManager[None]:
     """A fenced owner takes its unit back without looking whose it is."""
-    return changed(AssignmentManager, "_check_still_ours", lambda _self, _number, _runs: None)
+    return changed(AssignmentManager, "_check_still_ours", lambda *_: None)
 
 
 def fenced_state_goes_on() -> AbstractContextManager[None]:
@@ -202,7 +201,7 @@ def _commit_again_after(fault: type[Exception]) -> AbstractContextManager[None]:
         try:
             return commit(self, messages, checkpoint, snapshot)
         except fault:
-            fresh = UnitTransactions(self._settings, self._unit, self._offsets_of)
+            fresh = UnitTransactions(self._settings, self._unit, self._offsets_of, self._clock)
             fresh.init()
             self._producer = fresh._producer  # noqa: SLF001 - this is what is broken
             return commit(self, messages, checkpoint, snapshot)
@@ -217,8 +216,8 @@ def failed_commit_is_ignored() -> AbstractContextManager[None]:
     def wrong(self: Any, number: int, owned: Any) -> bool:
         if owned.commit is None or not isinstance(owned.commit.written.exception(), Aborted):
             return bool(finish(self, number, owned))
-        offsets_of = owned.transactions._offsets_of  # noqa: SLF001 - this is what is broken
-        owned.transactions, owned.commit = UnitTransactions(self._settings, number, offsets_of), None
+        offsets_of, owned.commit = owned.transactions._offsets_of, None  # noqa: SLF001 - this is what is broken
+        owned.transactions = UnitTransactions(self._settings, number, offsets_of, self._clock)
         owned.transactions.init()
         return True
 
@@ -265,10 +264,10 @@ def replay_goes_beyond_c() -> AbstractContextManager[None]:
     """The replay ends where the log ends now, not at C."""
     replay = restore._replay  # noqa: SLF001 - this is what is broken
 
-    def wrong(settings: Any, unit: Any, until: dict[str, int], *effects: Any) -> int:
-        consumer = make_consumer(settings.kafka, settings.application.name)
+    def wrong(readers: Any, unit: Any, until: dict[str, int], *effects: Any) -> int:
+        consumer = make_consumer(readers.settings.kafka, readers.settings.application.name)
         ends = {topic: log_range(consumer, topic, unit.number)[1] for topic in until}
-        return replay(settings, unit, ends, *effects)
+        return replay(readers, unit, ends, *effects)
 
     return changed(restore, "_replay", wrong)
 
@@ -277,12 +276,12 @@ def group_offsets_are_believed() -> AbstractContextManager[None]:
     """A unit goes on from the offsets that the group has, not from those of the checkpoint."""
     read = checkpoint_log.read_newest
 
-    def wrong(kafka: Any, group: str, topic: str, unit: int, *_kept: Any) -> Any:
-        log = read(kafka, group, topic, unit)
+    def wrong(readers: Any, unit: int) -> Any:
+        log = read(readers, unit)
         found = log.checkpoint()
         if found is None:
             return log
-        consumer = make_consumer(kafka, group)
+        consumer = make_consumer(readers.settings.kafka, readers.settings.application.name)
         places = consumer.committed([TopicPartition(name, unit) for name in found.offsets], 1.0)
         believed = {place.topic: place.offset for place in places if place.offset >= 0}
         wrongly = msgspec.structs.replace(found, offsets=found.offsets | believed)
@@ -335,8 +334,9 @@ def dangling_counts_as_rolled_back() -> AbstractContextManager[None]:
     """A dangling transaction counts as rolled back, and the unit goes on from its last visible checkpoint."""
     resolve = dangling.resolve
 
-    def wrong(settings: Any, found: Any, transactions: Any, checkpoint: Any, _again: Any) -> Effects:
-        return resolve(settings, found, transactions, checkpoint, lambda: dangling.ReplayedEffects(Effects(), {}))
+    def wrong(settings: Any, found: Any, transactions: Any, checkpoint: Any, clock: Any, _again: Any) -> Effects:
+        nothing = dangling.ReplayedEffects(Effects(), {})
+        return resolve(settings, found, transactions, checkpoint, clock, lambda: nothing)
 
     return changed(claims, "resolve", wrong)
 
@@ -369,8 +369,8 @@ def only_the_end_of_a_topic_is_searched() -> AbstractContextManager[None]:
     """What is there already is looked for among the last few offsets, whoever has written them."""
     search = dangling._missing_results  # noqa: SLF001 - this is what is broken
 
-    def wrong(consumer: Any, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
-        return search(consumer, topic, unit, wanted, max(start, end - 8), end)
+    def wrong(consumer: Any, clock: Any, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
+        return search(consumer, clock, topic, unit, wanted, max(start, end - 8), end)
 
     return changed(dangling, "_missing_results", wrong)
 

@@ -23,7 +23,7 @@ from joiner.runtime.ownership.membership import InstanceInUse
 from joiner.runtime.runners.process import JoinerProcess
 from joiner.runtime.settings import PROCESS, SPARK, JoinerSettings
 from tests.simulation.actors import Actor, Dead
-from tests.simulation.feed import BASE_MS
+from tests.simulation.clock import BEGIN_S, SimulatedClock
 from tests.simulation.memory_clients import MemoryProducer
 from tests.simulation.memory_kafka import MemoryKafka, kafka_error
 from tests.simulation.spark import SimulatedStage
@@ -74,9 +74,9 @@ class SimulatedProcess:
         self.frozen_until_s: float | None = None
         self.joiner: JoinerProcess | SimulatedStage
         if in_spark:
-            self.joiner = SimulatedStage(settings, claimant, lambda: world.link)
+            self.joiner = SimulatedStage(settings, claimant, world.clock)
         else:
-            self.joiner = JoinerProcess(settings, claimant, standby=standby)
+            self.joiner = JoinerProcess(settings, claimant, world.clock, standby=standby)
         self.producers: list[MemoryProducer] = []
         self.pool: list[Actor] = []
         self._world = world
@@ -134,8 +134,9 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
-        self.clock_s = 1000.0
-        self.kafka = MemoryKafka(lambda: self.clock_s + BASE_MS / 1000 - 1000, markers_lag=True)
+        self.clock_s = BEGIN_S
+        self.clock = SimulatedClock(self)
+        self.kafka = MemoryKafka(self.clock.wall_s, markers_lag=True)
         self.temper = CALM
         self.director: Director | None = None
         self.timeline: list[tuple[Any, ...]] = []
@@ -168,7 +169,7 @@ class World:
     def note(self, text: str, *arguments: Any) -> None:
         """Keep a line of the timeline."""
         name = self._actor.process.run if self._actor is not None else "-"
-        self.timeline.append((self.steps, round(self.clock_s - 1000, 3), name, text, *arguments))
+        self.timeline.append((self.steps, round(self.clock_s - BEGIN_S, 3), name, text, *arguments))
 
     def complain(self, text: str) -> None:
         """A process has told its user of an error."""

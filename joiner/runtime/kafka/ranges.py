@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.batches import sort_messages
 from joiner.runtime.kafka.clients import READ_WAIT_S, TIMEOUT_S, is_passing, timed_out
 from joiner.runtime.kafka.transaction import offsets_as_text
@@ -20,7 +20,7 @@ _MANY_WAIT_S: Final = 0.05
 
 
 def read_range(
-    consumer: Consumer, unit: int, begin: Mapping[str, int], end: Mapping[str, int], at_once: int
+    consumer: Consumer, clock: Clock, unit: int, begin: Mapping[str, int], end: Mapping[str, int], at_once: int
 ) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
     """The messages of a unit from ``begin`` up to ``end``, in parts: messages by topic, and the offsets after them.
 
@@ -31,7 +31,7 @@ def read_range(
     vector = dict(begin)
     topics = [topic for topic, at in begin.items() if at < end[topic]]
     consumer.assign([TopicPartition(topic, unit, begin[topic]) for topic in topics])
-    deadline_s = time.monotonic() + TIMEOUT_S
+    deadline_s = clock.monotonic_s() + TIMEOUT_S
     while missing := {topic: end[topic] - vector[topic] for topic in topics if vector[topic] < end[topic]}:
         count = sum(missing.values())
         messages = consumer.consume(min(count, at_once), _MANY_WAIT_S if count > _MANY else READ_WAIT_S)
@@ -52,6 +52,6 @@ def read_range(
             wanted = {topic: part.part(0, bisect_left(part.offset, end[topic])) for topic, part in found.items()}
             yield {topic: part for topic, part in wanted.items() if len(part)}, dict(vector)
             # From now on, as the caller took its time with the part.
-            deadline_s = time.monotonic() + TIMEOUT_S
-        elif time.monotonic() > deadline_s:
+            deadline_s = clock.monotonic_s() + TIMEOUT_S
+        elif clock.monotonic_s() > deadline_s:
             raise timed_out(f"unit {unit}: no records up to {offsets_as_text(end)} for {TIMEOUT_S:.0f} s")

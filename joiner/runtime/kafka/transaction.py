@@ -30,13 +30,13 @@ commits of all others fail.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import (
     TIMEOUT_S,
     is_fenced,
@@ -106,11 +106,12 @@ class Aborted(Exception):
 class UnitTransactions:
     """The transactional producer of one unit."""
 
-    def __init__(self, settings: JoinerSettings, unit: int, offsets_of: Consumer) -> None:
+    def __init__(self, settings: JoinerSettings, unit: int, offsets_of: Consumer, clock: Clock) -> None:
         """``offsets_of``: a consumer of the group that is no member; its metadata is sent with the offsets."""
         self._settings = settings
         self._unit = unit
         self._offsets_of = offsets_of
+        self._clock = clock
         # Reused for every call of the producer: creating as many dicts costs as much as encoding the messages.
         self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_CALL_MESSAGES)]
         self._pending = PendingMarkers()
@@ -162,7 +163,7 @@ class UnitTransactions:
 
         Raises `Fenced` or `Aborted`, after which this object must not be used again.
         """
-        began_s, place = time.monotonic(), None
+        began_s, place = self._clock.monotonic_s(), None
         identities = _identities(messages, self._settings.state_topic)
         try:
             self._begin(checkpoint)
@@ -212,15 +213,15 @@ class UnitTransactions:
         Raises `Aborted` if one remains open: Kafka has failed to end it, and the unit must be claimed again. Nothing is
         visible past the open transaction of another program; that is not waited for.
         """
-        deadline_s, wait_s = time.monotonic() + _MARKERS_S, FIRST_LOOK_S
+        deadline_s, wait_s = self._clock.monotonic_s() + _MARKERS_S, FIRST_LOOK_S
         while True:
             stable = self._note_stable_ends(self._pending.topics())
             ours = self._pending.ours(stable)
             if not ours:
                 return
-            if time.monotonic() > deadline_s:
+            if self._clock.monotonic_s() > deadline_s:
                 raise Aborted(f"Kafka has left a committed transaction open in {', '.join(ours)} [{self._unit}]")
-            time.sleep(wait_s)
+            self._clock.sleep(wait_s)
             wait_s = min(2 * wait_s, LOOK_S)
 
     def check_owner(self) -> None:
@@ -260,7 +261,7 @@ class UnitTransactions:
 
     def _was_disturbed(self, began_s: float) -> bool:
         """Whether Kafka may have restarted during the commit: it took long, or was retried."""
-        return self._was_asked_again or time.monotonic() - began_s > _LONG_S
+        return self._was_asked_again or self._clock.monotonic_s() - began_s > _LONG_S
 
     def _note_stable_ends(self, topics: Iterable[str]) -> dict[str, int]:
         stable = {topic: log_range(self._offsets_of, topic, self._unit)[1] for topic in topics}
@@ -369,7 +370,7 @@ class UnitTransactions:
         """Steps 5 and 6."""
         record = msgspec.structs.replace(checkpoint, written=written)
         self._produce(self._settings.state_topic, checkpoint_key(self._unit), encode(record))
-        self._commit(time.monotonic() + _COMMIT_S)
+        self._commit(self._clock.monotonic_s() + _COMMIT_S)
 
     def _send_offsets(self, offsets: Mapping[str, int]) -> None:
         places = [TopicPartition(topic, self._unit, at) for topic, at in offsets.items()]
@@ -381,9 +382,9 @@ class UnitTransactions:
         self._was_asked_again = False
         while True:
             try:
-                self._producer.commit_transaction(max(_LAST_STEP_S, deadline_s - time.monotonic()))
+                self._producer.commit_transaction(max(_LAST_STEP_S, deadline_s - self._clock.monotonic_s()))
             except KafkaException as error:
-                if not error.args[0].retriable() or time.monotonic() > deadline_s:
+                if not error.args[0].retriable() or self._clock.monotonic_s() > deadline_s:
                     raise
                 _log.info("unit %s: retrying the commit: %s", self._unit, error.args[0].str())
                 self._was_asked_again = True

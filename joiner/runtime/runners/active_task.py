@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import msgspec
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import UnitTransactions
 from joiner.runtime.model import Checkpoint
@@ -28,6 +28,7 @@ class ActiveTask:
 
     recovered: Recovered
     transactions: UnitTransactions
+    clock: Clock
     snapshot_at_s: float
     records: int = 0
     commit: Commit | None = None
@@ -49,7 +50,7 @@ class ActiveTask:
         """The offsets after a batch: past its last messages, or at the end of the log where that was reached."""
         ends = {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
         offsets = self.recovered.unit.offsets
-        now_s = time.monotonic()
+        now_s = self.clock.monotonic_s()
         for topic in batches:
             self.quiet_since_s.pop(topic, None)
         for topic, at in met.items():
@@ -61,7 +62,7 @@ class ActiveTask:
         """The topics that should be paused."""
         if self.waiting is not None:
             return set(self.recovered.unit.offsets)
-        latest_s = time.monotonic() - SILENT_S
+        latest_s = self.clock.monotonic_s() - SILENT_S
         silent = {topic for topic, since_s in self.quiet_since_s.items() if since_s < latest_s}
         return topics_to_pause(self.recovered.unit.leads(), self.paused, silent)
 
@@ -78,12 +79,12 @@ class ActiveTask:
         """Whether a snapshot is due; also one that resolves pending markers of an unchanged state."""
         if not self.is_changed() and not self.transactions.has_pending_markers:
             return False
-        late = time.monotonic() - self.snapshot_at_s >= application.snapshot_interval / 1e9
+        late = self.clock.monotonic_s() - self.snapshot_at_s >= application.snapshot_interval / 1e9
         return late or self.records >= application.snapshot_records
 
     def snapshot(self) -> tuple[bytes, SnapshotPlace]:
         """A snapshot of this state, and the place of the one before, for a commit."""
-        self.snapshot_at_s, self.records = time.monotonic(), 0
+        self.snapshot_at_s, self.records = self.clock.monotonic_s(), 0
         return self.recovered.unit.snapshot(), self.recovered.place
 
     def checkpoint(self, failed: Mapping[str, Failures] = MappingProxyType({})) -> Checkpoint:
@@ -104,7 +105,7 @@ class ActiveTask:
         recovered = self.recovered
         lag = sum(max(0, self.log_ends.get(topic, at) - at) for topic, at in recovered.checkpoint.offsets.items())
         is_saved = recovered.checkpoint.offsets == recovered.snapshot_offsets
-        age_s = 0.0 if is_saved else time.monotonic() - self.snapshot_at_s
+        age_s = 0.0 if is_saved else self.clock.monotonic_s() - self.snapshot_at_s
         return UnitStatus(recovered.checkpoint, recovered.unit.held_bytes(), self.paused, lag, age_s)
 
     @property
@@ -124,7 +125,7 @@ class ActiveTask:
         if (error := commit.failure()) is not None:
             return error
         place = commit.written.result()
-        self.first_commit_s = self.first_commit_s or time.monotonic()
+        self.first_commit_s = self.first_commit_s or self.clock.monotonic_s()
         recovered = self.recovered
         recovered.checkpoint = commit.checkpoint
         if place is not None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Future
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
@@ -18,6 +17,7 @@ from joiner.runtime.kafka.transaction import UnitTransactions, goes_apart
 from joiner.runtime.migration.protocol import Release
 from joiner.runtime.model import Checkpoint
 from joiner.runtime.ownership.restore import recover
+from joiner.runtime.ownership.services import Services
 from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.commit import Commit, write_commit
 from joiner.runtime.runners.input import InputConsumer
@@ -35,14 +35,15 @@ _log = logging.getLogger(__name__)
 class ProcessTasks:
     """See `supervisor.Execution`."""
 
-    def __init__(self, settings: JoinerSettings, pool: Executor, metrics: JoinerMetrics) -> None:
+    def __init__(self, settings: JoinerSettings, services: Services, metrics: JoinerMetrics) -> None:
         self.tasks: dict[int, ActiveTask] = {}
         self.failures: deque[Failure] = deque()
-        self._settings, self._pool, self._metrics = settings, pool, metrics
+        self._settings, self._metrics = settings, metrics
+        self._pool, self._clock = services.pool, services.clock
         self._input = InputConsumer(settings)
-        self._gaps = GapVerifier(settings)
-        self._throughput = Throughput()
-        self._function_failures = FailureLog(settings)
+        self._gaps = GapVerifier(settings, services.clock)
+        self._throughput = Throughput(services.clock)
+        self._function_failures = FailureLog(settings, services.clock)
         # The result of the last poll, by unit and topic: messages, and ends of logs.
         self._batches: dict[int, dict[str, Messages]] = {}
         self._ends: dict[int, dict[str, int]] = {}
@@ -80,9 +81,9 @@ class ProcessTasks:
 
     def restore(self, claimed: Claimed) -> ActiveTask:
         """See `supervisor.Execution`."""
-        unit, transactions, checkpoint, readers, warm = claimed
-        recovered = recover(self._settings, unit, transactions, checkpoint, warm, readers)
-        return ActiveTask(recovered, transactions, time.monotonic())
+        _, transactions, checkpoint, readers, warm = claimed
+        recovered = recover(transactions, checkpoint, readers, warm)
+        return ActiveTask(recovered, transactions, self._clock, self._clock.monotonic_s())
 
     def start(self, unit: int, task: ActiveTask) -> None:
         """See `supervisor.Execution`."""
@@ -95,9 +96,9 @@ class ProcessTasks:
         """Poll the input once, join what arrived, and begin the commits."""
         interval_s = self._settings.application.commit_interval / 1e9
         # The time spent on the last batch counts: the next one has filled during it.
-        wait_s = max(0.0, self._read_s + interval_s - time.monotonic())
+        wait_s = max(0.0, self._read_s + interval_s - self._clock.monotonic_s())
         self._batches, self._ends, errors = self._input.read(wait_s)
-        self._read_s = time.monotonic()
+        self._read_s = self._clock.monotonic_s()
         for error in errors:
             self._read_error(*error)
         for number, task in list(self.tasks.items()):
@@ -165,7 +166,9 @@ class ProcessTasks:
         snapshot: tuple[bytes, SnapshotPlace] | None,
     ) -> SnapshotPlace | None:
         messages = effects.messages(self._settings.topics)
-        return write_commit(self._metrics, transactions, messages, effects.appended_ms, checkpoint, snapshot)
+        return write_commit(
+            self._metrics, self._clock, transactions, messages, effects.appended_ms, checkpoint, snapshot
+        )
 
     def _begin_commit(
         self, number: int, task: ActiveTask, effects: Effects, *, with_snapshot: bool, stopped: bool = False
@@ -264,7 +267,7 @@ class ProcessTasks:
         under_way = {
             number: task.commit for number in units if (task := self.tasks.get(number)) is not None and task.commit
         }
-        wait([commit.written for commit in under_way.values()], timeout=max(0.0, until_s - time.monotonic()))
+        self._clock.wait_until_done([commit.written for commit in under_way.values()], until_s)
         for number, commit in under_way.items():
             if commit.written.done():
                 self._finish_commit(number, self.tasks[number])

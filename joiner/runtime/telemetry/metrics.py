@@ -7,7 +7,6 @@ from the checkpoint of its last commit when somebody asks, so that nothing is sp
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
@@ -19,6 +18,7 @@ from joiner.runtime.task.function_failures import of_join
 
 if TYPE_CHECKING:
     from broker.metrics import Readings, TelemetryServer
+    from joiner.runtime.clock import Clock
     from joiner.runtime.model import Checkpoint, JoinSummary
     from joiner.runtime.ownership.eligibility import Claimant
     from joiner.runtime.settings import JoinerSettings
@@ -71,9 +71,10 @@ class JoinerMetrics:
         telemetry: TelemetryServer,
         statuses: Callable[[], Mapping[int, UnitStatus]],
         failed: Callable[[], Collection[int]],
+        clock: Clock,
     ) -> None:
         """``statuses``: the running units; ``failed``: those that cannot continue. Any thread calls both."""
-        self._settings = settings
+        self._settings, self._clock = settings, clock
         self._claimant = claimant
         self._unit_statuses = statuses
         self._is_on = telemetry.is_on
@@ -191,7 +192,7 @@ class JoinerMetrics:
             self._counts[what][unit] += len(messages.get(getattr(self._settings.topics, setting), ((), ()))[1])
         self._transaction_size.observe(sum(len(values) for _, values in messages.values()))
         if appended_ms:
-            now_s = time.time()
+            now_s = self._clock.wall_s()
             # The clock of Kafka may be ahead of ours.
             waited_s = [max(0.0, now_s - at_ms / 1e3) for at_ms in appended_ms]
             self._latency_s.observe(waited_s, list(appended_ms.values()))

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -21,6 +20,7 @@ from typing import Final
 import msgspec
 from confluent_kafka import KafkaException
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions, goes_apart
@@ -74,6 +74,7 @@ class SparkTask:
 
     claim: int
     transactions: UnitTransactions
+    clock: Clock
     checkpoint: Checkpoint
     """The last one known to be committed."""
     place: SnapshotPlace
@@ -112,24 +113,24 @@ class SparkTask:
         """The unit's figures for metrics; ``ends``: of its input."""
         checkpoint = self.checkpoint
         lag = sum(max(0, ends.get(topic, at) - at) for topic, at in checkpoint.offsets.items())
-        age_s = 0.0 if checkpoint.offsets == self.snapshot_offsets else time.monotonic() - self.snapshot_at_s
+        age_s = 0.0 if checkpoint.offsets == self.snapshot_offsets else self.clock.monotonic_s() - self.snapshot_at_s
         return UnitStatus(checkpoint, self.held_bytes, self.paused, lag, age_s)
 
     def snapshot_due(self, application: ApplicationSettings, *, last: bool) -> bool:
         """Whether the next plan should return a snapshot; ``last``: it is the last plan."""
         if self.reached == self.snapshot_offsets and not self.transactions.has_pending_markers:
             return False
-        late = time.monotonic() - self.snapshot_at_s >= application.snapshot_interval / 1e9
+        late = self.clock.monotonic_s() - self.snapshot_at_s >= application.snapshot_interval / 1e9
         return last or late or self.records >= application.snapshot_records
 
 
 class Units:
     """The units of this driver. Thread-safe."""
 
-    def __init__(self, settings: JoinerSettings, run: str, ends: Ends, metrics: JoinerMetrics) -> None:
+    def __init__(self, settings: JoinerSettings, run: str, ends: Ends, metrics: JoinerMetrics, clock: Clock) -> None:
         """``run``: the seed of the back-off, so that drivers differ and simulated histories are reproducible."""
         self._settings = settings
-        self._metrics = metrics
+        self._metrics, self._clock = metrics, clock
         self._ends = ends
         self._ends_seen: Mapping[int, Mapping[str, int]] = {}
         self.tasks: dict[int, SparkTask] = {}
@@ -138,12 +139,12 @@ class Units:
         self._claims = 0
         self._lock = threading.RLock()
         self._pool = ThreadPoolExecutor(settings.topics.partitions, "commit")
-        self._troubles = RetryTracker(Random(run))  # noqa: S311 - no secret
+        self._troubles = RetryTracker(Random(run), clock)  # noqa: S311 - no secret
         self._ask_ends_s = 0.0
         self._is_last = False
         self._woken_s: float | None = None
-        self._throughput = Throughput()
-        self._failures = FailureLog(settings)
+        self._throughput = Throughput(clock)
+        self._failures = FailureLog(settings, clock)
         self._spent_s: dict[str, float] = {}
 
     def prepare(self, unit: int) -> None:
@@ -151,11 +152,10 @@ class Units:
 
     def restore(self, claimed: Claimed) -> SparkTask:
         """See `supervisor.Execution`. The first worker that gets the unit builds its state."""
-        settings, state = self._settings, claimed.readers.state
-        if state is None:
-            state = read_state(settings.kafka, settings.application.name, settings.state_topic, claimed.unit)
+        state = claimed.readers.state or read_state(claimed.readers, claimed.unit)
         place, snapshot = SnapshotPlace.after(state), newest_offsets(claimed.checkpoint, state)
-        return SparkTask(0, claimed.transactions, claimed.checkpoint, place, snapshot, time.monotonic())
+        now_s = self._clock.monotonic_s()
+        return SparkTask(0, claimed.transactions, self._clock, claimed.checkpoint, place, snapshot, now_s)
 
     def start(self, unit: int, task: SparkTask) -> None:
         """See `supervisor.Execution`."""
@@ -205,14 +205,14 @@ class Units:
 
     def next_turn(self, last: Turn) -> Turn:
         """The plans of the next batch; the last turn again if there is nothing to do."""
-        if time.monotonic() < self._ask_ends_s:
+        if self._clock.monotonic_s() < self._ask_ends_s:
             return last
         try:
             # Without the lock, as it may take long. Ends only grow, so old ones are valid.
             ends = self._ends_seen = self._ends()
         except KafkaException as error:
             _log.warning("the ends of the input cannot be read: %s", error.args[0].str())
-            self._ask_ends_s = time.monotonic() + _RETRY_WAIT_S
+            self._ask_ends_s = self._clock.monotonic_s() + _RETRY_WAIT_S
             return last
         with self._lock:
             plans = self._plans(ends)
@@ -220,7 +220,7 @@ class Units:
             return Turn(last.number + 1, plans) if plans else last
 
     def _plans(self, ends: Mapping[int, Mapping[str, int]]) -> list[Plan]:
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         ready = {
             number: served
             for number, served in sorted(self.tasks.items())
@@ -244,7 +244,7 @@ class Units:
 
     def _wake_up(self) -> list[Plan]:
         """Empty plans, periodically: Spark ends workers that have been idle for a minute."""
-        if self._woken_s is not None and time.monotonic() - self._woken_s < _AWAKE_S:
+        if self._woken_s is not None and self._clock.monotonic_s() - self._woken_s < _AWAKE_S:
             return []
         return [Plan(unit, 0, {}, {}, {}) for unit in range(self._settings.topics.partitions)]
 
@@ -271,7 +271,7 @@ class Units:
         if all(ends.get(topic, at) >= at for topic, at in served.reached.items()):
             served.short_since_s = None
             return False
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         if served.short_since_s is None:
             served.short_since_s = now_s
         elif now_s - served.short_since_s > _SHORT_S:
@@ -280,7 +280,7 @@ class Units:
         return True
 
     def _pause(self, number: int, served: SparkTask, ends: Mapping[str, int]) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         for topic, at in served.reached.items():
             if ends.get(topic, at) > at:
                 served.quiet_since_s.pop(topic, None)
@@ -300,9 +300,9 @@ class Units:
         served = self.tasks.get(number)
         if served is not None and (commit := served.commit) is not None:
             # Without the lock, as it may take long.
-            wait([commit.written])
+            self._clock.wait_until_done([commit.written])
         with self._lock:
-            self._woken_s = time.monotonic()
+            self._woken_s = self._clock.monotonic_s()
             served = self.tasks.get(number)
             if served is None or served.planned != outcome.plan:
                 return
@@ -320,7 +320,7 @@ class Units:
                 wait_s = self._troubles.wait_s(number, cause_of(Aborted()), outcome.failed) or 0.0
                 text = "unit %s: a batch could not be joined, retrying in %.1f s: %s"
                 _log.warning(text, number, wait_s, outcome.failed)
-                served.not_before_s = time.monotonic() + wait_s
+                served.not_before_s = self._clock.monotonic_s() + wait_s
             else:
                 self._troubles.served(number)
                 self._begin_commit(served, outcome)
@@ -337,7 +337,7 @@ class Units:
         snapshot = None
         if outcome.snapshot is not None:
             snapshot = outcome.snapshot, served.place
-            served.snapshot_at_s, served.records = time.monotonic(), 0
+            served.snapshot_at_s, served.records = self._clock.monotonic_s(), 0
         served.leads = outcome.leads
         written = self._pool.submit(self._commit, served.transactions, outcome, checkpoint, snapshot)
         served.commit = Commit(checkpoint, written, goes_apart(snapshot))
@@ -356,7 +356,7 @@ class Units:
         snapshot: tuple[bytes, SnapshotPlace] | None,
     ) -> SnapshotPlace | None:
         return write_commit(
-            self._metrics, transactions, unpack(outcome.parts), outcome.appended_ms, checkpoint, snapshot
+            self._metrics, self._clock, transactions, unpack(outcome.parts), outcome.appended_ms, checkpoint, snapshot
         )
 
     def _finish(self, number: int, served: SparkTask) -> bool:
@@ -368,7 +368,7 @@ class Units:
             self._drop_for(number, served, error)
             return False
         place = commit.written.result()
-        served.first_commit_s = served.first_commit_s or time.monotonic()
+        served.first_commit_s = served.first_commit_s or self._clock.monotonic_s()
         served.checkpoint = commit.checkpoint
         if place is not None:
             served.place, served.snapshot_offsets = place, commit.checkpoint.offsets
@@ -395,7 +395,7 @@ class Units:
     def finish(self, until_s: float) -> None:
         """Plan last snapshots, and wait for them until ``until_s`` (monotonic)."""
         self._is_last = True
-        while time.monotonic() < until_s:
+        while self._clock.monotonic_s() < until_s:
             self.poll()
             with self._lock:
                 if all(
@@ -403,7 +403,7 @@ class Units:
                     for served in self.tasks.values()
                 ):
                     break
-            time.sleep(_LOOK_S)
+            self._clock.sleep(_LOOK_S)
         self._log_stopped(until_s)
         with self._lock:
             self._failures.close()
@@ -418,10 +418,12 @@ class Units:
             for served in self.tasks.values():
                 if served.commit is None and served.leaving is None:
                     checkpoint = msgspec.structs.replace(served.checkpoint, stopped=True)
-                    last = self._pool.submit(write_commit, self._metrics, served.transactions, {}, {}, checkpoint, None)
+                    last = self._pool.submit(
+                        write_commit, self._metrics, self._clock, served.transactions, {}, {}, checkpoint, None
+                    )
                     served.commit = Commit(checkpoint, last)
                     written.append(last)
-        wait(written, timeout=max(0.0, until_s - time.monotonic()))
+        self._clock.wait_until_done(written, until_s)
         self.poll()
 
     def close(self) -> None:

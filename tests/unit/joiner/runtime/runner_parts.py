@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from broker.metrics import TelemetryServer
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.services import Services
 from joiner.runtime.runners import input as input_
@@ -37,10 +38,10 @@ class AtOnce(Executor):
 
 
 def quiet_services(pool: Executor) -> Services:
-    """Nobody writes to the control topic, and what is written is lost."""
+    """Nobody writes to the control topic, and what is written is lost. The clock is the real one."""
     control: Any = SimpleNamespace(read=list, write=lambda _record: None, post=lambda _record: None)
     nothing: Any = None
-    return Services(pool, nothing, nothing, control)
+    return Services(pool, nothing, nothing, control, SystemClock())
 
 
 class NoTasks:
@@ -53,7 +54,7 @@ class NoTasks:
 
 def idle_supervisor(pool: Executor) -> Supervisor[Any]:
     settings, claimant = make_settings(partitions=2), Claimant("run", "one")
-    metrics = JoinerMetrics(settings, claimant, TelemetryServer(settings.metrics), dict, set)
+    metrics = JoinerMetrics(settings, claimant, TelemetryServer(settings.metrics), dict, set, SystemClock())
     tasks: Any = NoTasks()
     return Supervisor(settings, claimant, tasks, quiet_services(pool), metrics, in_group=True, standby=False)
 
@@ -73,7 +74,7 @@ def idle_loop(settings: JoinerSettings, consumer: Any = None) -> ProcessLoop:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "Membership", Group)
         patch.setattr(input_, "make_consumer", lambda *_given, **_more: consumer or QuietConsumer())
-        metrics = JoinerMetrics(settings, claimant, telemetry, dict, set)
+        metrics = JoinerMetrics(settings, claimant, telemetry, dict, set, SystemClock())
         return ProcessLoop(
             Parts(settings, claimant, quiet_services(AtOnce()), telemetry, metrics, watch, standby=False)
         )

@@ -33,6 +33,7 @@ from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
+from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, POWER, batch, make_settings, message, record
 from tests.unit.joiner.runtime.runner_parts import idle_loop
 from tests.unit.project.documents import DOCS, rows
@@ -63,8 +64,9 @@ class Runner:
         self.settings = make_settings(metrics={"listen": 0}, **sections)
         self.telemetry = TelemetryServer(self.settings.metrics)
         self.told: dict[int, UnitStatus] = {}
+        self.clock = ManualClock()
         self.meters = JoinerMetrics(
-            self.settings, Claimant("run", "one"), self.telemetry, lambda: self.told, lambda: {7}
+            self.settings, Claimant("run", "one"), self.telemetry, lambda: self.told, lambda: {7}, self.clock
         )
         self.transactions: Any = Transactions()
 
@@ -74,7 +76,8 @@ class Runner:
 
     def commit(self, effects: Effects, counts: dict[str, int], snapshot: Any = None) -> None:
         messages = effects.messages(self.settings.topics)
-        write_commit(self.meters, self.transactions, messages, effects.appended_ms, self.checkpoint(counts), snapshot)
+        checkpoint = self.checkpoint(counts)
+        write_commit(self.meters, self.clock, self.transactions, messages, effects.appended_ms, checkpoint, snapshot)
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.telemetry.registry.get_sample_value(f"lsb_joiner_{name}", labels)
@@ -129,13 +132,12 @@ def test_what_was_counted_before_the_unit_was_taken_is_not_counted_again() -> No
     assert runner.value("recovery_duration_seconds_sum") == 0.3
 
 
-def test_the_latency_begins_when_the_later_record_of_a_pair_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_latency_begins_when_the_later_record_of_a_pair_is_appended() -> None:
     runner = Runner()
     unit, effects = joined(runner.settings)
     # (0, 2) and (2, 3): the one that both wait for came at +200, and the last at +300.
     assert effects.appended_ms == Counter({BASE_MS + 200: 1, BASE_MS + 300: 1})
-    now = SimpleNamespace(time=lambda: BASE_MS / 1000 + 0.7, monotonic=lambda: 1.0)
-    monkeypatch.setattr("joiner.runtime.telemetry.metrics.time", now)
+    runner.clock.now_s = BASE_MS / 1000 + 0.7
     runner.commit(effects, dict(unit.counts))
     assert runner.value("output_latency_seconds_count") == 2
     assert runner.value("output_latency_seconds_sum") == pytest.approx(0.5 + 0.4)

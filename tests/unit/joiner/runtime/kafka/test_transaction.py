@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka import snapshot_log, transaction
 from joiner.runtime.kafka.clients import within
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
@@ -150,7 +151,7 @@ def transactions(monkeypatch: pytest.MonkeyPatch, producer: NarrowProducer) -> U
     consumer: Any = SimpleNamespace(
         consumer_group_metadata=lambda: "group", get_watermark_offsets=lambda *_place, **_options: (0, 1)
     )
-    return UnitTransactions(make_settings(), 3, consumer)
+    return UnitTransactions(make_settings(), 3, consumer, SystemClock())
 
 
 CHECKPOINT = Checkpoint(1, "app", 3, "run", "one", "green", {DATA: 0}, {DATA: 9}, {}, 1, "", {}, {}, {})

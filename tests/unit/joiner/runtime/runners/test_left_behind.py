@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted
 from joiner.runtime.migration.handover import Handover
@@ -57,7 +58,9 @@ def test_a_process_keeps_nothing_of_a_unit_whose_commit_failed(pool: ThreadPoolE
     loop: Any = idle_loop(make_settings())
     unit: Any = SimpleNamespace(unit=SimpleNamespace(offsets={"machine.data": 5}))
     nothing: Any = None
-    serve(loop, 3, ActiveTask(unit, transactions, 0.0, commit=Commit(nothing, done(pool.submit(transactions.commit)))))
+    commit = Commit(nothing, done(pool.submit(transactions.commit)))
+    serve(loop, 3, ActiveTask(unit, transactions, SystemClock(), 0.0, commit=commit))
+    del commit
     assert not loop.tasks._finish_commit(3, loop.tasks.tasks[3])
     loop.supervisor.collect_failures()
     del transactions
