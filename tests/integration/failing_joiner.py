@@ -17,10 +17,11 @@ from joiner.cli.main import main
 from joiner.runtime.ownership import restore
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
+from joiner.runtime.task.unit_join import UnitJoin
 
 STEPS: Final[dict[str, tuple[type, str]]] = {
     "joined": (Unit, "_check_room"),  # the state has taken the batch, nothing is written
-    "half-joined": (Unit, "_join"),  # one of two joins has taken it
+    "half-joined": (UnitJoin, "push"),  # one of two joins has taken it
     "encoded": (Effects, "messages"),  # the results are being encoded
     "saved": (Unit, "snapshot"),  # the snapshot beside the results
 }
