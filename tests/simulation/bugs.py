@@ -15,7 +15,7 @@ import msgspec
 from confluent_kafka import KafkaException, TopicPartition
 
 from broker.settings import KafkaSettings
-from joiner.runtime.kafka import checkpoint_log, clients, pending_markers, snapshot_log, transaction
+from joiner.runtime.kafka import checkpoint_log, clients, pending_markers, snapshot_log, transaction, unit_producer
 from joiner.runtime.kafka.clients import log_range, make_consumer
 from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions
@@ -63,10 +63,10 @@ def results_before_offsets() -> AbstractContextManager[None]:
 
     def wrong(self: Any, messages: Any, checkpoint: Any, snapshot: Any = None) -> Any:
         if messages:
-            self._producer.begin_transaction()
-            self._produce_all(messages)
+            self._producer.begin()
+            self._producer.write_all(messages)
             try:
-                self._producer.commit_transaction(1.0)
+                self._producer.commit()
             except KafkaException as error:
                 raise Aborted from error
         return commit(self, {}, checkpoint, snapshot)
@@ -136,22 +136,22 @@ def one_slot_in_two_transactions() -> AbstractContextManager[None]:
 
 
 def _torn_snapshot(split: Callable[[list[Any]], list[list[Any]]]) -> AbstractContextManager[None]:
-    produce_snapshot, produce = UnitTransactions._produce_snapshot, UnitTransactions._produce  # noqa: SLF001 - this is what is broken
+    produce_snapshot = UnitTransactions._produce_snapshot  # noqa: SLF001 - this is what is broken
 
     def wrong(self: Any, data: bytes, place: Any, checkpoint: Any) -> Any:
-        records: list[Any] = []
-        self._produce = lambda *record: records.append(record)
+        records, producer = list[Any](), self._producer
+        producer.write = lambda *record: records.append(record)
         try:
             written = produce_snapshot(self, data, place, checkpoint)
         finally:
-            del self._produce
+            del producer.write
         first, second = split(records)
         for record in first:
-            produce(self, *record)
-        self._producer.commit_transaction(1.0)
-        self._producer.begin_transaction()
+            producer.write(*record)
+        producer.commit()
+        producer.begin()
         for record in second:
-            produce(self, *record)
+            producer.write(*record)
         return written
 
     return changed(UnitTransactions, "_produce_snapshot", wrong)
@@ -232,7 +232,7 @@ def everybody_has_an_id_of_his_own() -> AbstractContextManager[None]:
         more["transactional_id"] += threading.current_thread().name
         return make(kafka, **more)
 
-    return changed(transaction, "make_producer", wrong)
+    return changed(unit_producer, "make_producer", wrong)
 
 
 def uncommitted_is_read() -> AbstractContextManager[None]:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from broker.kafka.topics import TopicFacts
-from joiner.runtime.kafka import checkpoint_log, clients, snapshot_log, transaction
+from joiner.runtime.kafka import checkpoint_log, clients, snapshot_log, transaction, unit_producer
 from joiner.runtime.ownership import services
 from joiner.runtime.runners import process, runner
 from joiner.runtime.runners.lifecycle import UnitState
@@ -91,7 +91,7 @@ def on_stage(world: World) -> Iterator[None]:
         (snapshot_log, "CHUNK_BYTES_MAX", CHUNK_BYTES),
         (transaction, "SNAPSHOT_BYTES_MAX", world.snapshot_bytes_max),
         # In the process's own thread, which is the one that may move.
-        (transaction, "within", lambda _seconds, call, *arguments: call(*arguments)),
+        (unit_producer, "within", lambda _seconds, call, *arguments: call(*arguments)),
         (checkpoint_log, "_TAIL", TAIL),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from joiner.runtime.clock import Clock
+from joiner.runtime.kafka.batches import read_range
 from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.clients import timed_out
 from joiner.runtime.kafka.gaps import GapVerifier
-from joiner.runtime.kafka.ranges import read_range
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Fenced, UnitTransactions, offsets_as_text

@@ -25,10 +25,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from joiner.runtime.clock import Clock, SystemClock
+from joiner.runtime.kafka.batches import read_range
 from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.clients import make_reader
 from joiner.runtime.kafka.gaps import GapVerifier
-from joiner.runtime.kafka.ranges import read_range
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.transaction import Fenced
 from joiner.runtime.model import UnitStopped
