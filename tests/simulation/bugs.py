@@ -76,12 +76,12 @@ def results_before_offsets() -> AbstractContextManager[None]:
 
 def progress_of_the_batch_before() -> AbstractContextManager[None]:
     """The checkpoint holds the vector before the batch."""
-    of = ActiveTask.checkpoint
+    of = ActiveTask.next_checkpoint
 
-    def wrong(self: Any) -> Any:
-        return msgspec.structs.replace(of(self), offsets=self.recovered.checkpoint.offsets)
+    def wrong(self: Any, *failed: Any) -> Any:
+        return msgspec.structs.replace(of(self, *failed), offsets=self.checkpoint.offsets)
 
-    return changed(ActiveTask, "checkpoint", wrong)
+    return changed(ActiveTask, "next_checkpoint", wrong)
 
 
 def claim_before_init() -> AbstractContextManager[None]:
@@ -173,7 +173,7 @@ def snapshot_of_a_later_state() -> AbstractContextManager[None]:
     def wrong(self: Any, transactions: Any, effects: Any, checkpoint: Any, snapshot: Any) -> Any:
         owned = self.tasks.get(checkpoint.unit)
         if snapshot is not None and owned is not None:
-            snapshot = (owned.recovered.unit.snapshot(), snapshot[1])
+            snapshot = (owned.unit.snapshot(), snapshot[1])
         return commit(self, transactions, effects, checkpoint, snapshot)
 
     return changed(ProcessTasks, "_commit", wrong)

@@ -11,7 +11,8 @@ import msgspec
 from joiner.runtime.runners.spark import units as module
 from joiner.runtime.runners.spark import worker
 from joiner.runtime.runners.spark.plans import Outcome
-from joiner.runtime.runners.spark.units import SparkTask, Units
+from joiner.runtime.runners.spark.spark_task import SparkTask
+from joiner.runtime.runners.spark.units import Units
 from tests.simulation import bugs
 from tests.simulation.bugs import Bug, changed
 from tests.simulation.spark import MemoryCopy

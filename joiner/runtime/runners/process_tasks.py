@@ -56,7 +56,7 @@ class ProcessTasks:
 
     def held(self) -> dict[int, int]:
         """The number of records each unit holds."""
-        return {number: task.recovered.unit.held() for number, task in self.tasks.items()}
+        return {number: task.unit.held() for number, task in self.tasks.items()}
 
     def note_log_ends(self) -> None:
         """Note the ends of the logs, for metrics."""
@@ -83,12 +83,20 @@ class ProcessTasks:
         """See `supervisor.Execution`."""
         _, transactions, checkpoint, readers, warm = claimed
         recovered = recover(transactions, checkpoint, readers, warm)
-        return ActiveTask(recovered, transactions, self._clock, self._clock.monotonic_s())
+        return ActiveTask(
+            unit=recovered.unit,
+            transactions=transactions,
+            clock=self._clock,
+            checkpoint=recovered.checkpoint,
+            place=recovered.place,
+            snapshot_offsets=recovered.snapshot_offsets,
+            snapshot_at_s=self._clock.monotonic_s(),
+        )
 
     def start(self, unit: int, task: ActiveTask) -> None:
         """See `supervisor.Execution`."""
         self.tasks[unit] = task
-        self._input.add(unit, task.recovered.unit.offsets)
+        self._input.add(unit, task.unit.offsets)
 
     # Running
 
@@ -152,7 +160,7 @@ class ProcessTasks:
     def _apply(
         self, number: int, task: ActiveTask, batches: dict[str, Messages], ends: dict[str, int]
     ) -> tuple[Effects, int]:
-        unit = task.recovered.unit
+        unit = task.unit
         self._gaps.check(number, unit.offsets, batches)
         count = sum(map(len, batches.values()))
         task.records += count
@@ -175,7 +183,7 @@ class ProcessTasks:
     ) -> None:
         """Begin the commit of the unit's present state; the commit before must be finished."""
         try:
-            checkpoint = msgspec.structs.replace(task.checkpoint(effects.failed_pairs), stopped=stopped)
+            checkpoint = msgspec.structs.replace(task.next_checkpoint(effects.failed_pairs), stopped=stopped)
             snapshot = task.snapshot() if with_snapshot else None
         except Exception as error:  # noqa: BLE001 - no error may affect the other units
             self._fail(number, error)
@@ -217,7 +225,7 @@ class ProcessTasks:
         """Stop running a unit without committing anything."""
         task = self.tasks.pop(number, None)
         if task is not None:
-            self._input.remove(number, task.recovered.unit.offsets, task.paused)
+            self._input.remove(number, task.unit.offsets, task.paused)
             # Messages of the last poll were read for a state that no longer exists.
             self._batches.pop(number, None)
             self._ends.pop(number, None)
@@ -231,7 +239,7 @@ class ProcessTasks:
         if task.is_writing_long or not self._finish_commit(number, task) or task.has_uncommitted:
             return None
         try:
-            checkpoint = msgspec.structs.replace(task.checkpoint(), run=action.way.run(), site=action.to)
+            checkpoint = msgspec.structs.replace(task.next_checkpoint(), run=action.way.run(), site=action.to)
             snapshot = task.snapshot() if task.is_changed() else None
         except Exception as error:  # noqa: BLE001 - no error may affect the other units
             self._fail(number, error)

@@ -10,7 +10,8 @@ from confluent_kafka.admin import OffsetSpec
 
 from broker.kafka.topics import TopicError
 from joiner.runtime.kafka.clients import TIMEOUT_S
-from joiner.runtime.runners.spark.units import SparkTask, Units
+from joiner.runtime.runners.spark.spark_task import SparkTask
+from joiner.runtime.runners.spark.units import Units
 from joiner.runtime.runners.supervisor import Supervisor
 
 if TYPE_CHECKING:

@@ -206,7 +206,7 @@ def test_a_process_that_ends_says_so_in_its_last_record_also_where_nothing_is_ne
     process = Process()
     process.turn("speed", "torque")
     assert process.transactions.written[-1].stopped is False
-    process.owned.recovered.snapshot_offsets = dict(process.owned.recovered.unit.offsets)
+    process.owned.snapshot_offsets = dict(process.owned.unit.offsets)
     process.loop.finish_all()
     last = process.transactions.written[-1]
     assert (last.stopped, last.offsets) == (True, {DATA: 2})

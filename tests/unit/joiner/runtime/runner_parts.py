@@ -12,10 +12,12 @@ import pytest
 
 from broker.metrics import TelemetryServer
 from joiner.runtime.clock import SystemClock
+from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.services import Services
 from joiner.runtime.runners import input as input_
 from joiner.runtime.runners import process
+from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.process import ProcessLoop
 from joiner.runtime.runners.runner import Parts
@@ -78,6 +80,15 @@ def idle_loop(settings: JoinerSettings, consumer: Any = None) -> ProcessLoop:
         return ProcessLoop(
             Parts(settings, claimant, quiet_services(AtOnce()), telemetry, metrics, watch, standby=False)
         )
+
+
+def make_task(unit: Any, *, transactions: Any = None, checkpoint: Any = None, **more: Any) -> ActiveTask:
+    """A task whose last snapshot was taken long ago, at the beginning of the logs."""
+    given: dict[str, Any] = {"snapshot_offsets": dict.fromkeys(unit.offsets, 0), "snapshot_at_s": 0.0, **more}
+    place = SnapshotPlace(0, [0, 0])
+    return ActiveTask(
+        unit=unit, transactions=transactions, clock=SystemClock(), checkpoint=checkpoint, place=place, **given
+    )
 
 
 def serve(loop: ProcessLoop, number: int, task: Any) -> None:

@@ -22,13 +22,12 @@ from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.transaction import Fenced
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership import restore
-from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.input import Read
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.unit import Unit
 from tests.simulation.memory_clients import MemoryMessage
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings
-from tests.unit.joiner.runtime.runner_parts import idle_loop, serve
+from tests.unit.joiner.runtime.runner_parts import idle_loop, make_task, serve
 
 BAD_MESSAGE = KafkaError(KafkaError._BAD_MSG, "MessageSet at offset 10 failed CRC32C check")
 BROKERS_DOWN = KafkaError(KafkaError._ALL_BROKERS_DOWN, "3/3 brokers are down")
@@ -64,9 +63,7 @@ def turn(batch: Sequence[MemoryMessage], *, gap: Exception | None = None) -> tup
     handed_in: list[int] = []
     tasks._begin_commit = lambda number, *_given, **_more: handed_in.append(number)
     unit = Unit(make_settings(), 0, {DATA: 0})
-    recovered: Any = SimpleNamespace(unit=unit, snapshot_offsets={DATA: 0})
-    nothing: Any = None
-    serve(loop, 0, ActiveTask(recovered, nothing, SystemClock(), 0.0))
+    serve(loop, 0, make_task(unit))
     tasks.turn()
     loop.supervisor.collect_failures()
     return loop, unit, asked

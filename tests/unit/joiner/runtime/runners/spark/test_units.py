@@ -29,7 +29,8 @@ from joiner.runtime.runners.spark.plans import (
     share_out,
     unpack,
 )
-from joiner.runtime.runners.spark.units import SparkTask, Units
+from joiner.runtime.runners.spark.spark_task import SparkTask
+from joiner.runtime.runners.spark.units import Units
 from joiner.runtime.task.effects import Written
 from joiner.runtime.task.flow_control import SILENT_S, Lead
 from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
@@ -90,8 +91,17 @@ class Stage:
             1, "app", number, "run", "one", "spark", {DATA: at}, {DATA: 0}, {}, UNITS, "", {}, {}, {}
         )
         transactions: Any = self.transactions[number]
-        clock, place = SystemClock(), SnapshotPlace(0, [0, 0])
-        served = SparkTask(claim, transactions, clock, checkpoint, place, {DATA: at}, clock.monotonic_s())
+        clock = SystemClock()
+        served = SparkTask(
+            number=number,
+            claim=claim,
+            transactions=transactions,
+            clock=clock,
+            checkpoint=checkpoint,
+            place=SnapshotPlace(0, [0, 0]),
+            snapshot_offsets={DATA: at},
+            snapshot_at_s=clock.monotonic_s(),
+        )
         self.units.start(number, served)
         return served
 
