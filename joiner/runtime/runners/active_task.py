@@ -18,7 +18,7 @@ from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.flow_control import topics_to_pause
 from joiner.runtime.task.function_failures import Failures, counts_with
 from joiner.runtime.task.unit import Unit
-from joiner.runtime.telemetry.metrics import UnitStatus
+from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 
 @dataclass(kw_only=True)

@@ -18,7 +18,7 @@ from joiner.runtime.runners.gc_tuning import tune_gc
 from joiner.runtime.runners.process_tasks import ProcessTasks
 from joiner.runtime.runners.runner import Parts, Runner
 from joiner.runtime.runners.supervisor import Supervisor
-from joiner.runtime.telemetry.metrics import UnitStatus
+from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _LAST_COMMIT_S: Final = 3.0
 """Time for the last snapshots when units are given back: a stop takes seconds, whatever Kafka does."""

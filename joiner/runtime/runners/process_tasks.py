@@ -26,8 +26,9 @@ from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.function_failures import FailureLog
-from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
+from joiner.runtime.telemetry.metrics import JoinerMetrics
 from joiner.runtime.telemetry.throughput import Throughput
+from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _log = logging.getLogger(__name__)
 

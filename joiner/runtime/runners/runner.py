@@ -19,7 +19,8 @@ from joiner.runtime.ownership.services import Services, open_services
 from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.supervisor import Supervisor
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
+from joiner.runtime.telemetry.metrics import JoinerMetrics
+from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from joiner.runtime.model import Checkpoint
 from joiner.runtime.runners.commit import Commit
 from joiner.runtime.settings import ApplicationSettings
 from joiner.runtime.task.flow_control import SILENT_S
-from joiner.runtime.telemetry.metrics import UnitStatus
+from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 
 @dataclass(kw_only=True)

@@ -16,7 +16,7 @@ from joiner.runtime.runners.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from joiner.runtime.runners.runner import Parts
-    from joiner.runtime.telemetry.metrics import UnitStatus
+    from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _LOOK_S: Final = 0.05
 _LAST_S: Final = 1.5

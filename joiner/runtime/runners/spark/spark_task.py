@@ -17,7 +17,7 @@ from joiner.runtime.runners.spark.plans import Outcome, Plan
 from joiner.runtime.settings import ApplicationSettings
 from joiner.runtime.task.flow_control import Lead, topics_to_pause
 from joiner.runtime.task.function_failures import counts_with
-from joiner.runtime.telemetry.metrics import UnitStatus
+from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _SHORT_S: Final = 5.0
 """How long a leader may not know its stable end after an election."""

@@ -33,8 +33,9 @@ from joiner.runtime.runners.spark.spark_task import Leaving, SparkTask
 from joiner.runtime.runners.supervisor import Claimed, Failure
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.function_failures import FailureLog
-from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
+from joiner.runtime.telemetry.metrics import JoinerMetrics
 from joiner.runtime.telemetry.throughput import Throughput
+from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 Ends = Callable[[], Mapping[int, Mapping[str, int]]]
 """The stable ends of the input topics, by unit and topic. Raises KafkaException."""

@@ -32,7 +32,8 @@ from joiner.runtime.task.append_times import STEPS_MAX, AppendTimes
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
-from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
+from joiner.runtime.telemetry.metrics import JoinerMetrics
+from joiner.runtime.telemetry.unit_gauges import UnitStatus
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, POWER, batch, make_settings, message, record
 from tests.unit.joiner.runtime.runner_parts import idle_loop

@@ -33,7 +33,8 @@ from joiner.runtime.runners.spark.spark_task import SparkTask
 from joiner.runtime.runners.spark.units import Units
 from joiner.runtime.task.effects import Written
 from joiner.runtime.task.flow_control import SILENT_S, Lead
-from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
+from joiner.runtime.telemetry.metrics import JoinerMetrics
+from joiner.runtime.telemetry.unit_gauges import UnitStatus
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 
 UNITS = 2
