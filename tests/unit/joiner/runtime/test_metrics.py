@@ -61,8 +61,8 @@ class Transactions:
 class Runner:
     """Meters, and what is told of the units that are served."""
 
-    def __init__(self, **sections: Any) -> None:
-        self.settings = make_settings(metrics={"listen": 0}, **sections)
+    def __init__(self, *joins: dict[str, Any], **sections: Any) -> None:
+        self.settings = make_settings(*joins, metrics={"listen": 0}, **sections)
         self.telemetry = TelemetryServer(self.settings.metrics)
         self.told: dict[int, UnitStatus] = {}
         self.clock = ManualClock()
@@ -178,10 +178,7 @@ def test_arrivals_are_those_of_the_offsets_and_the_oldest_are_forgotten() -> Non
 
 def test_a_unit_tells_what_it_holds_where_its_frontiers_are_and_who_has_it() -> None:
     join = {"name": "power", "left": "speed", "right": "torque", "output": "p", "lateness": ["2s", 0]}
-    runner = Runner()
-    runner.settings = runner.meters._settings = make_settings(
-        join, metrics={"listen": 0}, application={"buffer_records_max": 100, "buffer_bytes_max": 1000}
-    )
+    runner = Runner(join, application={"buffer_records_max": 100, "buffer_bytes_max": 1000})
     held = JoinSummary(20, 5, 3, (40 * S, 60 * S), (10 * S, 50 * S))
     runner.told = {3: UnitStatus(runner.checkpoint({}, power=held), {"power": (100, 400)}, {DATA}, 12, 1.5)}
     side = {"unit": "3", "join": "power", "side": "left"}
