@@ -40,6 +40,7 @@ from bench.harness.pipeline import (
 from bench.harness.report import spread, table, write
 from broker.partitioner import partition_of
 from broker.settings import KafkaSettings
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.clients import log_range, make_consumer, make_producer, make_reader, read_to_end
 
 THINGS: Final = 32
@@ -162,12 +163,12 @@ def run_joiner(kafka: KafkaSettings, data: str, folder: Path, processes: int) ->
 
 def seconds_between(kafka: KafkaSettings, topic: str) -> float:
     """Seconds between the first and the last committed record of a topic, by the broker's clock."""
-    times_ms = []
+    times_ms, clock = [], SystemClock()
     with closing(make_reader(kafka, "bench")) as consumer:
         for number in range(PARTITIONS):
             low, high = log_range(consumer, topic, number)
-            first = next(read_to_end(consumer, topic, number, low, high))
-            *_, last = read_to_end(consumer, topic, number, max(low, high - _TAIL), high)
+            first = next(read_to_end(consumer, clock, topic, number, low, high))
+            *_, last = read_to_end(consumer, clock, topic, number, max(low, high - _TAIL), high)
             times_ms += [first.timestamp()[1], last.timestamp()[1]]
     return (max(times_ms) - min(times_ms)) / 1000
 

@@ -26,8 +26,10 @@ from bench.harness.pipeline import PARTITIONS, Application, about, make_topic, o
 from bench.harness.report import spread, table, write
 from broker.settings import KafkaSettings
 from joiner.cli.move import carry_out
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.migration.request import Step
 
 _WARM_UP_S: Final = 8.0
@@ -71,9 +73,8 @@ def measure(
         time.sleep(_WARM_UP_S)
         for turn in range(moves):
             source, target = names[turn % len(names)], names[(turn + 1) % len(names)]
-            order = carry_out(
-                application.settings, RUNNERS[target].site, list(range(PARTITIONS)), _READY_S, lambda _text: None
-            )
+            site, units = RUNNERS[target].site, list(range(PARTITIONS))
+            order = carry_out(application.settings, site, units, _READY_S, SystemClock(), lambda _text: None)
             for unit, one in order.units.items():
                 if one.step is not Step.MOVED:
                     raise RuntimeError(f"unit {unit} was not moved to {target}: {one.why}")
@@ -96,14 +97,14 @@ def measure(
 
 
 def _wait_until_owned(application: Application, site: str, running: list[subprocess.Popen[bytes]]) -> None:
-    kafka, topic = application.settings.kafka, application.settings.state_topic
     owners: list[str | None] = []
     while owners != [site] * PARTITIONS:
         if any(process.poll() is not None for process in running):
             raise RuntimeError("a runner has ended by itself")
         time.sleep(_LOOK_S)
-        with suppress(KafkaException):  # the state topic is just being made
-            found = [read_checkpoint(kafka, "bench", topic, unit) for unit in range(PARTITIONS)]
+        # KafkaException: the state topic is just being made.
+        with suppress(KafkaException), closing(Readers(application.settings, SystemClock())) as readers:
+            found = [read_checkpoint(readers, unit) for unit in range(PARTITIONS)]
             owners = [one.site if one is not None else None for one in found]
 
 
@@ -112,7 +113,7 @@ def _add_gaps(application: Application, rows: list[dict[str, Any]]) -> None:
     for unit in range(PARTITIONS):
         with closing(make_reader(application.settings.kafka, "bench")) as consumer:
             low, high = log_range(consumer, topic, unit)
-            times_ms = [one.timestamp()[1] for one in read_to_end(consumer, topic, unit, low, high)]
+            times_ms = [one.timestamp()[1] for one in read_to_end(consumer, SystemClock(), topic, unit, low, high)]
         for row in rows:
             if row["unit"] == unit:
                 since_ms = row.pop("released_ms") - _AROUND_MS

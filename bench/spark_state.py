@@ -33,8 +33,10 @@ from bench.harness.pipeline import (
 )
 from bench.harness.report import spread, table, write
 from broker.settings import KafkaSettings
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import checkpoint_key, decode_checkpoint
 
 HOUR: Final = 3_600_000
@@ -96,7 +98,7 @@ def commits_of(application: Application, unit: int) -> list[tuple[int, int]]:
     settings, found = application.settings, []
     with closing(make_reader(settings.kafka, "bench")) as consumer:
         low, high = log_range(consumer, settings.state_topic, unit)
-        for message in read_to_end(consumer, settings.state_topic, unit, low, high):
+        for message in read_to_end(consumer, SystemClock(), settings.state_topic, unit, low, high):
             if (message.key() or b"").decode() == checkpoint_key(unit):
                 joined = sum(decode_checkpoint(message.value() or b"").offsets.values())
                 if joined:
@@ -143,20 +145,19 @@ def grow(kafka: KafkaSettings, data: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def _state(application: Application) -> dict[str, Any] | None:
-    settings = application.settings
     found = []
     try:
-        for unit in range(PARTITIONS):
-            state = read_state(settings.kafka, "bench", settings.state_topic, unit)
-            checkpoint = state.checkpoint()
-            if checkpoint is None:
-                return None
-            held = sum(join.held_left + join.held_right for join in checkpoint.joins.values())
-            found.append(
-                (sum(checkpoint.offsets.values()), held, max((one.length for one in state.manifests()), default=0))
-            )
+        with closing(Readers(application.settings, SystemClock())) as readers:
+            states = [read_state(readers, unit) for unit in range(PARTITIONS)]
     except (KafkaException, FileNotFoundError):
         return None  # just being made, or just being removed
+    for state in states:
+        checkpoint = state.checkpoint()
+        if checkpoint is None:
+            return None
+        held = sum(join.held_left + join.held_right for join in checkpoint.joins.values())
+        length = max((one.length for one in state.manifests()), default=0)
+        found.append((sum(checkpoint.offsets.values()), held, length))
     records, held_by_unit, lengths = zip(*found, strict=True)
     return {"records": sum(records), "held": sum(held_by_unit), "snapshot_bytes": max(lengths)}
 

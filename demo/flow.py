@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +15,10 @@ from broker.settings import EventSettings
 from demo.services import Services
 from demo.task import Pipeline
 from joiner.check.verify.events import parse_row
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import log_range, make_consumer
+from joiner.runtime.kafka.readers import Readers
 
 STALL_S: Final = 60.0
 """Without progress for so long, the demo gives up."""
@@ -91,8 +94,9 @@ class Flow:
 
     def _joined(self, topic: str, unit: int) -> int:
         settings = self._settings
-        progress = read_checkpoint(settings.kafka, settings.application.name, settings.state_topic, unit)
-        return progress.offsets[topic] if progress is not None else 0
+        with closing(Readers(settings, SystemClock())) as readers:
+            checkpoint = read_checkpoint(readers, unit)
+        return checkpoint.offsets[topic] if checkpoint is not None else 0
 
     def _wait(self, what: str, look: Callable[[], tuple[int, int]], services: Services) -> None:
         done, wanted, moved_s = -1, 0, time.monotonic()

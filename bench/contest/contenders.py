@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,9 @@ from bench.peers import environments
 from broker.settings import KafkaSettings
 from broker.stack.errors import StackError
 from broker.stack.parts import Parts, parts_folder
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.checkpoint_log import read_state
+from joiner.runtime.kafka.readers import Readers
 
 ROOT: Final = Path(__file__).parents[2]
 PEERS: Final = ROOT / "bench" / "peers"
@@ -115,12 +118,13 @@ def _joiner(job: Job, *, command: str = "run", processes: int = 1, cores: int = 
 
 def _held(job: Job) -> dict[str, float]:
     """The newest snapshots, and the records that were held at the last commits."""
-    topic, length, rows = _application(job).settings.state_topic, 0, 0
-    for unit in range(PARTITIONS):
-        try:
-            state = read_state(job.kafka, "bench", topic, unit)
-        except (KafkaException, FileNotFoundError):
-            return {}
+    length = rows = 0
+    try:
+        with closing(Readers(_application(job).settings, SystemClock())) as readers:
+            states = [read_state(readers, unit) for unit in range(PARTITIONS)]
+    except (KafkaException, FileNotFoundError):
+        return {}
+    for state in states:
         length += max((one.length for one in state.manifests()), default=0)
         checkpoint = state.checkpoint()
         rows += sum(one.held_left + one.held_right for one in checkpoint.joins.values()) if checkpoint else 0

@@ -21,8 +21,10 @@ from broker.settings import KafkaSettings, load_settings
 from broker.stack import LocalStack, ephemeral_stack
 from broker.stack.parts import KAFKA_VERSION
 from joiner.check.command import main as tester
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import log_range, make_admin, make_consumer
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.settings import JoinerSettings
 
 PARTITIONS: Final = 4
@@ -163,9 +165,9 @@ class Application:
         return total
 
     def _is_through(self, wanted: list[int]) -> bool:
-        kafka, topic = self.settings.kafka, self.settings.state_topic
         try:
-            found = [read_checkpoint(kafka, "bench", topic, unit) for unit in range(len(wanted))]
+            with closing(Readers(self.settings, SystemClock())) as readers:
+                found = [read_checkpoint(readers, unit) for unit in range(len(wanted))]
         except KafkaException:
             return False  # the state topic is just being made
         return [one.offsets[self.data] if one else 0 for one in found] == wanted

@@ -36,6 +36,7 @@ from bench.harness.report import machine
 from bench.peers.environments import ENVIRONMENTS, command
 from broker.settings import KafkaSettings
 from broker.stack.parts import KAFKA_VERSION
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.clients import log_range, make_admin, make_reader, read_to_end
 
 _PACKAGES: Final = {"flink": "apache-flink", "quix": "quixstreams", "bytewax": "bytewax", "pathway": "pathway"}
@@ -112,7 +113,7 @@ def judge(kafka: KafkaSettings, out: str, wanted: set[tuple[str, str]], records:
     times_ms, found = [], []
     with closing(make_reader(kafka, "bench")) as consumer:
         for number in range(PARTITIONS):
-            for message in read_to_end(consumer, out, number, *log_range(consumer, out, number)):
+            for message in read_to_end(consumer, SystemClock(), out, number, *log_range(consumer, out, number)):
                 pair = json.loads(message.value() or b"")
                 times_ms.append(message.timestamp()[1])
                 found.append((pair["left"], pair["right"]))

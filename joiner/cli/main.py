@@ -26,6 +26,7 @@ with imports_of("joiner"):
     from joiner.cli.reset import reset
     from joiner.cli.status import show_status
     from joiner.functions import load_functions
+    from joiner.runtime.clock import Clock, SystemClock
     from joiner.runtime.kafka.clients import make_admin
     from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
     from joiner.runtime.model import UnitStopped
@@ -94,30 +95,31 @@ def _show_kafka_error(error: KafkaException, settings: JoinerSettings) -> int:
 
 
 def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
+    clock = SystemClock()
     if options.command not in _RUNNERS:
-        reach_kafka(make_admin(settings.kafka), settings.kafka.bootstrap_servers, _REACH_S)
+        reach_kafka(make_admin(settings.kafka), settings.kafka.bootstrap_servers, _REACH_S, clock)
     if options.command == "status":
-        return show_status(settings, as_json=options.json, every_s=options.watch)
+        return show_status(settings, clock, as_json=options.json, every_s=options.watch)
     if options.command == "reset":
-        return reset(settings, confirmed=options.yes)
+        return reset(settings, clock, confirmed=options.yes)
     if options.command == "move":
-        return move(settings, options.to, options.units, options.timeout)
+        return move(settings, options.to, options.units, options.timeout, clock)
     if options.command == "spark":
-        return _run_in_spark(options, settings)
+        return _run_in_spark(options, settings, clock)
     application = settings.application
     claimant = Claimant(uuid.uuid4().hex, application.instance, application.site, force=options.force_claim)
-    process = JoinerProcess(settings, claimant, standby=options.standby)
+    process = JoinerProcess(settings, claimant, clock, standby=options.standby)
     end_on_signals(process.stop)
     return process.run()
 
 
-def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings) -> int:
+def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings, clock: Clock) -> int:
     with imports_of("joiner", "spark"):
         # Here: no other command needs Spark.
         from joiner.runtime.runners.spark.query import StageFailed  # noqa: PLC0415 - see above
         from joiner.runtime.runners.spark.stage import SparkStage  # noqa: PLC0415 - see above
     claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, force=options.force_claim)
-    running = SparkStage(settings, claimant, standby=options.standby)
+    running = SparkStage(settings, claimant, clock, standby=options.standby)
     end_on_signals(running.stop)
     try:
         return running.run()

@@ -5,18 +5,20 @@ Nothing is lost where this program dies: its order lapses, and what was on its w
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from typing import Final
 
 from confluent_kafka import KafkaException
 
 from broker.kafka.topics import ensure_topics, topic_facts
+from joiner.runtime.clock import Clock
 from joiner.runtime.control import Cancelled, Record
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import make_admin
 from joiner.runtime.kafka.control_log import ControlLog
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.topics import application_topics
 from joiner.runtime.migration.protocol import RECLAIM_AFTER_S, RECLAIMED
 from joiner.runtime.migration.request import Order, Step
@@ -34,7 +36,7 @@ _ANSWER_S: Final = 5.0
 """For a word of whoever has the unit."""
 
 
-def move(settings: JoinerSettings, to: str, wanted: list[int] | None, timeout_s: float) -> int:
+def move(settings: JoinerSettings, to: str, wanted: list[int] | None, timeout_s: float, clock: Clock) -> int:
     """Move units (None: all) to a site; returns the exit status: 1 where one did not come there."""
     name = settings.application.name
     admin = make_admin(settings.kafka)
@@ -47,31 +49,33 @@ def move(settings: JoinerSettings, to: str, wanted: list[int] | None, timeout_s:
         print(f"there is no unit {', '.join(map(str, wrong))}: the units of {name!r} are 0 to {every[-1]}")
         return 2
     units = sorted(set(wanted)) if wanted is not None else list(every)
-    found = {unit: _progress(settings, unit) for unit in units}
+    with closing(Readers(settings, clock)) as readers:
+        found = {unit: read_checkpoint(readers, unit) for unit in units}
     to_move = [unit for unit, checkpoint in found.items() if _is_to_move(unit, checkpoint, to)]
     impossible = any(checkpoint is None or checkpoint.run == RESET_RUN for checkpoint in found.values())
     if not to_move:
         print("nothing to do" if not impossible else f"start a joiner with --site {to} for what is nobody's")
         return 1 if impossible else 0
-    began_s = time.monotonic()
-    order = carry_out(settings, to, to_move, timeout_s, lambda text: _tell(began_s, text))
-    status = _verdict(order, time.monotonic() - began_s)
+    began_s = clock.monotonic_s()
+
+    def tell(text: str) -> None:
+        print(f"{clock.monotonic_s() - began_s:7.3f} s  {text}", flush=True)
+
+    order = carry_out(settings, to, to_move, timeout_s, clock, tell)
+    status = _verdict(order, clock.monotonic_s() - began_s)
     return 1 if impossible else status
 
 
 def carry_out(
-    settings: JoinerSettings, to: str, units: list[int], timeout_s: float, tell: Callable[[str], None]
+    settings: JoinerSettings, to: str, units: list[int], timeout_s: float, clock: Clock, tell: Callable[[str], None]
 ) -> Order:
     """Give the order and wait until it is known what came of it; ``tell`` is given each step.
 
     The units are others' than of the site ``to``. Raises KafkaException, `broker.kafka.topics.TopicError`.
     """
     ensure_topics(make_admin(settings.kafka), application_topics(settings))
-    return _Move(settings, to, units, timeout_s, tell).run()
-
-
-def _progress(settings: JoinerSettings, unit: int) -> Checkpoint | None:
-    return read_checkpoint(settings.kafka, settings.application.name, settings.state_topic, unit)
+    with closing(Readers(settings, clock)) as readers:
+        return _Move(readers, to, units, timeout_s, tell).run()
 
 
 def _is_to_move(unit: int, checkpoint: Checkpoint | None, to: str) -> bool:
@@ -91,13 +95,13 @@ class _Move:
     """One order, from its first request to the verdict."""
 
     def __init__(
-        self, settings: JoinerSettings, to: str, units: list[int], timeout_s: float, tell: Callable[[str], None]
+        self, readers: Readers, to: str, units: list[int], timeout_s: float, tell: Callable[[str], None]
     ) -> None:
-        self._settings = settings
+        self._readers, self._clock = readers, readers.clock
         self._tell = tell
-        self._control = ControlLog(settings)
-        self._control.begin_now()
-        self._order = Order(uuid.uuid4().hex[:12], to, units, time.monotonic() + timeout_s)
+        self._control = ControlLog(readers.settings)
+        self._control.begin_now(self._clock)
+        self._order = Order(uuid.uuid4().hex[:12], to, units, self._clock.monotonic_s() + timeout_s)
         self._look_s = 0.0
         # Since when it is looked what came of a unit.
         self._since_s: dict[int, float] = {}
@@ -116,7 +120,7 @@ class _Move:
         return order
 
     def _turn(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         self._write(self._order.due(now_s))
         for record, at_ms in self._control.read(_WAIT_S):
             unit = self._order.hear(record, at_ms)
@@ -136,7 +140,7 @@ class _Move:
         """Judge by the log where no message came: whoever was to write it may have died."""
         for unit in self._order.underway:
             try:
-                checkpoint = _progress(self._settings, unit)
+                checkpoint = read_checkpoint(self._readers, unit)
             except KafkaException:
                 continue
             if checkpoint is not None and self._judge(unit, checkpoint, now_s):
@@ -197,7 +201,3 @@ def _verdict(order: Order, took_s: float) -> int:
         return 0
     print(f"NOT MOVED, or not known to go on: {len(units) - len(moved)} of {len(units)} units, see above{longest}")
     return 1
-
-
-def _tell(began_s: float, text: str) -> None:
-    print(f"{time.monotonic() - began_s:7.3f} s  {text}", flush=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import msgspec
 
 from broker.kafka.topics import ensure_topics, topic_facts
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.clients import make_admin
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.topics import application_topics
 from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions, unsubscribed_consumer
 from joiner.runtime.model import RESET_RUN
@@ -16,7 +20,7 @@ from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.settings import JoinerSettings
 
 
-def reset(settings: JoinerSettings, *, confirmed: bool) -> int:
+def reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
     """Forget the state of all units; a process that still runs is fenced. Returns the exit status."""
     application = settings.application.name
     admin = make_admin(settings.kafka)
@@ -38,12 +42,13 @@ def reset(settings: JoinerSettings, *, confirmed: bool) -> int:
     group_metadata_consumer = unsubscribed_consumer(settings)
     failed = False
     for unit in units:
-        transactions = UnitTransactions(settings, unit, group_metadata_consumer)
+        transactions = UnitTransactions(settings, unit, group_metadata_consumer, clock)
         try:
             transactions.init()
             checkpoint = first_checkpoint(settings, unit, topics, claimant)
-            line = fence_partitions(settings, unit, transactions, checkpoint)
-            state = read_state(settings.kafka, application, settings.state_topic, unit)
+            with closing(Readers(settings, clock)) as readers:
+                line = fence_partitions(readers, unit, transactions, checkpoint)
+                state = read_state(readers, unit)
             transactions.begin_anew(state, msgspec.structs.replace(checkpoint, result_ends=line))
         except (Fenced, Aborted) as error:
             failed = True

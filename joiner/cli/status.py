@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import textwrap
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
@@ -18,8 +17,10 @@ import msgspec
 from confluent_kafka import Consumer
 
 from broker.kafka.topics import topic_facts
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint, read_appended
-from joiner.runtime.kafka.clients import log_range, make_admin, make_reader
+from joiner.runtime.kafka.clients import log_range, make_admin
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import Checkpoint, JoinSummary
 from joiner.runtime.ownership.presence import Members, read_members, state_of
 from joiner.runtime.ownership.unit_reports import read_notices
@@ -87,7 +88,7 @@ class Status(msgspec.Struct, frozen=True):
     not_served: list[str]
 
 
-def show_status(settings: JoinerSettings, *, as_json: bool = False, every_s: float | None = None) -> int:
+def show_status(settings: JoinerSettings, clock: Clock, *, as_json: bool = False, every_s: float | None = None) -> int:
     """Print an application's units, once or every so many seconds until Ctrl-C; returns the exit status: 1 where it has
     never run.
     """
@@ -96,33 +97,34 @@ def show_status(settings: JoinerSettings, *, as_json: bool = False, every_s: flo
     if settings.state_topic not in topic_facts(admin, [settings.state_topic]):
         print(f"application {application!r} has never run: there is no topic {settings.state_topic}")
         return 1
-    with closing(make_reader(settings.kafka, application)) as consumer:
+    with closing(Readers(settings, clock)) as readers:
         try:
             while True:
-                _print(read_status(settings, admin, consumer), as_json=as_json, is_watched=every_s is not None)
+                _print(read_status(admin, readers), as_json=as_json, is_watched=every_s is not None)
                 if every_s is None:
                     return 0
-                time.sleep(every_s)
+                clock.sleep(every_s)
         except KeyboardInterrupt:
             if every_s is None:
                 raise
             return 0
 
 
-def read_status(settings: JoinerSettings, admin: AdminClient, consumer: Consumer) -> Status:
+def read_status(admin: AdminClient, readers: Readers) -> Status:
     """Everything as it is now. Raises KafkaException and `UnitStopped`."""
+    settings, clock = readers.settings, readers.clock
     units = range(settings.topics.partitions)
-    found = [read_appended(consumer, settings.state_topic, unit) for unit in units]
+    found = [read_appended(readers, unit) for unit in units]
     sites = {one.checkpoint.site for one in found if one is not None} | {settings.application.site}
     members = read_members(admin, settings, sorted(sites))
-    now_s = time.time()
+    now_s = clock.wall_s()
     return Status(
         settings.application.name,
         datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds"),
         settings.fingerprint(),
         {site: {name: sorted(mine) for name, mine in sorted(there.items())} for site, there in members.items()},
-        [None if one is None else _unit(one, members, _lag(consumer, one.checkpoint), now_s) for one in found],
-        _notices(settings, admin),
+        [None if one is None else _unit(one, members, _lag(readers.log, one.checkpoint), now_s) for one in found],
+        _notices(settings, admin, clock),
     )
 
 
@@ -132,9 +134,9 @@ def _print(status: Status, *, as_json: bool, is_watched: bool) -> None:
     print(f"{_CLEAR}{text}" if is_screen else text, flush=True)
 
 
-def _notices(settings: JoinerSettings, admin: AdminClient) -> list[str]:
+def _notices(settings: JoinerSettings, admin: AdminClient, clock: Clock) -> list[str]:
     is_there = settings.control_topic in topic_facts(admin, [settings.control_topic])
-    return read_notices(settings) if is_there else []
+    return read_notices(settings, clock) if is_there else []
 
 
 def _lag(consumer: Consumer, checkpoint: Checkpoint) -> int:

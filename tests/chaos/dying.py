@@ -24,6 +24,7 @@ from db_connector.service import Service
 from joiner.runtime.control import Ready, Released, Resumed
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.kafka.transaction import UnitTransactions
+from joiner.runtime.kafka.unit_producer import UnitProducer
 from joiner.runtime.migration.handover import Handover
 from joiner.runtime.ownership.claim import Claimer
 from joiner.runtime.task.unit import Unit
@@ -66,12 +67,12 @@ POINTS: Final[dict[str, dict[str, Point]]] = {
         "replaying": Point(Unit, "apply", before=False, counts=lambda call: int("silent" in call.options)),
         "joined": Point(Unit, "apply", before=False),
         # Results are in the log, the transaction is open.
-        "produced": Point(UnitTransactions, "_produce_all", before=False, counts=lambda call: len(call.arguments[0])),
+        "produced": Point(UnitProducer, "write_all", before=False, counts=lambda call: len(call.arguments[0])),
         # All chunks are written, the manifest is not.
-        "within-snapshot": Point(UnitTransactions, "_produce", before=True, counts=_produces("/manifest")),
-        "before-offsets": Point(UnitTransactions, "_produce", before=False, counts=_produces("/progress")),
-        "before-commit": Point(UnitTransactions, "_commit", before=True),
-        "after-commit": Point(UnitTransactions, "_commit", before=False),
+        "within-snapshot": Point(UnitProducer, "write", before=True, counts=_produces("/manifest")),
+        "before-offsets": Point(UnitProducer, "write", before=False, counts=_produces("/progress")),
+        "before-commit": Point(UnitProducer, "commit", before=True),
+        "after-commit": Point(UnitProducer, "commit", before=False),
     },
     "connector": {
         "message": Point(Bridge, "_accept", before=True, counts=lambda call: len(call.arguments[0])),
@@ -131,6 +132,13 @@ _MAINS: Final = {
 }
 
 
+def flush_open_transaction(owner: Any) -> None:
+    """Let what a transaction has produced reach Kafka, if the point is in one."""
+    producer = owner._producer if isinstance(owner, UnitTransactions) else owner  # noqa: SLF001 - seen from inside
+    if isinstance(producer, UnitProducer):
+        producer._client.flush(_FLUSH_S)  # noqa: SLF001 - as above
+
+
 class _Death:
     """Kills the process after ``count`` arrivals."""
 
@@ -146,8 +154,7 @@ class _Death:
             self._left -= arrivals
             if self._left > 0 or self._left + arrivals <= 0:
                 return
-            if isinstance(owner, UnitTransactions):
-                owner._producer.flush(_FLUSH_S)  # noqa: SLF001 - the point is inside
+            flush_open_transaction(owner)
             os.kill(os.getpid(), _SIGNAL)
 
 

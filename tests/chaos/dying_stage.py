@@ -14,17 +14,16 @@ from typing import Any, Final
 
 from joiner.cli.main import main
 from joiner.runtime.kafka.transaction import UnitTransactions
+from joiner.runtime.kafka.unit_producer import UnitProducer
 from joiner.runtime.runners.spark import query
 from joiner.runtime.runners.spark.units import Units
 from joiner.runtime.runners.spark.worker import StateCopy, UnitProcessor
 from joiner.runtime.task.unit import Unit
-from tests.chaos.dying import POINTS, Point, arm
+from tests.chaos.dying import POINTS, Point, arm, flush_open_transaction
 from tests.integration.services import signal_all, with_children
 
-_FLUSH_S: Final = 2.0
-
 DRIVER: Final[dict[str, Point]] = {
-    **{name: point for name, point in POINTS["joiner"].items() if point.owner is UnitTransactions},
+    **{name: point for name, point in POINTS["joiner"].items() if point.owner in {UnitTransactions, UnitProducer}},
     # A batch is planned, and not sent to a worker.
     "planned": Point(Units, "next_turn", before=False, counts=lambda call: int(call.result != call.arguments[0])),
     # It is joined, and the driver has not received it.
@@ -53,8 +52,7 @@ class _Death:
             self._left -= arrivals
             if not arrivals or self._left > 0:
                 return
-            if isinstance(owner, UnitTransactions):
-                owner._producer.flush(_FLUSH_S)  # noqa: SLF001 - the point is inside
+            flush_open_transaction(owner)
             if isinstance(owner, query.Query):
                 _await_commits(owner)
             try:

@@ -14,8 +14,10 @@ from broker.settings import load_settings
 from broker.wire.records import Record, decode_data
 from connector.settings import Settings as ConnectorSettings
 from joiner.check.verify.events import parse_row
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import log_range
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.settings import JoinerSettings
 from tests.chaos.pipeline import PARTITIONS, ChaosPipeline
 from tests.integration.services import read_topic, topic_reader, wait_until
@@ -77,10 +79,10 @@ class Settling:
         return len(expected)
 
     def _is_joined(self) -> bool:
-        settings = self._settings
         try:
-            for unit in range(PARTITIONS):
-                checkpoint = read_checkpoint(settings.kafka, f"{self._pipeline.name}-watch", settings.state_topic, unit)
+            with closing(Readers(self._settings, SystemClock())) as readers:
+                found = {unit: read_checkpoint(readers, unit) for unit in range(PARTITIONS)}
+            for unit, checkpoint in found.items():
                 if checkpoint is None or any(at < self._end(topic, unit) for topic, at in checkpoint.offsets.items()):
                     return False
         except KafkaException:

@@ -17,10 +17,11 @@ from joiner.cli.main import main
 from joiner.runtime.ownership import restore
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
+from joiner.runtime.task.unit_join import UnitJoin
 
 STEPS: Final[dict[str, tuple[type, str]]] = {
     "joined": (Unit, "_check_room"),  # the state has taken the batch, nothing is written
-    "half-joined": (Unit, "_join"),  # one of two joins has taken it
+    "half-joined": (UnitJoin, "push"),  # one of two joins has taken it
     "encoded": (Effects, "messages"),  # the results are being encoded
     "saved": (Unit, "snapshot"),  # the snapshot beside the results
 }
@@ -49,11 +50,11 @@ def hold(number: int) -> None:
     """Let the replay of a unit last."""
     replay = restore._replay  # noqa: SLF001 - the step that may take minutes
 
-    def wrapped(settings: Any, unit: Unit, until: Any, effects: Any, readers: Any) -> int:
+    def wrapped(readers: Any, unit: Unit, *rest: Any) -> int:
         while unit.number == number:
             readers.check()
             time.sleep(0.05)
-        return replay(settings, unit, until, effects, readers)
+        return replay(readers, unit, *rest)
 
     restore._replay = wrapped  # type: ignore[assignment] # noqa: SLF001 - as above
 

@@ -28,7 +28,9 @@ from broker.partitioner import partition_of
 from broker.settings import load_settings
 from broker.wire.records import Rejected, decode_rejected
 from joiner.check.command import main as tester
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import Checkpoint
 from joiner.runtime.settings import JoinerSettings
 from tests.integration.services import (
@@ -296,12 +298,9 @@ class Application:
 
     def checkpoints(self) -> dict[int, Checkpoint]:
         """The newest checkpoint of each unit that has one."""
-        settings = self.settings()
         try:
-            found = {
-                unit: read_checkpoint(settings.kafka, f"{self.name}-watch", settings.state_topic, unit)
-                for unit in range(self.partitions)
-            }
+            with closing(Readers(self.settings(), SystemClock())) as readers:
+                found = {unit: read_checkpoint(readers, unit) for unit in range(self.partitions)}
         except KafkaException:
             return {}  # the state topic is just being made
         return {unit: checkpoint for unit, checkpoint in found.items() if checkpoint is not None}

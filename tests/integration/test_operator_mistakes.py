@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from confluent_kafka import Producer
 
 from broker.partitioner import partition_of
 from joiner.core import snapshot
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.checkpoint_log import read_state
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import FORMAT_VERSION, Manifest, chunk_key, encode, manifest_key
 from joiner.runtime.task import unit_snapshot
 from tests.integration.joiner_application import (
@@ -150,7 +153,8 @@ def test_state_of_a_newer_release_is_refused_as_such_whatever_its_structure(app:
     run_once(app, 84)
     settings, topic = app.settings(), f"{app.name}.state"
     for unit, change in enumerate((newer_unit, newer_buffers, None)):
-        state = read_state(settings.kafka, f"{app.name}-watch", topic, unit)
+        with closing(Readers(settings, SystemClock())) as readers:
+            state = read_state(readers, unit)
         newest = state.manifests()[0]
         serial, slot = newest.serial + 1, (newest.serial + 1) % 2
         producer = outsider(app, unit)

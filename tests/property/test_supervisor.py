@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -17,17 +16,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from broker.metrics import TelemetryServer
 from joiner.runtime.control import Released
 from joiner.runtime.kafka.transaction import Aborted, Fenced
-from joiner.runtime.migration import coordinator, handover
+from joiner.runtime.migration import handover
 from joiner.runtime.migration.protocol import Release
 from joiner.runtime.model import Checkpoint, OnTheWay, UnitStopped
-from joiner.runtime.ownership import assignment, concurrent_claims, retry_policy, unit_reports
+from joiner.runtime.ownership import assignment
 from joiner.runtime.ownership.claim import ClaimLost
 from joiner.runtime.ownership.eligibility import Claimant, OwnedElsewhere
 from joiner.runtime.ownership.services import Services
-from joiner.runtime.runners import supervisor as module
 from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.supervisor import Claimed, Failure, Supervisor
 from joiner.runtime.telemetry.metrics import JoinerMetrics
+from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 
 UNITS: Final = 3
@@ -99,34 +98,23 @@ class Execution:
         return self.releases[action.unit]
 
 
-@contextmanager
-def clock(now: Any) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for one in (assignment, concurrent_claims, retry_policy, unit_reports, handover, coordinator, module):
-            patch.setattr(one, "time", now)
-        yield
-
-
 class Lives(RuleBasedStateMachine):
     """Three units at one runner, of which anything may happen at any time."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.now_s = 1000.0
+        self.clock = ManualClock()
         self.fault: Exception | None = None
         self.units: set[int] = set()
         self.pool, self.execution = Pool(), Execution()
-        now = SimpleNamespace(monotonic=lambda: self.now_s, time=lambda: self.now_s)
-        self._clock = clock(now)
-        self._clock.__enter__()
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(assignment, "read_checkpoint", lambda *given: checkpoint(given[3]))
-        self._patch.setattr(handover, "read_checkpoint", lambda *given: checkpoint(given[3]))
+        self._patch.setattr(assignment, "read_checkpoint", lambda _readers, unit: checkpoint(unit))
+        self._patch.setattr(handover, "read_checkpoint", lambda _readers, unit: checkpoint(unit))
         settings, claimant = make_settings(partitions=UNITS), Claimant("run", "one")
-        metrics = JoinerMetrics(settings, claimant, TelemetryServer(settings.metrics), dict, set)
+        metrics = JoinerMetrics(settings, claimant, TelemetryServer(settings.metrics), dict, set, self.clock)
         control: Any = SimpleNamespace(read=list, write=lambda _record: None, post=lambda _record: None)
         nothing: Any = None
-        services = Services(self.pool, nothing, nothing, control)
+        services = Services(self.pool, nothing, nothing, control, self.clock)
         execution: Any = self.execution
         self.supervisor: Supervisor[Any] = Supervisor(
             settings, claimant, execution, services, metrics, in_group=True, standby=True
@@ -136,7 +124,6 @@ class Lives(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self._patch.undo()
-        self._clock.__exit__(None, None, None)
 
     def _claim(self, unit: int, *_given: Any) -> tuple[Any, Checkpoint]:
         if (fault := self.fault) is not None:
@@ -152,13 +139,13 @@ class Lives(RuleBasedStateMachine):
     def taken_by_the_group(self, data: st.DataObject) -> None:
         unit = data.draw(st.sampled_from(sorted(self.units)))
         self.units.discard(unit)
-        self.supervisor.cancel_claims([unit], self.now_s)
+        self.supervisor.cancel_claims([unit], self.clock.now_s)
         self.execution.tasks.pop(unit, None)
         self.supervisor.forget([unit])
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 10.0, 100.0]))
     def turn(self, seconds: float) -> None:
-        self.now_s += seconds
+        self.clock.now_s += seconds
         self.supervisor.poll(self.units)
 
     @precondition(lambda self: self.pool.waiting)

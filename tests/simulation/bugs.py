@@ -15,7 +15,7 @@ import msgspec
 from confluent_kafka import KafkaException, TopicPartition
 
 from broker.settings import KafkaSettings
-from joiner.runtime.kafka import checkpoint_log, clients, pending_markers, snapshot_log, transaction
+from joiner.runtime.kafka import checkpoint_log, clients, pending_markers, snapshot_log, transaction, unit_producer
 from joiner.runtime.kafka.clients import log_range, make_consumer
 from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions
@@ -63,10 +63,10 @@ def results_before_offsets() -> AbstractContextManager[None]:
 
     def wrong(self: Any, messages: Any, checkpoint: Any, snapshot: Any = None) -> Any:
         if messages:
-            self._producer.begin_transaction()
-            self._produce_all(messages)
+            self._producer.begin()
+            self._producer.write_all(messages)
             try:
-                self._producer.commit_transaction(1.0)
+                self._producer.commit()
             except KafkaException as error:
                 raise Aborted from error
         return commit(self, {}, checkpoint, snapshot)
@@ -76,12 +76,12 @@ def results_before_offsets() -> AbstractContextManager[None]:
 
 def progress_of_the_batch_before() -> AbstractContextManager[None]:
     """The checkpoint holds the vector before the batch."""
-    of = ActiveTask.checkpoint
+    of = ActiveTask.next_checkpoint
 
-    def wrong(self: Any) -> Any:
-        return msgspec.structs.replace(of(self), offsets=self.recovered.checkpoint.offsets)
+    def wrong(self: Any, *failed: Any) -> Any:
+        return msgspec.structs.replace(of(self, *failed), offsets=self.checkpoint.offsets)
 
-    return changed(ActiveTask, "checkpoint", wrong)
+    return changed(ActiveTask, "next_checkpoint", wrong)
 
 
 def claim_before_init() -> AbstractContextManager[None]:
@@ -89,8 +89,7 @@ def claim_before_init() -> AbstractContextManager[None]:
     read, claim = checkpoint_log.read_newest, claims.claim
 
     def early(settings: Any, unit: int, *rest: Any) -> Any:
-        name = settings.application.name
-        _mine.early = (read(settings.kafka, name, settings.state_topic, unit),)
+        _mine.early = (read(rest[-1], unit),)
         try:
             return claim(settings, unit, *rest)
         finally:
@@ -111,10 +110,10 @@ def progress_is_cached() -> AbstractContextManager[None]:
     """A process that takes a unit again goes on from the checkpoint it saw when it took the unit first."""
     read = checkpoint_log.read_newest
 
-    def wrong(kafka: Any, group: str, topic: str, unit: int, *_kept: Any) -> Any:
+    def wrong(readers: Any, unit: int) -> Any:
         seen = threading.current_thread().__dict__["process"].__dict__.setdefault("seen", {})
         if unit not in seen or seen[unit].checkpoint() is None:
-            seen[unit] = read(kafka, group, topic, unit)
+            seen[unit] = read(readers, unit)
         return seen[unit]
 
     return changed(claims, "read_newest", wrong)
@@ -137,22 +136,22 @@ def one_slot_in_two_transactions() -> AbstractContextManager[None]:
 
 
 def _torn_snapshot(split: Callable[[list[Any]], list[list[Any]]]) -> AbstractContextManager[None]:
-    produce_snapshot, produce = UnitTransactions._produce_snapshot, UnitTransactions._produce  # noqa: SLF001 - this is what is broken
+    produce_snapshot = UnitTransactions._produce_snapshot  # noqa: SLF001 - this is what is broken
 
     def wrong(self: Any, data: bytes, place: Any, checkpoint: Any) -> Any:
-        records: list[Any] = []
-        self._produce = lambda *record: records.append(record)
+        records, producer = list[Any](), self._producer
+        producer.write = lambda *record: records.append(record)
         try:
             written = produce_snapshot(self, data, place, checkpoint)
         finally:
-            del self._produce
+            del producer.write
         first, second = split(records)
         for record in first:
-            produce(self, *record)
-        self._producer.commit_transaction(1.0)
-        self._producer.begin_transaction()
+            producer.write(*record)
+        producer.commit()
+        producer.begin()
         for record in second:
-            produce(self, *record)
+            producer.write(*record)
         return written
 
     return changed(UnitTransactions, "_produce_snapshot", wrong)
@@ -174,7 +173,7 @@ def snapshot_of_a_later_state() -> AbstractContextManager[None]:
     def wrong(self: Any, transactions: Any, effects: Any, checkpoint: Any, snapshot: Any) -> Any:
         owned = self.tasks.get(checkpoint.unit)
         if snapshot is not None and owned is not None:
-            snapshot = (owned.recovered.unit.snapshot(), snapshot[1])
+            snapshot = (owned.unit.snapshot(), snapshot[1])
         return commit(self, transactions, effects, checkpoint, snapshot)
 
     return changed(ProcessTasks, "_commit", wrong)
@@ -182,7 +181,7 @@ def snapshot_of_a_later_state() -> AbstractContextManager[None]:
 
 def own_run_is_not_checked() -> AbstractContextManager[None]:
     """A fenced owner takes its unit back without looking whose it is."""
-    return changed(AssignmentManager, "_check_still_ours", lambda _self, _number, _runs: None)
+    return changed(AssignmentManager, "_check_still_ours", lambda *_: None)
 
 
 def fenced_state_goes_on() -> AbstractContextManager[None]:
@@ -202,7 +201,7 @@ def _commit_again_after(fault: type[Exception]) -> AbstractContextManager[None]:
         try:
             return commit(self, messages, checkpoint, snapshot)
         except fault:
-            fresh = UnitTransactions(self._settings, self._unit, self._offsets_of)
+            fresh = UnitTransactions(self._settings, self._unit, self._offsets_of, self._clock)
             fresh.init()
             self._producer = fresh._producer  # noqa: SLF001 - this is what is broken
             return commit(self, messages, checkpoint, snapshot)
@@ -217,8 +216,8 @@ def failed_commit_is_ignored() -> AbstractContextManager[None]:
     def wrong(self: Any, number: int, owned: Any) -> bool:
         if owned.commit is None or not isinstance(owned.commit.written.exception(), Aborted):
             return bool(finish(self, number, owned))
-        offsets_of = owned.transactions._offsets_of  # noqa: SLF001 - this is what is broken
-        owned.transactions, owned.commit = UnitTransactions(self._settings, number, offsets_of), None
+        offsets_of, owned.commit = owned.transactions._offsets_of, None  # noqa: SLF001 - this is what is broken
+        owned.transactions = UnitTransactions(self._settings, number, offsets_of, self._clock)
         owned.transactions.init()
         return True
 
@@ -233,7 +232,7 @@ def everybody_has_an_id_of_his_own() -> AbstractContextManager[None]:
         more["transactional_id"] += threading.current_thread().name
         return make(kafka, **more)
 
-    return changed(transaction, "make_producer", wrong)
+    return changed(unit_producer, "make_producer", wrong)
 
 
 def uncommitted_is_read() -> AbstractContextManager[None]:
@@ -265,10 +264,10 @@ def replay_goes_beyond_c() -> AbstractContextManager[None]:
     """The replay ends where the log ends now, not at C."""
     replay = restore._replay  # noqa: SLF001 - this is what is broken
 
-    def wrong(settings: Any, unit: Any, until: dict[str, int], *effects: Any) -> int:
-        consumer = make_consumer(settings.kafka, settings.application.name)
+    def wrong(readers: Any, unit: Any, until: dict[str, int], *effects: Any) -> int:
+        consumer = make_consumer(readers.settings.kafka, readers.settings.application.name)
         ends = {topic: log_range(consumer, topic, unit.number)[1] for topic in until}
-        return replay(settings, unit, ends, *effects)
+        return replay(readers, unit, ends, *effects)
 
     return changed(restore, "_replay", wrong)
 
@@ -277,12 +276,12 @@ def group_offsets_are_believed() -> AbstractContextManager[None]:
     """A unit goes on from the offsets that the group has, not from those of the checkpoint."""
     read = checkpoint_log.read_newest
 
-    def wrong(kafka: Any, group: str, topic: str, unit: int, *_kept: Any) -> Any:
-        log = read(kafka, group, topic, unit)
+    def wrong(readers: Any, unit: int) -> Any:
+        log = read(readers, unit)
         found = log.checkpoint()
         if found is None:
             return log
-        consumer = make_consumer(kafka, group)
+        consumer = make_consumer(readers.settings.kafka, readers.settings.application.name)
         places = consumer.committed([TopicPartition(name, unit) for name in found.offsets], 1.0)
         believed = {place.topic: place.offset for place in places if place.offset >= 0}
         wrongly = msgspec.structs.replace(found, offsets=found.offsets | believed)
@@ -335,8 +334,9 @@ def dangling_counts_as_rolled_back() -> AbstractContextManager[None]:
     """A dangling transaction counts as rolled back, and the unit goes on from its last visible checkpoint."""
     resolve = dangling.resolve
 
-    def wrong(settings: Any, found: Any, transactions: Any, checkpoint: Any, _again: Any) -> Effects:
-        return resolve(settings, found, transactions, checkpoint, lambda: dangling.ReplayedEffects(Effects(), {}))
+    def wrong(settings: Any, found: Any, transactions: Any, checkpoint: Any, clock: Any, _again: Any) -> Effects:
+        nothing = dangling.ReplayedEffects(Effects(), {})
+        return resolve(settings, found, transactions, checkpoint, clock, lambda: nothing)
 
     return changed(claims, "resolve", wrong)
 
@@ -369,8 +369,8 @@ def only_the_end_of_a_topic_is_searched() -> AbstractContextManager[None]:
     """What is there already is looked for among the last few offsets, whoever has written them."""
     search = dangling._missing_results  # noqa: SLF001 - this is what is broken
 
-    def wrong(consumer: Any, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
-        return search(consumer, topic, unit, wanted, max(start, end - 8), end)
+    def wrong(consumer: Any, clock: Any, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
+        return search(consumer, clock, topic, unit, wanted, max(start, end - 8), end)
 
     return changed(dangling, "_missing_results", wrong)
 

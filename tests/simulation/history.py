@@ -99,7 +99,7 @@ class _History:
         self._act = self._begin
         self._act_from = 0
         self._make_topics()
-        self.world.temper = self._trouble
+        self.world.faults.temper = self._trouble
         names = ("one", "two", "three")[: plan.randint(1, 3)] if not in_spark else ("one",)
         now_s = self.world.clock_s
         self._slots = [
@@ -162,8 +162,8 @@ class _History:
         if draw.random() < self._trouble.stop and self.world.processes:
             draw.choice(self.world.processes).joiner.stop()
             self.world.counts["stops"] += 1
-        if self.world.faults >= self._faults_max:
-            self.world.temper = CALM
+        if self.world.faults.count >= self._faults_max:
+            self.world.faults.temper = CALM
             if self._fed >= len(self._feed):
                 self._turn_to(self._heal)
         elif self.world.steps > _TROUBLE_STEPS_MAX:
@@ -171,7 +171,7 @@ class _History:
 
     def _heal(self) -> None:
         """Nothing goes wrong any more, and whoever is frozen wakes."""
-        self.world.temper = CALM
+        self.world.faults.temper = CALM
         self.world.slow_claims_s = None
         self.world.wake_all()
         if self._others is not None:
@@ -190,9 +190,9 @@ class _History:
     def _kill_behind_what_was_forgotten(self) -> None:
         if self._kill_behind is not None and self.world.kafka.times_forgotten > self._kill_behind:
             self._kill_behind = None
-            self.world.temper, self._deaths = DEADLY, self._count_deaths()
-        if self.world.temper is DEADLY and self._count_deaths() > self._deaths:
-            self.world.temper = self._trouble
+            self.world.faults.temper, self._deaths = DEADLY, self._count_deaths()
+        if self.world.faults.temper is DEADLY and self._count_deaths() > self._deaths:
+            self.world.faults.temper = self._trouble
 
     def _count_deaths(self) -> int:
         return sum(count for name, count in self.world.counts.items() if name.startswith("killed at"))

@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.runner import Parts, Runner
 from joiner.runtime.runners.spark.driver import Driver
 from joiner.runtime.runners.spark.plans import Plan, Turn, decode_outcome, encode_outcome
@@ -18,8 +17,8 @@ from joiner.runtime.runners.spark.worker import StateCopy, WorkerMemory, execute
 from joiner.runtime.settings import JoinerSettings
 
 if TYPE_CHECKING:
+    from joiner.runtime.clock import Clock
     from joiner.runtime.runners.spark.units import Units
-    from tests.simulation.memory_clients import Link
 
 _WORKER_DIES: Final = 0.04
 _TASK_IS_REPEATED: Final = 0.05
@@ -48,14 +47,14 @@ class MemoryCopy(StateCopy):
 class MemoryQuery:
     """See `driver.RunningQuery`: a batch at each turn of the driver's loop."""
 
-    def __init__(self, settings: JoinerSettings, units: Units, draw: random.Random) -> None:
-        self._settings, self._units, self._draw = settings, units, draw
+    def __init__(self, settings: JoinerSettings, units: Units, draw: random.Random, clock: Clock) -> None:
+        self._settings, self._units, self._draw, self._clock = settings, units, draw, clock
         self._is_running = False
         self._begin()
 
     def _begin(self) -> None:
         self._turn = Turn()
-        self._memory = WorkerMemory()
+        self._memory = WorkerMemory(self._clock)
         self._copies: dict[int, MemoryCopy] = {}
 
     def keep_running(self, wait: Callable[[float], object]) -> None:
@@ -80,7 +79,7 @@ class MemoryQuery:
 
     def _execute(self, plan: Plan) -> bytes:
         if self._draw.random() < _WORKER_DIES:
-            self._memory = WorkerMemory()
+            self._memory = WorkerMemory(self._clock)
         copy = self._copies.setdefault(plan.unit, MemoryCopy())
         if self._draw.random() < _STORE_IS_OLD:
             del copy.kept[1:]
@@ -92,14 +91,11 @@ class MemoryQuery:
 class SimulatedStage(Runner[Driver]):
     """As `SparkStage`, without Spark."""
 
-    def __init__(self, settings: JoinerSettings, claimant: Claimant, link: Callable[[], Link]) -> None:
-        super().__init__(settings, claimant)
-        self._link = link
-
     def _make(self, parts: Parts) -> Driver:
         return Driver(parts)
 
     def _work(self, loop: Driver) -> int:
         # The history's own would be drawn from in an order that depends on threads of the product.
         draw = random.Random(self._claimant.run)
-        return loop.run(MemoryQuery(self._settings, loop.units, draw), self._is_over, self._link().pass_time)
+        query = MemoryQuery(self._settings, loop.units, draw, self._clock)
+        return loop.run(query, self._is_over, self._wait)

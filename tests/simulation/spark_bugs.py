@@ -11,7 +11,8 @@ import msgspec
 from joiner.runtime.runners.spark import units as module
 from joiner.runtime.runners.spark import worker
 from joiner.runtime.runners.spark.plans import Outcome
-from joiner.runtime.runners.spark.units import SparkTask, Units
+from joiner.runtime.runners.spark.spark_task import SparkTask
+from joiner.runtime.runners.spark.units import Units
 from tests.simulation import bugs
 from tests.simulation.bugs import Bug, changed
 from tests.simulation.spark import MemoryCopy
@@ -56,8 +57,8 @@ def worker_believes_its_memory() -> AbstractContextManager[None]:
     """A worker goes on with what it has of a unit, at whatever vector that is."""
     unit_at = worker._unit_at  # noqa: SLF001 - this is what is broken
 
-    def wrong(settings: Any, plan: Any, copy: Any, left: Any) -> Any:
-        return left.unit if left is not None else unit_at(settings, plan, copy, left)
+    def wrong(settings: Any, plan: Any, copy: Any, clock: Any, left: Any) -> Any:
+        return left.unit if left is not None else unit_at(settings, plan, copy, clock, left)
 
     return changed(worker, "_unit_at", wrong)
 
@@ -66,10 +67,11 @@ def checkpoint_is_that_of_the_begin() -> AbstractContextManager[None]:
     """The results of a plan are committed with the vector at which it began."""
     write = vars(module)["write_commit"]
 
-    def wrong(metrics: Any, transactions: Any, messages: Any, times: Any, checkpoint: Any, snapshot: Any) -> Any:
+    def wrong(*given: Any) -> Any:
+        *before, checkpoint, snapshot = given
         stale = msgspec.structs.replace(checkpoint, offsets=_before.get(checkpoint.unit, checkpoint.offsets))
         _before[checkpoint.unit] = checkpoint.offsets
-        return write(metrics, transactions, messages, times, stale, snapshot)
+        return write(*before, stale, snapshot)
 
     _before.clear()
     return changed(module, "write_commit", wrong)

@@ -10,7 +10,7 @@ import pytest
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import UnitTransactions
 from joiner.runtime.ownership.membership import Membership
-from tests.simulation import stage
+from tests.simulation import pool
 from tests.simulation.stage import on_stage
 from tests.simulation.test_forgotten import SETTINGS, create_topics, feed
 from tests.simulation.verdict import committed_checkpoint, judge, stable_ends
@@ -78,7 +78,7 @@ def test_who_writes_a_large_snapshot_for_long_does_not_stay_away_from_its_group(
         return written[-1]
 
     # What is handed to a pool is done in threads of their own.
-    monkeypatch.setattr(stage, "_BESIDE", 1.0)
+    monkeypatch.setattr(pool, "_BESIDE", 1.0)
     monkeypatch.setattr(Membership, "poll", noting)
     monkeypatch.setattr(UnitTransactions, "_write_apart", slowly)
     with on_stage(play.world):

@@ -13,37 +13,26 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NoReturn, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
-from joiner.runtime.kafka.clients import timed_out
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.membership import InstanceInUse
 from joiner.runtime.runners.process import JoinerProcess
 from joiner.runtime.settings import PROCESS, SPARK, JoinerSettings
 from tests.simulation.actors import Actor, Dead
-from tests.simulation.feed import BASE_MS
+from tests.simulation.clock import BEGIN_S, SimulatedClock
+from tests.simulation.faults import WRITES, Faults
 from tests.simulation.memory_clients import MemoryProducer
-from tests.simulation.memory_kafka import MemoryKafka, kafka_error
+from tests.simulation.memory_kafka import MemoryKafka
 from tests.simulation.spark import SimulatedStage
-from tests.simulation.temper import CALM
 
 Result = TypeVar("Result")
 
-WRITES: Final = frozenset({"init", "begin", "produce", "flush", "send_offsets", "commit"})
-"""The steps of claims and commits: most of the trouble comes here."""
-_LOSABLE: Final = frozenset({"init", "send_offsets", "commit"})
-_FAILING: Final = frozenset({*_LOSABLE, "flush", "describe", "watermarks", "committed", "consume"})
-
 _EMPTY_STEP_S: Final = 0.5
-_ANSWER_S: Final = 30.1
-"""The joiner waits so long for an answer."""
 _LOOK_EVERY_S: Final = 0.3
 """How often the broker looks whose time has run out."""
-
-_FREEZES_S: Final = ((0.1, 3.0), (4.0, 14.0), (11.0, 30.0), (61.0, 90.0))
-"""Shorter than anything, about a session, longer than one, longer than a transaction may last."""
 
 
 class Director(Protocol):
@@ -74,9 +63,9 @@ class SimulatedProcess:
         self.frozen_until_s: float | None = None
         self.joiner: JoinerProcess | SimulatedStage
         if in_spark:
-            self.joiner = SimulatedStage(settings, claimant, lambda: world.link)
+            self.joiner = SimulatedStage(settings, claimant, world.clock)
         else:
-            self.joiner = JoinerProcess(settings, claimant, standby=standby)
+            self.joiner = JoinerProcess(settings, claimant, world.clock, standby=standby)
         self.producers: list[MemoryProducer] = []
         self.pool: list[Actor] = []
         self._world = world
@@ -134,20 +123,19 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
-        self.clock_s = 1000.0
-        self.kafka = MemoryKafka(lambda: self.clock_s + BASE_MS / 1000 - 1000, markers_lag=True)
-        self.temper = CALM
+        self.clock_s = BEGIN_S
+        self.clock = SimulatedClock(self)
+        self.kafka = MemoryKafka(self.clock.wall_s, markers_lag=True)
         self.director: Director | None = None
         self.timeline: list[tuple[Any, ...]] = []
         self.counts: Counter[str] = Counter()
+        self.faults = Faults(self)
         self.steps = 0
-        self.faults = 0
         self.haste = 1
         """How much longer than asked for a wait takes: where nothing is to happen, time may fly."""
         self.processes: list[SimulatedProcess] = []
         self._links: dict[SimulatedProcess, ProcessLink] = {}
         self._all: list[SimulatedProcess] = []
-        self._late: list[Callable[[], object]] = []
         self._actor: Actor | None = None
         self.slow_claims_s: tuple[float, float] | None = None
         """How long it takes at least and at most, from initialising a transactional id until that is answered."""
@@ -168,7 +156,7 @@ class World:
     def note(self, text: str, *arguments: Any) -> None:
         """Keep a line of the timeline."""
         name = self._actor.process.run if self._actor is not None else "-"
-        self.timeline.append((self.steps, round(self.clock_s - 1000, 3), name, text, *arguments))
+        self.timeline.append((self.steps, round(self.clock_s - BEGIN_S, 3), name, text, *arguments))
 
     def complain(self, text: str) -> None:
         """A process has told its user of an error."""
@@ -220,28 +208,12 @@ class World:
     def act(self, process: SimulatedProcess, call: str, effect: Callable[[], Result]) -> Result:
         """One call of a client, with what befalls it."""
         self._tick(process)
-        temper, draw = self.temper, self.draw
-        share = 1.0 if call in WRITES else temper.other
-        chance = draw.random()
-        if chance < temper.kill * share:
-            self._kill(process, call, effect)
-        chance -= temper.kill * share
-        if 0 <= chance < temper.freeze * share:
-            self._freeze(process, call)
-        chance -= temper.freeze * share
-        lose = temper.lose * (2 if call == "commit" else 1)
-        if 0 <= chance < lose and call in _LOSABLE:
-            self._lose(call, effect)
-        chance -= lose
-        if 0 <= chance < temper.fail and call in _FAILING:
-            self._count(f"failed {call}")
-            self.note("%s fails", call)
-            raise _failure(call)
+        self.faults.befall(process, call, effect)
         if call in WRITES:
             self.note(call)
         result = effect()
         if call == "init" and self.slow_claims_s is not None:
-            self._wait(process, draw.uniform(*self.slow_claims_s))
+            self._wait(process, self.draw.uniform(*self.slow_claims_s))
         return result
 
     def beside(self, work: Callable[[], None]) -> Callable[[Callable[[], bool]], None]:
@@ -271,7 +243,7 @@ class World:
         assert actor is not None
         actor.ready = is_ready
         while not is_ready() and not process.is_dead:
-            self._yield(process)
+            self.yield_turn()
         actor.ready = lambda: True
         if process.is_dead:
             raise Dead
@@ -303,9 +275,9 @@ class World:
         self.clock_s += 0.002
         self._let_nature_act()
         if (len(self.processes) > 1 or process.pool) and self.draw.random() < (
-            self.temper.switch if switch is None else switch
+            self.faults.temper.switch if switch is None else switch
         ):
-            self._yield(process)
+            self.yield_turn()
         if process.is_dead:
             raise Dead
 
@@ -317,13 +289,12 @@ class World:
             kafka.expire_transactions()
             for group in kafka.groups.values():
                 group.expire()
-        if self._late and draw.random() < 0.2:
-            self._arrive(self._late.pop(draw.randrange(len(self._late))))
+        self.faults.let_late_request_arrive()
         if kafka.decided and draw.random() < 0.4:
             kafka.write_marker(draw.choice(kafka.decided))
         self.director.step()
 
-    def _yield(self, _process: SimulatedProcess) -> None:
+    def yield_turn(self) -> None:
         """Hand the baton on, and wait until it comes back."""
         actor = self._actor
         assert actor is not None
@@ -360,66 +331,6 @@ class World:
             for actor in ([process.loop] if process.is_dead else [process.loop, *process.pool])
             if process.is_dead or actor.ready()
         ]
-
-    # What befalls a call
-
-    def _kill(self, process: SimulatedProcess, call: str, effect: Callable[[], object]) -> NoReturn:
-        """SIGKILL: before the request, after it, or with the request on its way."""
-        moment = self.draw.choice(("before", "during", "after"))
-        if moment == "after":
-            self._arrive(effect)
-        self._count(f"killed at {call}")
-        self.note("killed %s %s", moment, call)
-        process.is_dead = True
-        requests: list[Callable[[], object]] = [
-            request for producer in process.producers for request in producer.break_off()
-        ]
-        if moment == "during":
-            requests.append(effect)
-        for request in requests:
-            fate = self.draw.randrange(3)
-            if fate == 0:
-                self._arrive(request)
-            elif fate == 1:
-                self._late.append(request)
-        raise Dead
-
-    def _freeze(self, process: SimulatedProcess, call: str) -> None:
-        seconds = self.draw.uniform(*self.draw.choice(_FREEZES_S))
-        self._count(f"frozen at {call}")
-        self.note("frozen for %.1f s at %s", seconds, call)
-        process.frozen_until_s = self.clock_s + seconds
-        self._yield(process)
-        if process.is_dead:
-            raise Dead
-
-    def _lose(self, call: str, effect: Callable[[], object]) -> NoReturn:
-        """The request or its answer is lost, or it arrives later; the client is told that it took too long."""
-        moment = self.draw.choice(("request", "answer", "late"))
-        self._count(f"lost {moment} of {call}")
-        self.note("%s: the %s is lost", call, moment)
-        if moment == "answer":
-            effect()
-        elif moment == "late" and call == "commit":
-            self._late.append(effect)
-        if self.draw.random() < 0.5:
-            self.clock_s += _ANSWER_S
-        raise kafka_error(KafkaError._TIMED_OUT, f"{call} timed out", retriable=True)  # noqa: SLF001 - public name
-
-    def _count(self, fault: str) -> None:
-        self.counts[fault] += 1
-        self.faults += 1
-
-    def _arrive(self, request: Callable[[], object]) -> None:
-        with suppress(KafkaException):  # nobody is there to be told
-            request()
-
-
-def _failure(call: str) -> KafkaException:
-    if call == "flush":
-        reason = "a record could not be delivered"
-        return kafka_error(KafkaError._TIMED_OUT, reason, txn_requires_abort=True)  # noqa: SLF001 - public name
-    return timed_out(f"{call}: the broker is away")
 
 
 def ended_well(status: int | BaseException) -> bool:

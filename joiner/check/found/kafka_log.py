@@ -18,6 +18,7 @@ from broker.kafka.client_log import client_logger
 from broker.kafka.topics import TopicFacts, topic_facts
 from broker.settings import SettingsError
 from joiner.check.found.evidence import EvidenceError, Message
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
 from joiner.runtime.model import FORMAT_VERSION, checkpoint_key, decode_checkpoint
 
@@ -114,7 +115,7 @@ class KafkaEvidence:
             *self._settings.input_topics,
         ]
         try:
-            reach_kafka(self._admin, servers, min(self._stall_s, _REQUEST_TIMEOUT_S))
+            reach_kafka(self._admin, servers, min(self._stall_s, _REQUEST_TIMEOUT_S), SystemClock())
             facts = topic_facts(self._admin, names)
         except KafkaAway as error:
             raise EvidenceError(str(error)) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -13,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from broker.kafka.client_log import client_logger
 from broker.settings import KafkaSettings
+from joiner.runtime.clock import Clock
 
 TIMEOUT_S: Final = 30.0
 """Time limit of one request to Kafka, in which a broker can restart."""
@@ -64,14 +64,16 @@ def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]
     return int(low), int(high)
 
 
-def read_to_end(consumer: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[Message]:
+def read_to_end(
+    consumer: Consumer, clock: Clock, topic: str, partition: int, start: int, end: int
+) -> Iterator[Message]:
     """The messages of a partition from ``start`` up to ``end``, by a consumer of `make_reader`.
 
     It stops at ``end``, even if the log grows. Raises KafkaException if nothing arrives for `TIMEOUT_S`.
     """
     consumer.assign([TopicPartition(topic, partition, start)])
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline_s:
+    deadline_s = clock.monotonic_s() + TIMEOUT_S
+    while clock.monotonic_s() < deadline_s:
         for message in consumer.consume(1000, READ_WAIT_S):
             error = message.error()
             if error is not None and error.code() == EOF_CODE:
@@ -81,7 +83,7 @@ def read_to_end(consumer: Consumer, topic: str, partition: int, start: int, end:
             raise_for(message)
             if (message.offset() or 0) >= end:
                 return
-            deadline_s = time.monotonic() + TIMEOUT_S
+            deadline_s = clock.monotonic_s() + TIMEOUT_S
             yield message
     raise timed_out(f"{topic} [{partition}] could not be read to its end within {TIMEOUT_S:.0f} s")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from contextlib import suppress
 from typing import Final
 
 import msgspec
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Producer, TopicPartition
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.control import Record, decode, encode
 from joiner.runtime.kafka.clients import TIMEOUT_S, describe, log_range, make_consumer, make_producer
 from joiner.runtime.settings import JoinerSettings
@@ -35,16 +35,16 @@ class ControlLog:
         self._lock = threading.Lock()
         self._begin_at(OFFSET_END)
 
-    def begin_now(self) -> None:
+    def begin_now(self, clock: Clock) -> None:
         """Wait until the end of the log is known, so that no record is missed from now on. Raises KafkaException."""
-        deadline_s = time.monotonic() + TIMEOUT_S
+        deadline_s = clock.monotonic_s() + TIMEOUT_S
         while True:
             try:
                 self._begin_at(log_range(self._consumer, self._topic, 0)[1])
             except KafkaException:  # a new topic has no leader for a moment
-                if time.monotonic() > deadline_s:
+                if clock.monotonic_s() > deadline_s:
                     raise
-                time.sleep(_RETRY_S)
+                clock.sleep(_RETRY_S)
             else:
                 return
 

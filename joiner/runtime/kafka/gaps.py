@@ -6,13 +6,13 @@ Offsets are missing only where a producer of the input uses transactions.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import TIMEOUT_S, is_passing, log_range, make_consumer, timed_out
 from joiner.runtime.kafka.transaction import Fenced
 from joiner.runtime.model import UnitStopped
@@ -32,8 +32,8 @@ class GapVerifier:
     Its consumer is made on first use and kept: a producer that commits often leaves a gap before every batch.
     """
 
-    def __init__(self, settings: JoinerSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
+        self._settings, self._clock = settings, clock
         self._consumer: Consumer | None = None
 
     def check(self, number: int, offsets: Mapping[str, int], batches: Mapping[str, Messages]) -> None:
@@ -59,7 +59,7 @@ class GapVerifier:
             _log.warning("unit %s: %s now begins at %s, after %s", number, topic, low, begin)
             raise Fenced
         wanted = [offset for offset in offsets if begin <= offset <= last]
-        found = _offsets_of(self._consumer, topic, number, begin, last)
+        found = _offsets_of(self._consumer, self._clock, topic, number, begin, last)
         if found == wanted:
             return
         skipped, gone = sorted(set(found) - set(wanted)), sorted(set(wanted) - set(found))
@@ -88,11 +88,11 @@ def gaps_in(at: int, offsets: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(expected[where].tolist(), came[where].tolist(), strict=True))
 
 
-def _offsets_of(consumer: Consumer, topic: str, number: int, begin: int, last: int) -> list[int]:
+def _offsets_of(consumer: Consumer, clock: Clock, topic: str, number: int, begin: int, last: int) -> list[int]:
     """The offsets of the records from ``begin`` to ``last``, which is a record."""
     found: list[int] = []
     consumer.assign([TopicPartition(topic, number, begin)])
-    deadline_s = time.monotonic() + TIMEOUT_S
+    deadline_s = clock.monotonic_s() + TIMEOUT_S
     try:
         while not found or found[-1] < last:
             messages = consumer.consume(min(_AT_ONCE, last + 1 - begin), _WAIT_S)
@@ -102,8 +102,8 @@ def _offsets_of(consumer: Consumer, topic: str, number: int, begin: int, last: i
                     raise KafkaException(error)
             found += [int(message.offset() or 0) for message in messages if message.error() is None]
             if messages:
-                deadline_s = time.monotonic() + TIMEOUT_S
-            elif time.monotonic() > deadline_s:
+                deadline_s = clock.monotonic_s() + TIMEOUT_S
+            elif clock.monotonic_s() > deadline_s:
                 raise timed_out(f"{topic}@{begin} could not be read again within {TIMEOUT_S:.0f} s")
     finally:
         consumer.unassign()

@@ -7,13 +7,13 @@ they wait for as long as Kafka is unreachable.
 from __future__ import annotations
 
 import logging
-import time
 from typing import Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from broker.kafka.client_log import answered
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import KAFKA_LOG
 
 _SILENT_S: Final = 0.5
@@ -29,16 +29,16 @@ class KafkaAway(Exception):
     """Kafka does not answer; ``str`` says where, why, and what to do."""
 
 
-def reach_kafka(admin: AdminClient, servers: str, within_s: float) -> None:
+def reach_kafka(admin: AdminClient, servers: str, within_s: float, clock: Clock) -> None:
     """Return once Kafka at ``servers`` answers. Raises `KafkaAway` after ``within_s``."""
-    deadline_s = time.monotonic() + within_s
+    deadline_s = clock.monotonic_s() + within_s
     wait_s, is_logged = min(_SILENT_S, within_s), False
     while True:
         try:
             admin.list_topics(timeout=wait_s)
         except KafkaException as error:
             admin.poll(0)  # hands the library's own lines to the log: they name the cause
-            wait_s = min(deadline_s - time.monotonic(), _SLICE_S)
+            wait_s = min(deadline_s - clock.monotonic_s(), _SLICE_S)
             if wait_s <= 0:
                 message = (
                     f"Kafka at {servers} does not answer within {within_s:g} s ({error.args[0].str()}): "

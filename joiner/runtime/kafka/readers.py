@@ -6,13 +6,13 @@ part of the state topic before the end at which it was read (see `checkpoint_log
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import log_range, make_consumer, make_reader
 from joiner.runtime.settings import JoinerSettings
 
@@ -27,8 +27,8 @@ class ClaimCancelled(Exception):
 class Readers:
     """Consumers for one unit, and what was read of its state. For one thread at a time."""
 
-    def __init__(self, settings: JoinerSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
+        self.settings, self.clock = settings, clock
         self.is_over: Callable[[], bool] = lambda: False
         """Whether the claim is cancelled."""
         self.state: StateLog | None = None
@@ -39,23 +39,23 @@ class Readers:
     @cached_property
     def stable(self) -> Consumer:
         """Reads committed data; used for the stable ends of logs only."""
-        return make_consumer(self._settings.kafka, self._settings.application.name)
+        return make_consumer(self.settings.kafka, self.settings.application.name)
 
     @cached_property
     def everything(self) -> Consumer:
         """Reads uncommitted and aborted records, too."""
         more = {"isolation_level": "read_uncommitted"}
-        return make_reader(self._settings.kafka, self._settings.application.name, **more)
+        return make_reader(self.settings.kafka, self.settings.application.name, **more)
 
     @cached_property
     def log(self) -> Consumer:
         """Reads committed data to the end of a log."""
-        return make_reader(self._settings.kafka, self._settings.application.name)
+        return make_reader(self.settings.kafka, self.settings.application.name)
 
     def connect(self, unit: int) -> None:
         """Connect all consumers. Raises KafkaException."""
         for consumer in (self.stable, self.everything, self.log):
-            for topic in (*self._settings.input_topics, self._settings.state_topic):
+            for topic in (*self.settings.input_topics, self.settings.state_topic):
                 log_range(consumer, topic, unit)
 
     def check(self) -> None:
@@ -68,13 +68,3 @@ class Readers:
         for name in ("stable", "everything", "log"):
             if name in self.__dict__:
                 self.__dict__.pop(name).close()
-
-
-@contextmanager
-def reading(settings: JoinerSettings, kept: Readers | None) -> Iterator[Readers]:
-    """``kept``, or new readers that are closed at the end."""
-    if kept is not None:
-        yield kept
-        return
-    with closing(Readers(settings)) as made:
-        yield made

@@ -7,7 +7,6 @@ request is asynchronous and polled by the process's loop; one that fails, becaus
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from broker.kafka.topics import (
     data_topic_specs,
     state_topic_spec,
 )
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.settings import JoinerSettings
 
@@ -35,21 +35,21 @@ _ANSWER_S: Final = 10.0
 class TopicWatch:
     """Compares the facts of topics with those ``known`` at the start."""
 
-    def __init__(self, admin: AdminClient, known: Mapping[str, TopicFacts]) -> None:
-        self._admin = admin
+    def __init__(self, admin: AdminClient, known: Mapping[str, TopicFacts], clock: Clock) -> None:
+        self._admin, self._clock = admin, clock
         self._known = dict(known)
         self._asked: dict[str, Any] = {}
         self._absent: set[str] = set()
-        self._due_s = time.monotonic() + INTERVAL_S
+        self._due_s = self._clock.monotonic_s() + INTERVAL_S
 
     def check(self) -> None:
         """Send a request when it is due, or examine its answer. Raises `TopicError` if a topic has changed."""
         if self._asked:
             if all(future.done() for future in self._asked.values()):
                 answers, self._asked = self._asked, {}
-                self._due_s = time.monotonic() + INTERVAL_S
+                self._due_s = self._clock.monotonic_s() + INTERVAL_S
                 self._judge(answers)
-        elif self._known and time.monotonic() >= self._due_s:
+        elif self._known and self._clock.monotonic_s() >= self._due_s:
             self._asked = self._admin.describe_topics(TopicCollection(list(self._known)), request_timeout=_ANSWER_S)
 
     def _judge(self, answers: Mapping[str, Any]) -> None:

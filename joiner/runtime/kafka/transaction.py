@@ -30,25 +30,17 @@ commits of all others fail.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException
 
-from joiner.runtime.kafka.clients import (
-    TIMEOUT_S,
-    is_fenced,
-    log_range,
-    make_consumer,
-    make_producer,
-    names_fencing,
-    timed_out,
-    within,
-)
+from joiner.runtime.clock import Clock
+from joiner.runtime.kafka.clients import is_fenced, log_range, make_consumer, names_fencing
 from joiner.runtime.kafka.pending_markers import PendingMarkers, identity_of
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace, cut, snapshot_records
+from joiner.runtime.kafka.unit_producer import UnitProducer
 from joiner.runtime.model import (
     Checkpoint,
     FirstRecord,
@@ -59,19 +51,9 @@ from joiner.runtime.model import (
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.effects import Outgoing
 
-_COMMIT_S: Final = 30.0
-"""Time limit of a commit. A client that hangs (see `broker.kafka`) is abandoned after it, and the unit continues with a
-new one."""
-
 SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024
 """The largest snapshot that is committed with a batch. A larger one is written in transactions of its own, each of this
 size, and so may take as long as it needs. The batch is visible before it; the unit's next batch waits for it."""
-
-_OFFSETS_S: Final = 10.0
-"""Time limit for sending the offsets, which are a few bytes."""
-
-_LAST_STEP_S: Final = 1.0
-"""Time for the last step of a commit, even if the steps before it have used up the limit."""
 
 _LONG_S: Final = 1.0
 """A transaction that spans a restart of Kafka takes longer than this, and few others do."""
@@ -82,11 +64,6 @@ _MARKERS_S: Final = 5.0
 LOOK_S: Final = 0.05
 FIRST_LOOK_S: Final = 0.005
 """Intervals between checks for markers, which usually arrive within milliseconds."""
-
-_CALL_MESSAGES: Final = 1_000
-"""Messages per call of the producer: it holds the interpreter for that long, and so many stay in the CPU cache."""
-
-_OnDelivery = Callable[[KafkaError | None, Message], None]
 
 _log = logging.getLogger(__name__)
 
@@ -104,48 +81,29 @@ class Aborted(Exception):
 
 
 class UnitTransactions:
-    """The transactional producer of one unit."""
+    """The transactions of one unit."""
 
-    def __init__(self, settings: JoinerSettings, unit: int, offsets_of: Consumer) -> None:
+    def __init__(self, settings: JoinerSettings, unit: int, offsets_of: Consumer, clock: Clock) -> None:
         """``offsets_of``: a consumer of the group that is no member; its metadata is sent with the offsets."""
         self._settings = settings
         self._unit = unit
         self._offsets_of = offsets_of
-        # Reused for every call of the producer: creating as many dicts costs as much as encoding the messages.
-        self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_CALL_MESSAGES)]
+        self._clock = clock
         self._pending = PendingMarkers()
-        # The offsets of the first records of the open transaction, by topic; -1 until they are delivered.
-        self._firsts: dict[str, int] = {}
-        self._was_asked_again = False
         self._is_claimed = False
         # The owner in the last checkpoint.
         self._run = self._site = ""
-        self._producer = make_producer(
-            settings.kafka,
-            transactional_id=f"{settings.application.name}-{unit}",
-            transaction_timeout_ms=settings.application.transaction_timeout // 1_000_000,
-            # The send queue must not be held back; and a commit right after another one is asked to retry, by
-            # default after 100 ms, then 200, and so on.
-            queue_buffering_backpressure_threshold=1,
-            retry_backoff_ms=2,
-            retry_backoff_max_ms=4,
-            linger_ms=5,
-            compression_type="lz4",
-        )
+        self._producer = UnitProducer(settings, unit, offsets_of, clock)
 
     def connect(self) -> None:
-        """Connect to Kafka, without fencing anyone. Raises KafkaException.
-
-        The library looks for its coordinator when it initialises; without a connection it retries only half a second
-        later.
-        """
-        self._producer.list_topics(self._settings.state_topic, TIMEOUT_S)
+        """Connect to Kafka, without fencing anyone. Raises KafkaException."""
+        self._producer.connect(self._settings.state_topic)
 
     def init(self) -> None:
         """Initialise the transactional id, which fences all other owners of the unit."""
         try:
             self.connect()
-            self._producer.init_transactions(TIMEOUT_S)
+            self._producer.init()
         except KafkaException as error:
             # Other fatal errors (no authorisation for the id, for example) are raised as they are.
             if names_fencing(error):
@@ -162,7 +120,7 @@ class UnitTransactions:
 
         Raises `Fenced` or `Aborted`, after which this object must not be used again.
         """
-        began_s, place = time.monotonic(), None
+        began_s, place = self._clock.monotonic_s(), None
         identities = _identities(messages, self._settings.state_topic)
         try:
             self._begin(checkpoint)
@@ -171,7 +129,7 @@ class UnitTransactions:
             is_apart = goes_apart(snapshot)
             # The target may claim a released unit as soon as the release is visible, so the snapshot comes first.
             ours = self._still_ours(checkpoint) if is_apart else checkpoint
-            self._produce_all(messages)
+            self._producer.write_all(messages)
             if snapshot is not None and not is_apart:
                 place = self._produce_snapshot(*snapshot, checkpoint)
             self._finish(ours, self._pending.records(identities))
@@ -194,7 +152,7 @@ class UnitTransactions:
         try:
             self._begin(checkpoint)
             for key in state.values:
-                self._produce(self._settings.state_topic, key, None)
+                self._producer.write(self._settings.state_topic, key, None)
             self._finish(checkpoint, {})
             self._note_written({}, is_base=True)
             self.check_ended()
@@ -212,23 +170,23 @@ class UnitTransactions:
         Raises `Aborted` if one remains open: Kafka has failed to end it, and the unit must be claimed again. Nothing is
         visible past the open transaction of another program; that is not waited for.
         """
-        deadline_s, wait_s = time.monotonic() + _MARKERS_S, FIRST_LOOK_S
+        deadline_s, wait_s = self._clock.monotonic_s() + _MARKERS_S, FIRST_LOOK_S
         while True:
             stable = self._note_stable_ends(self._pending.topics())
             ours = self._pending.ours(stable)
             if not ours:
                 return
-            if time.monotonic() > deadline_s:
+            if self._clock.monotonic_s() > deadline_s:
                 raise Aborted(f"Kafka has left a committed transaction open in {', '.join(ours)} [{self._unit}]")
-            time.sleep(wait_s)
+            self._clock.sleep(wait_s)
             wait_s = min(2 * wait_s, LOOK_S)
 
     def check_owner(self) -> None:
         """Check with Kafka that the unit is still ours; writes nothing. Raises `Fenced` or `Aborted`."""
         try:
-            self._producer.begin_transaction()
-            self._send_offsets({self._settings.input_topics[0]: 0})
-            self._producer.abort_transaction(_COMMIT_S)
+            self._producer.begin()
+            self._producer.send_offsets({self._settings.input_topics[0]: 0})
+            self._producer.abort()
         except KafkaException as error:
             raise _failure(error) from error
 
@@ -239,18 +197,17 @@ class UnitTransactions:
         offsets of the records. Raises `Fenced` or `Aborted`.
         """
         try:
-            self._start()
+            self._producer.begin()
             for topic in topics:
-                self._produce(topic, f"{self._unit}/rolled-back", None)
-            self._send_offsets(checkpoint.offsets)
-            if self._producer.flush(_COMMIT_S):
-                raise timed_out(f"the records of a rollback were not written within {_COMMIT_S:.0f} s")
-            self._producer.abort_transaction(_COMMIT_S)
+                self._producer.write(topic, f"{self._unit}/rolled-back", None)
+            self._producer.send_offsets(checkpoint.offsets)
+            self._producer.flush()
+            self._producer.abort()
         except KafkaException as error:
             raise _failure(error) from error
-        self._check_delivered()
-        self._pending.begin_at(self._firsts)
-        return dict(self._firsts)
+        firsts = self._delivered()
+        self._pending.begin_at(firsts)
+        return firsts
 
     def _still_ours(self, checkpoint: Checkpoint) -> Checkpoint:
         """The same checkpoint, without the release of the unit."""
@@ -260,7 +217,7 @@ class UnitTransactions:
 
     def _was_disturbed(self, began_s: float) -> bool:
         """Whether Kafka may have restarted during the commit: it took long, or was retried."""
-        return self._was_asked_again or time.monotonic() - began_s > _LONG_S
+        return self._producer.was_asked_again or self._clock.monotonic_s() - began_s > _LONG_S
 
     def _note_stable_ends(self, topics: Iterable[str]) -> dict[str, int]:
         stable = {topic: log_range(self._offsets_of, topic, self._unit)[1] for topic in topics}
@@ -283,60 +240,23 @@ class UnitTransactions:
         return not in_doubt
 
     def _note_written(self, identities: Mapping[str, str], *, is_base: bool) -> None:
-        self._check_delivered()
-        self._pending.add(self._firsts, identities, is_base=is_base)
+        self._pending.add(self._delivered(), identities, is_base=is_base)
 
-    def _check_delivered(self) -> None:
-        """Kafka does not report the offset of a record that was sent twice; then the next claim finds out."""
-        if unknown := sorted(topic for topic, at in self._firsts.items() if at < 0):
+    def _delivered(self) -> dict[str, int]:
+        """The offsets of the first records of the last transaction, by topic.
+
+        Kafka does not report the offset of a record that was sent twice. Raises `Aborted` then: the next claim finds
+        out.
+        """
+        firsts = dict(self._producer.firsts)
+        if unknown := sorted(topic for topic, at in firsts.items() if at < 0):
             raise Aborted(f"Kafka has not reported the offset of a record in {', '.join(unknown)} [{self._unit}]")
-
-    def _first(self, topic: str) -> _OnDelivery | None:
-        """The delivery callback of a topic's next record; only the first record of a transaction has one."""
-        if topic in self._firsts:
-            return None
-        self._firsts[topic] = -1
-        return _noting_in(self._firsts)
-
-    def _produce_all(self, messages: Outgoing) -> None:
-        for topic, (keys, values) in messages.items():
-            for begin in range(0, len(keys), _CALL_MESSAGES):
-                end = begin + _CALL_MESSAGES
-                self._produce_some(topic, keys[begin:end], values[begin:end])
-
-    def _produce_some(self, topic: str, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
-        waiting = self._slots[: len(keys)]
-        for slot, key, value in zip(waiting, keys, values, strict=True):
-            slot["key"], slot["value"] = key, value
-        head, on_delivery = self._slots[0], self._first(topic)
-        if on_delivery is not None:
-            head["callback"] = on_delivery
-        # The producer copies what it accepts.
-        while self._producer.produce_batch(topic, waiting, partition=self._unit) < len(waiting):
-            # It does not raise: messages that the full queue refused carry an error, and are sent again.
-            waiting = [slot for slot in waiting if "_error" in slot]
-            for slot in waiting:
-                fault: Any = slot.pop("_error")
-                if fault.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka's own codes are named so
-                    raise KafkaException(fault)
-            self._producer.poll(0.05)
-        head.pop("callback", None)
-        self._producer.poll(0)
-
-    def _produce(self, topic: str, key: str, value: bytes | None) -> None:
-        on_delivery = self._first(topic)
-        while True:
-            try:
-                self._producer.produce(topic, value, key.encode(), self._unit, on_delivery=on_delivery)
-            except BufferError:
-                self._producer.poll(0.05)
-            else:
-                return
+        return firsts
 
     def _produce_snapshot(self, data: bytes, place: SnapshotPlace, checkpoint: Checkpoint) -> SnapshotPlace:
         records, after = snapshot_records(data, place, checkpoint, self._pending.ends())
         for key, value in records:
-            self._produce(self._settings.state_topic, key, value)
+            self._producer.write(self._settings.state_topic, key, value)
         return after
 
     def _write_apart(self, data: bytes, place: SnapshotPlace, checkpoint: Checkpoint) -> SnapshotPlace:
@@ -351,58 +271,21 @@ class UnitTransactions:
         for part in parts:
             self._begin(checkpoint)
             for key, value in part:
-                self._produce(self._settings.state_topic, key, value)
+                self._producer.write(self._settings.state_topic, key, value)
             self._finish(checkpoint, self._pending.records({}))
             self._note_written({}, is_base=part is parts[-1])
         return after
 
-    def _start(self) -> None:
-        self._firsts = {}
-        self._producer.begin_transaction()
-
     def _begin(self, checkpoint: Checkpoint) -> None:
         """Steps 1 and 2."""
-        self._start()
-        self._send_offsets(checkpoint.offsets)
+        self._producer.begin()
+        self._producer.send_offsets(checkpoint.offsets)
 
     def _finish(self, checkpoint: Checkpoint, written: dict[str, FirstRecord]) -> None:
         """Steps 5 and 6."""
         record = msgspec.structs.replace(checkpoint, written=written)
-        self._produce(self._settings.state_topic, checkpoint_key(self._unit), encode(record))
-        self._commit(time.monotonic() + _COMMIT_S)
-
-    def _send_offsets(self, offsets: Mapping[str, int]) -> None:
-        places = [TopicPartition(topic, self._unit, at) for topic, at in offsets.items()]
-        metadata = self._offsets_of.consumer_group_metadata()
-        within(_OFFSETS_S + _LAST_STEP_S, self._producer.send_offsets_to_transaction, places, metadata, _OFFSETS_S)
-
-    def _commit(self, deadline_s: float) -> None:
-        """Commit; a commit whose answer was lost is repeated, which is safe."""
-        self._was_asked_again = False
-        while True:
-            try:
-                self._producer.commit_transaction(max(_LAST_STEP_S, deadline_s - time.monotonic()))
-            except KafkaException as error:
-                if not error.args[0].retriable() or time.monotonic() > deadline_s:
-                    raise
-                _log.info("unit %s: retrying the commit: %s", self._unit, error.args[0].str())
-                self._was_asked_again = True
-            else:
-                return
-
-
-def _noting_in(firsts: dict[str, int]) -> _OnDelivery:
-    """A delivery callback that notes the offset of a record in ``firsts``.
-
-    It refers to nothing else: the client keeps it while the record is in flight, and a callback that referred to the
-    client would keep that alive for ever.
-    """
-
-    def note(_error: KafkaError | None, message: Message) -> None:
-        offset = message.offset()
-        firsts[str(message.topic())] = -1 if offset is None else int(offset)
-
-    return note
+        self._producer.write(self._settings.state_topic, checkpoint_key(self._unit), encode(record))
+        self._producer.commit()
 
 
 def goes_apart(snapshot: tuple[bytes, SnapshotPlace] | None) -> bool:

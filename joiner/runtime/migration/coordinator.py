@@ -7,11 +7,11 @@ the polling thread. How the runner claims, commits and builds a state is not kno
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.control import Claiming, Refused, Released, Resumed
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.migration.claim_signals import Claims
@@ -49,9 +49,9 @@ class Runner(Protocol):
 class Coordinator:
     """The moves of a runner's units. For one thread."""
 
-    def __init__(self, claimant: Claimant, runner: Runner, control: ControlLog) -> None:
+    def __init__(self, claimant: Claimant, runner: Runner, control: ControlLog, clock: Clock) -> None:
         """Any thread may write to ``control``."""
-        self.control = control
+        self.control, self._clock = control, clock
         self._runner = runner
         self._source = Source(claimant.site, claimant.instance)
         self._target = Target(claimant.site, claimant.instance)
@@ -70,7 +70,7 @@ class Coordinator:
     @property
     def claimed_by_others(self) -> set[int]:
         """Units that another runner is claiming, as far as is known."""
-        return self._claims.of_others(time.monotonic())
+        return self._claims.of_others(self._clock.monotonic_s())
 
     def poll(self, owned: Collection[int], absent: Collection[int], claimed: AbstractSet[int]) -> None:
         """Process new records, and do what is due.
@@ -79,12 +79,12 @@ class Coordinator:
         it is claiming.
         """
         for record, _ in self.control.read():
-            now_s = time.monotonic()
+            now_s = self._clock.monotonic_s()
             if isinstance(record, Claiming):
                 self._claims.hear(record, now_s)
             self._do(self._source.hear(record, now_s, owned))
             self._do(self._target.hear(record, now_s, absent))
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         self._do(self._source.tick(now_s))
         self._do(self._target.tick(now_s))
         claiming = self._claims.due(claimed, now_s)
@@ -93,7 +93,7 @@ class Coordinator:
 
     def released(self, unit: int) -> None:
         """See `Source.released`."""
-        self._source.released(unit, time.monotonic())
+        self._source.released(unit, self._clock.monotonic_s())
 
     def kept(self, unit: int) -> None:
         """See `Source.kept`."""
@@ -122,7 +122,7 @@ class Coordinator:
         if way is None:
             self._source.gone(unit)
         else:
-            self._do(self._source.found(unit, way, checkpoint.site, time.monotonic()))
+            self._do(self._source.found(unit, way, checkpoint.site, self._clock.monotonic_s()))
         if unit in self._target.claiming:
             self._do(self._target.lost(unit))
 

@@ -7,11 +7,11 @@ step is next.
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException
 
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import describe
-from joiner.runtime.kafka.readers import reading
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.migration.coordinator import Coordinator
 from joiner.runtime.migration.protocol import Release
 from joiner.runtime.model import Checkpoint, OnTheWay, UnitStopped
@@ -107,8 +107,8 @@ class Handover:
         self._settings = settings
         self._claimant = claimant
         self._host = host
-        self._services = services
-        self._mover = Coordinator(claimant, self, services.control)
+        self._services, self._clock = services, services.clock
+        self._mover = Coordinator(claimant, self, services.control, services.clock)
         # Units of other sites, with the time of the next check who owns them.
         self._elsewhere: dict[int, float] = {}
         self._reported: set[int] = set()
@@ -160,7 +160,7 @@ class Handover:
         if waits and number not in self._reported:
             self._reported.add(number)
             _log.info("unit %s: %s; waiting until it is moved here", number, checkpoint.owner)
-        self._elsewhere[number] = time.monotonic() + CHECK_S
+        self._elsewhere[number] = self._clock.monotonic_s() + CHECK_S
         self._found.append((number, checkpoint))
         return waits
 
@@ -168,7 +168,7 @@ class Handover:
         """Note that the runner serves a unit from now on."""
         self._reported.discard(number)
         self._elsewhere.pop(number, None)
-        self._resumed_s[number] = time.monotonic()
+        self._resumed_s[number] = self._clock.monotonic_s()
 
     def give_back(self, units: list[int]) -> None:
         """Drop units that are assigned to other processes of the site."""
@@ -215,9 +215,7 @@ class Handover:
 
     def _prepare(self, number: int) -> Warm | None:
         self._host.prepare(number)
-        return warm_up(
-            self._settings, number, self._services.admin, self._services.group_metadata_consumer, self._claimant
-        )
+        return warm_up(self._settings, number, self._services, self._claimant)
 
     def _after_warm_up(self, number: int, warming: Future[Warm | None]) -> None:
         # Not raised: its traceback would refer to this frame and keep the prepared state alive (see `runners.commit`).
@@ -243,7 +241,7 @@ class Handover:
         self.is_standby = True
         error = release.exception()
         if error is None:
-            self._elsewhere[number] = time.monotonic() + CHECK_S
+            self._elsewhere[number] = self._clock.monotonic_s() + CHECK_S
             self._mover.released(number)
             return
         # The next claim finds out whether it was written.
@@ -258,7 +256,7 @@ class Handover:
             for number, checkpoint in check.result().items():
                 if number in self._elsewhere and number not in self._host.claiming:
                     self._after_check(number, checkpoint)
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         # A copy, as another thread may add units.
         due = [number for number, check_s in list(self._elsewhere.items()) if check_s <= now_s]
         if due and self._check is None:
@@ -267,12 +265,11 @@ class Handover:
 
     def _read(self, numbers: list[int]) -> dict[int, Checkpoint | None]:
         """The checkpoints of some units, read by one consumer, as far as Kafka answers."""
-        kafka, name, topic = self._settings.kafka, self._settings.application.name, self._settings.state_topic
         found: dict[int, Checkpoint | None] = {}
-        with reading(self._settings, None) as readers:
+        with closing(Readers(self._settings, self._clock)) as readers:
             for number in numbers:
                 try:
-                    found[number] = read_checkpoint(kafka, name, topic, number, readers)
+                    found[number] = read_checkpoint(readers, number)
                 except UnitStopped:
                     found[number] = None  # the claim will report it
                 except KafkaException as error:
@@ -293,7 +290,7 @@ class Handover:
                 self._mover.failed(number, why)
 
     def _report_resumed(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         for number, resumed_s in list(self._resumed_s.items()):
             owned = self._host.tasks.get(number)
             if owned is None:

@@ -8,7 +8,6 @@ transient.
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -18,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import describe
 from joiner.runtime.kafka.readers import ClaimCancelled, Readers
@@ -69,6 +69,7 @@ class AssignmentManager:
         claimant: Claimant,
         claimer: Claimer,
         found_elsewhere: Callable[[int, Checkpoint], bool],
+        clock: Clock,
         *,
         in_group: bool,
         fenced: Callable[[], None] = lambda: None,
@@ -80,7 +81,7 @@ class AssignmentManager:
         """
         self._claimer, self._found_elsewhere = claimer, found_elsewhere
         self._note_fenced = fenced
-        self._settings = settings
+        self._settings, self._clock = settings, clock
         self._claimant = claimant
         self._in_group = in_group
         # Units that may be claimed by force: those assigned at the start. A later one must not be taken from the site
@@ -93,7 +94,7 @@ class AssignmentManager:
         self.failed: dict[int, str] = {}
         """Units that cannot continue here, with the reason."""
         # Seeded with the run, so that runners differ and a simulated history can be repeated.
-        self._troubles = RetryTracker(Random(claimant.run))  # noqa: S311 - no secret
+        self._troubles = RetryTracker(Random(claimant.run), clock)  # noqa: S311 - no secret
         # Of the failed units, those another process has claimed: when to check whether they are still assigned to us.
         self._lost: dict[int, float] = {}
 
@@ -109,7 +110,7 @@ class AssignmentManager:
 
         ``claimed``: those other runners are claiming, for which a fenced runner waits.
         """
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         if units and self._by_force is None:
             self._by_force = set(units)
         for number in [number for number, look_s in list(self._lost.items()) if look_s <= now_s]:
@@ -143,7 +144,7 @@ class AssignmentManager:
         try:
             then = self._waiting.get(number)
             if then is not None and then.runs is not None:
-                self._check_still_ours(number, then.runs)
+                self._check_still_ours(number, then.runs, readers)
             claimed = self._claimer.claim(number, claimant or self._claimant_of(number), warm, readers)
             task = restore(*claimed, readers)
         except ClaimCancelled:
@@ -173,7 +174,7 @@ class AssignmentManager:
     def schedule_claim(self, number: int) -> None:
         """Let a unit be claimed by the ordinary procedure."""
         self.failed.pop(number, None)
-        self._waiting[number] = _Next(time.monotonic())
+        self._waiting[number] = _Next(self._clock.monotonic_s())
 
     def claimed(self, number: int) -> None:
         """Note that a unit is served from now on."""
@@ -210,11 +211,9 @@ class AssignmentManager:
     def _end_force(self, number: int) -> None:
         (self._by_force or set()).discard(number)
 
-    def _check_still_ours(self, number: int, runs: AbstractSet[str]) -> None:
+    def _check_still_ours(self, number: int, runs: AbstractSet[str], readers: Readers) -> None:
         """After a fencing, check that the checkpoint names one of ``runs``. Raises `UnitStopped` if it does not."""
-        checkpoint = read_checkpoint(
-            self._settings.kafka, self._settings.application.name, self._settings.state_topic, number
-        )
+        checkpoint = read_checkpoint(readers, number)
         # None: our own transaction is dangling (see `dangling`), and no one else has written anything.
         if checkpoint is None or checkpoint.run in runs:
             _log.info("unit %s: the runner that fenced us never claimed it; claiming it again", number)
@@ -242,9 +241,9 @@ class AssignmentManager:
             _log.warning("unit %s: %s, retrying in %.1f s: %s", number, action.follows, wait_s, why)
             then = self._waiting.get(number)
             runs = then.runs if then is not None and action is _CLAIM else None
-            self._waiting[number] = _Next(time.monotonic() + wait_s, runs)
+            self._waiting[number] = _Next(self._clock.monotonic_s() + wait_s, runs)
         if isinstance(error, _Lost) and self._in_group and error.checkpoint.run != RESET_RUN:
-            self._lost[number] = time.monotonic() + self._settings.application.session_timeout / 1e9
+            self._lost[number] = self._clock.monotonic_s() + self._settings.application.session_timeout / 1e9
 
     def _verify_first(self, number: int, fenced: Fenced, first_s: float | None = None) -> None:
         """Another runner may have initialised the unit's transactional id: wait, then check whether it has claimed it.
@@ -256,7 +255,7 @@ class AssignmentManager:
         wait_s = self._troubles.wait_s(number, cause_of(fenced), f"unit {number}: another runner claims it as well")
         wait_s = first_s if is_first and first_s is not None else wait_s or 0.0
         _log.warning("unit %s: another runner may have claimed it; checking in %.1f s", number, wait_s)
-        self._waiting[number] = _Next(time.monotonic() + wait_s, frozenset(runs))
+        self._waiting[number] = _Next(self._clock.monotonic_s() + wait_s, frozenset(runs))
 
     def _leave_elsewhere(self, number: int, found: OwnedElsewhere) -> None:
         """The unit belongs to another site."""

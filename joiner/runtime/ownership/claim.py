@@ -12,17 +12,16 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing
 from functools import partial
 
 import msgspec
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from broker.kafka.topics import TopicFacts, topic_facts
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint, read_newest
-from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_consumer, make_reader, read_to_end
-from joiner.runtime.kafka.readers import Readers, reading
+from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_consumer, read_to_end
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.transaction import Fenced, UnitTransactions, offsets_as_text
 from joiner.runtime.model import FORMAT_VERSION, Checkpoint, StateLog, UnitStopped
 from joiner.runtime.ownership.dangling import (
@@ -40,6 +39,7 @@ from joiner.runtime.ownership.eligibility import (
     check_partitions,
 )
 from joiner.runtime.ownership.restore import replay_effects, unless_fenced
+from joiner.runtime.ownership.services import Services
 from joiner.runtime.ownership.warmup import Warm
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.effects import Outgoing
@@ -53,24 +53,12 @@ def claim(
     admin: AdminClient,
     transactions: UnitTransactions,
     claimant: Claimant,
-    kept: Readers | None = None,
+    readers: Readers,
 ) -> Checkpoint:
-    """Claim a unit (steps 0-6); returns the checkpoint written. ``kept``: consumers that are connected already.
+    """Claim a unit (steps 0-6); returns the checkpoint written.
 
     Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException if Kafka does not answer.
     """
-    with reading(settings, kept) as readers:
-        return _claim(settings, unit, admin, transactions, claimant, readers)
-
-
-def _claim(
-    settings: JoinerSettings,
-    unit: int,
-    admin: AdminClient,
-    transactions: UnitTransactions,
-    claimant: Claimant,
-    readers: Readers,
-) -> Checkpoint:
     # Requested each time, as a topic may have been recreated while this process runs.
     topics = topic_facts(admin, settings.input_topics)
     absent = [topic for topic in settings.input_topics if topic not in topics]
@@ -79,27 +67,28 @@ def _claim(
             f"unit {unit}: {', '.join(absent)} does not exist any more: restore it, or begin anew with `joiner reset` "
             "and a restart, which creates it"
         )
-    early = read_checkpoint(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
+    early = read_checkpoint(readers, unit)
     if early is not None:
         check_continues(settings, early, topics, claimant)
     transactions.init()
     # Only what is read after the initialisation cannot change any more.
-    log = read_newest(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
+    log = read_newest(readers, unit)
     with unless_fenced(transactions):
-        dangling = find_dangling(settings, log, readers)
-        checkpoint = _to_continue(settings, log, dangling, topics, claimant)
-        check_log_range(settings, unit, checkpoint.offsets, readers)
+        dangling = find_dangling(log, readers)
+        checkpoint = _to_continue(readers, log, dangling, topics, claimant)
+        check_log_range(readers, unit, checkpoint.offsets)
         if dangling is None:
-            line = fence_partitions(settings, unit, transactions, checkpoint, readers)
+            line = fence_partitions(readers, unit, transactions, checkpoint)
             if log.checkpoint() is None:
                 checkpoint = msgspec.structs.replace(checkpoint, result_ends=line)
-            dangling = find_wrongly_ended(settings, log, line, readers)
+            dangling = find_wrongly_ended(log, line, readers)
             if dangling is not None:
-                checkpoint = _to_continue(settings, log, dangling, topics, claimant)
+                checkpoint = _to_continue(readers, log, dangling, topics, claimant)
         messages: Outgoing = {}
         if dangling is not None:
             reached = dangling.reached or checkpoint
-            effects = resolve(settings, dangling, transactions, checkpoint, partial(replay_effects, settings, reached))
+            again = partial(replay_effects, settings, reached, readers.clock)
+            effects = resolve(settings, dangling, transactions, checkpoint, readers.clock, again)
             messages = effects.messages(settings.topics)
             messages[settings.state_topic] = ([dangling.key.encode()], [None])
             checkpoint = _owned(reached, claimant)
@@ -108,13 +97,14 @@ def _claim(
 
 
 def _to_continue(
-    settings: JoinerSettings,
+    readers: Readers,
     log: StateLog,
     dangling: DanglingTransaction | None,
     topics: dict[str, TopicFacts],
     claimant: Claimant,
 ) -> Checkpoint:
     """The checkpoint to continue from, with us as owner."""
+    settings = readers.settings
     found, reached = log.checkpoint(), dangling.reached if dangling is not None else None
     for known in (found, reached):
         if known is not None:
@@ -124,8 +114,8 @@ def _to_continue(
         found = msgspec.structs.replace(reached, offsets=reached.start, counts={}, joins={})
     if found is not None:
         return _owned(found, claimant)
-    _check_never_begun(settings, log.unit)
-    _log_existing_results(settings, log.unit)
+    _check_never_begun(readers, log.unit)
+    _log_existing_results(readers, log.unit)
     return first_checkpoint(settings, log.unit, topics, claimant)
 
 
@@ -139,13 +129,14 @@ def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
         consumer.close()
 
 
-def _check_never_begun(settings: JoinerSettings, unit: int) -> None:
+def _check_never_begun(readers: Readers, unit: int) -> None:
     """Check that this is the first start of the unit.
 
     A group offset without a checkpoint means that the state was deleted. Nor is it a first start if another unit was
     started when there were fewer units. Raises `UnitStopped`.
     """
-    other = read_checkpoint(settings.kafka, settings.application.name, settings.state_topic, 0) if unit else None
+    settings = readers.settings
+    other = read_checkpoint(readers, 0) if unit else None
     if other is not None:
         check_partitions(settings, other)
     committed = group_offsets(settings, unit)
@@ -157,16 +148,16 @@ def _check_never_begun(settings: JoinerSettings, unit: int) -> None:
         )
 
 
-def _log_existing_results(settings: JoinerSettings, unit: int) -> None:
+def _log_existing_results(readers: Readers, unit: int) -> None:
     """Warn if the result topic has results already.
 
     A first start cannot be told from one after the loss of both state and group; the results may be of others.
     """
+    settings = readers.settings
     topic = settings.topics.out
-    with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
-        low, end = log_range(consumer, topic, unit)
-        # The log of a claimant that died before its first commit has no visible records.
-        found = next(read_to_end(consumer, topic, unit, low, end), None)
+    low, end = log_range(readers.log, topic, unit)
+    # The log of a claimant that died before its first commit has no visible records.
+    found = next(read_to_end(readers.log, readers.clock, topic, unit, low, end), None)
     if found is not None:
         _log.warning(
             "unit %s of %r starts from scratch, and %s holds results already: if this application has run before and "
@@ -231,18 +222,17 @@ class ClaimLost(Fenced):
 class Claimer:
     """Claims units for a runner."""
 
-    def __init__(self, settings: JoinerSettings, admin: AdminClient, group_metadata_consumer: Consumer) -> None:
-        self._settings, self._admin, self._group_metadata_consumer = settings, admin, group_metadata_consumer
+    def __init__(self, settings: JoinerSettings, services: Services) -> None:
+        self._settings, self._services = settings, services
 
     def claim(
         self, unit: int, claimant: Claimant, warm: Warm | None, readers: Readers
     ) -> tuple[UnitTransactions, Checkpoint]:
         """Claim a unit, with what was prepared. Raises `ClaimLost`, `ClaimCancelled`, and what `claim` does."""
-        settings = self._settings
-        before = read_checkpoint(settings.kafka, settings.application.name, settings.state_topic, unit, readers)
-        transactions = warm.transactions if warm else UnitTransactions(settings, unit, self._group_metadata_consumer)
+        before = read_checkpoint(readers, unit)
+        transactions = warm.transactions if warm else self._services.make_transactions(self._settings, unit)
         readers.check()
         try:
-            return transactions, claim(settings, unit, self._admin, transactions, claimant, readers)
+            return transactions, claim(self._settings, unit, self._services.admin, transactions, claimant, readers)
         except Fenced as fenced:
             raise ClaimLost(before.run if before is not None else "") from fenced

@@ -7,13 +7,13 @@ that time, or the runner is stopped, the claim is cancelled and its outcome disc
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.warmup import Warm
 
@@ -40,8 +40,8 @@ class _ClaimUnderWay(Generic[_Claimed]):
 class ConcurrentClaims(Generic[_Claimed]):
     """The claims under way. For the runner's thread."""
 
-    def __init__(self, claim: ClaimFunction[_Claimed], pool: Executor) -> None:
-        self._claim, self._pool = claim, pool
+    def __init__(self, claim: ClaimFunction[_Claimed], pool: Executor, clock: Clock) -> None:
+        self._claim, self._pool, self._clock = claim, pool, clock
         self._units: dict[int, _ClaimUnderWay[_Claimed]] = {}
 
     @property
@@ -77,4 +77,4 @@ class ConcurrentClaims(Generic[_Claimed]):
         ending = [self._units[number] for number in units if number in self._units]
         for one in ending:
             one.over.set()
-        wait([one.outcome for one in ending], timeout=max(0.0, until_s - time.monotonic()))
+        self._clock.wait_until_done([one.outcome for one in ending], until_s)

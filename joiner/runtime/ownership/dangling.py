@@ -46,18 +46,19 @@ Not covered: retention that removes input after the earlier of the two snapshots
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from broker.wire.records import OutputRecord, Rejected, cut_lines, encode
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.checkpoint_log import read_tried
 from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_producer, read_to_end, timed_out
 from joiner.runtime.kafka.pending_markers import identity_of
-from joiner.runtime.kafka.readers import Readers, reading
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.transaction import FIRST_LOOK_S, LOOK_S, UnitTransactions, offsets_as_text
 from joiner.runtime.model import RESET_RUN, Checkpoint, FirstRecord, StateLog, dangling_key
 from joiner.runtime.model import encode as encode_state
@@ -96,43 +97,36 @@ class ReplayedEffects(NamedTuple):
     result_ends: dict[str, int]
 
 
-def find_dangling(
-    settings: JoinerSettings, log: StateLog, readers: Readers | None = None
-) -> DanglingTransaction | None:
+def find_dangling(log: StateLog, readers: Readers) -> DanglingTransaction | None:
     """Look for dangling transactions after the initialisation; None without any. ``log``: the committed state topic."""
-    with reading(settings, readers) as made:
-        ends = _ends(settings, log.unit, made)
-        open_from = {topic: stable for topic, (stable, end) in ends.items() if stable < end}
-        note = log.dangling_note()
-        if not open_from and note is None:
-            return None
-        tried = _tried(settings, log, made)
+    open_from = {topic: stable for topic, (stable, end) in _ends(log.unit, readers).items() if stable < end}
+    note = log.dangling_note()
+    if not open_from and note is None:
+        return None
+    tried = _tried(log, readers)
     return _dangling(log, open_from, [*tried, *([note] if note is not None else [])])
 
 
-def find_wrongly_ended(
-    settings: JoinerSettings, log: StateLog, line: Mapping[str, int], readers: Readers | None = None
-) -> DanglingTransaction | None:
+def find_wrongly_ended(log: StateLog, line: Mapping[str, int], readers: Readers) -> DanglingTransaction | None:
     """Compare the results visible before the fences ``line`` with the checkpoints; None if they agree."""
     committed = log.checkpoint()
     named = committed.written if committed is not None else {}
-    with reading(settings, readers) as made:
-        tried = _tried(settings, log, made)
-        # Checkpoints repeat the first records of earlier transactions.
-        beyond = [
-            (topic, first)
-            for one in tried
-            for topic, first in one.written.items()
-            if named.get(topic) is None or named[topic].identity != first.identity
-        ]
-        wanted = [*named.items(), *beyond]
-        there = {topic: _there(made.log, topic, log.unit, wanted, line) for topic in {topic for topic, _ in wanted}}
-        gone = [
-            topic
-            for topic, first in named.items()
-            if first.identity not in there[topic]
-            and not _removed(made, topic, log.unit, {first.identity}, first.start, line[topic])
-        ]
+    tried = _tried(log, readers)
+    # Checkpoints repeat the first records of earlier transactions.
+    beyond = [
+        (topic, first)
+        for one in tried
+        for topic, first in one.written.items()
+        if named.get(topic) is None or named[topic].identity != first.identity
+    ]
+    wanted = [*named.items(), *beyond]
+    there = {topic: _there(readers, topic, log.unit, wanted, line) for topic in dict(wanted)}
+    gone = [
+        topic
+        for topic, first in named.items()
+        if first.identity not in there[topic]
+        and not _removed(readers, topic, log.unit, {first.identity}, first.start, line[topic])
+    ]
     unasked = [topic for topic, first in beyond if first.identity in there[topic]]
     if not gone and not unasked:
         return None
@@ -148,19 +142,19 @@ def _dangling(log: StateLog, open_from: dict[str, int], tried: list[Checkpoint])
     return DanglingTransaction(log.unit, open_from, max(known, key=lambda one: sum(one.offsets.values()), default=None))
 
 
-def _tried(settings: JoinerSettings, log: StateLog, readers: Readers) -> list[Checkpoint]:
+def _tried(log: StateLog, readers: Readers) -> list[Checkpoint]:
     """The checkpoints after the newest visible one: of aborted or dangling transactions."""
-    low, end = log_range(readers.everything, settings.state_topic, log.unit)
+    low, end = log_range(readers.everything, readers.settings.state_topic, log.unit)
     begin = log.checkpoint_at + 1 if log.checkpoint_at >= 0 else low
     if end <= begin + 1:
         # Only the marker of the newest one's transaction follows.
         return []
-    found = read_tried(readers.everything, settings.state_topic, log.unit, begin, end)
+    found = read_tried(readers, log.unit, begin, end)
     return [one for one in found if one.run != RESET_RUN]
 
 
 def _there(
-    consumer: Consumer,
+    readers: Readers,
     topic: str,
     unit: int,
     wanted: Iterable[tuple[str, FirstRecord]],
@@ -170,7 +164,7 @@ def _there(
     here = [first for name, first in wanted if name == topic]
     missing = {first.identity for first in here}
     start = min(first.start for first in here)
-    return missing - _missing_results(consumer, topic, unit, missing, start, line[topic])
+    return missing - _missing_results(readers.log, readers.clock, topic, unit, missing, start, line[topic])
 
 
 def resolve(
@@ -178,6 +172,7 @@ def resolve(
     dangling: DanglingTransaction,
     transactions: UnitTransactions,
     checkpoint: Checkpoint,
+    clock: Clock,
     again: Callable[[], ReplayedEffects],
 ) -> Effects:
     """Resolve dangling transactions; returns the missing effects up to ``reached``, which the claim has to write.
@@ -197,16 +192,16 @@ def resolve(
         offsets_as_text(reached.offsets),
     )
     _note(settings, dangling.key, unit, reached)
-    line = fence_partitions(settings, unit, transactions, checkpoint)
-    effects, begin = again()
     topics = settings.topics
-    with reading(settings, None) as readers:
+    with closing(Readers(settings, clock)) as readers:
+        line = fence_partitions(readers, unit, transactions, checkpoint)
+        effects, begin = again()
 
         def missing_in(topic: str, values: list[bytes]) -> list[int]:
             """The indices of those values that are neither visible nor removed."""
             identities = [identity_of(value) for value in values]
             start, end = begin.get(topic, 0), line.get(topic, -1)
-            absent = _missing_results(readers.log, topic, unit, set(identities), start, end)
+            absent = _missing_results(readers.log, clock, topic, unit, set(identities), start, end)
             if reached.offsets == checkpoint.offsets:
                 # All of them were committed, so they were in the log.
                 absent -= _removed(readers, topic, unit, absent, start, end)
@@ -245,28 +240,24 @@ def _note(settings: JoinerSettings, key: str, unit: int, reached: Checkpoint) ->
 
 
 def fence_partitions(
-    settings: JoinerSettings,
-    unit: int,
-    transactions: UnitTransactions,
-    checkpoint: Checkpoint,
-    readers: Readers | None = None,
+    readers: Readers, unit: int, transactions: UnitTransactions, checkpoint: Checkpoint
 ) -> dict[str, int]:
     """Abort a record of ours in each partition of the unit, and wait until everything before it has ended.
 
     Returns the offsets of those records by topic. Raises KafkaException if a transaction stays open for too long.
     """
+    settings, clock = readers.settings, readers.clock
     line = transactions.roll_back(_topics(settings), checkpoint)
-    deadline_s, wait_s = time.monotonic() + TIMEOUT_S, FIRST_LOOK_S
-    with reading(settings, readers) as made:
-        while True:
-            stable = {topic: log_range(made.stable, topic, unit)[1] for topic in line}
-            behind = {topic: at for topic, at in stable.items() if at <= line[topic]}
-            if not behind:
-                return line
-            if time.monotonic() > deadline_s:
-                raise timed_out(_what_is_open(settings, unit, behind))
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, LOOK_S)
+    deadline_s, wait_s = clock.monotonic_s() + TIMEOUT_S, FIRST_LOOK_S
+    while True:
+        stable = {topic: log_range(readers.stable, topic, unit)[1] for topic in line}
+        behind = {topic: at for topic, at in stable.items() if at <= line[topic]}
+        if not behind:
+            return line
+        if clock.monotonic_s() > deadline_s:
+            raise timed_out(_what_is_open(settings, unit, behind))
+        clock.sleep(wait_s)
+        wait_s = min(2 * wait_s, LOOK_S)
 
 
 def _what_is_open(settings: JoinerSettings, unit: int, open_from: Mapping[str, int]) -> str:
@@ -287,14 +278,16 @@ def _topics(settings: JoinerSettings) -> list[str]:
     return [settings.state_topic, *settings.output_topics.values()]
 
 
-def _missing_results(consumer: Consumer, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
+def _missing_results(
+    consumer: Consumer, clock: Clock, topic: str, unit: int, wanted: set[str], start: int, end: int
+) -> set[str]:
     """The identities that are not visible between two offsets."""
     missing = set(wanted)
     low, _ = log_range(consumer, topic, unit) if missing else (0, 0)
     start = max(low, start)
     if not missing or start >= end:
         return missing
-    for record in read_to_end(consumer, topic, unit, start, end):
+    for record in read_to_end(consumer, clock, topic, unit, start, end):
         missing.discard(identity_of(record.value()))
         if not missing:
             break
@@ -307,16 +300,18 @@ def _removed(readers: Readers, topic: str, unit: int, absent: set[str], start: i
     Aborted records are still there for an uncommitted reader.
     """
     low, _ = log_range(readers.everything, topic, unit) if absent else (start, end)
-    return _missing_results(readers.everything, topic, unit, absent, low, end) if low > start else set()
+    if low <= start:
+        return set()
+    return _missing_results(readers.everything, readers.clock, topic, unit, absent, low, end)
 
 
 def _encoded(records: Iterable[OutputRecord | Rejected]) -> list[bytes]:
     return [encode(one) for one in records]
 
 
-def _ends(settings: JoinerSettings, unit: int, readers: Readers) -> dict[str, tuple[int, int]]:
+def _ends(unit: int, readers: Readers) -> dict[str, tuple[int, int]]:
     """The stable end and the end of each of the unit's partitions, by topic."""
     return {
         topic: (log_range(readers.stable, topic, unit)[1], log_range(readers.everything, topic, unit)[1])
-        for topic in _topics(settings)
+        for topic in _topics(readers.settings)
     }

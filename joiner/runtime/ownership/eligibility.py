@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka.clients import log_range
-from joiner.runtime.kafka.readers import Readers, reading
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.transaction import offsets_as_text
 from joiner.runtime.model import RESET_RUN, Checkpoint, OnTheWay, UnitStopped
 from joiner.runtime.settings import PROCESS, JoinerSettings, semantic_differences
@@ -84,15 +84,14 @@ def check_partitions(settings: JoinerSettings, found: Checkpoint) -> None:
         )
 
 
-def log_ranges(settings: JoinerSettings, unit: int, kept: Readers | None = None) -> dict[str, tuple[int, int]]:
+def log_ranges(readers: Readers, unit: int) -> dict[str, tuple[int, int]]:
     """The first offset and the end of each input topic of a unit. Raises KafkaException."""
-    with reading(settings, kept) as readers:
-        return {topic: log_range(readers.stable, topic, unit) for topic in settings.input_topics}
+    return {topic: log_range(readers.stable, topic, unit) for topic in readers.settings.input_topics}
 
 
-def check_log_range(settings: JoinerSettings, unit: int, offsets: dict[str, int], kept: Readers | None = None) -> None:
+def check_log_range(readers: Readers, unit: int, offsets: dict[str, int]) -> None:
     """Check that the logs still hold the records from ``offsets`` on, and reach that far. Raises `UnitStopped`."""
-    for topic, (low, high) in log_ranges(settings, unit, kept).items():
+    for topic, (low, high) in log_ranges(readers, unit).items():
         at = offsets[topic]
         if low > at:
             raise UnitStopped(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from typing import Final
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import make_consumer
 from joiner.runtime.settings import JoinerSettings
 
@@ -43,10 +43,12 @@ class InstanceInUse(Exception):
 class Membership:
     """The group membership of this process; `units` are assigned to it now."""
 
-    def __init__(self, settings: JoinerSettings, site: str, give_back: Callable[[list[int], bool], None]) -> None:
+    def __init__(
+        self, settings: JoinerSettings, site: str, give_back: Callable[[list[int], bool], None], clock: Clock
+    ) -> None:
         """``give_back(units, lost)`` is called when units are revoked; lost: others may have them already."""
         self.units: set[int] = set()
-        self._settings = settings
+        self._settings, self._clock = settings, clock
         self._group = settings.membership_group(site)
         self._give_back = give_back
         self._fenced_s: float | None = None
@@ -78,8 +80,8 @@ class Membership:
         """
         with contextlib.suppress(KafkaException):  # one that has failed for good, and has no units any more
             self._consumer.unsubscribe()
-        until_s = time.monotonic() + _GIVING_BACK_S
-        while self.units and time.monotonic() < until_s:
+        until_s = self._clock.monotonic_s() + _GIVING_BACK_S
+        while self.units and self._clock.monotonic_s() < until_s:
             self._consumer.poll(0.02)
         self._consumer.close()
 
@@ -121,7 +123,7 @@ class Membership:
         application = self._settings.application
         if "instance" not in error.str():
             raise KafkaException(error)
-        now_s, before_s = time.monotonic(), self._fenced_s
+        now_s, before_s = self._clock.monotonic_s(), self._fenced_s
         window_s = _FENCED_AGAIN_SESSIONS * application.session_timeout / 1e9
         if before_s is not None and now_s - before_s < window_s:
             raise InstanceInUse(

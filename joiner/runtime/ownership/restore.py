@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from joiner.runtime.clock import Clock
+from joiner.runtime.kafka.batches import read_range
 from joiner.runtime.kafka.checkpoint_log import read_state
-from joiner.runtime.kafka.clients import (
-    timed_out,
-)
+from joiner.runtime.kafka.clients import timed_out
 from joiner.runtime.kafka.gaps import GapVerifier
-from joiner.runtime.kafka.ranges import read_range
-from joiner.runtime.kafka.readers import Readers, reading
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Fenced, UnitTransactions, offsets_as_text
 from joiner.runtime.model import Checkpoint, StateLog, UnitStopped
 from joiner.runtime.ownership.dangling import ReplayedEffects
-from joiner.runtime.ownership.eligibility import (
-    check_log_range,
-    log_ranges,
-)
+from joiner.runtime.ownership.eligibility import check_log_range, log_ranges
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.effects import Effects
@@ -47,55 +42,41 @@ class Recovered:
 
 
 def recover(
-    settings: JoinerSettings,
-    unit: int,
-    transactions: UnitTransactions,
-    checkpoint: Checkpoint,
-    warm: Unit | None = None,
-    kept: Readers | None = None,
+    transactions: UnitTransactions, checkpoint: Checkpoint, readers: Readers, warm: Unit | None = None
 ) -> Recovered:
     """Restore a claimed unit.
 
-    ``warm``: the unit at an earlier vector, if it was warmed up; ``kept``: the readers the claim was made with. Raises
+    ``readers``: those the claim was made with; ``warm``: the unit at an earlier vector, if it was warmed up. Raises
     `UnitStopped` if the state cannot be built, `Fenced` if another runner has claimed the unit.
     """
-    with unless_fenced(transactions), reading(settings, kept) as readers:
+    with unless_fenced(transactions):
         # The claim has read it after its initialisation, and only we have written since.
-        state = readers.state
-        if state is None:
-            state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
+        state = readers.state if readers.state is not None else read_state(readers, checkpoint.unit)
         # A state built before a reset is useless, even if it lies between the same vectors.
         usable = warm if readers.begun_at == checkpoint.start else None
-        built = build_state(settings, checkpoint, state, usable, readers)
+        built = build_state(checkpoint, state, readers, usable)
     return Recovered(built, checkpoint, SnapshotPlace.after(state), newest_offsets(checkpoint, state))
 
 
-def build_state(
-    settings: JoinerSettings,
-    checkpoint: Checkpoint,
-    state: StateLog,
-    warm: Unit | None = None,
-    kept: Readers | None = None,
-) -> Unit:
+def build_state(checkpoint: Checkpoint, state: StateLog, readers: Readers, warm: Unit | None = None) -> Unit:
     """Build the unit at the offsets of ``checkpoint``; ``state``: its log in the state topic.
 
     It starts from ``warm``, unless the newest snapshot is ahead of that: retention may have removed the input before
     the snapshot. Raises `UnitStopped` if the state cannot be built.
     """
-    unit = checkpoint.unit
-    restored = _nearest(settings, checkpoint, state, warm)
+    unit, clock = checkpoint.unit, readers.clock
+    restored = _nearest(readers.settings, checkpoint, state, warm)
     began_at = dict(restored.offsets)
-    with reading(settings, kept) as readers:
-        check_log_range(settings, unit, restored.offsets, readers)
-        started = time.monotonic()
-        replayed = _replay(settings, restored, checkpoint.offsets, None, readers)
+    check_log_range(readers, unit, restored.offsets)
+    started_s = clock.monotonic_s()
+    replayed = _replay(readers, restored, checkpoint.offsets)
     _log.info(
         "unit %s: recovered at %s (%s records replayed from %s in %.1f s, %s held)",
         unit,
         offsets_as_text(checkpoint.offsets),
         replayed,
         offsets_as_text(began_at),
-        time.monotonic() - started,
+        clock.monotonic_s() - started_s,
         restored.held(),
     )
     return restored
@@ -115,21 +96,26 @@ def newest_offsets(checkpoint: Checkpoint, state: StateLog) -> dict[str, int]:
     return dict(manifests[0].offsets if manifests else checkpoint.start)
 
 
-def replay_effects(settings: JoinerSettings, until: Checkpoint) -> ReplayedEffects:
+def replay_effects(settings: JoinerSettings, until: Checkpoint, clock: Clock) -> ReplayedEffects:
     """Replay the effects of the unit before ``until``, from the earliest state that can be built."""
-    unit = until.unit
-    state = read_state(settings.kafka, settings.application.name, settings.state_topic, unit)
+    with closing(Readers(settings, clock)) as readers:
+        return _replay_effects(readers, until)
+
+
+def _replay_effects(readers: Readers, until: Checkpoint) -> ReplayedEffects:
+    settings, unit = readers.settings, until.unit
+    state = read_state(readers, unit)
     # If the older snapshot is gone, it was being replaced, and everything before the newer one had ended.
     kept = state.manifests()
     earlier = state if len(kept) == 1 and kept[0].serial else state.without_newest_snapshot()
     restored = _from_snapshot(settings, unit, earlier, until)
-    if any(low > restored.offsets[topic] for topic, (low, _) in log_ranges(settings, unit).items()):
+    if any(low > restored.offsets[topic] for topic, (low, _) in log_ranges(readers, unit).items()):
         earlier = state
         restored = _from_snapshot(settings, unit, earlier, until)
-        check_log_range(settings, unit, restored.offsets)
-    check_log_range(settings, unit, until.offsets)
+        check_log_range(readers, unit, restored.offsets)
+    check_log_range(readers, unit, until.offsets)
     effects = Effects()
-    _replay(settings, restored, until.offsets, effects)
+    _replay(readers, restored, until.offsets, effects)
     manifests = earlier.manifests()
     return ReplayedEffects(effects, (manifests[0] if manifests else until).result_ends)
 
@@ -166,13 +152,7 @@ def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, checkpo
     return Unit.restore(settings, unit, state.snapshot(manifest))
 
 
-def _replay(
-    settings: JoinerSettings,
-    unit: Unit,
-    until: dict[str, int],
-    effects: Effects | None = None,
-    kept: Readers | None = None,
-) -> int:
+def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effects | None = None) -> int:
     """Replay the unit's input up to ``until``; returns the number of records.
 
     The replay is silent unless ``effects`` is given, to which its effects are added. The limits of the buffer are not
@@ -181,8 +161,8 @@ def _replay(
     if unit.offsets == until:
         return 0
     replayed = 0
-    with reading(settings, kept) as readers, closing(GapVerifier(settings)) as second:
-        for batches, end in read_range(readers.log, unit.number, unit.offsets, until, _REPLAY_BATCH):
+    with closing(GapVerifier(readers.settings, readers.clock)) as second:
+        for batches, end in read_range(readers.log, readers.clock, unit.number, unit.offsets, until, _REPLAY_BATCH):
             readers.check()
             _check_gaps(second, unit, batches)
             produced = unit.apply(batches, end, silent=effects is None, is_part=True)

@@ -7,13 +7,13 @@ retry would change nothing, or would change results.
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from random import Random
 from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaException
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.transaction import Aborted, Fenced
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership.eligibility import LogShort, OwnedElsewhere, TopicUnknown
@@ -89,14 +89,14 @@ class _Trouble:
 class RetryTracker:
     """Tracks consecutive failures of units, and the back-off before each retry. Times are monotonic."""
 
-    def __init__(self, draw: Random) -> None:
+    def __init__(self, draw: Random, clock: Clock) -> None:
         """``draw``: the source of the jitter."""
-        self._draw = draw
+        self._draw, self._clock = draw, clock
         self._units: dict[int, _Trouble] = {}
 
     def wait_s(self, number: int, cause: Cause, why: str) -> float | None:
         """Note a failure; returns the back-off before the retry, or None if the unit must not be retried."""
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         trouble = self._units.get(number)
         if trouble is None or _is_steady(trouble, now_s):
             trouble = self._units[number] = _Trouble(cause, now_s, why, now_s)
@@ -114,13 +114,13 @@ class RetryTracker:
     def has(self, number: int) -> bool:
         """Whether the unit has failed recently."""
         trouble = self._units.get(number)
-        return trouble is not None and not _is_steady(trouble, time.monotonic())
+        return trouble is not None and not _is_steady(trouble, self._clock.monotonic_s())
 
     def served(self, number: int) -> None:
         """Note that the unit is served; its failures are forgotten if that lasts."""
         trouble = self._units.get(number)
         if trouble is not None:
-            trouble.served_since_s = time.monotonic()
+            trouble.served_since_s = self._clock.monotonic_s()
 
     def forget(self, number: int) -> None:
         """Drop a unit that is assigned to another runner now."""
@@ -131,7 +131,7 @@ class RetryTracker:
         trouble = self._units.get(number)
         if trouble is None or trouble.served_since_s is not None:
             return None
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         retry_s = None if not_before_s is None else max(0.0, not_before_s - now_s)
         return Obstacle(trouble.why, now_s - trouble.since_s, retry_s)
 

@@ -1,4 +1,4 @@
-"""The services the parts of a runner share: its threads, and clients that belong to no single unit."""
+"""The services the parts of a runner share: its threads, its clock, and clients that belong to no single unit."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import NamedTuple
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import make_admin
 from joiner.runtime.kafka.control_log import ControlLog
-from joiner.runtime.kafka.transaction import unsubscribed_consumer
+from joiner.runtime.kafka.transaction import UnitTransactions, unsubscribed_consumer
 from joiner.runtime.settings import JoinerSettings
 
 
@@ -23,17 +24,22 @@ class Services(NamedTuple):
     admin: AdminClient
     group_metadata_consumer: Consumer
     control: ControlLog
+    clock: Clock
+
+    def make_transactions(self, settings: JoinerSettings, unit: int) -> UnitTransactions:
+        """The transactions of a unit, which is not claimed by that."""
+        return UnitTransactions(settings, unit, self.group_metadata_consumer, self.clock)
 
 
 @contextmanager
-def open_services(settings: JoinerSettings) -> Iterator[Services]:
+def open_services(settings: JoinerSettings, clock: Clock) -> Iterator[Services]:
     """The services of a runner, closed at the end. The application's topics must exist. Raises KafkaException."""
     admin = make_admin(settings.kafka)
     consumer = unsubscribed_consumer(settings)
     with closing(ControlLog(settings)) as control:
         pool = ThreadPoolExecutor(settings.topics.partitions, "unit")
         try:
-            yield Services(pool, admin, consumer, control)
+            yield Services(pool, admin, consumer, control, clock)
         finally:
             # Not waited for, so that a stop takes seconds: closing waits for threads that use the consumer.
             pool.submit(consumer.close)

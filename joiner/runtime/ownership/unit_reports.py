@@ -6,10 +6,10 @@ A runner repeats a report for as long as it holds; an old one is from a runner t
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -19,6 +19,7 @@ from joiner.runtime.control import FORMAT_VERSION
 from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_reader, read_to_end
 
 if TYPE_CHECKING:
+    from joiner.runtime.clock import Clock
     from joiner.runtime.ownership.eligibility import Claimant
     from joiner.runtime.ownership.retry_policy import Obstacle
     from joiner.runtime.settings import JoinerSettings
@@ -56,9 +57,9 @@ class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
 class UnitReports:
     """Reports what keeps a runner's units from being served. For one thread; writes in the pool."""
 
-    def __init__(self, claimant: Claimant, pool: Executor, write: Callable[[NotServed], None]) -> None:
+    def __init__(self, claimant: Claimant, pool: Executor, write: Callable[[NotServed], None], clock: Clock) -> None:
         """``write`` may block."""
-        self._claimant, self._pool, self._write = claimant, pool, write
+        self._claimant, self._pool, self._write, self._clock = claimant, pool, write, clock
         self._said: dict[int, tuple[str, float]] = {}
         self._writing: Future[None] | None = None
 
@@ -66,7 +67,7 @@ class UnitReports:
         """Report obstacles that are new or gone, and repeat those that last."""
         if self._writing is not None and not self._writing.done():
             return
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         notices = [self._notice(number, None) for number in self._said.keys() - obstacles.keys()]
         self._said = {number: said for number, said in self._said.items() if number in obstacles}
         for number, obstacle in obstacles.items():
@@ -90,16 +91,16 @@ class UnitReports:
             self._write(notice)
 
 
-def read_notices(settings: JoinerSettings) -> list[str]:
+def read_notices(settings: JoinerSettings, clock: Clock) -> list[str]:
     """The reports that hold now, a line for each unit and runner. Raises KafkaException."""
-    now_ms = round(1000 * time.time())
+    now_ms = round(1000 * clock.wall_s())
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
         since = TopicPartition(settings.control_topic, 0, now_ms - round(1000 * _LASTS_S))
         (place,) = consumer.offsets_for_times([since], TIMEOUT_S)
         _, end = log_range(consumer, settings.control_topic, 0)
         if not 0 <= place.offset < end:
             return []
-        messages = read_to_end(consumer, settings.control_topic, 0, place.offset, end)
+        messages = read_to_end(consumer, clock, settings.control_topic, 0, place.offset, end)
         return describe((message.value(), int(message.timestamp()[1])) for message in messages)
 
 
@@ -114,11 +115,15 @@ def describe(records: Iterable[tuple[bytes | None, int]]) -> list[str]:
 
 
 def _line(notice: NotServed, at_ms: int) -> str:
-    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime((at_ms - notice.lasts_ms) / 1000))
-    said = time.strftime("%H:%M:%SZ", time.gmtime(at_ms / 1000))
+    since = f"{_moment(at_ms - notice.lasts_ms):%Y-%m-%dT%H:%M:%SZ}"
+    said = f"{_moment(at_ms):%H:%M:%SZ}"
     then = "failed" if notice.retry_ms is None else f"retried {notice.retry_ms / 1000:.0f} s later"
     who = f"{notice.site} {notice.instance}"
     return f"unit {notice.unit}: not served by {who} since {since} (reported at {said}, {then}): {notice.why}"
+
+
+def _moment(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms // 1000, UTC)
 
 
 def decode(value: bytes | None) -> NotServed | None:

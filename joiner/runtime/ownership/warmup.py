@@ -10,9 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
-from confluent_kafka import Consumer
-from confluent_kafka.admin import AdminClient
-
 from broker.kafka.topics import topic_facts
 from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.readers import Readers
@@ -20,6 +17,7 @@ from joiner.runtime.kafka.transaction import UnitTransactions
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership.eligibility import Claimant, check_continues
 from joiner.runtime.ownership.restore import build_state
+from joiner.runtime.ownership.services import Services
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.unit import Unit
 
@@ -36,38 +34,34 @@ class Warm:
     readers: Readers
 
 
-def warm_up(
-    settings: JoinerSettings, number: int, admin: AdminClient, group_metadata_consumer: Consumer, claimant: Claimant
-) -> Warm | None:
+def warm_up(settings: JoinerSettings, number: int, services: Services, claimant: Claimant) -> Warm | None:
     """Build a unit's state before its claim; None if it may be claimed already.
 
     Raises `UnitStopped` if it could not be continued here, KafkaException if Kafka does not answer.
     """
     for attempt in range(_ATTEMPTS):
         try:
-            return _warm_up(settings, number, admin, group_metadata_consumer, claimant)
+            return _warm_up(settings, number, services, claimant)
         except UnitStopped:
             if attempt + 1 == _ATTEMPTS:
                 raise
     return None
 
 
-def _warm_up(
-    settings: JoinerSettings, number: int, admin: AdminClient, group_metadata_consumer: Consumer, claimant: Claimant
-) -> Warm | None:
+def _warm_up(settings: JoinerSettings, number: int, services: Services, claimant: Claimant) -> Warm | None:
     with ExitStack() as undo:
-        readers = Readers(settings)
+        readers = Readers(settings, services.clock)
         undo.callback(readers.close)
         readers.connect(number)
-        state = read_state(settings.kafka, settings.application.name, settings.state_topic, number)
+        state = read_state(readers, number)
         checkpoint = state.checkpoint()
         if checkpoint is None or claimant.may_continue(checkpoint):
             return None
-        topics = topic_facts(admin, settings.input_topics)
+        topics = topic_facts(services.admin, settings.input_topics)
         check_continues(settings, checkpoint, topics, replace(claimant, force=True))
-        unit = build_state(settings, checkpoint, state, None, readers)
+        unit = build_state(checkpoint, state, readers)
         readers.state, readers.begun_at = state, checkpoint.start
-        transactions = UnitTransactions(settings, number, group_metadata_consumer)
+        transactions = services.make_transactions(settings, number)
         transactions.connect()
         undo.pop_all()
         return Warm(unit, transactions, readers)

@@ -1,8 +1,7 @@
-"""A running unit of a process: its state, its transactions, and the commit in flight."""
+"""A running unit of a process: its state, and the batch whose commit has not begun."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -10,60 +9,47 @@ from types import MappingProxyType
 import msgspec
 
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
-from joiner.runtime.kafka.transaction import UnitTransactions
 from joiner.runtime.model import Checkpoint
-from joiner.runtime.ownership.restore import Recovered
 from joiner.runtime.runners.commit import Commit
+from joiner.runtime.runners.running_task import RunningTask
 from joiner.runtime.settings import ApplicationSettings
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.effects import Effects
-from joiner.runtime.task.flow_control import SILENT_S, topics_to_pause
+from joiner.runtime.task.flow_control import topics_to_pause
 from joiner.runtime.task.function_failures import Failures, counts_with
-from joiner.runtime.telemetry.metrics import UnitStatus
+from joiner.runtime.task.unit import Unit
+from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 
-@dataclass
-class ActiveTask:
+@dataclass(kw_only=True)
+class ActiveTask(RunningTask):
     """A running unit of a process."""
 
-    recovered: Recovered
-    transactions: UnitTransactions
-    snapshot_at_s: float
-    records: int = 0
-    commit: Commit | None = None
-    first_commit_s: float = 0.0
-    """When the first transaction after the claim was found written; 0: not yet."""
+    unit: Unit
     has_uncommitted: bool = False
     """Whether the state holds a batch whose commit has not begun. Only the commit of its results may be written then,
     or they would be lost."""
     waiting: tuple[Effects, int] | None = None
     """The effects of the last batch, and its number of records, while a slow commit is still in flight."""
-    quiet_since_s: dict[str, float] = field(default_factory=dict)
-    """The topics whose log was at its end when last read, and since when."""
-    paused: set[str] = field(default_factory=set)
-    """The topics that are paused, because they run ahead of the others."""
     log_ends: Mapping[str, int] = field(default_factory=dict)
     """The ends of the logs when last looked at, for metrics."""
 
     def ends(self, batches: Mapping[str, Messages], met: Mapping[str, int]) -> dict[str, int]:
         """The offsets after a batch: past its last messages, or at the end of the log where that was reached."""
         ends = {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
-        offsets = self.recovered.unit.offsets
-        now_s = time.monotonic()
+        offsets = self.unit.offsets
         for topic in batches:
             self.quiet_since_s.pop(topic, None)
         for topic, at in met.items():
             if at >= ends.get(topic, offsets[topic]):
-                self.quiet_since_s.setdefault(topic, now_s)
+                self.note_quiet(topic)
         return ends | {topic: at for topic, at in met.items() if at > ends.get(topic, offsets[topic])}
 
     def to_pause(self) -> set[str]:
         """The topics that should be paused."""
         if self.waiting is not None:
-            return set(self.recovered.unit.offsets)
-        latest_s = time.monotonic() - SILENT_S
-        silent = {topic for topic, since_s in self.quiet_since_s.items() if since_s < latest_s}
-        return topics_to_pause(self.recovered.unit.leads(), self.paused, silent)
+            return set(self.unit.offsets)
+        return topics_to_pause(self.unit.leads(), self.paused, self.silent_topics())
 
     @property
     def why_paused(self) -> str:
@@ -72,26 +58,23 @@ class ActiveTask:
 
     def is_changed(self) -> bool:
         """Whether the state has changed since the last snapshot."""
-        return self.recovered.unit.offsets != self.recovered.snapshot_offsets
+        return self.unit.offsets != self.snapshot_offsets
 
     def snapshot_due(self, application: ApplicationSettings) -> bool:
-        """Whether a snapshot is due; also one that resolves pending markers of an unchanged state."""
-        if not self.is_changed() and not self.transactions.has_pending_markers:
-            return False
-        late = time.monotonic() - self.snapshot_at_s >= application.snapshot_interval / 1e9
-        return late or self.records >= application.snapshot_records
+        """Whether a snapshot is due."""
+        return self.needs_snapshot(self.unit.offsets) and self.is_snapshot_time(application)
 
     def snapshot(self) -> tuple[bytes, SnapshotPlace]:
         """A snapshot of this state, and the place of the one before, for a commit."""
-        self.snapshot_at_s, self.records = time.monotonic(), 0
-        return self.recovered.unit.snapshot(), self.recovered.place
+        self.note_snapshot()
+        return self.unit.snapshot(), self.place
 
-    def checkpoint(self, failed: Mapping[str, Failures] = MappingProxyType({})) -> Checkpoint:
+    def next_checkpoint(self, failed: Mapping[str, Failures] = MappingProxyType({})) -> Checkpoint:
         """The checkpoint of this state; its owner is the one the claim wrote into the last checkpoint.
 
         ``failed``: the pairs since then whose joining function failed, by join.
         """
-        unit, last = self.recovered.unit, self.recovered.checkpoint
+        unit, last = self.unit, self.checkpoint
         return msgspec.structs.replace(
             last,
             offsets=dict(unit.offsets),
@@ -101,32 +84,8 @@ class ActiveTask:
 
     def status(self) -> UnitStatus:
         """The unit's figures for metrics. Thread-safe."""
-        recovered = self.recovered
-        lag = sum(max(0, self.log_ends.get(topic, at) - at) for topic, at in recovered.checkpoint.offsets.items())
-        is_saved = recovered.checkpoint.offsets == recovered.snapshot_offsets
-        age_s = 0.0 if is_saved else time.monotonic() - self.snapshot_at_s
-        return UnitStatus(recovered.checkpoint, recovered.unit.held_bytes(), self.paused, lag, age_s)
-
-    @property
-    def is_writing_long(self) -> bool:
-        """Whether the commit in flight should not be waited for."""
-        return self.commit is not None and self.commit.may_last
+        return self.figures(self.unit.held_bytes(), self.log_ends)
 
     def begin_commit(self, commit: Commit) -> None:
         """Note that the commit of this state has begun."""
         self.commit, self.has_uncommitted = commit, False
-
-    def finish_commit(self) -> Exception | None:
-        """Wait for the commit in flight, if any; returns the error it failed with."""
-        commit, self.commit = self.commit, None
-        if commit is None:
-            return None
-        if (error := commit.failure()) is not None:
-            return error
-        place = commit.written.result()
-        self.first_commit_s = self.first_commit_s or time.monotonic()
-        recovered = self.recovered
-        recovered.checkpoint = commit.checkpoint
-        if place is not None:
-            recovered.place, recovered.snapshot_offsets = place, commit.checkpoint.offsets
-        return None

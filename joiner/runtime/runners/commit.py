@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import NamedTuple
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import UnitTransactions
 from joiner.runtime.model import Checkpoint
@@ -45,6 +45,7 @@ class Commit(NamedTuple):
 
 def write_commit(
     metrics: JoinerMetrics,
+    clock: Clock,
     transactions: UnitTransactions,
     messages: Outgoing,
     appended_ms: Mapping[int, int],
@@ -55,9 +56,9 @@ def write_commit(
 
     ``appended_ms``: the number of pairs by the append time of their later record.
     """
-    began_s = time.monotonic()
+    began_s = clock.monotonic_s()
     place = transactions.commit(messages, checkpoint, snapshot)
-    metrics.committed(messages, appended_ms, checkpoint, time.monotonic() - began_s)
+    metrics.committed(messages, appended_ms, checkpoint, clock.monotonic_s() - began_s)
     if snapshot is not None and place is not None:
         metrics.snapshot_written(checkpoint.unit, len(snapshot[0]))
     return place

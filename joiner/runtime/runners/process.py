@@ -8,7 +8,6 @@ has not committed may be discarded at any moment: its state is rebuilt from its 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -19,7 +18,7 @@ from joiner.runtime.runners.gc_tuning import tune_gc
 from joiner.runtime.runners.process_tasks import ProcessTasks
 from joiner.runtime.runners.runner import Parts, Runner
 from joiner.runtime.runners.supervisor import Supervisor
-from joiner.runtime.telemetry.metrics import UnitStatus
+from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _LAST_COMMIT_S: Final = 3.0
 """Time for the last snapshots when units are given back: a stop takes seconds, whatever Kafka does."""
@@ -47,12 +46,12 @@ class ProcessLoop:
     def __init__(self, parts: Parts) -> None:
         """Raises KafkaException."""
         settings, claimant, services, telemetry, metrics, watch, standby = parts
-        self._telemetry, self._watch = telemetry, watch
-        self.tasks = ProcessTasks(settings, services.pool, metrics)
+        self._telemetry, self._watch, self._clock = telemetry, watch, services.clock
+        self.tasks = ProcessTasks(settings, services, metrics)
         self.supervisor: Supervisor[ActiveTask] = Supervisor(
             settings, claimant, self.tasks, services, metrics, in_group=True, standby=standby
         )
-        self._membership = Membership(settings, claimant.site, self.give_back)
+        self._membership = Membership(settings, claimant.site, self.give_back, services.clock)
         telemetry.why_unready = self.why_unready
 
     def statuses(self) -> Mapping[int, UnitStatus]:
@@ -97,7 +96,7 @@ class ProcessLoop:
     def give_back(self, units: list[int], lost: bool) -> None:  # noqa: FBT001 - a callback's signature
         """Give units back to the group; ``lost``: the group has assigned them to others already."""
         mine = [number for number in units if number in self.tasks.tasks]
-        until_s = time.monotonic() + (0.0 if lost else _LAST_COMMIT_S)
+        until_s = self._clock.monotonic_s() + (0.0 if lost else _LAST_COMMIT_S)
         # First, so that these are cancelled while the others write.
         self.supervisor.cancel_claims(units, 0.0)
         if not lost:
@@ -111,7 +110,7 @@ class ProcessLoop:
 
     def finish_all(self) -> dict[int, int]:
         """Write last snapshots and stop all units; returns the number of records each unit held."""
-        until_s = time.monotonic() + _LAST_COMMIT_S
+        until_s = self._clock.monotonic_s() + _LAST_COMMIT_S
         self.supervisor.cancel_claims(None, 0.0)
         self.tasks.write_last_snapshots(list(self.tasks.tasks), until_s, stopped=True)
         self.supervisor.cancel_claims(None, until_s)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Future
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
@@ -18,6 +17,7 @@ from joiner.runtime.kafka.transaction import UnitTransactions, goes_apart
 from joiner.runtime.migration.protocol import Release
 from joiner.runtime.model import Checkpoint
 from joiner.runtime.ownership.restore import recover
+from joiner.runtime.ownership.services import Services
 from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.commit import Commit, write_commit
 from joiner.runtime.runners.input import InputConsumer
@@ -26,8 +26,9 @@ from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.function_failures import FailureLog
-from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
+from joiner.runtime.telemetry.metrics import JoinerMetrics
 from joiner.runtime.telemetry.throughput import Throughput
+from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _log = logging.getLogger(__name__)
 
@@ -35,14 +36,15 @@ _log = logging.getLogger(__name__)
 class ProcessTasks:
     """See `supervisor.Execution`."""
 
-    def __init__(self, settings: JoinerSettings, pool: Executor, metrics: JoinerMetrics) -> None:
+    def __init__(self, settings: JoinerSettings, services: Services, metrics: JoinerMetrics) -> None:
         self.tasks: dict[int, ActiveTask] = {}
         self.failures: deque[Failure] = deque()
-        self._settings, self._pool, self._metrics = settings, pool, metrics
+        self._settings, self._metrics = settings, metrics
+        self._pool, self._clock = services.pool, services.clock
         self._input = InputConsumer(settings)
-        self._gaps = GapVerifier(settings)
-        self._throughput = Throughput()
-        self._function_failures = FailureLog(settings)
+        self._gaps = GapVerifier(settings, services.clock)
+        self._throughput = Throughput(services.clock)
+        self._function_failures = FailureLog(settings, services.clock)
         # The result of the last poll, by unit and topic: messages, and ends of logs.
         self._batches: dict[int, dict[str, Messages]] = {}
         self._ends: dict[int, dict[str, int]] = {}
@@ -55,7 +57,7 @@ class ProcessTasks:
 
     def held(self) -> dict[int, int]:
         """The number of records each unit holds."""
-        return {number: task.recovered.unit.held() for number, task in self.tasks.items()}
+        return {number: task.unit.held() for number, task in self.tasks.items()}
 
     def note_log_ends(self) -> None:
         """Note the ends of the logs, for metrics."""
@@ -80,14 +82,22 @@ class ProcessTasks:
 
     def restore(self, claimed: Claimed) -> ActiveTask:
         """See `supervisor.Execution`."""
-        unit, transactions, checkpoint, readers, warm = claimed
-        recovered = recover(self._settings, unit, transactions, checkpoint, warm, readers)
-        return ActiveTask(recovered, transactions, time.monotonic())
+        _, transactions, checkpoint, readers, warm = claimed
+        recovered = recover(transactions, checkpoint, readers, warm)
+        return ActiveTask(
+            unit=recovered.unit,
+            transactions=transactions,
+            clock=self._clock,
+            checkpoint=recovered.checkpoint,
+            place=recovered.place,
+            snapshot_offsets=recovered.snapshot_offsets,
+            snapshot_at_s=self._clock.monotonic_s(),
+        )
 
     def start(self, unit: int, task: ActiveTask) -> None:
         """See `supervisor.Execution`."""
         self.tasks[unit] = task
-        self._input.add(unit, task.recovered.unit.offsets)
+        self._input.add(unit, task.unit.offsets)
 
     # Running
 
@@ -95,9 +105,9 @@ class ProcessTasks:
         """Poll the input once, join what arrived, and begin the commits."""
         interval_s = self._settings.application.commit_interval / 1e9
         # The time spent on the last batch counts: the next one has filled during it.
-        wait_s = max(0.0, self._read_s + interval_s - time.monotonic())
+        wait_s = max(0.0, self._read_s + interval_s - self._clock.monotonic_s())
         self._batches, self._ends, errors = self._input.read(wait_s)
-        self._read_s = time.monotonic()
+        self._read_s = self._clock.monotonic_s()
         for error in errors:
             self._read_error(*error)
         for number, task in list(self.tasks.items()):
@@ -151,7 +161,7 @@ class ProcessTasks:
     def _apply(
         self, number: int, task: ActiveTask, batches: dict[str, Messages], ends: dict[str, int]
     ) -> tuple[Effects, int]:
-        unit = task.recovered.unit
+        unit = task.unit
         self._gaps.check(number, unit.offsets, batches)
         count = sum(map(len, batches.values()))
         task.records += count
@@ -165,14 +175,16 @@ class ProcessTasks:
         snapshot: tuple[bytes, SnapshotPlace] | None,
     ) -> SnapshotPlace | None:
         messages = effects.messages(self._settings.topics)
-        return write_commit(self._metrics, transactions, messages, effects.appended_ms, checkpoint, snapshot)
+        return write_commit(
+            self._metrics, self._clock, transactions, messages, effects.appended_ms, checkpoint, snapshot
+        )
 
     def _begin_commit(
         self, number: int, task: ActiveTask, effects: Effects, *, with_snapshot: bool, stopped: bool = False
     ) -> None:
         """Begin the commit of the unit's present state; the commit before must be finished."""
         try:
-            checkpoint = msgspec.structs.replace(task.checkpoint(effects.failed_pairs), stopped=stopped)
+            checkpoint = msgspec.structs.replace(task.next_checkpoint(effects.failed_pairs), stopped=stopped)
             snapshot = task.snapshot() if with_snapshot else None
         except Exception as error:  # noqa: BLE001 - no error may affect the other units
             self._fail(number, error)
@@ -214,7 +226,7 @@ class ProcessTasks:
         """Stop running a unit without committing anything."""
         task = self.tasks.pop(number, None)
         if task is not None:
-            self._input.remove(number, task.recovered.unit.offsets, task.paused)
+            self._input.remove(number, task.unit.offsets, task.paused)
             # Messages of the last poll were read for a state that no longer exists.
             self._batches.pop(number, None)
             self._ends.pop(number, None)
@@ -228,7 +240,7 @@ class ProcessTasks:
         if task.is_writing_long or not self._finish_commit(number, task) or task.has_uncommitted:
             return None
         try:
-            checkpoint = msgspec.structs.replace(task.checkpoint(), run=action.way.run(), site=action.to)
+            checkpoint = msgspec.structs.replace(task.next_checkpoint(), run=action.way.run(), site=action.to)
             snapshot = task.snapshot() if task.is_changed() else None
         except Exception as error:  # noqa: BLE001 - no error may affect the other units
             self._fail(number, error)
@@ -264,7 +276,7 @@ class ProcessTasks:
         under_way = {
             number: task.commit for number in units if (task := self.tasks.get(number)) is not None and task.commit
         }
-        wait([commit.written for commit in under_way.values()], timeout=max(0.0, until_s - time.monotonic()))
+        self._clock.wait_until_done([commit.written for commit in under_way.values()], until_s)
         for number, commit in under_way.items():
             if commit.written.done():
                 self._finish_commit(number, self.tasks[number])

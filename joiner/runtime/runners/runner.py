@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from broker.kafka.topics import wait_for_topics
 from broker.metrics import TelemetryServer
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.kafka.topics import TopicWatch, application_topics
 from joiner.runtime.ownership.eligibility import Claimant
@@ -18,7 +19,8 @@ from joiner.runtime.ownership.services import Services, open_services
 from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.supervisor import Supervisor
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
+from joiner.runtime.telemetry.metrics import JoinerMetrics
+from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _log = logging.getLogger(__name__)
 
@@ -55,14 +57,14 @@ _Loop = TypeVar("_Loop", bound=Loop)
 class Runner(ABC, Generic[_Loop]):
     """Serves the units of an application until it is stopped."""
 
-    def __init__(self, settings: JoinerSettings, claimant: Claimant, *, standby: bool = False) -> None:
+    def __init__(self, settings: JoinerSettings, claimant: Claimant, clock: Clock, *, standby: bool = False) -> None:
         """``standby``: wait for units of other sites, instead of treating them as an error."""
-        self._settings, self._claimant, self._standby = settings, claimant, standby
+        self._settings, self._claimant, self._clock, self._standby = settings, claimant, clock, standby
         self._stop = threading.Event()
         self._telemetry = TelemetryServer(settings.metrics)
         self._loop: _Loop | None = None
         """None until the topics exist."""
-        self._metrics = JoinerMetrics(settings, claimant, self._telemetry, self._statuses, self._failed_units)
+        self._metrics = JoinerMetrics(settings, claimant, self._telemetry, self._statuses, self._failed_units, clock)
 
     @property
     def states(self) -> Mapping[int, UnitState]:
@@ -85,8 +87,9 @@ class Runner(ABC, Generic[_Loop]):
             facts = wait_for_topics(settings.kafka, specs, self._is_over, _log, KAFKA_LOG)
             if facts is None:
                 return 0
-            with open_services(settings) as services:
-                watch = TopicWatch(services.admin, {name: facts[name] for name in settings.input_topics})
+            with open_services(settings, self._clock) as services:
+                known = {name: facts[name] for name in settings.input_topics}
+                watch = TopicWatch(services.admin, known, self._clock)
                 loop = self._make(
                     Parts(settings, self._claimant, services, self._telemetry, self._metrics, watch, self._standby)
                 )
@@ -109,6 +112,10 @@ class Runner(ABC, Generic[_Loop]):
         """Whether to stop; called in every iteration of the loop, hence also the heartbeat."""
         self._telemetry.heartbeat()
         return self._stop.is_set()
+
+    def _wait(self, seconds: float) -> None:
+        """Wait, until the runner is asked to end at the latest."""
+        self._clock.wait_for(self._stop, seconds)
 
     def _statuses(self) -> Mapping[int, UnitStatus]:
         return {} if (loop := self._loop) is None else loop.statuses()

@@ -6,7 +6,6 @@ after a failure, and how moves proceed. Nothing here blocks except `cancel_claim
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
@@ -104,18 +103,24 @@ class Supervisor(Generic[_Task]):
         """``in_group``: see `AssignmentManager`; ``standby``: wait for units of other sites."""
         self._settings = settings
         self._execution = execution
-        self._metrics = metrics
+        self._metrics, self._clock = metrics, services.clock
         self._lifecycle = Lifecycle()
         # The units assigned to this runner at the last poll.
         self._ours: set[int] = set()
         # A forced claim is for the start only; moves do not need it.
         self._moves = Handover(settings, replace(claimant, force=False), self, services, standby=standby)
-        claimer = Claimer(settings, services.admin, services.group_metadata_consumer)
+        claimer = Claimer(settings, services)
         self._assignment = AssignmentManager(
-            settings, claimant, claimer, self._moves.found_elsewhere, in_group=in_group, fenced=metrics.fenced
+            settings,
+            claimant,
+            claimer,
+            self._moves.found_elsewhere,
+            services.clock,
+            in_group=in_group,
+            fenced=metrics.fenced,
         )
-        self._claims: ConcurrentClaims[_Task] = ConcurrentClaims(self._claim, services.pool)
-        self._reports = UnitReports(claimant, services.pool, services.control.write)
+        self._claims: ConcurrentClaims[_Task] = ConcurrentClaims(self._claim, services.pool, services.clock)
+        self._reports = UnitReports(claimant, services.pool, services.control.write, services.clock)
 
     def poll(self, units: AbstractSet[int], obstacles: Mapping[int, Obstacle] | None = None) -> None:
         """Do what is due. ``units``: those assigned to this runner; ``obstacles``: further ones to report.
@@ -222,7 +227,7 @@ class Supervisor(Generic[_Task]):
         self, number: int, claimant: Claimant | None, warm: Warm | None, is_over: Callable[[], bool]
     ) -> _Task | None:
         """Claim and restore a unit, in the pool. None: it failed, and the assignment decides what follows."""
-        began_s = time.monotonic()
+        began_s = self._clock.monotonic_s()
 
         def restore(transactions: UnitTransactions, checkpoint: Checkpoint, readers: Readers) -> _Task:
             self._lifecycle.enter(number, UnitState.RESTORING)
@@ -230,10 +235,10 @@ class Supervisor(Generic[_Task]):
                 self._execution.prepare(number)
             claimed = Claimed(number, transactions, checkpoint, readers, warm.unit if warm else None)
             task = self._execution.restore(claimed)
-            self._metrics.claimed(checkpoint, time.monotonic() - began_s)
+            self._metrics.claimed(checkpoint, self._clock.monotonic_s() - began_s)
             return task
 
-        with closing(warm.readers if warm else Readers(self._settings)) as readers:
+        with closing(warm.readers if warm else Readers(self._settings, self._clock)) as readers:
             readers.is_over = is_over
             return self._assignment.claim(number, claimant, warm, readers, restore)
 

@@ -1,7 +1,8 @@
 """One unit: messages in, results and a state out.
 
-No Kafka, clock or thread, not even transitively, so that every runner and every test can drive it.
+No Kafka, time or thread, not even transitively, so that every runner and every test can drive it; `function_failures`
+is given a clock.
 May import `joiner.core`, `broker` and, of the runtime, the settings and the checkpoint's records.
-Begin with `unit`: it decodes messages (`decode`), joins them, applies the joining function (`emit`) and saves itself
-(`unit_snapshot`).
+Begin with `unit`: it decodes messages (`decode`), joins them (`unit_join`), applies the joining function (`emit`) and
+saves itself (`unit_snapshot`).
 """

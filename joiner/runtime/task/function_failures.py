@@ -8,13 +8,13 @@ before, over restarts and moves.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 if TYPE_CHECKING:
+    from joiner.runtime.clock import Clock
     from joiner.runtime.settings import JoinerSettings
 
 FAILED: Final = "failed"
@@ -70,7 +70,7 @@ def of_join(name: str) -> str | None:
 class FailureLog:
     """Logs failures: the first of a join at once, later ones summed up once a minute."""
 
-    def __init__(self, settings: JoinerSettings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self._topic = settings.topics.rejected
         self._functions = {join.name: join.function for join in settings.join}
         self._clock = clock
@@ -82,13 +82,13 @@ class FailureLog:
         for join, one in failed.items():
             told_s = self._told_s.get(join)
             if told_s is None:
-                self._told_s[join] = self._clock()
+                self._told_s[join] = self._clock.monotonic_s()
                 self._tell(join, f"{one.count:,} pairs of unit {unit}", one)
-            elif self._clock() - told_s < _AGAIN_S:
+            elif self._clock.monotonic_s() - told_s < _AGAIN_S:
                 add_up(self._unreported, {join: one})
             else:
                 before = self._unreported.pop(join, None)
-                self._told_s[join] = self._clock()
+                self._told_s[join] = self._clock.monotonic_s()
                 self._tell(join, f"{one.count + (before.count if before else 0):,} more pairs", one)
 
     def close(self) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from joiner.runtime.clock import Clock
     from joiner.runtime.task.function_failures import Failures
 
 _INTERVAL_S: Final = 10.0
@@ -17,8 +17,9 @@ _log = logging.getLogger(__name__)
 class Throughput:
     """Counts the records and pairs of this process, and logs them periodically."""
 
-    def __init__(self) -> None:
-        self._started_s = self._reported_s = time.monotonic()
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._reported_s = clock.monotonic_s()
         self._records = self._pairs = self._failed = self._records_before = 0
 
     def count(self, records: int, pairs: int, failed: Mapping[str, Failures]) -> None:
@@ -29,9 +30,9 @@ class Throughput:
 
     def report(self, held: Mapping[int, int], *, last: bool = False) -> None:
         """Log a line if one is due; ``held``: records held, by unit; ``last``: the final line, at the end."""
-        now = time.monotonic()
-        passed = now - self._reported_s
-        if passed < _INTERVAL_S and not last:
+        now_s = self._clock.monotonic_s()
+        passed_s = now_s - self._reported_s
+        if passed_s < _INTERVAL_S and not last:
             return
         failed = f", {self._failed} pairs failed in the joining function" if self._failed else ""
         totals = f"{self._records} records in, {self._pairs} pairs out{failed}"
@@ -42,8 +43,8 @@ class Throughput:
         _log.info(
             "%s, %.0f records/s, units %s, %s records held",
             totals,
-            (self._records - self._records_before) / max(passed, 1e-9),
+            (self._records - self._records_before) / max(passed_s, 1e-9),
             sorted(held),
             sum(held.values()),
         )
-        self._reported_s, self._records_before = now, self._records
+        self._reported_s, self._records_before = now_s, self._records

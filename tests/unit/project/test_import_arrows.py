@@ -45,6 +45,12 @@ CORE_MAY_NOT_IMPORT: Final = {
     "io": "snapshots are bytes",
 }
 
+KNOWS_THE_TIME: Final = {
+    # What may import `time` in joiner/runtime and joiner/cli; everything else is given a `Clock`.
+    "joiner/runtime/clock.py": "it is the clock",
+    "joiner/runtime/shutdown.py": "it ends the process, also where a clock of somebody else stands still",
+}
+
 FUNCTION_LINES_MAX: Final = 80
 FILE_LINES_MAX: Final = 450
 
@@ -130,6 +136,17 @@ def test_the_protocol_of_moves_knows_no_kafka_and_no_clock() -> None:
     for name in ("protocol", "request"):
         path = ROOT / "joiner" / "runtime" / "migration" / f"{name}.py"
         assert [str(found) for found in imports(path) if top(found.module) in banned] == []
+
+
+def test_the_runtime_is_given_its_clock() -> None:
+    """So that a test can supply another one: `tests/manual_clock.py`, `tests/simulation/clock.py`."""
+    found = {
+        shown(path)
+        for path in sources("joiner/runtime", "joiner/cli")
+        for imported in imports(path)
+        if imported.module == "time"
+    }
+    assert found == set(KNOWS_THE_TIME)
 
 
 def test_the_operator_in_spark_imports_the_core_alone() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -11,12 +10,13 @@ from confluent_kafka.admin import OffsetSpec
 
 from broker.kafka.topics import TopicError
 from joiner.runtime.kafka.clients import TIMEOUT_S
-from joiner.runtime.runners.spark.units import SparkTask, Units
+from joiner.runtime.runners.spark.spark_task import SparkTask
+from joiner.runtime.runners.spark.units import Units
 from joiner.runtime.runners.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from joiner.runtime.runners.runner import Parts
-    from joiner.runtime.telemetry.metrics import UnitStatus
+    from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _LOOK_S: Final = 0.05
 _LAST_S: Final = 1.5
@@ -40,8 +40,9 @@ class Driver:
         """Raises KafkaException."""
         settings, claimant, services, telemetry, metrics, watch, standby = parts
         self._settings, self._admin, self._watch = settings, services.admin, watch
+        self._clock = services.clock
         self._numbers = set(range(settings.topics.partitions))
-        self.units = Units(settings, claimant.run, self._ends, metrics)
+        self.units = Units(settings, claimant.run, self._ends, metrics, services.clock)
         self.supervisor: Supervisor[SparkTask] = Supervisor(
             settings, claimant, self.units, services, metrics, in_group=False, standby=standby
         )
@@ -67,7 +68,7 @@ class Driver:
                 wait(_LOOK_S)
             self.supervisor.collect_failures()
             status = 1 if self.supervisor.failed_units else 0
-            self.units.finish(time.monotonic() + _LAST_S)
+            self.units.finish(self._clock.monotonic_s() + _LAST_S)
             self.supervisor.collect_failures()
         except TopicError:
             # The last messages may come from a topic that was recreated: their state must not be saved.
@@ -77,7 +78,7 @@ class Driver:
 
     def close(self) -> None:
         """Stop claiming and committing."""
-        self.supervisor.cancel_claims(None, time.monotonic() + _CANCEL_S)
+        self.supervisor.cancel_claims(None, self._clock.monotonic_s() + _CANCEL_S)
         self.units.close()
 
     def why_unready(self) -> str:

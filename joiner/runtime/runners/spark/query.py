@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.runners.spark.plans import decode_outcome
 from joiner.runtime.runners.spark.session import StageFolder, grouping_keys
 from joiner.runtime.runners.spark.source import PlanServer, read_plans
@@ -35,9 +35,11 @@ class StageFailed(Exception):
 class Query:
     """See `driver.RunningQuery`."""
 
-    def __init__(self, settings: JoinerSettings, session: SparkSession, scratch: Path, units: Units) -> None:
+    def __init__(
+        self, settings: JoinerSettings, session: SparkSession, scratch: Path, units: Units, clock: Clock
+    ) -> None:
         """``scratch``: a folder that lasts as long as the stage. Raises `StageFailed` and `session.ForeignFolder`."""
-        self._settings, self._session, self._units = settings, session, units
+        self._settings, self._session, self._units, self._clock = settings, session, units, clock
         checkpoint = settings.spark.checkpoint
         if checkpoint is None and not str(session.sparkContext.master).startswith("local"):
             raise StageFailed("spark.checkpoint is needed on a cluster: name a folder or URL that all workers reach")
@@ -45,7 +47,7 @@ class Query:
         self._queries = self._failures = 0
         self._running: StreamingQuery | None = None
         self._folder = StageFolder(session, self._checkpoint)
-        self._server = PlanServer(scratch, units.next_turn)
+        self._server = PlanServer(scratch, units.next_turn, clock)
         try:
             self._folder.begin()
             self._slots = grouping_keys(session, settings.topics.partitions)
@@ -89,9 +91,9 @@ class Query:
         return writer.outputMode("append").start()
 
     def _take_batch(self, outcomes: DataFrame, batch: int) -> None:
-        began_s = time.monotonic()
+        began_s = self._clock.monotonic_s()
         found = [decode_outcome(memoryview(data.as_buffer())) for data in outcomes.toArrow().column("outcome")]
-        joined_s = time.monotonic()
+        joined_s = self._clock.monotonic_s()
         if not self._units.is_awake:
             _log.info("Spark is ready")
         for outcome in found:
@@ -106,7 +108,7 @@ class Query:
                 outcome.plan.unit: {what: round(spent_s, 3) for what, spent_s in outcome.spent_s.items()}
                 for outcome in found
             },
-            time.monotonic() - joined_s,
+            self._clock.monotonic_s() - joined_s,
         )
 
     def _note_failure(self, query: StreamingQuery) -> None:

@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -21,6 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.runners.spark.plans import Turn, encode_plan
 
 SOURCE: Final = "lsb_plans"
@@ -107,9 +107,9 @@ def _as_offset(turn: Turn) -> dict[str, Any]:
 class PlanServer:
     """Answers the source, in the driver. ``next_turn`` maps the last turn to the next one, or the same."""
 
-    def __init__(self, folder: Path, next_turn: Callable[[Turn], Turn]) -> None:
+    def __init__(self, folder: Path, next_turn: Callable[[Turn], Turn], clock: Clock) -> None:
         self.address = str(folder / "plans")
-        self._next_turn = next_turn
+        self._next_turn, self._clock = next_turn, clock
         self._is_closed = False
         self._listener = Listener(self.address, "AF_UNIX")
         threading.Thread(target=self._serve, name="plans", daemon=True).start()
@@ -125,7 +125,7 @@ class PlanServer:
             except Exception as error:  # noqa: BLE001 - without an answer the query fails, and is restarted
                 if not self._is_closed:
                     _log.warning("the source of plans could not be answered: %s: %s", type(error).__name__, error)
-                    time.sleep(_RETRY_WAIT_S)
+                    self._clock.sleep(_RETRY_WAIT_S)
 
     def _answer(self, client: Connection[Any, Any]) -> None:
         while True:

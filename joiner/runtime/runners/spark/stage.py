@@ -42,9 +42,9 @@ class SparkStage(Runner[Driver]):
             # Again, as Spark has set its own handlers.
             end_on_signals(self._stop.set)
             try:
-                query = Query(self._settings, session, scratch, driver.units)
+                query = Query(self._settings, session, scratch, driver.units, self._clock)
                 try:
-                    return driver.run(query, self._is_over, self._stop.wait)
+                    return driver.run(query, self._is_over, self._wait)
                 finally:
                     with contextlib.suppress(Py4JError, ConnectionError):  # the JVM is gone
                         query.close()

@@ -12,10 +12,10 @@ A worker's copy of a unit is a cache: losing it, or a stale one, does no harm.
 from __future__ import annotations
 
 import functools
-import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,10 +24,12 @@ import pandas as pd
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from joiner.runtime.clock import Clock, SystemClock
+from joiner.runtime.kafka.batches import read_range
 from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.clients import make_reader
 from joiner.runtime.kafka.gaps import GapVerifier
-from joiner.runtime.kafka.ranges import read_range
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.transaction import Fenced
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership.restore import build_state
@@ -68,6 +70,7 @@ class _Left(NamedTuple):
 class WorkerMemory:
     """What a worker process keeps between batches, because creating it takes longer than a small batch."""
 
+    clock: Clock
     units: dict[tuple[str, int], _Left] = field(default_factory=dict)
     """By application and number, the most recently used last."""
     gaps: GapVerifier | None = None
@@ -85,16 +88,16 @@ class WorkerMemory:
         if plan.begin == plan.end:
             return
         consumer, self.reader = self.reader or _make_reader(settings), None
-        yield from read_range(consumer, plan.unit, plan.begin, plan.end, _AT_ONCE)
+        yield from read_range(consumer, self.clock, plan.unit, plan.begin, plan.end, _AT_ONCE)
         self.reader = consumer
 
     def verifier(self, settings: JoinerSettings) -> GapVerifier:
         """The verifier of this process."""
-        self.gaps = self.gaps or GapVerifier(settings)
+        self.gaps = self.gaps or GapVerifier(settings, self.clock)
         return self.gaps
 
 
-_MEMORY: Final = WorkerMemory()
+_MEMORY: Final = WorkerMemory(SystemClock())
 """The memory of this process."""
 
 
@@ -177,37 +180,37 @@ def _failed(plan: Plan, error: Exception) -> Outcome:
 
 
 def _execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: WorkerMemory) -> Outcome:
-    clock = _Clock()
+    spent = _Stopwatch(memory.clock)
     place = settings.application.name, plan.unit
-    unit = _unit_at(settings, plan, copy, memory.units.pop(place, None))
-    clock.note("state")
+    unit = _unit_at(settings, plan, copy, memory.clock, memory.units.pop(place, None))
+    spent.note("state")
     found = Outcome(plan)
     appended_ms = Counter[int]()
     for batches, end in memory.read(settings, plan):
-        clock.note("read")
+        spent.note("read")
         memory.verifier(settings).check(plan.unit, unit.offsets, batches)
         effects = unit.apply(batches, end, is_part=end != plan.end)
-        clock.note("join")
+        spent.note("join")
         found.parts.append(pack(effects.written(settings.topics)))
         found.records += sum(map(len, batches.values()))
         found.pairs += len(effects.joined)
         appended_ms += effects.appended_ms
         add_up(found.failed_pairs, effects.failed_pairs)
-        clock.note("pack")
+        spent.note("pack")
     data = unit.snapshot()
     copy.write(plan.start, unit.offsets, data)
-    clock.note("store")
+    spent.note("store")
     # Only now: the state of a failed batch is useless.
     memory.keep(place, _Left(plan.start, unit))
     found.counts, found.joins, found.leads = dict(unit.counts), unit.join_summaries(), unit.leads()
     found.held, found.held_bytes = unit.held(), unit.held_bytes()
     found.appended_ms = dict(appended_ms)
     found.snapshot = data if plan.snapshot else None
-    found.spent_s = clock.spent_s
+    found.spent_s = spent.seconds
     return found
 
 
-def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, left: _Left | None) -> Unit:
+def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, clock: Clock, left: _Left | None) -> Unit:
     """The unit at the begin of a plan; ``left``: as this process last left it."""
     warm = left.unit if left is not None and left.start == plan.start else None
     if warm is not None and warm.offsets == plan.begin:
@@ -215,11 +218,12 @@ def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, left: _Left 
     data = copy.read(plan.start, plan.begin)
     if data is not None:
         return Unit.restore(settings, plan.unit, data)
-    state = read_state(settings.kafka, settings.application.name, settings.state_topic, plan.unit)
-    checkpoint = state.checkpoint()
-    if checkpoint is None:
-        raise UnitStopped(f"unit {plan.unit}: {settings.state_topic} holds no checkpoint of it: was it deleted?")
-    return build_state(settings, msgspec.structs.replace(checkpoint, offsets=plan.begin), state, warm)
+    with closing(Readers(settings, clock)) as readers:
+        state = read_state(readers, plan.unit)
+        checkpoint = state.checkpoint()
+        if checkpoint is None:
+            raise UnitStopped(f"unit {plan.unit}: {settings.state_topic} holds no checkpoint of it: was it deleted?")
+        return build_state(msgspec.structs.replace(checkpoint, offsets=plan.begin), state, readers, warm)
 
 
 def _make_reader(settings: JoinerSettings) -> Consumer:
@@ -227,17 +231,18 @@ def _make_reader(settings: JoinerSettings) -> Consumer:
     return make_reader(settings.kafka, settings.application.name, fetch_message_max_bytes=_FETCH_BYTES)
 
 
-class _Clock:
+class _Stopwatch:
     """Measures the time of a batch by step."""
 
-    def __init__(self) -> None:
-        self.spent_s: dict[str, float] = {}
-        self._at_s = time.perf_counter()
+    def __init__(self, clock: Clock) -> None:
+        self.seconds: dict[str, float] = {}
+        self._clock = clock
+        self._at_s = clock.monotonic_s()
 
     def note(self, what: str) -> None:
         """Add the time since the last note to ``what``."""
-        now_s = time.perf_counter()
-        self.spent_s[what] = self.spent_s.get(what, 0.0) + now_s - self._at_s
+        now_s = self._clock.monotonic_s()
+        self.seconds[what] = self.seconds.get(what, 0.0) + now_s - self._at_s
         self._at_s = now_s
 
 

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from joiner.cli import main
 from joiner.cli.main import build_parser
 from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
+from tests.manual_clock import ManualClock
 
 JOIN = '[[join]]\nname = "j"\nleft = "a"\nright = "b"\noutput = "c"\n'
 
@@ -108,32 +109,30 @@ class _Admin(AdminClient):
 
     def __init__(self, answers: int) -> None:
         super().__init__({})
-        self.answers, self.now_s, self.waits_s = answers, 100.0, list[float]()
+        self.answers, self.clock, self.waits_s = answers, ManualClock(), list[float]()
 
     def list_topics(self, *, timeout: float) -> None:  # type: ignore[override] # all that is asked of it here
         self.waits_s.append(timeout)
         if len(self.waits_s) < self.answers:
-            self.now_s += timeout
+            self.clock.now_s += timeout
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001 - the public name of the constant
 
 
 @pytest.mark.parametrize(("answers", "lines"), [(1, 0), (2, 1), (4, 1)])
 def test_waiting_is_told_once_and_only_where_it_lasts(
-    answers: int, lines: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    answers: int, lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "joiner.runtime.kafka.reachability")
     admin = _Admin(answers)
-    monkeypatch.setattr("joiner.runtime.kafka.reachability.time.monotonic", lambda: admin.now_s)
-    reach_kafka(admin, "a:1", 10.0)
+    reach_kafka(admin, "a:1", 10.0, admin.clock)
     assert len(admin.waits_s) == answers
     assert len([record for record in caplog.records if record.name == "joiner.runtime.kafka.reachability"]) == lines
 
 
-def test_kafka_is_waited_for_as_long_as_was_said_in_short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafka_is_waited_for_as_long_as_was_said_in_short_waits() -> None:
     admin = _Admin(answers=1000)
-    monkeypatch.setattr("joiner.runtime.kafka.reachability.time.monotonic", lambda: admin.now_s)
     with pytest.raises(KafkaAway, match="a:1 does not answer within 10 s"):
-        reach_kafka(admin, "a:1", 10.0)
+        reach_kafka(admin, "a:1", 10.0, admin.clock)
     assert sum(admin.waits_s) == 10.0
     assert max(admin.waits_s) <= 3.0
 

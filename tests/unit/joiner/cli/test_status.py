@@ -21,6 +21,7 @@ from joiner.runtime.model import RESET_RUN, Checkpoint, JoinSummary, OnTheWay, d
 from joiner.runtime.ownership.claim import _owned
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.presence import read_members, state_of
+from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import DATA, GAP, POWER, make_settings
 from tests.unit.joiner.runtime.runners.spark.test_units import Stage, begun
 from tests.unit.joiner.runtime.task.test_function_failures import FAILS, Process
@@ -63,13 +64,13 @@ def shown(
     """The status of an application with these checkpoints, and ``notices`` where it has a control topic."""
     topics: Any = {} if notices is None else {make_settings().control_topic: TopicFacts("id", 1)}
     monkeypatch.setattr(status, "topic_facts", lambda _admin, _names: topics)
-    monkeypatch.setattr(status, "read_notices", lambda _settings: list(notices))
+    monkeypatch.setattr(status, "read_notices", lambda _settings, _clock: list(notices))
     by_unit = {one.unit: AppendedCheckpoint(one, int((NOW_S - age_s) * 1000)) for one in records}
-    monkeypatch.setattr(status, "read_appended", lambda _consumer, _topic, unit: by_unit.get(unit))
+    monkeypatch.setattr(status, "read_appended", lambda _readers, unit: by_unit.get(unit))
     monkeypatch.setattr(status, "log_range", lambda _consumer, _topic, _unit: (0, 20))
-    monkeypatch.setattr("joiner.cli.status.time.time", lambda: NOW_S)
-    nothing: Any = None
-    return read_status(make_settings(*joins, partitions=len(records)), admin(**members), nothing)
+    settings = make_settings(*joins, partitions=len(records))
+    readers: Any = SimpleNamespace(settings=settings, clock=ManualClock(NOW_S), log=None)
+    return read_status(admin(**members), readers)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +206,7 @@ def test_a_process_that_ends_says_so_in_its_last_record_also_where_nothing_is_ne
     process = Process()
     process.turn("speed", "torque")
     assert process.transactions.written[-1].stopped is False
-    process.owned.recovered.snapshot_offsets = dict(process.owned.recovered.unit.offsets)
+    process.owned.snapshot_offsets = dict(process.owned.unit.offsets)
     process.loop.finish_all()
     last = process.transactions.written[-1]
     assert (last.stopped, last.offsets) == (True, {DATA: 2})

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from broker.metrics import TelemetryServer
+from joiner.runtime.clock import SystemClock
+from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.services import Services
 from joiner.runtime.runners import input as input_
 from joiner.runtime.runners import process
+from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.process import ProcessLoop
 from joiner.runtime.runners.runner import Parts
@@ -37,10 +40,10 @@ class AtOnce(Executor):
 
 
 def quiet_services(pool: Executor) -> Services:
-    """Nobody writes to the control topic, and what is written is lost."""
+    """Nobody writes to the control topic, and what is written is lost. The clock is the real one."""
     control: Any = SimpleNamespace(read=list, write=lambda _record: None, post=lambda _record: None)
     nothing: Any = None
-    return Services(pool, nothing, nothing, control)
+    return Services(pool, nothing, nothing, control, SystemClock())
 
 
 class NoTasks:
@@ -53,7 +56,7 @@ class NoTasks:
 
 def idle_supervisor(pool: Executor) -> Supervisor[Any]:
     settings, claimant = make_settings(partitions=2), Claimant("run", "one")
-    metrics = JoinerMetrics(settings, claimant, TelemetryServer(settings.metrics), dict, set)
+    metrics = JoinerMetrics(settings, claimant, TelemetryServer(settings.metrics), dict, set, SystemClock())
     tasks: Any = NoTasks()
     return Supervisor(settings, claimant, tasks, quiet_services(pool), metrics, in_group=True, standby=False)
 
@@ -73,10 +76,19 @@ def idle_loop(settings: JoinerSettings, consumer: Any = None) -> ProcessLoop:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "Membership", Group)
         patch.setattr(input_, "make_consumer", lambda *_given, **_more: consumer or QuietConsumer())
-        metrics = JoinerMetrics(settings, claimant, telemetry, dict, set)
+        metrics = JoinerMetrics(settings, claimant, telemetry, dict, set, SystemClock())
         return ProcessLoop(
             Parts(settings, claimant, quiet_services(AtOnce()), telemetry, metrics, watch, standby=False)
         )
+
+
+def make_task(unit: Any, *, transactions: Any = None, checkpoint: Any = None, **more: Any) -> ActiveTask:
+    """A task whose last snapshot was taken long ago, at the beginning of the logs."""
+    given: dict[str, Any] = {"snapshot_offsets": dict.fromkeys(unit.offsets, 0), "snapshot_at_s": 0.0, **more}
+    place = SnapshotPlace(0, [0, 0])
+    return ActiveTask(
+        unit=unit, transactions=transactions, clock=SystemClock(), checkpoint=checkpoint, place=place, **given
+    )
 
 
 def serve(loop: ProcessLoop, number: int, task: Any) -> None:

@@ -32,7 +32,9 @@ from joiner.runtime.task.append_times import STEPS_MAX, AppendTimes
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
-from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
+from joiner.runtime.telemetry.metrics import JoinerMetrics
+from joiner.runtime.telemetry.unit_gauges import UnitStatus
+from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, POWER, batch, make_settings, message, record
 from tests.unit.joiner.runtime.runner_parts import idle_loop
 from tests.unit.project.documents import DOCS, rows
@@ -59,12 +61,13 @@ class Transactions:
 class Runner:
     """Meters, and what is told of the units that are served."""
 
-    def __init__(self, **sections: Any) -> None:
-        self.settings = make_settings(metrics={"listen": 0}, **sections)
+    def __init__(self, *joins: dict[str, Any], **sections: Any) -> None:
+        self.settings = make_settings(*joins, metrics={"listen": 0}, **sections)
         self.telemetry = TelemetryServer(self.settings.metrics)
         self.told: dict[int, UnitStatus] = {}
+        self.clock = ManualClock()
         self.meters = JoinerMetrics(
-            self.settings, Claimant("run", "one"), self.telemetry, lambda: self.told, lambda: {7}
+            self.settings, Claimant("run", "one"), self.telemetry, lambda: self.told, lambda: {7}, self.clock
         )
         self.transactions: Any = Transactions()
 
@@ -74,7 +77,8 @@ class Runner:
 
     def commit(self, effects: Effects, counts: dict[str, int], snapshot: Any = None) -> None:
         messages = effects.messages(self.settings.topics)
-        write_commit(self.meters, self.transactions, messages, effects.appended_ms, self.checkpoint(counts), snapshot)
+        checkpoint = self.checkpoint(counts)
+        write_commit(self.meters, self.clock, self.transactions, messages, effects.appended_ms, checkpoint, snapshot)
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.telemetry.registry.get_sample_value(f"lsb_joiner_{name}", labels)
@@ -129,13 +133,12 @@ def test_what_was_counted_before_the_unit_was_taken_is_not_counted_again() -> No
     assert runner.value("recovery_duration_seconds_sum") == 0.3
 
 
-def test_the_latency_begins_when_the_later_record_of_a_pair_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_latency_begins_when_the_later_record_of_a_pair_is_appended() -> None:
     runner = Runner()
     unit, effects = joined(runner.settings)
     # (0, 2) and (2, 3): the one that both wait for came at +200, and the last at +300.
     assert effects.appended_ms == Counter({BASE_MS + 200: 1, BASE_MS + 300: 1})
-    now = SimpleNamespace(time=lambda: BASE_MS / 1000 + 0.7, monotonic=lambda: 1.0)
-    monkeypatch.setattr("joiner.runtime.telemetry.metrics.time", now)
+    runner.clock.now_s = BASE_MS / 1000 + 0.7
     runner.commit(effects, dict(unit.counts))
     assert runner.value("output_latency_seconds_count") == 2
     assert runner.value("output_latency_seconds_sum") == pytest.approx(0.5 + 0.4)
@@ -175,10 +178,7 @@ def test_arrivals_are_those_of_the_offsets_and_the_oldest_are_forgotten() -> Non
 
 def test_a_unit_tells_what_it_holds_where_its_frontiers_are_and_who_has_it() -> None:
     join = {"name": "power", "left": "speed", "right": "torque", "output": "p", "lateness": ["2s", 0]}
-    runner = Runner()
-    runner.settings = runner.meters._settings = make_settings(
-        join, metrics={"listen": 0}, application={"buffer_records_max": 100, "buffer_bytes_max": 1000}
-    )
+    runner = Runner(join, application={"buffer_records_max": 100, "buffer_bytes_max": 1000})
     held = JoinSummary(20, 5, 3, (40 * S, 60 * S), (10 * S, 50 * S))
     runner.told = {3: UnitStatus(runner.checkpoint({}, power=held), {"power": (100, 400)}, {DATA}, 12, 1.5)}
     side = {"unit": "3", "join": "power", "side": "left"}

@@ -10,6 +10,7 @@ import pytest
 
 from joiner.runtime.task.function_failures import Failures
 from joiner.runtime.telemetry.throughput import Throughput
+from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.task.test_function_failures import Process
 
 ROOT = Path(__file__).parents[4]
@@ -36,12 +37,12 @@ def test_the_last_line_of_a_process_says_that_its_units_keep_what_they_held(
 
 
 def test_a_process_without_units_says_so_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
-    Throughput().report({}, last=True)
+    Throughput(ManualClock()).report({}, last=True)
     assert last_line(caplog) == "ended: 0 records in, 0 pairs out; no units were served here at the end"
 
 
 def test_pairs_whose_function_failed_are_no_pairs_out(caplog: pytest.LogCaptureFixture) -> None:
-    metrics = Throughput()
+    metrics = Throughput(ManualClock())
     metrics.count(10, 2, {"power": Failures(3, "first"), "gap": Failures(1, "first")})
     metrics.report({1: 5}, last=True)
     assert "10 records in, 2 pairs out, 4 pairs failed in the joining function; units [1]" in last_line(caplog)

@@ -8,6 +8,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from joiner.runtime.kafka.clients import EOF_CODE, read_to_end
+from tests.manual_clock import ManualClock
 from tests.simulation.memory_clients import MemoryMessage
 
 
@@ -36,10 +37,10 @@ class QuietLog(BusyLog):
 
 def test_a_log_that_grows_faster_than_it_is_read_is_read_to_the_end_that_was_asked_for() -> None:
     log: Any = BusyLog()
-    assert [message.offset() for message in read_to_end(log, "out", 0, 3, 25)] == list(range(3, 25))
+    assert [message.offset() for message in read_to_end(log, ManualClock(), "out", 0, 3, 25)] == list(range(3, 25))
     assert log.read == 30
 
 
 def test_a_log_is_read_to_its_end_where_no_record_lies_there() -> None:
     log: Any = QuietLog()
-    assert [message.offset() for message in read_to_end(log, "out", 0, 18, 23)] == [18, 19]
+    assert [message.offset() for message in read_to_end(log, ManualClock(), "out", 0, 18, 23)] == [18, 19]

@@ -15,19 +15,19 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka import gaps
 from joiner.runtime.kafka.batches import sort_messages
 from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.transaction import Fenced
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership import restore
-from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.input import Read
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.unit import Unit
 from tests.simulation.memory_clients import MemoryMessage
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings
-from tests.unit.joiner.runtime.runner_parts import idle_loop, serve
+from tests.unit.joiner.runtime.runner_parts import idle_loop, make_task, serve
 
 BAD_MESSAGE = KafkaError(KafkaError._BAD_MSG, "MessageSet at offset 10 failed CRC32C check")
 BROKERS_DOWN = KafkaError(KafkaError._ALL_BROKERS_DOWN, "3/3 brokers are down")
@@ -63,9 +63,7 @@ def turn(batch: Sequence[MemoryMessage], *, gap: Exception | None = None) -> tup
     handed_in: list[int] = []
     tasks._begin_commit = lambda number, *_given, **_more: handed_in.append(number)
     unit = Unit(make_settings(), 0, {DATA: 0})
-    recovered: Any = SimpleNamespace(unit=unit, snapshot_offsets={DATA: 0})
-    nothing: Any = None
-    serve(loop, 0, ActiveTask(recovered, nothing, 0.0))
+    serve(loop, 0, make_task(unit))
     tasks.turn()
     loop.supervisor.collect_failures()
     return loop, unit, asked
@@ -144,7 +142,7 @@ def batch_of(offsets: Sequence[int]) -> dict[str, Messages]:
 
 def second_reader(monkeypatch: pytest.MonkeyPatch, log: Log) -> GapVerifier:
     monkeypatch.setattr(gaps, "make_consumer", lambda *_given, **_more: log)
-    return GapVerifier(make_settings())
+    return GapVerifier(make_settings(), SystemClock())
 
 
 COME = [3, 4, 5, 9, 10, 11, 12, 20, 21, 22, 23]
@@ -167,7 +165,7 @@ def test_a_record_that_lies_in_any_gap_is_found(monkeypatch: pytest.MonkeyPatch,
 
 def test_offsets_without_a_gap_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gaps, "make_consumer", None)
-    reader = GapVerifier(make_settings())
+    reader = GapVerifier(make_settings(), SystemClock())
     reader.check(0, {DATA: 5}, batch_of(range(5, 5000)))
     reader.close()
 
@@ -193,9 +191,9 @@ def test_a_silent_replay_looks_at_gaps_too(monkeypatch: pytest.MonkeyPatch) -> N
     asked: list[Any] = []
     monkeypatch.setattr(restore, "read_range", read)
     monkeypatch.setattr(GapVerifier, "check", lambda *given: asked.append(given))
-    readers: Any = SimpleNamespace(log=None, check=lambda: None)
     settings = make_settings()
-    restore._replay(settings, Unit(settings, 0, {DATA: 0}), {DATA: 8}, kept=readers)
+    readers: Any = SimpleNamespace(log=None, check=lambda: None, settings=settings, clock=SystemClock())
+    restore._replay(readers, Unit(settings, 0, {DATA: 0}), {DATA: 8})
     assert len(asked) == 1
 
 
@@ -205,10 +203,10 @@ def test_a_replay_of_what_was_just_removed_is_tried_again(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(restore, "read_range", lambda *_given: iter([({}, {DATA: 8})]))
     monkeypatch.setattr(GapVerifier, "check", removed)
-    readers: Any = SimpleNamespace(log=None, check=lambda: None)
     settings = make_settings()
+    readers: Any = SimpleNamespace(log=None, check=lambda: None, settings=settings, clock=SystemClock())
     with pytest.raises(KafkaException, match="input was removed while it was replayed"):
-        restore._replay(settings, Unit(settings, 0, {DATA: 0}), {DATA: 8}, kept=readers)
+        restore._replay(readers, Unit(settings, 0, {DATA: 0}), {DATA: 8})
 
 
 @given(st.integers(0, 5), st.lists(st.integers(1, 3), min_size=1))

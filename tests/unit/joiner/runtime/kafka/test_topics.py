@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
 from broker.kafka.topics import TopicError, TopicFacts
-from joiner.runtime.kafka.topics import TopicWatch
+from joiner.runtime.kafka.topics import INTERVAL_S, TopicWatch
+from tests.manual_clock import ManualClock
 
 SAME = SimpleNamespace(topic_id="id", partitions=[0, 1])
 GONE = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
@@ -41,32 +42,30 @@ class _Admin:
         return {"data": future}
 
 
-def check(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> _Admin:
+def check(*answers: Any) -> _Admin:
     """Let a watch ask for each answer, and judge it."""
-    monkeypatch.setattr("joiner.runtime.kafka.topics.INTERVAL_S", 0.0)
-    admin = _Admin(*answers)
-    watch = TopicWatch(admin, {"data": TopicFacts("id", 2)})  # type: ignore[arg-type] # played by hand
+    admin, clock = _Admin(*answers), ManualClock()
+    watch = TopicWatch(admin, {"data": TopicFacts("id", 2)}, clock)  # type: ignore[arg-type] # played by hand
     for _ in range(2 * len(answers)):
+        clock.now_s += INTERVAL_S
         watch.check()
     return admin
 
 
-def test_topics_that_stay_as_they_are_are_asked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check(monkeypatch, SAME, SAME, SAME).asked == 3
+def test_topics_that_stay_as_they_are_are_asked_for_again_and_again() -> None:
+    assert check(SAME, SAME, SAME).asked == 3
 
 
-def test_what_the_library_says_of_its_connection_is_heard_while_the_process_runs_and_not_at_its_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert check(monkeypatch, SAME, AWAY, SAME).listened == 3
+def test_what_the_library_says_of_its_connection_is_heard_while_the_process_runs_and_not_at_its_end() -> None:
+    assert check(SAME, AWAY, SAME).listened == 3
 
 
-def test_an_answer_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check(monkeypatch, None, SAME).asked == 1
+def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
+    assert check(None, SAME).asked == 1
 
 
-def test_kafka_away_and_a_topic_that_is_missing_once_stop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check(monkeypatch, AWAY, GONE, SAME, GONE, AWAY, GONE, SAME).asked == 7
+def test_kafka_away_and_a_topic_that_is_missing_once_stop_nothing() -> None:
+    assert check(AWAY, GONE, SAME, GONE, AWAY, GONE, SAME).asked == 7
 
 
 @pytest.mark.parametrize(
@@ -77,16 +76,15 @@ def test_kafka_away_and_a_topic_that_is_missing_once_stop_nothing(monkeypatch: p
         ([AWAY, SimpleNamespace(topic_id="id", partitions=[0, 1, 2])], "topic data has 3 partitions and had 2 when"),
     ],
 )
-def test_a_topic_that_is_another_now_is_told_with_the_way_out(
-    monkeypatch: pytest.MonkeyPatch, answers: list[Any], reason: str
-) -> None:
+def test_a_topic_that_is_another_now_is_told_with_the_way_out(answers: list[Any], reason: str) -> None:
     with pytest.raises(TopicError, match=reason) as told:
-        check(monkeypatch, *answers)
+        check(*answers)
     assert "joiner reset" in str(told.value) or "give the application a new name" in str(told.value)
 
 
-def test_nothing_is_asked_where_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joiner.runtime.kafka.topics.INTERVAL_S", 0.0)
-    admin = _Admin()
-    TopicWatch(admin, {}).check()  # type: ignore[arg-type] # played by hand
+def test_nothing_is_asked_where_nothing_is_known() -> None:
+    admin, clock = _Admin(), ManualClock()
+    watch = TopicWatch(admin, {}, clock)  # type: ignore[arg-type] # played by hand
+    clock.now_s += INTERVAL_S
+    watch.check()
     assert admin.asked == 0

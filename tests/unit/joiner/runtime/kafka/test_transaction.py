@@ -16,7 +16,8 @@ import msgspec
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from joiner.runtime.kafka import snapshot_log, transaction
+from joiner.runtime.clock import SystemClock
+from joiner.runtime.kafka import snapshot_log, transaction, unit_producer
 from joiner.runtime.kafka.clients import within
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted, UnitTransactions, offsets_as_text
@@ -146,11 +147,11 @@ class NarrowProducer:
 
 
 def transactions(monkeypatch: pytest.MonkeyPatch, producer: NarrowProducer) -> UnitTransactions:
-    monkeypatch.setattr(transaction, "make_producer", lambda *_given, **_more: producer)
+    monkeypatch.setattr(unit_producer, "make_producer", lambda *_given, **_more: producer)
     consumer: Any = SimpleNamespace(
         consumer_group_metadata=lambda: "group", get_watermark_offsets=lambda *_place, **_options: (0, 1)
     )
-    return UnitTransactions(make_settings(), 3, consumer)
+    return UnitTransactions(make_settings(), 3, consumer, SystemClock())
 
 
 CHECKPOINT = Checkpoint(1, "app", 3, "run", "one", "green", {DATA: 0}, {DATA: 9}, {}, 1, "", {}, {}, {})

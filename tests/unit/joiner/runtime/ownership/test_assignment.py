@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from random import Random
 from types import SimpleNamespace
@@ -15,11 +15,12 @@ from broker.kafka.topics import TopicFacts
 from joiner.runtime.control import decode, encode
 from joiner.runtime.kafka.transaction import Aborted, Fenced
 from joiner.runtime.model import Checkpoint, UnitStopped
-from joiner.runtime.ownership import assignment, claim, retry_policy, unit_reports
+from joiner.runtime.ownership import assignment, claim, retry_policy
 from joiner.runtime.ownership.assignment import AssignmentManager
 from joiner.runtime.ownership.eligibility import Claimant, LogShort, OwnedElsewhere, check_log_range
 from joiner.runtime.ownership.retry_policy import CAUSES, JITTER, Obstacle, RetryTracker, cause_of
 from joiner.runtime.ownership.unit_reports import REPEAT_S, NotServed, UnitReports, describe
+from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 
 UNIT = 3
@@ -27,22 +28,9 @@ NO_READERS: Any = None
 AWAY = KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001 - the public name of the constant
 
 
-class Clock:
-    """In the place of the module `time`."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    found = Clock()
-    for module in (retry_policy, unit_reports, assignment):
-        monkeypatch.setattr(module, "time", found)
-    return found  # type: ignore[return-value] # pytest takes it as it is
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 def checkpoint(run: str, site: str = "process") -> Checkpoint:
@@ -68,13 +56,13 @@ class Claims:
 class Runner:
     """The loop of a runner that wants one unit; ``turn`` takes it when that is due."""
 
-    def __init__(self, clock: Clock, run: str = "run", *, in_group: bool = True) -> None:
+    def __init__(self, clock: ManualClock, run: str = "run", *, in_group: bool = True) -> None:
         self.clock = clock
         self.claims = Claims()
         claims: Any = self.claims
         claimant = Claimant(run, "one")
         self.wanted = AssignmentManager(
-            make_settings(partitions=4), claimant, claims, lambda *_: False, in_group=in_group
+            make_settings(partitions=4), claimant, claims, lambda *_: False, clock, in_group=in_group
         )
         self.is_served = False
 
@@ -110,7 +98,7 @@ PASSING: list[Exception] = [
 
 @pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
 def test_a_unit_whose_batch_fails_for_a_cause_that_passes_is_served_again(
-    clock: Clock, error: Exception, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assignment, "read_checkpoint", lambda *_: checkpoint("run"))
     runner = Runner(clock)
@@ -121,11 +109,11 @@ def test_a_unit_whose_batch_fails_for_a_cause_that_passes_is_served_again(
     assert runner.is_served
 
 
-def test_force_is_for_the_units_of_the_start_and_for_one_time() -> None:
+def test_force_is_for_the_units_of_the_start_and_for_one_time(clock: ManualClock) -> None:
     """One that comes later may have been moved away meanwhile, by somebody who wanted it there."""
     claims: Any = Claims()
     claimant = Claimant("run", "one", force=True)
-    runner = AssignmentManager(make_settings(partitions=4), claimant, claims, lambda *_: False, in_group=True)
+    runner = AssignmentManager(make_settings(partitions=4), claimant, claims, lambda *_: False, clock, in_group=True)
 
     def claim(units: set[int]) -> None:
         for number in runner.due(units, set()):
@@ -142,7 +130,7 @@ def test_force_is_for_the_units_of_the_start_and_for_one_time() -> None:
 
 @pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
 def test_a_unit_that_cannot_be_taken_for_a_cause_that_passes_is_taken_later(
-    clock: Clock, error: Exception, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assignment, "read_checkpoint", lambda *_: checkpoint("run"))
     runner = Runner(clock)
@@ -163,7 +151,7 @@ def test_a_unit_that_cannot_be_taken_for_a_cause_that_passes_is_taken_later(
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_unit_whose_cause_does_not_pass_is_set_aside_for_good(clock: Clock, error: Exception) -> None:
+def test_a_unit_whose_cause_does_not_pass_is_set_aside_for_good(clock: ManualClock, error: Exception) -> None:
     runner = Runner(clock)
     runner.claims.outcomes = [error]
     runner.wait(3600.0)
@@ -181,20 +169,20 @@ def test_each_error_belongs_to_one_row_of_the_table() -> None:
 
 @pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause.is_transient], ids=lambda cause: cause.what)
 def test_waits_double_up_to_a_bound_and_two_runners_do_not_stay_in_step(
-    clock: Clock, cause: retry_policy.Cause
+    clock: ManualClock, cause: retry_policy.Cause
 ) -> None:
-    one, other = (RetryTracker(Random(run)) for run in ("one", "other"))
+    one, other = (RetryTracker(Random(run), clock) for run in ("one", "other"))
     waits = [(one.wait_s(UNIT, cause, ""), other.wait_s(UNIT, cause, "")) for _ in range(200)]
     assert cause.first_s is not None
     for at, pair in enumerate(waits):
         plain_s = min(cause.longest_s, cause.first_s * 2 ** min(at, 30))
         assert all(wait_s is not None and JITTER[0] <= wait_s / plain_s <= JITTER[1] for wait_s in pair)
     assert len({wait_s for pair in waits for wait_s in pair}) == 400
-    again = RetryTracker(Random("one"))
+    again = RetryTracker(Random("one"), clock)
     assert [again.wait_s(UNIT, cause, "") for _ in range(200)] == [mine for mine, _ in waits]
 
 
-def test_a_unit_that_fails_again_and_again_waits_longer_though_it_was_served_in_between(clock: Clock) -> None:
+def test_a_unit_that_fails_again_and_again_waits_longer_though_it_was_served_in_between(clock: ManualClock) -> None:
     runner = Runner(clock)
     runner.turn()
     gaps = []
@@ -213,7 +201,7 @@ def test_a_unit_that_fails_again_and_again_waits_longer_though_it_was_served_in_
     assert clock.now_s - failed_s < 3.2
 
 
-def test_a_log_that_is_short_for_a_moment_is_waited_for_and_one_that_stays_short_is_not(clock: Clock) -> None:
+def test_a_log_that_is_short_for_a_moment_is_waited_for_and_one_that_stays_short_is_not(clock: ManualClock) -> None:
     runner = Runner(clock)
     runner.claims.outcomes = [LogShort("the log ends at 3")] * 3
     runner.wait(30.0)
@@ -225,14 +213,16 @@ def test_a_log_that_is_short_for_a_moment_is_waited_for_and_one_that_stays_short
     assert runner.claims.made < 20
 
 
-def test_a_topic_that_a_broker_does_not_know_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_a_topic_that_a_broker_does_not_know_yet_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
     settings, known = make_settings(partitions=4), False
     facts = {topic: TopicFacts("id", 4) for topic in settings.input_topics}
     monkeypatch.setattr(claim, "topic_facts", lambda *_: facts if known else {})
     monkeypatch.setattr(claim, "read_checkpoint", lambda *_: pytest.fail("the unit is claimed"))
     nothing: Any = None
     with pytest.raises(UnitStopped, match="does not exist any more") as raised:
-        claim.claim(settings, UNIT, nothing, nothing, Claimant("run", "one"))
+        claim.claim(settings, UNIT, nothing, nothing, Claimant("run", "one"), NO_READERS)
     runner = Runner(clock)
     runner.claims.outcomes = [raised.value]
     runner.wait(5.0)
@@ -243,14 +233,14 @@ def test_a_log_that_ends_before_what_was_consumed_is_told_from_one_that_begins_b
     settings = make_settings()
     for ends, is_short in (((0, 3), True), ((6, 9), False)):
         stable: Any = SimpleNamespace(get_watermark_offsets=lambda *_, ends=ends, **__: ends)
-        kept: Any = SimpleNamespace(stable=stable)
+        readers: Any = SimpleNamespace(stable=stable, settings=settings)
         with pytest.raises(UnitStopped) as raised:
-            check_log_range(settings, 0, dict.fromkeys(settings.input_topics, 5), kept)
+            check_log_range(readers, 0, dict.fromkeys(settings.input_topics, 5))
         assert cause_of(raised.value).is_transient == is_short
 
 
 def test_a_unit_that_was_lost_is_told_as_such_and_looked_at_again(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assignment, "read_checkpoint", lambda *_: checkpoint("other"))
     runner = Runner(clock)
@@ -267,7 +257,7 @@ def test_a_unit_that_was_lost_is_told_as_such_and_looked_at_again(
     assert runner.wanted.obstacles() == {}
 
 
-def test_it_is_told_what_a_unit_waits_for_since_when_and_when_it_is_tried_again(clock: Clock) -> None:
+def test_it_is_told_what_a_unit_waits_for_since_when_and_when_it_is_tried_again(clock: ManualClock) -> None:
     runner = Runner(clock)
     runner.turn()
     assert runner.wanted.obstacles() == {}
@@ -284,7 +274,7 @@ def test_it_is_told_what_a_unit_waits_for_since_when_and_when_it_is_tried_again(
     assert runner.wanted.obstacles()[UNIT] == Obstacle("unit 3: the buffer is full", 0.0, None)
 
 
-def test_what_went_wrong_with_a_unit_that_is_others_by_now_is_forgotten(clock: Clock) -> None:
+def test_what_went_wrong_with_a_unit_that_is_others_by_now_is_forgotten(clock: ManualClock) -> None:
     runner = Runner(clock)
     runner.claims.outcomes = [UnitStopped("damaged")]
     for number in runner.wanted.due({UNIT}, set()):
@@ -314,10 +304,10 @@ class Pool:
         self.waiting.clear()
 
 
-def test_a_notice_is_written_when_it_is_new_now_and_then_and_when_it_is_over(clock: Clock) -> None:
+def test_a_notice_is_written_when_it_is_new_now_and_then_and_when_it_is_over(clock: ManualClock) -> None:
     pool: Any = Pool()
     written: list[NotServed] = []
-    told = UnitReports(Claimant("run", "one"), pool, written.append)
+    told = UnitReports(Claimant("run", "one"), pool, written.append, clock)
 
     def poll(obstacles: dict[int, Obstacle]) -> list[NotServed]:
         written.clear()
@@ -342,9 +332,9 @@ def test_a_notice_is_written_when_it_is_new_now_and_then_and_when_it_is_over(clo
     assert poll({}) == []
 
 
-def test_a_slow_kafka_is_not_asked_to_take_a_second_notice_before_the_first(clock: Clock) -> None:
+def test_a_slow_kafka_is_not_asked_to_take_a_second_notice_before_the_first(clock: ManualClock) -> None:
     pool: Any = Pool()
-    told = UnitReports(Claimant("run", "one"), pool, lambda _notice: None)
+    told = UnitReports(Claimant("run", "one"), pool, lambda _notice: None, clock)
     told.poll({UNIT: Obstacle("no memory", 3.0, 1.0)})
     told.poll({UNIT: Obstacle("damaged", 3.0, None)})
     assert len(pool.waiting) == 1

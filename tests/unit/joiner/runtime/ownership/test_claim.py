@@ -14,6 +14,7 @@ from joiner.runtime.model import StateLog, UnitStopped
 from joiner.runtime.ownership import dangling, restore
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
+from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, batch, make_settings, record
 from tests.unit.joiner.runtime.test_model import make_checkpoint
 
@@ -35,8 +36,8 @@ def test_a_replay_that_settles_is_not_refused_for_room_that_pausing_had_made(mon
         Unit(settings, 0, {"one": 0, "two": 0}).apply({"one": lefts}, {"one": 20, "two": 0})
     monkeypatch.setattr(restore, "read_range", read_range)
     unit, effects = Unit(settings, 0, {"one": 0, "two": 0}), Effects()
-    readers: Any = SimpleNamespace(log=None, check=lambda: None)
-    restore._replay(settings, unit, ends, effects, readers)  # noqa: SLF001 - what settling calls
+    readers: Any = SimpleNamespace(log=None, check=lambda: None, settings=settings, clock=ManualClock())
+    restore._replay(readers, unit, ends, effects)  # noqa: SLF001 - what settling calls
     assert unit.offsets == ends
     assert len(effects.joined) == 20, "each with its equal"
 
@@ -48,28 +49,27 @@ def test_a_state_that_was_prepared_before_a_reset_is_not_continued(
     """Between the new beginning and the newest vector it lies all the same."""
     settings, built = make_settings(), []
     monkeypatch.setattr(restore, "check_log_range", lambda *_given: None)
-    monkeypatch.setattr(restore, "_replay", lambda _settings, unit, *_rest: built.append(unit))
-    readers = Readers(settings)
+    monkeypatch.setattr(restore, "_replay", lambda _readers, unit, *_rest: built.append(unit))
+    readers = Readers(settings, ManualClock())
     readers.state, readers.begun_at = StateLog(0), {DATA: 3}
     warm = Unit(settings, 0, {DATA: 9})
     checkpoint = make_checkpoint(start={DATA: start}, offsets={DATA: 12})
-    restore.recover(settings, 0, None, checkpoint, warm, readers)  # type: ignore[arg-type] # nothing is committed
+    restore.recover(None, checkpoint, readers, warm)  # type: ignore[arg-type] # nothing is committed
     assert (built[0] is warm, built[0].offsets) == (start == 3, {DATA: begins_at})
 
 
 def test_what_nobody_ends_is_told_with_the_command_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its ``transactional.id`` may be forgotten by now, and then no claim ends it."""
-    settings, clock = make_settings(), iter(range(0, 10_000, 10))
+    settings = make_settings()
     names = [settings.state_topic, *settings.output_topics.values()]
     line = dict.fromkeys(names, 20)
-    monkeypatch.setattr(dangling, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _s: None))
     monkeypatch.setattr(
         dangling, "log_range", lambda _consumer, topic, _unit: (0, 17 if topic == "machine.out" else 21)
     )
     transactions: Any = SimpleNamespace(roll_back=lambda *_given: line)
-    readers: Any = SimpleNamespace(stable=None)
+    readers: Any = SimpleNamespace(stable=None, settings=settings, clock=ManualClock())
     with pytest.raises(KafkaException) as told:
-        dangling.fence_partitions(settings, 3, transactions, make_checkpoint(), readers)
+        dangling.fence_partitions(readers, 3, transactions, make_checkpoint())
     text = told.value.args[0].str()
     assert "open for 30 s in machine.out [3] from offset 17" in text
     command = "kafka-transactions.sh --bootstrap-server 127.0.0.1:9092"

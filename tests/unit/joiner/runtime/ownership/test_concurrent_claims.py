@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.readers import ClaimCancelled, Readers
 from joiner.runtime.ownership import restore
 from joiner.runtime.ownership.concurrent_claims import ConcurrentClaims
@@ -59,7 +60,7 @@ def work(pool: ThreadPoolExecutor) -> Iterator[Work]:
 
 @pytest.fixture
 def claims(work: Work, pool: ThreadPoolExecutor) -> ConcurrentClaims[str]:
-    return ConcurrentClaims(work.take, pool)
+    return ConcurrentClaims(work.take, pool, SystemClock())
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -121,7 +122,7 @@ def test_a_long_recovery_holds_up_the_loop_of_no_runner(pool: ThreadPoolExecutor
         over.wait(DEADLINE_S)
 
     supervisor: Any = idle_supervisor(pool)
-    supervisor._claims = ConcurrentClaims(claim, pool)
+    supervisor._claims = ConcurrentClaims(claim, pool, SystemClock())
     supervisor.poll({0, 1})
     wait_until(lambda: begun == {0, 1})
     supervisor.poll({0, 1})
@@ -131,11 +132,11 @@ def test_a_long_recovery_holds_up_the_loop_of_no_runner(pool: ThreadPoolExecutor
 
 def test_a_replay_ends_when_it_is_called_off(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = make_settings()
-    readers = Readers(settings)
+    readers = Readers(settings, SystemClock())
     monkeypatch.setattr(Readers, "log", None)
     monkeypatch.setattr(restore, "read_range", lambda *_: iter([({}, {DATA: at}) for at in range(1, 100)]))
     unit = Unit(settings, 0, {DATA: 0})
     readers.is_over = lambda: unit.offsets == {DATA: 3}
     with pytest.raises(ClaimCancelled):
-        restore._replay(settings, unit, {DATA: 99}, None, readers)
+        restore._replay(readers, unit, {DATA: 99})
     assert unit.offsets == {DATA: 3}

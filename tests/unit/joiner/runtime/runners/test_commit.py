@@ -14,10 +14,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from joiner.runtime.kafka.transaction import Aborted, Fenced
 from joiner.runtime.model import UnitStopped
-from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.commit import Commit
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
-from tests.unit.joiner.runtime.runner_parts import idle_loop, serve
+from tests.unit.joiner.runtime.runner_parts import idle_loop, make_task, serve
 
 
 @pytest.mark.parametrize(
@@ -29,9 +28,9 @@ def test_a_unit_that_is_given_back_is_not_taken_again_where_its_last_commit_fail
     loop: Any = idle_loop(make_settings())
     written: Future[Any] = Future()
     written.set_exception(failure)
-    unit: Any = SimpleNamespace(unit=SimpleNamespace(offsets={"machine.data": 5}))
     nothing: Any = None
-    serve(loop, 3, ActiveTask(unit, nothing, 0.0, commit=Commit(nothing, written)))
+    unit = SimpleNamespace(offsets={"machine.data": 5})
+    serve(loop, 3, make_task(unit, commit=Commit(nothing, written)))
     loop.give_back([3], lost=False)
     assignment = loop.supervisor._assignment
     assert (loop.tasks.tasks, assignment._waiting, assignment.failed, assignment._lost) == ({}, {}, {}, {})
@@ -46,8 +45,7 @@ def test_a_topic_that_waits_is_read_again_by_whoever_takes_the_unit_next() -> No
 
     consumer = SimpleNamespace(incremental_unassign=note("unassign"), resume=note("resume"))
     loop = idle_loop(make_settings(), consumer)
-    nothing: Any = None
-    unit: Any = SimpleNamespace(unit=SimpleNamespace(offsets={"one": 5, "two": 6}))
-    serve(loop, 3, ActiveTask(unit, nothing, 0.0, paused={"two"}))
+    unit = SimpleNamespace(offsets={"one": 5, "two": 6})
+    serve(loop, 3, make_task(unit, paused={"two"}))
     loop.give_back([3], lost=True)
     assert calls == [("resume", [("two", 3)]), ("unassign", [("one", 3), ("two", 3)])]

@@ -18,10 +18,9 @@ from joiner.runtime.kafka.transaction import Aborted
 from joiner.runtime.migration.handover import Handover
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.commit import Commit
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
-from tests.unit.joiner.runtime.runner_parts import idle_loop, quiet_services, serve
+from tests.unit.joiner.runtime.runner_parts import idle_loop, make_task, quiet_services, serve
 from tests.unit.joiner.runtime.runners.spark.test_units import Stage, begun
 
 
@@ -55,9 +54,11 @@ def test_a_process_keeps_nothing_of_a_unit_whose_commit_failed(pool: ThreadPoolE
     transactions: Any = Transactions()
     gone = weakref.ref(transactions)
     loop: Any = idle_loop(make_settings())
-    unit: Any = SimpleNamespace(unit=SimpleNamespace(offsets={"machine.data": 5}))
+    unit = SimpleNamespace(offsets={"machine.data": 5})
     nothing: Any = None
-    serve(loop, 3, ActiveTask(unit, transactions, 0.0, commit=Commit(nothing, done(pool.submit(transactions.commit)))))
+    commit = Commit(nothing, done(pool.submit(transactions.commit)))
+    serve(loop, 3, make_task(unit, transactions=transactions, commit=commit))
+    del commit
     assert not loop.tasks._finish_commit(3, loop.tasks.tasks[3])
     loop.supervisor.collect_failures()
     del transactions

@@ -11,13 +11,12 @@ import pytest
 
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.model import Checkpoint
-from joiner.runtime.ownership.restore import Recovered
-from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.spark.plans import Outcome, Plan, decode_outcome, encode_outcome, pack
 from joiner.runtime.task.function_failures import FailureLog, Failures
 from joiner.runtime.task.unit import Unit
+from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, GAP, POWER, batch, make_settings, record
-from tests.unit.joiner.runtime.runner_parts import idle_loop, serve
+from tests.unit.joiner.runtime.runner_parts import idle_loop, make_task, serve
 from tests.unit.joiner.runtime.runners.spark.test_units import Stage, begun
 from tests.unit.joiner.runtime.test_metrics import Transactions as QuietTransactions
 
@@ -47,8 +46,8 @@ class Process:
         self.loop, self.tasks, self.transactions = loop, loop.tasks, transactions
         start = {DATA: 0}
         self.checkpoint = Checkpoint(1, "app", 0, "run", "one", "process", start, start, {}, 1, "", {}, {}, {})
-        recovered = Recovered(Unit(self.settings, 0, start), self.checkpoint, SnapshotPlace(0, [0, 0]), start)
-        self.owned = ActiveTask(recovered, transactions, 1e18)
+        unit = Unit(self.settings, 0, start)
+        self.owned = make_task(unit, transactions=transactions, checkpoint=self.checkpoint, snapshot_at_s=1e18)
         serve(loop, 0, self.owned)
         self.end = 0
 
@@ -107,7 +106,7 @@ def test_the_next_owner_goes_on_with_the_count_of_the_progress_record() -> None:
     replayed = Unit(again.settings, 0, {DATA: 0})
     sent = [record(at, name, BASE_MS + at) for at, name in enumerate(("speed", "torque", "speed"))]
     replayed.apply({DATA: batch(sent)}, {DATA: 3}, silent=True)
-    again.owned.recovered = Recovered(replayed, last, SnapshotPlace(0, [0, 0]), {DATA: 0})
+    again.owned.unit, again.owned.checkpoint = replayed, last
     again.tasks._metrics.claimed(last, 0.1)
     again.end = 3
     again.turn("torque")
@@ -135,14 +134,14 @@ def test_a_function_that_fails_in_spark_is_told_of_by_the_driver(caplog: pytest.
 def test_the_log_says_how_many_failed_since_the_last_line_and_with_what_now(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    now_s = [0.0]
-    log = FailureLog(make_settings(FAILS), lambda: now_s[0])
+    clock = ManualClock(0.0)
+    log = FailureLog(make_settings(FAILS), clock)
     log.note(0, {"power": Failures(2, "first")})
     log.note(1, {"power": Failures(30, "second")})
-    now_s[0] = 59.0
+    clock.now_s = 59.0
     log.note(1, {"power": Failures(4, "third")})
     assert len(warnings(caplog)) == 1
-    now_s[0] = 61.0
+    clock.now_s = 61.0
     log.note(0, {"power": Failures(5, "fourth")})
     assert "39 more pairs" in warnings(caplog)[1]
     assert "fourth" in warnings(caplog)[1]

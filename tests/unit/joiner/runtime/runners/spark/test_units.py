@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from broker.metrics import TelemetryServer
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.control import Released
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted, Fenced
@@ -28,10 +29,12 @@ from joiner.runtime.runners.spark.plans import (
     share_out,
     unpack,
 )
-from joiner.runtime.runners.spark.units import SparkTask, Units
+from joiner.runtime.runners.spark.spark_task import SparkTask
+from joiner.runtime.runners.spark.units import Units
 from joiner.runtime.task.effects import Written
 from joiner.runtime.task.flow_control import SILENT_S, Lead
-from joiner.runtime.telemetry.metrics import JoinerMetrics, UnitStatus
+from joiner.runtime.telemetry.metrics import JoinerMetrics
+from joiner.runtime.telemetry.unit_gauges import UnitStatus
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 
 UNITS = 2
@@ -70,8 +73,8 @@ class Stage:
         self.ends = {unit: {DATA: 0} for unit in range(UNITS)}
         claimant = Claimant("run", "one", "spark")
         self.telemetry = TelemetryServer(self.settings.metrics)
-        self.meters = JoinerMetrics(self.settings, claimant, self.telemetry, self.statuses, set)
-        self.units = Units(self.settings, "run", lambda: self.ends, self.meters)
+        self.meters = JoinerMetrics(self.settings, claimant, self.telemetry, self.statuses, set, SystemClock())
+        self.units = Units(self.settings, "run", lambda: self.ends, self.meters, SystemClock())
         self.transactions = [Transactions() for _ in range(UNITS)]
         self.turn = Turn()
 
@@ -89,7 +92,17 @@ class Stage:
             1, "app", number, "run", "one", "spark", {DATA: at}, {DATA: 0}, {}, UNITS, "", {}, {}, {}
         )
         transactions: Any = self.transactions[number]
-        served = SparkTask(claim, transactions, checkpoint, SnapshotPlace(0, [0, 0]), {DATA: at}, time.monotonic())
+        clock = SystemClock()
+        served = SparkTask(
+            number=number,
+            claim=claim,
+            transactions=transactions,
+            clock=clock,
+            checkpoint=checkpoint,
+            place=SnapshotPlace(0, [0, 0]),
+            snapshot_offsets={DATA: at},
+            snapshot_at_s=clock.monotonic_s(),
+        )
         self.units.start(number, served)
         return served
 
@@ -313,7 +326,7 @@ def test_a_topic_that_runs_ahead_waits_for_the_other() -> None:
     settings: dict[str, Any] = {"name": "power", "left": {"topic": "l"}, "right": {"topic": "r"}, "output": "p"}
     stage = Stage()
     stage.settings = make_settings(settings, partitions=UNITS, spark={"batch_records_max": 200})
-    stage.units = Units(stage.settings, "run", lambda: stage.ends, stage.meters)
+    stage.units = Units(stage.settings, "run", lambda: stage.ends, stage.meters, SystemClock())
     begun(stage)
     served = stage.serve(0)
     served.checkpoint = SimpleNamespace(offsets={"l": 0, "r": 0}, start={})  # type: ignore[assignment] # what is read of it
@@ -359,7 +372,7 @@ def test_kafka_that_does_not_answer_is_asked_again_after_a_while() -> None:
         asked.append(1)
         raise KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT))
 
-    units = Units(stage.settings, "run", ends, stage.meters)
+    units = Units(stage.settings, "run", ends, stage.meters, SystemClock())
     assert units.next_turn(stage.turn) == stage.turn
     assert units.next_turn(stage.turn) == stage.turn
     assert asked == [1]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.gaps import gaps_in
 from joiner.runtime.kafka.transaction import Fenced
 from joiner.runtime.model import Checkpoint, UnitStopped
@@ -59,7 +60,7 @@ def read(_settings: Any, plan: Plan) -> Iterator[tuple[dict[str, Messages], dict
         yield {DATA: found} if len(found) else {}, {DATA: end}
 
 
-MEMORY = WorkerMemory()
+MEMORY = WorkerMemory(SystemClock())
 
 
 def execute(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
@@ -72,7 +73,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The log as it is read; what was asked of Kafka beside it."""
     asked: list[str] = []
 
-    def build_state(_settings: Any, checkpoint: Any, _state: Any, warm: Unit | None) -> Unit:
+    def build_state(checkpoint: Any, _state: Any, _readers: Any, warm: Unit | None) -> Unit:
         asked.append(f"from {warm.offsets[DATA] if warm else 'nothing'} to {checkpoint.offsets[DATA]}")
         unit = warm or Unit(SETTINGS, 0, START)
         unit.apply({DATA: batch(LOG[unit.offsets[DATA] : checkpoint.offsets[DATA]])}, checkpoint.offsets, silent=True)
@@ -227,7 +228,7 @@ def test_room_is_judged_behind_the_whole_of_a_plan(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_process_keeps_no_more_than_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = WorkerMemory()
+    memory = WorkerMemory(SystemClock())
     held: Any = SimpleNamespace(held=lambda: 60)
     for number in range(5):
         memory.keep(("app", number), worker._Left(START, held))  # noqa: SLF001 - the rule by itself

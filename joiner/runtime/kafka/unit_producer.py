@@ -1,0 +1,165 @@
+"""The transactional producer of one unit: the calls of a transaction, and where its first records are.
+
+It knows nothing of checkpoints or snapshots; `transaction` says what is written and in which order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from joiner.runtime.clock import Clock
+from joiner.runtime.kafka.clients import TIMEOUT_S, make_producer, timed_out, within
+from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task.effects import Outgoing
+
+_COMMIT_S: Final = 30.0
+"""Time limit of a commit. A client that hangs (see `broker.kafka`) is abandoned after it, and the unit continues with a
+new one."""
+
+_OFFSETS_S: Final = 10.0
+"""Time limit for sending the offsets, which are a few bytes."""
+
+_LAST_STEP_S: Final = 1.0
+"""Time for the last step of a commit, even if the steps before it have used up the limit."""
+
+_CALL_MESSAGES: Final = 1_000
+"""Messages per call of the producer: it holds the interpreter for that long, and so many stay in the CPU cache."""
+
+_OnDelivery = Callable[[KafkaError | None, Message], None]
+
+_log = logging.getLogger(__name__)
+
+
+class UnitProducer:
+    """The producer of one unit. Its methods raise KafkaException."""
+
+    def __init__(self, settings: JoinerSettings, unit: int, offsets_of: Consumer, clock: Clock) -> None:
+        """``offsets_of``: a consumer of the group that is no member; its metadata is sent with the offsets."""
+        self._unit, self._offsets_of, self._clock = unit, offsets_of, clock
+        # Reused for every call: creating as many dicts costs as much as encoding the messages.
+        self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_CALL_MESSAGES)]
+        self.firsts: dict[str, int] = {}
+        """The offsets of the first records of the last transaction, by topic; -1 until they are delivered."""
+        self.was_asked_again = False
+        """Whether Kafka had to be asked for the last commit more than once."""
+        self._client = make_producer(
+            settings.kafka,
+            transactional_id=f"{settings.application.name}-{unit}",
+            transaction_timeout_ms=settings.application.transaction_timeout // 1_000_000,
+            # The send queue must not be held back; and a commit right after another one is asked to retry, by
+            # default after 100 ms, then 200, and so on.
+            queue_buffering_backpressure_threshold=1,
+            retry_backoff_ms=2,
+            retry_backoff_max_ms=4,
+            linger_ms=5,
+            compression_type="lz4",
+        )
+
+    def connect(self, topic: str) -> None:
+        """Connect to Kafka, without fencing anyone.
+
+        The library looks for its coordinator when it initialises; without a connection it retries only half a second
+        later.
+        """
+        self._client.list_topics(topic, TIMEOUT_S)
+
+    def init(self) -> None:
+        """Initialise the transactional id, which fences all other owners of the unit."""
+        self._client.init_transactions(TIMEOUT_S)
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self.firsts = {}
+        self._client.begin_transaction()
+
+    def send_offsets(self, offsets: Mapping[str, int]) -> None:
+        """Add the group's offsets in the unit's input topics to the transaction."""
+        places = [TopicPartition(topic, self._unit, at) for topic, at in offsets.items()]
+        metadata = self._offsets_of.consumer_group_metadata()
+        within(_OFFSETS_S + _LAST_STEP_S, self._client.send_offsets_to_transaction, places, metadata, _OFFSETS_S)
+
+    def write_all(self, messages: Outgoing) -> None:
+        """Add messages to the transaction, in order."""
+        for topic, (keys, values) in messages.items():
+            for begin in range(0, len(keys), _CALL_MESSAGES):
+                end = begin + _CALL_MESSAGES
+                self._write_some(topic, keys[begin:end], values[begin:end])
+
+    def _write_some(self, topic: str, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
+        waiting = self._slots[: len(keys)]
+        for slot, key, value in zip(waiting, keys, values, strict=True):
+            slot["key"], slot["value"] = key, value
+        head, on_delivery = self._slots[0], self._first(topic)
+        if on_delivery is not None:
+            head["callback"] = on_delivery
+        # The producer copies what it accepts.
+        while self._client.produce_batch(topic, waiting, partition=self._unit) < len(waiting):
+            # It does not raise: messages that the full queue refused carry an error, and are sent again.
+            waiting = [slot for slot in waiting if "_error" in slot]
+            for slot in waiting:
+                fault: Any = slot.pop("_error")
+                if fault.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka's own codes are named so
+                    raise KafkaException(fault)
+            self._client.poll(0.05)
+        head.pop("callback", None)
+        self._client.poll(0)
+
+    def write(self, topic: str, key: str, value: bytes | None) -> None:
+        """Add a record to the transaction."""
+        on_delivery = self._first(topic)
+        while True:
+            try:
+                self._client.produce(topic, value, key.encode(), self._unit, on_delivery=on_delivery)
+            except BufferError:
+                self._client.poll(0.05)
+            else:
+                return
+
+    def flush(self) -> None:
+        """Wait until all records are written."""
+        if self._client.flush(_COMMIT_S):
+            raise timed_out(f"records of unit {self._unit} were not written within {_COMMIT_S:.0f} s")
+
+    def abort(self) -> None:
+        """Abort the transaction."""
+        self._client.abort_transaction(_COMMIT_S)
+
+    def commit(self) -> None:
+        """Commit the transaction; a commit whose answer was lost is repeated, which is safe."""
+        deadline_s = self._clock.monotonic_s() + _COMMIT_S
+        self.was_asked_again = False
+        while True:
+            try:
+                self._client.commit_transaction(max(_LAST_STEP_S, deadline_s - self._clock.monotonic_s()))
+            except KafkaException as error:
+                if not error.args[0].retriable() or self._clock.monotonic_s() > deadline_s:
+                    raise
+                _log.info("unit %s: retrying the commit: %s", self._unit, error.args[0].str())
+                self.was_asked_again = True
+            else:
+                return
+
+    def _first(self, topic: str) -> _OnDelivery | None:
+        """The delivery callback of a topic's next record; only the first record of a transaction has one."""
+        if topic in self.firsts:
+            return None
+        self.firsts[topic] = -1
+        return _noting_in(self.firsts)
+
+
+def _noting_in(firsts: dict[str, int]) -> _OnDelivery:
+    """A delivery callback that notes the offset of a record in ``firsts``.
+
+    It refers to nothing else: the client keeps it while the record is in flight, and a callback that referred to the
+    client would keep that alive for ever.
+    """
+
+    def note(_error: KafkaError | None, message: Message) -> None:
+        offset = message.offset()
+        firsts[str(message.topic())] = -1 if offset is None else int(offset)
+
+    return note

@@ -1,0 +1,89 @@
+"""A running unit, whatever executes it: its transactions, and how far it is committed and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from joiner.runtime.clock import Clock
+from joiner.runtime.kafka.snapshot_log import SnapshotPlace
+from joiner.runtime.kafka.transaction import UnitTransactions
+from joiner.runtime.model import Checkpoint
+from joiner.runtime.runners.commit import Commit
+from joiner.runtime.settings import ApplicationSettings
+from joiner.runtime.task.flow_control import SILENT_S
+from joiner.runtime.telemetry.unit_gauges import UnitStatus
+
+
+@dataclass(kw_only=True)
+class RunningTask:
+    """A running unit."""
+
+    transactions: UnitTransactions
+    clock: Clock
+    checkpoint: Checkpoint
+    """The last one known to be committed."""
+    place: SnapshotPlace
+    snapshot_offsets: dict[str, int]
+    """The offsets of the newest snapshot."""
+    snapshot_at_s: float
+    """When a snapshot was last taken, or the unit claimed."""
+    records: int = 0
+    """Records since then."""
+    commit: Commit | None = None
+    """The transaction in flight."""
+    first_commit_s: float = 0.0
+    """When the first transaction after the claim was found written; 0: not yet."""
+    quiet_since_s: dict[str, float] = field(default_factory=dict)
+    """The topics whose log was at its end when last looked at, and since when."""
+    paused: set[str] = field(default_factory=set)
+    """The topics that are paused, because they run ahead of the others."""
+
+    @property
+    def is_writing_long(self) -> bool:
+        """Whether the commit in flight should not be waited for."""
+        return self.commit is not None and self.commit.may_last
+
+    def finish_commit(self) -> Exception | None:
+        """Wait for the commit in flight, if any; returns the error it failed with."""
+        commit, self.commit = self.commit, None
+        if commit is None:
+            return None
+        if (error := commit.failure()) is not None:
+            return error
+        place = commit.written.result()
+        self.first_commit_s = self.first_commit_s or self.clock.monotonic_s()
+        self.checkpoint = commit.checkpoint
+        if place is not None:
+            self.place, self.snapshot_offsets = place, commit.checkpoint.offsets
+        return None
+
+    def needs_snapshot(self, offsets: Mapping[str, int]) -> bool:
+        """Whether a snapshot at ``offsets`` would save anything; also one that resolves pending markers."""
+        return offsets != self.snapshot_offsets or self.transactions.has_pending_markers
+
+    def is_snapshot_time(self, application: ApplicationSettings) -> bool:
+        """Whether enough time has passed, or enough records have come, since the last snapshot."""
+        late = self.clock.monotonic_s() - self.snapshot_at_s >= application.snapshot_interval / 1e9
+        return late or self.records >= application.snapshot_records
+
+    def note_snapshot(self) -> None:
+        """Note that a snapshot was taken."""
+        self.snapshot_at_s, self.records = self.clock.monotonic_s(), 0
+
+    def note_quiet(self, topic: str) -> None:
+        """Note that the log of a topic is at its end."""
+        self.quiet_since_s.setdefault(topic, self.clock.monotonic_s())
+
+    def silent_topics(self) -> set[str]:
+        """The topics that have been quiet for so long that no other waits for them."""
+        latest_s = self.clock.monotonic_s() - SILENT_S
+        return {topic for topic, since_s in self.quiet_since_s.items() if since_s < latest_s}
+
+    def figures(self, held_bytes: Mapping[str, tuple[int, int]], log_ends: Mapping[str, int]) -> UnitStatus:
+        """The unit's figures for metrics. Thread-safe."""
+        checkpoint = self.checkpoint
+        lag = sum(max(0, log_ends.get(topic, at) - at) for topic, at in checkpoint.offsets.items())
+        is_saved = checkpoint.offsets == self.snapshot_offsets
+        age_s = 0.0 if is_saved else self.clock.monotonic_s() - self.snapshot_at_s
+        return UnitStatus(checkpoint, held_bytes, self.paused, lag, age_s)

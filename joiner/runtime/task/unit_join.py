@@ -1,0 +1,239 @@
+"""One join in one unit: what it holds, and what a batch brings forth in it.
+
+The engine has the numbers of the held records, `Payloads` the rest of them, under the same offsets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+import numpy as np
+
+from broker.wire.records import Late, Unmatched
+from joiner.core.engine import LocalStreamBuffer, Step
+from joiner.runtime.model import JoinSummary
+from joiner.runtime.task.decode import LEFT, RIGHT, Keys, SideInput
+from joiner.runtime.task.emit import Emitter, Pairs, Things, record_of, sides_of
+from joiner.runtime.task.flow_control import RESUME_BELOW, Lead
+from joiner.runtime.task.function_failures import add_up
+from joiner.runtime.task.payloads import Payloads
+from joiner.runtime.task.unit_snapshot import UnitSnapshot, restore_rows, save_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from joiner.runtime.settings import JoinerSettings, JoinSettings
+    from joiner.runtime.task.append_times import AppendTimes
+    from joiner.runtime.task.effects import Effects
+
+    Ints = NDArray[np.int64]
+
+_SideName = Literal["left", "right"]
+_SIDE_NAMES: Final[tuple[_SideName, _SideName]] = ("left", "right")
+
+_Emitted = TypeVar("_Emitted", Late, Unmatched)
+
+
+class UnitJoin:
+    """A join in a unit."""
+
+    def __init__(
+        self,
+        settings: JoinerSettings,
+        join: JoinSettings,
+        unit: int,
+        keys: Keys,
+        appended: Mapping[str, AppendTimes],
+    ) -> None:
+        """Start with no records held. ``keys``: of the unit; ``appended``: by topic, empty without metrics."""
+        self.name = join.name
+        self._settings, self._join, self._unit = settings, join, unit
+        self._keys, self._appended = keys, appended
+        self._topics = str(settings.stream(join.left)["topic"]), str(settings.stream(join.right)["topic"])
+        self._buffer = LocalStreamBuffer(
+            tolerance_ns=join.tolerance,
+            lateness_ns=join.lateness,
+            direction=join.direction,
+            driver=join.driver,
+            watermark_scope=join.watermark_scope,
+            emit_unmatched=join.emit_unmatched,
+        )
+        self._payloads = Payloads(), Payloads()
+        self._emitter = Emitter(settings, join, unit)
+
+    def push(self, left: SideInput, right: SideInput, effects: Effects | None) -> dict[str, int]:
+        """Join the input of both sides and add what comes of it to ``effects`` (None: only rebuild the state).
+
+        Returns the numbers of pairs, late records, duplicates and unmatched records.
+        """
+        for payloads, side in zip(self._payloads, (left, right), strict=True):
+            payloads.add(side.rows())
+        step = self._buffer.push(
+            left=left.columns(),
+            right=right.columns(),
+            left_watermarks=left.watermarks(),
+            right_watermarks=right.watermarks(),
+        )
+        if effects is not None:
+            self._emit_pairs(step, effects)
+            self._emit_records(step, effects)
+        self._forget(step)
+        return {
+            "pairs": len(step.left_seq),
+            "late": len(step.left_late_seq) + len(step.right_late_seq),
+            "duplicates": len(step.left_duplicate_seq) + len(step.right_duplicate_seq),
+            "unmatched": len(step.left_unmatched_seq) + len(step.right_unmatched_seq),
+        }
+
+    # What it holds
+
+    def held(self) -> int:
+        """The number of records held."""
+        return len(self._buffer)
+
+    def held_bytes(self) -> tuple[int, int]:
+        """Approximate bytes of memory held by the left and the right side. Thread-safe."""
+        left, right = self._payloads
+        return left.size, right.size
+
+    def summary(self) -> JoinSummary:
+        """What the join holds, and its frontiers."""
+        left, right = (_span(frontier) for frontier in self._buffer.frontier_ns(self._keys.numbers_in_use()))
+        held_left, held_right = (len(side) for side in self._payloads)
+        return JoinSummary(held_left, held_right, len(self._keys), left, right)
+
+    def leads(self) -> list[Lead]:
+        """How far a side leads the other, if they are of two topics and the buffer fills up."""
+        fill = max(used / limit for used, limit in self.room().values())
+        if self._topics[LEFT] == self._topics[RIGHT] or fill < RESUME_BELOW:
+            return []
+        latest_ns = self._latest_ns()
+        return [
+            Lead(
+                self._topics[side],
+                self._topics[1 - side],
+                fill,
+                payloads.count_later(latest_ns[1 - side]) / len(self._buffer),
+            )
+            for side, payloads in enumerate(self._payloads)
+        ]
+
+    def room(self) -> dict[str, tuple[int, int]]:
+        """What the join holds and may hold at most, by the name of the limit's setting."""
+        limits = self._settings.application
+        return {
+            "buffer_records_max": (len(self._buffer), limits.buffer_records_max),
+            "buffer_bytes_max": (sum(self.held_bytes()), limits.buffer_bytes_max),
+        }
+
+    def fullest_keys(self, count: int) -> list[tuple[str, int]]:
+        """The things that hold the most records, with their number."""
+        keys, held = self._buffer.held_by_key()
+        return [(self._keys.things[keys[at]], int(held[at])) for at in np.argsort(-held)[:count].tolist()]
+
+    def known_keys(self) -> Ints:
+        """The numbers of the keys of which anything is known."""
+        return self._buffer.known_keys()
+
+    # Snapshots
+
+    def save(self, saved: UnitSnapshot) -> None:
+        """Add this join to a snapshot."""
+        saved.buffers[self.name] = self._buffer.snapshot()
+        for name, side in zip(_SIDE_NAMES, self._payloads, strict=True):
+            saved.rows[f"{self.name}.{name}"] = save_rows(side.rows(), self._settings.events.time_unit)
+
+    def load(self, saved: UnitSnapshot) -> None:
+        """Inverse of `save`. Raises `SnapshotError`, KeyError or msgspec.DecodeError."""
+        left, right = (
+            restore_rows(saved.rows[f"{self.name}.{name}"], self._settings.events.time_unit) for name in _SIDE_NAMES
+        )
+        self._buffer = LocalStreamBuffer.restore(saved.buffers[self.name])
+        self._payloads = Payloads(left), Payloads(right)
+
+    # Steps of `push`
+
+    def _emit_pairs(self, step: Step, effects: Effects) -> None:
+        if not len(step.left_seq):
+            return
+        left, right = self._payloads
+        lefts, rights = left.find(step.left_seq), right.find(step.right_seq)
+        pairs = Pairs(lefts, rights, self._things_of(lefts.key), step.left_ordinal, step.right_ordinal)
+        joined, failed = self._emitter.results(pairs)
+        effects.joined += joined
+        effects.rejected += failed
+        if (failures := self._emitter.failures) is not None:
+            add_up(effects.failed_pairs, {self.name: failures})
+        if self._appended:
+            self._note_append_times(step, effects)
+
+    def _note_append_times(self, step: Step, effects: Effects) -> None:
+        left, right = (
+            self._appended[topic].of(seq)
+            for topic, seq in zip(self._topics, (step.left_seq, step.right_seq), strict=True)
+        )
+        times_ms, pairs = np.unique(np.maximum(left, right), return_counts=True)
+        effects.appended_ms.update(dict(zip(times_ms.tolist(), pairs.tolist(), strict=True)))
+
+    def _emit_records(self, step: Step, effects: Effects) -> None:
+        start = f"{self.name}:{self._unit}:"
+        late, unmatched = effects.late, effects.unmatched
+        late += self._emitted(Late, LEFT, step.left_late_seq, f"{start}left:%d")
+        late += self._emitted(Late, RIGHT, step.right_late_seq, f"{start}right:%d")
+        unmatched += self._emitted(Unmatched, LEFT, step.left_unmatched_seq, f"{start}%d:")
+        unmatched += self._emitted(Unmatched, RIGHT, step.right_unmatched_seq, f"{start}:%d")
+
+    def _emitted(self, kind: type[_Emitted], side: int, emitted_seq: Ints, identity: str) -> list[_Emitted]:
+        if not len(emitted_seq):
+            return []
+        rows = self._payloads[side].find(emitted_seq)
+        return [
+            kind(
+                identity % seq,
+                self._settings.application.name,
+                self.name,
+                _SIDE_NAMES[side],
+                self._topics[side],
+                self._unit,
+                seq,
+                record_of(thing, shown),
+            )
+            for seq, thing, shown in zip(
+                emitted_seq.tolist(), self._things_of(rows.key).each(), sides_of(rows), strict=True
+            )
+        ]
+
+    def _forget(self, step: Step) -> None:
+        left, right = self._payloads
+        for side, groups in (
+            (left, (step.left_late_seq, step.left_duplicate_seq, step.left_released_seq)),
+            (right, (step.right_late_seq, step.right_duplicate_seq, step.right_released_seq)),
+        ):
+            for gone in groups:
+                if len(gone):
+                    side.remove(gone)
+
+    def _things_of(self, keys: Ints) -> Things:
+        things = self._keys.things
+        is_there = np.zeros(len(things), dtype=bool)
+        is_there[keys] = True
+        there = is_there.nonzero()[0]
+        number = np.empty(len(things), dtype=np.int64)
+        number[there] = np.arange(len(there))
+        return Things([things[key] for key in there.tolist()], number.take(keys))
+
+    def _latest_ns(self) -> tuple[int, int]:
+        """The largest time (ns) the left and the right side have reached, by a record of any key or a watermark."""
+        frontiers = self._buffer.frontier_ns(self._keys.numbers_in_use())
+        lefts, rights = (
+            int(frontier.max(initial=np.iinfo(np.int64).min)) + lateness_ns
+            for frontier, lateness_ns in zip(frontiers, self._join.lateness, strict=True)
+        )
+        return lefts, rights
+
+
+def _span(frontier: Ints) -> tuple[int, int] | None:
+    known = frontier[frontier != np.iinfo(np.int64).min]
+    return (int(known.min()), int(known.max())) if len(known) else None

@@ -1,0 +1,59 @@
+"""The clock of a simulated world: time passes only where a process calls, waits or works."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from concurrent.futures import Future
+from threading import Event
+from typing import Any, Final, Protocol
+
+from tests.simulation.feed import BASE_MS
+from tests.simulation.memory_clients import Link
+from tests.simulation.pool import Beside, Later
+
+BEGIN_S: Final = 1000.0
+"""The monotonic time at which a world begins."""
+
+
+class Timeline(Protocol):
+    """What the clock needs of the world."""
+
+    clock_s: float
+
+    @property
+    def link(self) -> Link:
+        """The link of the process that runs."""
+        ...
+
+
+class SimulatedClock:
+    """See `joiner.runtime.clock.Clock`: for the process that runs."""
+
+    def __init__(self, world: Timeline) -> None:
+        self._world = world
+
+    def monotonic_s(self) -> float:
+        """See `Clock`."""
+        return self._world.clock_s
+
+    def wall_s(self) -> float:
+        """See `Clock`."""
+        return self._world.clock_s - BEGIN_S + BASE_MS / 1000
+
+    def sleep(self, seconds: float) -> None:
+        """See `Clock`."""
+        self._world.link.pass_time(seconds)
+
+    def wait_for(self, event: Event, seconds: float) -> None:  # noqa: ARG002 - nobody sets it meanwhile
+        """See `Clock`."""
+        self._world.link.pass_time(seconds)
+
+    def wait_until_done(self, futures: Collection[Future[Any]], until_s: float | None = None) -> None:
+        """See `Clock`: work that waits until somebody asks is done now."""
+        end_s = math.inf if until_s is None else max(until_s, self._world.clock_s)
+        for future in futures:
+            if isinstance(future, Beside):
+                future.wait(lambda: self._world.clock_s >= end_s)
+            elif isinstance(future, Later):
+                future.run()
