@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 comma := ,
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help setup demo up down status env dashboards quick test test-compose compose-needs test-chaos soak simulation mutations fuzz bench bench-engine bench-kafka bench-spark check format lock clean
+.PHONY: help setup demo up down status env dashboards quick test test-compose compose-needs test-chaos soak simulation mutations fuzz bench bench-engine bench-kafka bench-spark check docs format lock clean
 
 help: ## this list
 	@printf 'LocalStreamBuffer: what to type\n\n'
@@ -129,12 +129,20 @@ bench-spark: setup ## the state of the stage in Spark, the operator, and moves, 
 	@$(PY) -m bench.spark_operator
 	@$(PY) -m bench.moving --runners process spark "another process" --moves 18 --report "$(BENCH_REPORTS)/bench_moving_spark"
 
-check: setup ## style, format and types
+check: setup docs ## style, format and types; the documents as a site
 	$(call say,Style)
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 	$(call say,Types)
 	@$(PY) -m mypy
+
+docs: setup .venv/.docs ## the documents as a site, in .lsb/site; a dead link is an error
+	$(call say,Documents)
+	@$(PY) -m properdocs build --quiet --config-file docs/site/properdocs.yml
+
+.venv/.docs: requirements/docs.txt .venv/.installed
+	@$(PY) -m pip install --quiet --no-compile --disable-pip-version-check --require-hashes -r $<
+	@touch $@
 
 format: setup ## bring the code into its format
 	@$(PY) -m ruff check --fix-only --quiet
@@ -144,11 +152,11 @@ format: setup ## bring the code into its format
 lock: ## pin the newest allowed versions with hashes: requirements/**.txt
 	@command -v uv >/dev/null || { echo 'uv is needed for this one: pip install uv'; exit 2; }
 	$(call say,Resolving)
-	@for set in services runtime spark dev peers/flink peers/quix peers/bytewax peers/pathway; do \
+	@for set in services runtime spark dev docs peers/flink peers/quix peers/bytewax peers/pathway; do \
 	  uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links \
 	    $$(case $$set in runtime) echo 'requirements/services.in -c requirements/services.txt';; \
-	      spark|dev) echo '-c requirements/runtime.txt';; esac) \
+	      spark|dev) echo '-c requirements/runtime.txt';; docs) echo '-c requirements/dev.txt';; esac) \
 	    requirements/$$set.in -o requirements/$$set.txt; \
 	done
 

@@ -10,6 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
 
@@ -370,6 +371,17 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             dead.append(link)
     assert dead == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=shown)
+def test_a_list_and_a_table_have_an_empty_line_before_them(page: Path) -> None:
+    # Without it the site shows a list as part of the paragraph.
+    begins = [
+        line
+        for before, line in pairwise(prose(page).splitlines())
+        if re.match(r"[-*] |\d+\. |\|", line) and re.match(r"[\w(*`]", before) and not re.match(r"\d+\. ", before)
+    ]
+    assert begins == []
 
 
 @pytest.mark.parametrize("page", pages(), ids=shown)
