@@ -152,11 +152,11 @@ format: setup ## bring the code into its format
 lock: ## pin the newest allowed versions with hashes: requirements/**.txt
 	@command -v uv >/dev/null || { echo 'uv is needed for this one: pip install uv'; exit 2; }
 	$(call say,Resolving)
-	@for set in services runtime spark dev docs peers/flink peers/quix peers/bytewax peers/pathway; do \
+	@for set in services runtime spark dev peers/flink peers/quix peers/bytewax peers/pathway; do \
 	  uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links \
 	    $$(case $$set in runtime) echo 'requirements/services.in -c requirements/services.txt';; \
-	      spark|dev) echo '-c requirements/runtime.txt';; docs) echo '-c requirements/dev.txt';; esac) \
+	      spark|dev) echo '-c requirements/runtime.txt';; esac) \
 	    requirements/$$set.in -o requirements/$$set.txt; \
 	done
 
