@@ -9,7 +9,6 @@ import json
 import re
 import tomllib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
@@ -62,17 +61,10 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "db_connector": DbConnectorSettings,
 }
 
-TABLES: Final[dict[str, tuple[Path, str, str, type[BaseModel]]]] = {
-    # Where each section's table stands: page, heading, title of its first column.
-    **{name: (CONFIGURATION, name, "setting", model) for name, model in MODELS.items()},
-    "db_connector": (DOCS / "db_connector.md", "Settings, `[db_connector]`", "setting", DbConnectorSettings),
-    "the connector's page": (
-        DOCS / "connector.md",
-        "Settings (`[connector]`, or `LSB_CONNECTOR__…`)",
-        "setting",
-        ConnectorSettings,
-    ),
-    "a stream of a join": (CONFIGURATION, "join", "stream", Stream),
+TABLES: Final[dict[str, tuple[str, str, type[BaseModel]]]] = {
+    # Where each table of configuration.md is: its heading, and the title of its first column.
+    **{name: (name, "setting", model) for name, model in MODELS.items()},
+    "a stream of a join": ("join", "stream", Stream),
 }
 
 HOST_NAME: Final = ApplicationSettings.model_fields["instance"].default_factory
@@ -81,18 +73,18 @@ FACTORIES: Final[dict[Any, str]] = {dict: "{}", HOST_NAME: "the host's name"}
 
 def documented(table: str) -> dict[str, list[str]]:
     """The rows of a table of settings, by setting."""
-    page, section, title, _ = TABLES[table]
-    found = [row.cells for row in rows(page) if row.section == section and row.title == title]
+    section, title, _ = TABLES[table]
+    found = [row.cells for row in rows(CONFIGURATION) if row.section == section and row.title == title]
     return {cells[0].split("`")[1]: cells for cells in found}
 
 
 def documented_default(cell: str) -> object:
-    """The default that a table's cell tells: a number (durations in ns, sizes in bytes), None, or a text."""
+    """The default that a table's cell tells: a number (durations in ns), None, or a text."""
     text = cell.strip("`")
     if re.fullmatch(r"\d+(ns|us|ms|s|min|h|d)", text):
         return parse_duration(text)
-    if size := re.fullmatch(r"([\d,]+)(?: (MiB|messages))?", text):
-        return int(size[1].replace(",", "")) * (2**20 if size[2] == "MiB" else 1)
+    if text.isdecimal():
+        return int(text)
     return None if cell == "none" else text
 
 
@@ -117,12 +109,12 @@ def limits(field: FieldInfo) -> set[str]:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_setting_is_documented_and_no_other(table: str) -> None:
-    assert list(documented(table)) == list(TABLES[table][3].model_fields)
+    assert list(documented(table)) == list(TABLES[table][2].model_fields)
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_the_documented_defaults_are_the_defaults(table: str) -> None:
-    fields = TABLES[table][3].model_fields
+    fields = TABLES[table][2].model_fields
     wrong = {
         name: (cells[1], fields[name].default)
         for name, cells in documented(table).items()
@@ -131,10 +123,9 @@ def test_the_documented_defaults_are_the_defaults(table: str) -> None:
     assert wrong == {}
 
 
-# The connector's page rounds its ranges to what people read; the exact ones are in configuration.md.
-@pytest.mark.parametrize("table", [table for table in TABLES if table != "the connector's page"])
+@pytest.mark.parametrize("table", TABLES)
 def test_the_documented_ranges_name_every_limit(table: str) -> None:
-    fields = TABLES[table][3].model_fields
+    fields = TABLES[table][2].model_fields
     missing = {
         name: limits(fields[name]) - set(re.findall(r"\w+", cells[2])) for name, cells in documented(table).items()
     }
