@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 comma := ,
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help setup demo up down status env dashboards quick test test-compose compose-needs test-chaos soak simulation mutations fuzz bench bench-engine bench-kafka bench-spark check format lock clean
+.PHONY: help setup demo up down status env dashboards quick test test-compose compose-needs test-chaos soak simulation mutations fuzz bench bench-engine bench-kafka bench-spark check docs format lock clean
 
 help: ## this list
 	@printf 'LocalStreamBuffer: commands\n\n'
@@ -130,12 +130,20 @@ bench-spark: setup ## the state of the stage in Spark, the operator, moves, abou
 	@$(PY) -m bench.spark_operator
 	@$(PY) -m bench.moving --runners process spark "another process" --moves 18 --report "$(BENCH_REPORTS)/bench_moving_spark"
 
-check: setup ## check style, format and types
+check: setup docs ## check style, format and types, and build the documents
 	$(call say,Style)
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 	$(call say,Types)
 	@$(PY) -m mypy
+
+docs: setup .venv/.docs ## build the documents as a site, in .lsb/site; a dead link is an error
+	$(call say,Documents)
+	@$(PY) -m properdocs build --quiet --config-file docs/site/properdocs.yml
+
+.venv/.docs: requirements/docs.txt .venv/.installed
+	@$(PY) -m pip install --quiet --no-compile --disable-pip-version-check --require-hashes -r $<
+	@touch $@
 
 format: setup ## format the code
 	@$(PY) -m ruff check --fix-only --quiet

@@ -1,6 +1,6 @@
 """How fast is the join in memory, beside the four `pandas.merge_asof` whose union it is?
 
-``python -m bench.engine --report docs/evidence/bench_engine`` writes ``.json``, ``.md`` and ``.svg``. Both get the same
+``python -m bench.engine --report docs/evidence/bench_engine`` writes ``.json``, ``.md`` and ``.png``. Both get the same
 data in the same run; each figure is the median of several runs, the two contenders in turn; every run is in the JSON.
 One thread each. pandas gets its records whole, sorted by time beforehand and outside the measurement; the engine gets
 them in batches, in log order.

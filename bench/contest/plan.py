@@ -22,6 +22,7 @@ from bench.contest.contenders import (
 )
 from bench.contest.running import Limits
 from bench.contest.workload.inputs import SEED, WORKLOADS
+from bench.harness.report import json_text
 
 KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "trials")
 """The last one tells which settings of a peer are its best, and is made when a peer changes: ``--only trials``."""
@@ -172,7 +173,7 @@ class Kept:
         kept = self._head | {"measurements": before + [asdict(one) | at | found for found in figures]}
         self._folder.mkdir(parents=True, exist_ok=True)
         draft = self._folder / f".{one.kind}.json"
-        draft.write_text(json.dumps(kept, indent=1) + "\n")
+        draft.write_text(json_text(kept) + "\n")
         draft.replace(self._folder / f"{one.kind}.json")
 
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import matplotlib as mpl
 
-mpl.use("svg")
-# Without them every run would write other ids and a date into the same picture.
-mpl.rcParams["svg.hashsalt"] = "bench"
+# PNG alone: an SVG of the same plot is thousands of lines of coordinates, all of which change with each run.
+mpl.use("agg")
 mpl.rcParams["font.size"] = 9
 
 from matplotlib import pyplot as plt  # noqa: E402 - the settings above come first
@@ -37,7 +36,7 @@ _PANEL_INCHES: Final = (3.4, 2.6)
 
 
 def plot_panels(path: Path, panels: Mapping[str, Mapping[str, Line]], y_label: str) -> None:
-    """Write ``path`` with ``.svg``: a panel for each x label, with the lines of its contenders, on logarithmic axes."""
+    """Write ``path`` with ``.png``: a panel for each x label, with the lines of its contenders, on logarithmic axes."""
     rows = -(-len(panels) // _COLUMNS)
     size = (_PANEL_INCHES[0] * min(_COLUMNS, len(panels)), _PANEL_INCHES[1] * rows)
     figure, axes = plt.subplots(
@@ -59,8 +58,7 @@ def plot_panels(path: Path, panels: Mapping[str, Mapping[str, Line]], y_label: s
     for axis in axes[:, 0]:
         axis.set_ylabel(y_label)
     axes.flat[0].legend(frameon=False)
-    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-    plt.close(figure)
+    _save(figure, path)
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class Panel:
 
 
 def plot_lines(path: Path, panels: Sequence[Panel], looks: Sequence[str] = ()) -> None:
-    """Write ``path`` as PNG and as SVG: two panels a row at most, one legend for all below them.
+    """Write ``path`` with ``.png``: two panels a row at most, one legend for all below them.
 
     ``looks``: contenders in an order that is the same for several plots, so that each looks the same in all of them.
     """
@@ -107,7 +105,7 @@ def plot_lines(path: Path, panels: Sequence[Panel], looks: Sequence[str] = ()) -
 
 
 def plot_dots(path: Path, runs: Mapping[str, Sequence[float]], x_label: str) -> None:
-    """Write ``path`` as PNG and as SVG: a row for each contender, its median as a dot, minimum to maximum as a bar."""
+    """Write ``path`` with ``.png``: a row for each contender, its median as a dot, minimum to maximum as a bar."""
     figure, axis = plt.subplots(figsize=(7.2, 0.9 + 0.3 * len(runs)), layout="constrained")
     for place, values in enumerate(runs.values()):
         median = statistics.median(values)
@@ -158,6 +156,6 @@ def _draw(axis: Axes, lines: Mapping[str, Line], names: Sequence[str] = ()) -> N
 
 
 def _save(figure: Figure, path: Path) -> None:
+    # Without a program's name and version, the same figures give the same file.
     figure.savefig(path.with_suffix(".png"), dpi=160, metadata={"Software": None})
-    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
     plt.close(figure)

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+_LINE_LENGTH_MAX: Final = 1000
 
 
 def machine(*packages: str) -> dict[str, Any]:
@@ -48,6 +50,20 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 def write(path: Path, title: str, about: dict[str, Any], figures: Any, lines: Sequence[str]) -> None:
     """``path`` with ``.json`` and ``.md``."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".json").write_text(json.dumps({"machine": about, "figures": figures}, indent=1) + "\n")
+    path.with_suffix(".json").write_text(json_text({"machine": about, "figures": figures}) + "\n")
     head = [f"# {title}", "", *(f"- {name}: {value}" for name, value in about.items())]
     path.with_suffix(".md").write_text("\n".join([*head, "", *lines, ""]))
+
+
+def json_text(value: Any, indent: int = 0) -> str:
+    """JSON with a line for each value that fits into one: a run is a line or a few, and a diff shows which changed."""
+    text = json.dumps(value)
+    if indent + len(text) <= _LINE_LENGTH_MAX or not isinstance(value, dict | list) or not value:
+        return text
+    inner = " " * (indent + 1)
+    if isinstance(value, dict):
+        parts = [f"{inner}{json.dumps(name)}: {json_text(one, indent + 1)}" for name, one in value.items()]
+    else:
+        parts = [f"{inner}{json_text(one, indent + 1)}" for one in value]
+    begin, end = "{}" if isinstance(value, dict) else "[]"
+    return "\n".join([begin, ",\n".join(parts), " " * indent + end])

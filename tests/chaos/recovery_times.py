@@ -8,7 +8,6 @@ reader of committed records; the slowest unit of each kill counts.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 from confluent_kafka import TopicPartition
 
+from bench.harness.report import json_text
 from broker.settings import load_settings
 from joiner.runtime.kafka.clients import make_reader
 from joiner.runtime.model import Checkpoint, decode_checkpoint
@@ -116,7 +116,7 @@ def _options() -> argparse.Namespace:
 
 
 def _write(path: Path, took: dict[str, list[float]], versions: dict[str, Any]) -> None:
-    path.with_suffix(".json").write_text(json.dumps({"versions": versions, "seconds": took}, indent=1) + "\n")
+    path.with_suffix(".json").write_text(json_text({"versions": versions, "seconds": took}) + "\n")
     lines = ["# From the kill of a joiner to the next results of its units", ""]
     lines += [f"- {name}: {value}" for name, value in versions.items()]
     lines += ["", "| after the kill | kills | min s | median s | max s |", "|---|---|---|---|---|"]

@@ -1,10 +1,12 @@
-"""The report of chaos runs: JSON with every timeline, Markdown with a row for each run and the sums."""
+"""The report of chaos runs, as evidence: a row for each run as JSON; the rows, their sums and all faults as Markdown.
+
+Timelines are not kept: a run's seed repeats it, and the Markdown counts what they hold.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import importlib.metadata
-import json
 import os
 import platform
 import subprocess
@@ -14,6 +16,7 @@ from typing import Any, Final
 
 from confluent_kafka import libversion
 
+from bench.harness.report import json_text
 from broker.stack import LocalStack
 from broker.stack.parts import HIVEMQ_VERSION, KAFKA_VERSION
 from tests.chaos.play import Played
@@ -24,6 +27,7 @@ _COLUMNS: Final = (
     "altered", "s",
 )  # fmt: skip
 _SUMMED: Final = _COLUMNS[1:-1]
+_NOT_KEPT: Final = frozenset({"schedule", "timeline"})
 
 
 def row_of(seed: int | str, played: Played, took_s: float) -> dict[str, Any]:
@@ -43,7 +47,8 @@ def row_of(seed: int | str, played: Played, took_s: float) -> dict[str, Any]:
 
 def write_report(path: Path, rows: list[dict[str, Any]], versions: dict[str, str]) -> None:
     """Write ``path`` with ``.json`` and ``.md``."""
-    path.with_suffix(".json").write_text(json.dumps({"versions": versions, "runs": rows}, indent=1) + "\n")
+    kept = [{name: value for name, value in row.items() if name not in _NOT_KEPT} for row in rows]
+    path.with_suffix(".json").write_text(json_text({"versions": versions, "runs": kept}) + "\n")
     path.with_suffix(".md").write_text(_markdown(rows, versions))
 
 

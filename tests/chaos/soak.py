@@ -8,7 +8,6 @@ of every process, and the size of the state topic on disk.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import shutil
 import statistics
@@ -146,9 +145,6 @@ def main() -> int:
         versions = versions_of(servers.stack)
     failures = [*played.failures, *growth(sampler.samples, options.minutes * 60)]
     is_good = played.report["is_right"] and not failures
-    found: dict[str, Any] = {"versions": versions, "run": row, "failures": failures, "timeline": played.timeline}
-    found |= {"state_bytes": sampler.state_bytes, "samples": [sample._asdict() for sample in sampler.samples]}
-    options.report.with_suffix(".json").write_text(json.dumps(found) + "\n")
     options.report.with_suffix(".md").write_text(_markdown(versions, row, sampler, options.rate))
     sys.stdout.write("\n".join([str(row), *failures, "PASSED" if is_good else "FAILED", ""]))
     if is_good:
@@ -161,7 +157,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=int, default=65)
     parser.add_argument("--rate", type=int, default=60, help="events a second (default 60)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--report", type=Path, default=Path("soak"), help="path of .json and .md")
+    parser.add_argument("--report", type=Path, default=Path("soak"), help="path of .md")
     return parser.parse_args()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bench.contest.plan import QUICK, Kept, Measurement, plan, read
 from bench.contest.report import BEGIN, END, percent, write_report
+from bench.harness.report import json_text
 
 
 def test_the_turns_are_outside_and_each_measurement_is_planned_once() -> None:
@@ -63,7 +65,7 @@ def test_the_page_shows_every_run_that_was_made_and_keeps_what_stands_around(tmp
     assert "| Flink interval join | throughput | no environment |" in text
     assert "99.999%" in text
     assert "](../plots/bench_throughput.png)" in text
-    assert {path.suffix for path in (tmp_path / "plots").iterdir()} == {".png", ".svg"}
+    assert {path.suffix for path in (tmp_path / "plots").iterdir()} == {".png"}
 
 
 def page_of(tmp_path: Path, kind: str, *figures: dict[str, Any]) -> str:
@@ -124,3 +126,11 @@ def test_no_share_is_rounded_to_all_or_nothing() -> None:
         "99.999%",
         "100%",
     ]
+
+
+def test_json_has_a_line_for_each_run_and_is_read_back_as_it_was() -> None:
+    runs = [{"contender": f"number {number}", "ms": list(range(100))} for number in range(5)]
+    text = json_text({"machine": {"cores": 2}, "runs": runs, "none": []})
+    assert json.loads(text) == {"machine": {"cores": 2}, "runs": runs, "none": []}
+    assert sum(f'"number {number}"' in line for number in range(5) for line in text.splitlines()) == 5
+    assert len(text.splitlines()) == 2 + 2 + len(runs) + 2

@@ -46,10 +46,14 @@ def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
+def fenced(page: Path) -> list[Block]:
+    """All fenced blocks, in their order."""
+    return [Block(match[1].strip(), match[2]) for match in _FENCE.finditer(read(page))]
+
+
 def blocks(page: Path, kind: str) -> list[Block]:
     """The fenced blocks of ``kind``, the first word behind the fence."""
-    found = [Block(match[1].strip(), match[2]) for match in _FENCE.finditer(read(page))]
-    return [block for block in found if block.info.split(" ")[0] == kind]
+    return [block for block in fenced(page) if block.info.split(" ")[0] == kind]
 
 
 def code(page: Path) -> list[str]:

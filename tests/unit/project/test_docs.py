@@ -1,16 +1,14 @@
-"""The documents name what there is: settings, defaults, topics, keys, commands, tests, links; their examples run."""
+"""The documents name what there is: settings, defaults, topics, keys, wire formats, tests, files and symbols."""
 
 from __future__ import annotations
 
 import ast
-import doctest
 import hashlib
 import importlib
 import json
 import re
 import tomllib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
@@ -36,10 +34,7 @@ from tests.unit.project.documents import (
     DOCS,
     PACKAGES,
     ROOT,
-    anchors,
     blocks,
-    code,
-    links,
     pages,
     prose,
     read,
@@ -48,7 +43,6 @@ from tests.unit.project.documents import (
     sources,
 )
 
-README: Final = ROOT / "README.md"
 ARCHITECTURE: Final = ROOT / "ARCHITECTURE.md"
 CONFIGURATION: Final = DOCS / "configuration.md"
 FORMATS: Final = DOCS / "formats.md"
@@ -67,17 +61,10 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "db_connector": DbConnectorSettings,
 }
 
-TABLES: Final[dict[str, tuple[Path, str, str, type[BaseModel]]]] = {
-    # Where each section's table stands: page, heading, title of its first column.
-    **{name: (CONFIGURATION, name, "setting", model) for name, model in MODELS.items()},
-    "db_connector": (DOCS / "db_connector.md", "Settings, `[db_connector]`", "setting", DbConnectorSettings),
-    "the connector's page": (
-        DOCS / "connector.md",
-        "Settings (`[connector]`, or `LSB_CONNECTOR__…`)",
-        "setting",
-        ConnectorSettings,
-    ),
-    "a stream of a join": (CONFIGURATION, "join", "stream", Stream),
+TABLES: Final[dict[str, tuple[str, str, type[BaseModel]]]] = {
+    # Where each table of configuration.md is: its heading, and the title of its first column.
+    **{name: (name, "setting", model) for name, model in MODELS.items()},
+    "a stream of a join": ("join", "stream", Stream),
 }
 
 HOST_NAME: Final = ApplicationSettings.model_fields["instance"].default_factory
@@ -86,18 +73,18 @@ FACTORIES: Final[dict[Any, str]] = {dict: "{}", HOST_NAME: "the host's name"}
 
 def documented(table: str) -> dict[str, list[str]]:
     """The rows of a table of settings, by setting."""
-    page, section, title, _ = TABLES[table]
-    found = [row.cells for row in rows(page) if row.section == section and row.title == title]
+    section, title, _ = TABLES[table]
+    found = [row.cells for row in rows(CONFIGURATION) if row.section == section and row.title == title]
     return {cells[0].split("`")[1]: cells for cells in found}
 
 
 def documented_default(cell: str) -> object:
-    """The default that a table's cell tells: a number (durations in ns, sizes in bytes), None, or a text."""
+    """The default that a table's cell tells: a number (durations in ns), None, or a text."""
     text = cell.strip("`")
     if re.fullmatch(r"\d+(ns|us|ms|s|min|h|d)", text):
         return parse_duration(text)
-    if size := re.fullmatch(r"([\d,]+)(?: (MiB|messages))?", text):
-        return int(size[1].replace(",", "")) * (2**20 if size[2] == "MiB" else 1)
+    if text.isdecimal():
+        return int(text)
     return None if cell == "none" else text
 
 
@@ -122,12 +109,12 @@ def limits(field: FieldInfo) -> set[str]:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_setting_is_documented_and_no_other(table: str) -> None:
-    assert list(documented(table)) == list(TABLES[table][3].model_fields)
+    assert list(documented(table)) == list(TABLES[table][2].model_fields)
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_the_documented_defaults_are_the_defaults(table: str) -> None:
-    fields = TABLES[table][3].model_fields
+    fields = TABLES[table][2].model_fields
     wrong = {
         name: (cells[1], fields[name].default)
         for name, cells in documented(table).items()
@@ -136,10 +123,9 @@ def test_the_documented_defaults_are_the_defaults(table: str) -> None:
     assert wrong == {}
 
 
-# The connector's page rounds its ranges to what people read; the exact ones are in configuration.md.
-@pytest.mark.parametrize("table", [table for table in TABLES if table != "the connector's page"])
+@pytest.mark.parametrize("table", TABLES)
 def test_the_documented_ranges_name_every_limit(table: str) -> None:
-    fields = TABLES[table][3].model_fields
+    fields = TABLES[table][2].model_fields
     missing = {
         name: limits(fields[name]) - set(re.findall(r"\w+", cells[2])) for name, cells in documented(table).items()
     }
@@ -357,94 +343,3 @@ def test_every_file_and_symbol_that_the_architecture_names_exists() -> None:
     not_symbols = {*PACKAGES, "read_committed"}
     parts = {part for name in listed if name not in not_symbols for part in name.split(".")}
     assert {part for part in parts if part not in defined and not part.startswith("test_")} == set()
-
-
-@pytest.mark.parametrize("page", pages(), ids=shown)
-def test_every_relative_link_leads_somewhere(page: Path) -> None:
-    dead = []
-    for link in links(page):
-        if "://" in link:
-            continue
-        file, _, anchor = link.partition("#")
-        target = (page.parent / file).resolve() if file else page
-        if not target.exists() or (anchor and anchor not in anchors(target)):
-            dead.append(link)
-    assert dead == []
-
-
-@pytest.mark.parametrize("page", pages(), ids=shown)
-def test_every_make_target_and_script_that_is_named_exists(page: Path) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", read(ROOT / "Makefile"), re.MULTILINE))
-    text = "\n".join(code(page))
-    assert set(re.findall(r"\bmake ([a-z][a-z-]*)", text)) - targets == set()
-    scripts = re.findall(r"\bpython (\S+\.py)", text)
-    modules = re.findall(r"\bpython -m ((?:" + "|".join(PACKAGES) + r")[\w.]*)", text)
-    assert [script for script in scripts if not (ROOT / script).is_file()] == []
-    paths = [ROOT / module.replace(".", "/") for module in modules]
-    assert [path for path in paths if not (path.with_suffix(".py").is_file() or (path / "__main__.py").is_file())] == []
-
-
-def test_the_readme_says_how_to_begin() -> None:
-    first_screen = "\n".join(read(README).splitlines()[:50])
-    assert "make demo" in first_screen
-    assert "make test" in first_screen
-
-
-def test_the_output_in_the_readme_has_the_lines_of_the_commands() -> None:
-    (summary,) = [text for text in code(README) if "== Summary" in text]
-    labels = re.findall(r"^  (\S.*?)  +\S", summary.partition("== Summary")[2], re.MULTILINE)
-    assert len(labels) > 8
-    assert [label for label in labels if f'"{label}"' not in read(ROOT / "demo" / "run.py")] == []
-    ends = re.findall(r"PASSED: [^`\n]+", read(README))
-    told = read(ROOT / "demo" / "run.py") + read(ROOT / "Makefile")
-    assert len(ends) == 2
-    assert [end for end in ends if end not in told] == []
-
-
-def with_examples() -> list[Path]:
-    return [page for page in pages() if ">>>" in read(page)]
-
-
-@pytest.mark.parametrize("page", with_examples(), ids=shown)
-def test_the_examples_of_a_page_run(page: Path) -> None:
-    names: dict[str, Any] = {}
-    runner = doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF)
-    told: list[str] = []
-    for number, block in enumerate(blocks(page, "python")):
-        test = doctest.DocTestParser().get_doctest(block.text, names, f"{shown(page)} block {number}", None, None)
-        runner.run(test, out=told.append, clear_globs=False)
-        names = test.globs
-    assert runner.tries
-    assert not runner.failures, "".join(told)
-
-
-def test_the_examples_in_the_code_run() -> None:
-    with_example = [path for path in sources() if re.search(r"^\s*>>> ", read(path), re.MULTILINE)]
-    assert with_example
-    for path in with_example:
-        name = shown(path).removesuffix(".py").replace("/", ".")
-        result = doctest.testmod(importlib.import_module(name))
-        assert result.attempted
-        assert not result.failed, name
-
-
-def test_the_pages_with_examples_are_those_that_promise_them() -> None:
-    assert {shown(page) for page in with_examples()} >= {"README.md", "docs/semantics.md"}
-
-
-# Put together here, so that this file does not name what it bans.
-NOT_OF_THE_PROJECT: Final = re.compile(
-    "|".join([r"\b(iss" + r"ue|sess" + r"ion|ta" + r"sk) #?\d", r"\b(sub)?ag" + r"ents?\b", r"\bCla" + r"ude\b"]),
-    re.IGNORECASE,
-)
-
-
-def test_published_text_speaks_of_the_project_alone() -> None:
-    texts = [*pages(), ROOT / "Makefile", ROOT / "lsb.toml", *sources(), *(ROOT / "tests").rglob("*.py")]
-    wrong = [
-        f"{shown(path)}:{number} {line.strip()[:80]}"
-        for path in texts
-        for number, line in enumerate(read(path).splitlines(), 1)
-        if NOT_OF_THE_PROJECT.search(line)
-    ]
-    assert wrong == []
