@@ -1,4 +1,4 @@
-"""The contest's figures: how they are kept from run to run, and the page that they become."""
+"""The contest's figures: how they are saved from run to run, and their page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_results_are_kept_as_they_come_and_a_resumed_run_knows_them(tmp_path: Pa
 def test_what_failed_is_tried_again_by_a_resumed_run(tmp_path: Path) -> None:
     one = Measurement("throughput", "plain process", "alternating", 1)
     kept = Kept(tmp_path, {}, QUICK, resume=True)
-    kept.add(one, [{"reason": "too tired"}])
+    kept.add(one, [{"reason": "out of memory"}])
     assert not kept.has(one)
     kept.add(one, [{"records_per_s": 1.0}])
     assert kept.has(one)
@@ -67,7 +67,7 @@ def test_the_page_shows_every_run_that_was_made_and_keeps_what_stands_around(tmp
 
 
 def page_of(tmp_path: Path, kind: str, *figures: dict[str, Any]) -> str:
-    """The page of some runs of one kind."""
+    """The page of runs of one kind."""
     kept = Kept(tmp_path, {"cores": 2}, QUICK, resume=False)
     for turn, found in enumerate(figures, 1):
         kept.add(Measurement(kind, found.pop("contender"), "alternating", turn, found.pop("width_ms", 0)), [found])
