@@ -1,6 +1,6 @@
-"""What the connector makes of what it is given: events, bad input, silence, settings. Real servers.
+"""The connector's output for its input: events, invalid input, silence, settings. Real servers.
 
-That nothing is lost when something goes away is in `test_connector_failures`.
+`test_connector_failures` is about failures.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The connector when something goes away, itself included: nothing is lost, whatever it is. Real servers.
+"""The connector when something fails, including itself: nothing is lost. Real servers.
 
-What it makes of what it is given is in `test_connector`.
+`test_connector` is about its output for its input.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pipeline(kafka: str, mqtt: MqttAddress, tmp_path: Path) -> Iterator[Pipeline
 
 @pytest.fixture
 def door(pipeline: Pipeline) -> Iterator[Door]:
-    """A door before the MQTT broker, shut at first."""
+    """A door in front of the MQTT broker, initially shut."""
     found = Door(pipeline.mqtt_host, pipeline.mqtt_port)
     yield found
     found.shut()
@@ -47,7 +47,7 @@ def test_a_connector_killed_at_any_moment_loses_nothing(pipeline: Pipeline, seed
     publisher = pipeline.start_publishing(events(count))
     before = 0
     for _ in range(4):
-        # The moment of a kill is the seeded input: so many records after the last kill, unless no more will come.
+        # The time of a kill is seeded: a number of records after the last kill, if there are that many.
         pipeline.wait_for_records(min(before + draw.randrange(4_000), len(expected(count))))
         kill(process)
         before = pipeline.count_records()

@@ -1,6 +1,6 @@
-"""The connector to the database when something goes away, itself included: nothing is missing or doubled.
+"""The database connector when something fails, including itself: nothing is missing or duplicated. Real servers.
 
-Real servers. What it makes of what it is given is in `test_db_connector`.
+`test_db_connector` is about its output for its input.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def test_what_comes_in_is_joined_once_and_a_restart_goes_on_without_replay(app: 
 
 
 def test_a_killed_joiner_replays_silently_and_goes_on(app: Application) -> None:
-    # Snapshots so rare that a replay has something to do.
+    # Rare snapshots, so that a replay has work to do.
     app.application = 'snapshot_interval = "1h"\nsnapshot_records = 1000000'
     app.create_topics()
     first = app.start()
@@ -154,7 +154,7 @@ def test_status_tells_a_killed_owner_from_one_that_runs(app: Application) -> Non
     wait_until(lambda: states() == {"gone"}, "the group has noticed that the process is gone")
     again = app.start(instance="south")
     wait_until(lambda: states() == {"running"}, "another one has its units")
-    # From its claim on it is the owner; what it has not come to serve it cannot stop.
+    # It is the owner from its claim on; a unit that it does not serve yet it cannot stop.
     again.wait_for_units()
     assert again.stop() == 0
     assert states() == {"stopped"}

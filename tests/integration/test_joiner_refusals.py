@@ -1,4 +1,4 @@
-"""When does the joiner refuse to go on, what does it say, and what does it repair by itself?"""
+"""When the joiner refuses to continue, what it reports, and what it repairs by itself."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_group_offsets_that_were_reset_or_deleted_change_nothing_and_are_repaire
     def reset_by_hand() -> bool:
         request = ConsumerGroupTopicPartitions(app.name, wrong)
         answer = app.admin().alter_consumer_group_offsets([request])[app.name]
-        # Refused until the group has noticed that its member is gone.
+        # Refused until the group has noticed that its member has left.
         return all(at.error is None for at in answer.result().topic_partitions or [])
 
     wait_until(reset_by_hand, "the group's offsets can be changed")

@@ -1,4 +1,4 @@
-"""What running services tell Prometheus is what was sent: a connector, a joiner, a db_connector. Real servers."""
+"""The metrics of running services match what was sent: a connector, a joiner, a db_connector. Real servers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Told:
-    """What a service tells at a port of the loopback."""
+    """The HTTP endpoints of a service."""
 
     port: int
 
     def ask(self, path: str) -> tuple[int, str]:
-        """Status and text of an answer; 0 where nobody listens."""
+        """Status and text of an answer; 0 if nothing listens."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
                 return answer.status, answer.read().decode()
@@ -44,7 +44,7 @@ class Told:
             return 0, ""
 
     def total(self, name: str, **labels: str) -> float:
-        """The sum of a metric over those of its values that have these labels."""
+        """The sum of a metric over its values with these labels."""
         return sum(
             sample.value
             for family in text_string_to_metric_families(self.ask("/metrics")[1])
@@ -53,7 +53,7 @@ class Told:
         )
 
     def wait_until_ready(self) -> None:
-        """Wait until the service does what it is for."""
+        """Wait until the service is ready."""
         wait_until(lambda: self.ask("/readyz")[0] == 200, "the service is ready")
 
 
@@ -75,7 +75,7 @@ def test_a_joiner_tells_what_it_read_wrote_and_holds(app: Application, told: Tol
     told.wait_until_ready()
     app.produce(entries[1000:])
     app.wait_until_through()
-    # The checkpoint that is waited for is seen a moment before it is counted.
+    # The awaited checkpoint is visible a moment before it is counted.
     wait_until(lambda: told.total("joiner_records_total") == len(entries), "all records are counted")
     for name, kind in (("pairs", "out"), ("late", "late"), ("rejected", "rejected"), ("unmatched", "unmatched")):
         assert told.total(f"joiner_{name}_total") == len(app.values(kind)), name

@@ -1,4 +1,4 @@
-"""Units move between processes of two sites while data flows, and whatever dies, each result is there once."""
+"""Units move between processes of two sites while data flows; whatever dies, each result is there once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def begin(app: Application, **environment: str) -> Joiner:
-    """The one that has the units."""
+    """Start the joiner that has the units."""
     module = "tests.integration.dying_joiner" if environment else "joiner"
     joiner = app.start(instance="blue", module=module, **environment)
     joiner.wait_for_units()
@@ -37,7 +37,7 @@ def begin(app: Application, **environment: str) -> Joiner:
 
 
 def standby(app: Application, site: str = "green", instance: str = "", **environment: str) -> Joiner:
-    """One that waits for units."""
+    """Start a joiner that waits for units."""
     module = "tests.integration.dying_joiner" if environment else "joiner"
     given = "--standby", "--site", site
     joiner = app.start(*given, instance=instance or site, module=module, **environment)
@@ -180,10 +180,10 @@ def test_a_source_that_is_killed_at_any_step_costs_nothing(app: Application, poi
 
 
 def came_back(app: Application, site: str, first: CompletedProcess[str]) -> None:
-    """The killed one is started again; then everything moves."""
+    """Restart the killed joiner; then everything moves."""
     standby(app, site, "blue" if site == "process" else "green")
     last = move(app)
-    if last.returncode:  # what the first one left on its way was still being taken back
+    if last.returncode:  # the source was still reclaiming the units of the first move
         last = move(app)
     assert last.returncode == 0, first.stdout + last.stdout + "".join(one.text() for one in app.started)[-6000:]
     assert owners(app) == all_of("green green")
@@ -228,7 +228,7 @@ def test_a_third_process_that_joins_the_source_meanwhile_keeps_nothing(app: Appl
         standby(app)
         third = app.start(instance="third")
         moved = move(app)
-        if moved.returncode:  # the group was giving units to the third
+        if moved.returncode:  # the group was assigning units to the third
             moved = move(app)
         assert moved.returncode == 0, moved.stdout
         third.wait_for(

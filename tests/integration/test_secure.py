@@ -1,4 +1,4 @@
-"""Does the whole pipeline work over TLS with a login at each server, and is a wrong one told clearly at the start?"""
+"""The whole pipeline over TLS with a login at each server; a wrong login is a clear error at the start."""
 
 from __future__ import annotations
 
