@@ -123,7 +123,7 @@ def measure(case: Case, runs: int) -> dict[str, Any]:
         seconds["engine"].append(seconds_of(engine) / turns)
         seconds["pandas"].append(seconds_of(four_joins) / turns)
     (count,) = pairs
-    rate = {name: case.records / statistics.median(taken) / 1e6 for name, taken in seconds.items()}
+    rate = {name: case.records / statistics.median(times) / 1e6 for name, times in seconds.items()}
     return {
         "case": asdict(case),
         "pairs": count,
@@ -190,7 +190,7 @@ def _panel(name: str, found: list[dict[str, Any]]) -> dict[str, list[tuple[float
 
 def _rates(one: dict[str, Any], contender: str) -> list[float]:
     """Million records per second in all runs of a case."""
-    return [one["case"]["records"] / taken / 1e6 for taken in one["seconds"][contender]]
+    return [one["case"]["records"] / duration / 1e6 for duration in one["seconds"][contender]]
 
 
 def _lines(curves: dict[str, list[dict[str, Any]]]) -> list[str]:

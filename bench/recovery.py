@@ -100,7 +100,7 @@ def main() -> int:
                 took_s = subject.first_pair_s(turn)
                 found.setdefault(name, []).append(took_s)
                 print(f"run {turn + 1}, {name}: {took_s:.2f} s", flush=True)
-    empty_s, full_s = (statistics.median(taken) for taken in found.values())
+    empty_s, full_s = (statistics.median(times) for times in found.values())
     lines = table(
         ["", "s to the first pair (min / median / max)"], [(name, spread(one)) for name, one in found.items()]
     )

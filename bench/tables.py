@@ -120,8 +120,8 @@ def main() -> int:
             lines += table(
                 ["", "ms", f"quicker than {_REFERENCE}"],
                 [
-                    (name, spread([1000 * one for one in taken]), f"{reference_s / statistics.median(taken):.2f}")
-                    for name, taken in case["seconds"].items()
+                    (name, spread([1000 * one for one in times]), f"{reference_s / statistics.median(times):.2f}")
+                    for name, times in case["seconds"].items()
                 ],
             )
             print("\n".join(lines[-9:]), flush=True)

@@ -232,9 +232,9 @@ def _throughput(measurements: list[Found]) -> list[str]:
 
 
 def _about(workload: str, measurements: list[Found]) -> list[str]:
-    told = next((one["about"] for one in measurements if "about" in one), "")
+    about = next((one["about"] for one in measurements if "about" in one), "")
     rows = max((one.get("rows", 0) for one in measurements), default=0)
-    return ["", f"Workload: {workload}: {told}; {rows:,} records."]
+    return ["", f"Workload: {workload}: {about}; {rows:,} records."]
 
 
 def _costs(measurements: list[Found]) -> list[str]:
@@ -345,8 +345,8 @@ def _workloads(measurements: list[Found]) -> list[str]:
             )
         )
     heads = ["workload", "", "window, ms", "thousand records/s", "neighbours found", "results that are not neighbours"]
-    told = {one["workload"]: one["about"] for one in measurements if "about" in one}
-    words = [f"- {name}: {about}." for name, about in told.items()]
+    descriptions = {one["workload"]: one["about"] for one in measurements if "about" in one}
+    words = [f"- {name}: {about}." for name, about in descriptions.items()]
     wide = "Each window is as wide as it takes to find 99 % of the neighbours."
     return ["", *words, "", wide, *table([*heads, "records held at the end", "input processed"], rows)] if rows else []
 
@@ -395,9 +395,9 @@ def _recovery(measurements: list[Found]) -> list[str]:
         )
         for (name,), runs in by(measurements, "contender").items()
     ]
-    told = "All processes are killed with SIGKILL at a third of the results, and restarted."
+    intro = "All processes are killed with SIGKILL at a third of the results, and restarted."
     heads = ["", "s from restart to next new result", "neighbours missing", "duplicate results", "input processed"]
-    return ["", told, *table(heads, rows)] if rows else []
+    return ["", intro, *table(heads, rows)] if rows else []
 
 
 def _trials(measurements: list[Found], best: list[Found]) -> list[str]:
@@ -419,8 +419,8 @@ def _contenders() -> list[str]:
         f"`{name} = {value:,}` ({value / ApplicationSettings.model_fields[name].default:.3g} times the default)"
         for name, value in (("buffer_records_max", BUFFER_RECORDS_MAX), ("buffer_bytes_max", BUFFER_BYTES_MAX))
     ]
-    told = f"The joiner runs with {' and '.join(of_default)}; lateness and watermark scope are those of the workload."
-    return [*table(["", "what it is", "what it cannot express, or does not do"], rows), "", told]
+    remark = f"The joiner runs with {' and '.join(of_default)}; lateness and watermark scope are those of the workload."
+    return [*table(["", "what it is", "what it cannot express, or does not do"], rows), "", remark]
 
 
 def _reasons(figures: dict[str, list[Found]]) -> list[str]:

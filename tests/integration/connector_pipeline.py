@@ -81,7 +81,7 @@ class Pipeline:
 
     def start(self, *, connected: bool = True, **environment: str) -> subprocess.Popen[bytes]:
         """Start the connector, and by default wait until it is connected."""
-        before = self.told("connected to MQTT")
+        before = self.count_logged("connected to MQTT")
         settings = {
             "LSB_KAFKA__BOOTSTRAP_SERVERS": self.bootstrap,
             "LSB_MQTT__HOST": self.mqtt_host,
@@ -106,13 +106,13 @@ class Pipeline:
         """The name of a topic of this pipeline."""
         return f"{self.name}.{kind}"
 
-    def told(self, words: str) -> int:
+    def count_logged(self, words: str) -> int:
         """How often the connector has logged ``words``."""
         return self.log.read_text().count(words) if self.log.exists() else 0
 
     def wait_until_logged(self, words: str, before: int = 0) -> None:
         """Wait until the connector has logged ``words`` more than ``before`` times."""
-        wait_until(lambda: self.told(words) > before, f"the connector logs {words!r}")
+        wait_until(lambda: self.count_logged(words) > before, f"the connector logs {words!r}")
 
     def publish(self, payloads: Sequence[bytes], per_second: int | None = None) -> None:
         """Publish in order at QoS 1, at most ``per_second``; returns when the broker has all."""

@@ -166,6 +166,6 @@ def test_wrong_settings_are_told_together_before_anything_starts(pipeline: Pipel
         connected=False, LSB_CONNECTOR__IN_FLIGHT_MAX="0", LSB_CONNECTOR__LINGER="5", LSB_MQTT__PORT="x"
     )
     assert process.wait(DEADLINE_S) == 2
-    told = pipeline.log.read_text()
-    assert all(name in told for name in ("connector.in_flight_max", "connector.linger", "mqtt.port"))
-    assert "Traceback" not in told
+    logged = pipeline.log.read_text()
+    assert all(name in logged for name in ("connector.in_flight_max", "connector.linger", "mqtt.port"))
+    assert "Traceback" not in logged

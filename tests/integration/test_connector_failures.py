@@ -78,7 +78,7 @@ def test_a_lost_mqtt_connection_is_made_again_and_loses_nothing(pipeline: Pipeli
     for start in (0, 3_000):
         publisher = pipeline.start_publishing(events(6_000)[start : start + 3_000])
         pipeline.wait_for_records(2 * start + 1)
-        connections, losses = pipeline.told("connected to MQTT"), pipeline.told("no MQTT connection")
+        connections, losses = pipeline.count_logged("connected to MQTT"), pipeline.count_logged("no MQTT connection")
         door.shut()
         pipeline.wait_until_logged("no MQTT connection", losses)
         door.open()
@@ -101,8 +101,8 @@ def test_a_broker_that_is_away_at_the_start_is_waited_for(pipeline: Pipeline, do
 
 def test_a_stop_ends_a_connector_that_waits_for_kafka(pipeline: Pipeline) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        nobody = f"127.0.0.1:{probe.getsockname()[1]}"
-    process = pipeline.start(connected=False, LSB_KAFKA__BOOTSTRAP_SERVERS=nobody)
+        closed_address = f"127.0.0.1:{probe.getsockname()[1]}"
+    process = pipeline.start(connected=False, LSB_KAFKA__BOOTSTRAP_SERVERS=closed_address)
     pipeline.wait_until_logged("does not answer yet")
     assert stop(process) == 0
     assert "Traceback" not in pipeline.log.read_text()

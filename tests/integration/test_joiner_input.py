@@ -202,10 +202,10 @@ def test_a_restart_of_kafka_costs_nothing(app: Application, stack: LocalStack, k
     app.wait_until_through(2 * DEADLINE_S)
     joiner.wait_for("Kafka is available again")
     lines = [line for line in joiner.text().splitlines() if "joiner.kafka" in line]
-    told = [
+    counts = [
         sum(words in line for line in lines) for words in ("Kafka is unavailable", "Kafka is available again", "FAIL [")
     ]
-    assert told == [1, 1, 0], "an outage is told once, its end once, and nothing of what the library tries meanwhile"
+    assert counts == [1, 1, 0], "an outage is reported once, its end once, and no attempt of the library in between"
     assert joiner.process.poll() is None
     assert joiner.stop() == 0
     assert not re.search("Traceback", joiner.text())

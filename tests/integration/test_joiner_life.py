@@ -131,12 +131,12 @@ def test_status_shows_each_unit_with_owner_offsets_lag_and_frontiers(app: Applic
     lines = shown.stdout.splitlines()
     rows = {int(line.split()[0]): re.split(r"\s{2,}", line.strip()) for line in lines if line.lstrip()[:1].isdigit()}
     assert sorted(rows) == list(range(PARTITIONS))
-    told = {unit["unit"]: unit for unit in json.loads(app.command("status", "--json").stdout)["units"]}
+    reported = {unit["unit"]: unit for unit in json.loads(app.command("status", "--json").stdout)["units"]}
     for unit, checkpoint in app.checkpoints().items():
         assert rows[unit][1:3] == ["process north", "stopped"]
         assert rows[unit][-1] == str(checkpoint.offsets[app.topic("data")])
         assert int(rows[unit][4]) == (1 if unit == app.unit_of("R1") else 0), "lag"
-        assert told[unit]["pairs"] == checkpoint.counts["pairs"]
+        assert reported[unit]["pairs"] == checkpoint.counts["pairs"]
     assert "2019-04-01T05:" in shown.stdout
 
 
