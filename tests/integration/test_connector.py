@@ -161,7 +161,7 @@ def test_topics_that_do_not_fit_end_the_connector_with_the_way_out(pipeline: Pip
     assert "set topics.partitions to 3" in pipeline.log.read_text()
 
 
-def test_wrong_settings_are_told_together_before_anything_starts(pipeline: Pipeline) -> None:
+def test_wrong_settings_are_reported_together_before_anything_starts(pipeline: Pipeline) -> None:
     process = pipeline.start(
         connected=False, LSB_CONNECTOR__IN_FLIGHT_MAX="0", LSB_CONNECTOR__LINGER="5", LSB_MQTT__PORT="x"
     )

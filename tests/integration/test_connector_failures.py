@@ -90,7 +90,7 @@ def test_a_lost_mqtt_connection_is_made_again_and_loses_nothing(pipeline: Pipeli
     assert set(pipeline.identities()) == expected(6_000)
 
 
-def test_a_broker_that_is_away_at_the_start_is_waited_for(pipeline: Pipeline, door: Door) -> None:
+def test_a_broker_that_is_unavailable_at_the_start_is_waited_for(pipeline: Pipeline, door: Door) -> None:
     process = pipeline.start(connected=False, LSB_MQTT__HOST="127.0.0.1", LSB_MQTT__PORT=str(door.port))
     pipeline.wait_until_logged("no MQTT connection")
     door.open()
@@ -124,7 +124,7 @@ def test_kafka_stopped_and_started_again_loses_nothing(pipeline: Pipeline, stack
 
 @pytest.mark.slow
 @pytest.mark.chaos
-def test_a_stop_while_kafka_is_away_keeps_what_is_unacknowledged(pipeline: Pipeline, stack: LocalStack) -> None:
+def test_a_stop_while_kafka_is_unavailable_keeps_unacknowledged_messages(pipeline: Pipeline, stack: LocalStack) -> None:
     process = pipeline.start()
     stack.kafka.stop()
     pipeline.publish(events(1_000))
@@ -153,7 +153,7 @@ def test_killing_the_connector_and_then_the_mqtt_broker_loses_nothing(pipeline: 
     assert set(pipeline.identities()) == expected(2_000)
 
 
-def test_two_connectors_of_one_name_tell_of_it_and_lose_nothing(pipeline: Pipeline) -> None:
+def test_two_connectors_of_one_name_report_it_and_lose_nothing(pipeline: Pipeline) -> None:
     first = pipeline.start()
     second = pipeline.start()
     pipeline.wait_until_logged(f"is there another '{pipeline.name}'?")

@@ -101,7 +101,7 @@ def test_another_measurement_or_bucket_gets_every_point_under_the_same_group(
     assert pipeline.points() == first == pipeline.points_for(pairs)
 
 
-def test_points_of_the_release_before_are_written_anew_and_dropped_as_the_page_says(pipeline: Pipeline) -> None:
+def test_points_of_the_previous_release_are_rewritten_and_dropped_as_documented(pipeline: Pipeline) -> None:
     pairs = pairs_of(300, seed=23)
     pipeline.produce(values_of(pairs))
     # As release 0.1.0 wrote and committed them.

@@ -160,7 +160,7 @@ def test_input_of_transactions_is_read_without_what_was_rolled_back(app: Applica
     app.verify()
 
 
-def test_a_log_that_retention_emptied_up_to_the_vector_is_gone_on_with(app: Application) -> None:
+def test_a_log_that_retention_emptied_up_to_the_vector_is_continued(app: Application) -> None:
     app.create_topics()
     producer = Producer({"bootstrap.servers": app.bootstrap, "transactional.id": f"{app.name}-source"})
     producer.init_transactions(DEADLINE_S)

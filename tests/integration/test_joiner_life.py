@@ -140,7 +140,7 @@ def test_status_shows_each_unit_with_owner_offsets_lag_and_frontiers(app: Applic
     assert "2019-04-01T05:" in shown.stdout
 
 
-def test_status_tells_a_killed_owner_from_one_that_runs(app: Application) -> None:
+def test_status_distinguishes_a_killed_owner_from_a_running_one(app: Application) -> None:
     app.create_topics()
     app.produce(seeded_entries(9, 600))
     joiner = app.start(instance="north")
@@ -161,7 +161,7 @@ def test_status_tells_a_killed_owner_from_one_that_runs(app: Application) -> Non
     app.verify()
 
 
-def test_reset_asks_first_and_then_everything_begins_anew(app: Application) -> None:
+def test_reset_asks_first_and_then_everything_starts_from_the_beginning(app: Application) -> None:
     assert "nothing to forget" in app.command("reset", "--yes").stdout
     app.create_topics()
     app.produce(seeded_entries(10, 800))
@@ -215,7 +215,7 @@ def test_every_command_explains_itself(command: list[str]) -> None:
     assert "example" in shown.stdout.lower()
 
 
-def test_wrong_settings_are_told_all_together_before_anything_starts(app: Application, tmp_path: Path) -> None:
+def test_wrong_settings_are_all_reported_together_before_anything_starts(app: Application, tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text(
         "[kafka]\nservers = 'x'\n[topics]\npartitions = 0\n[application]\nahead_max = 5\n[tiypo]\n"

@@ -142,7 +142,7 @@ def test_an_owner_whose_unit_was_claimed_gives_it_up_and_says_to_whom_and_is_the
     app.verify()
 
 
-def test_a_unit_of_another_kind_of_runner_is_taken_only_when_told_to(app: Application) -> None:
+def test_a_unit_of_another_kind_of_runner_is_claimed_only_when_forced(app: Application) -> None:
     run_once(app, 29)
     for unit in range(PARTITIONS):
         claim_as(app, unit, site="spark", instance="driver-7")

@@ -62,7 +62,7 @@ def test_what_waited_too_long_is_sent_again_in_its_order_and_all_of_it_arrives(
         assert set(first_seen) == {n for n in range(1500) if partition_of(b"key %d" % (n % 7), PARTITIONS) == partition}
 
 
-def test_a_record_that_kafka_will_never_take_is_an_error_and_not_tried_for_ever(kafka: str, topic: str) -> None:
+def test_a_record_that_kafka_will_never_accept_is_an_error_and_not_retried_for_ever(kafka: str, topic: str) -> None:
     confirmed: list[int] = []
     settings = KafkaSettings(bootstrap_servers=kafka)
     producer = LastingProducer[int](settings, client_logger("test.lasting"), confirmed.append)

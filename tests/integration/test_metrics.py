@@ -114,7 +114,7 @@ def test_a_joiner_tells_what_it_read_wrote_and_holds(app: Application, endpoints
     assert endpoints.ask("/healthz") == (0, "")
 
 
-def test_a_second_joiner_at_the_same_address_is_refused_and_any_port_is_told(
+def test_a_second_joiner_at_the_same_address_is_refused_and_a_chosen_port_is_logged(
     app: Application, endpoints: Endpoints
 ) -> None:
     first = app.start(LSB_METRICS__LISTEN=str(endpoints.port))
@@ -130,7 +130,7 @@ def test_a_second_joiner_at_the_same_address_is_refused_and_any_port_is_told(
 
 
 @pytest.mark.slow
-def test_the_stage_in_spark_tells_the_same_figures(app: Application, endpoints: Endpoints) -> None:
+def test_the_stage_in_spark_exposes_the_same_metrics(app: Application, endpoints: Endpoints) -> None:
     app.runner = "spark"
     app.create_topics()
     app.produce(seeded_entries(seed=9, count=800))
@@ -156,7 +156,7 @@ def from_mqtt(kafka: str, mqtt: MqttAddress, tmp_path: Path) -> Iterator[FromMqt
     yield from connector_pipeline(kafka, mqtt, tmp_path)
 
 
-def test_a_connector_tells_what_it_took_and_sent(from_mqtt: FromMqtt, endpoints: Endpoints) -> None:
+def test_a_connector_exposes_what_it_received_and_sent(from_mqtt: FromMqtt, endpoints: Endpoints) -> None:
     process = from_mqtt.start(LSB_METRICS__LISTEN=str(endpoints.port))
     endpoints.wait_until_ready()
     from_mqtt.publish([*events(2000), b"no event", event("bad", good=1, bad="text")])
@@ -184,7 +184,7 @@ def to_database(kafka: str, influxdb: InfluxdbAccess, tmp_path: Path) -> Iterato
     yield from db_connector_pipeline(kafka, influxdb, tmp_path)
 
 
-def test_a_db_connector_tells_what_it_read_and_wrote_and_when_the_database_is_away(
+def test_a_db_connector_exposes_what_it_read_and_wrote_and_whether_the_database_is_available(
     to_database: ToDatabase, endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LSB_METRICS__LISTEN", str(endpoints.port))

@@ -134,7 +134,7 @@ def test_an_order_that_is_stopped_leaves_everything_where_it_is(app: Application
     assert blue.stop() == 0
 
 
-def test_a_unit_that_nobody_has_is_not_moved_and_it_is_told_what_to_do(app: Application) -> None:
+def test_a_unit_without_an_owner_is_not_moved_and_the_remedy_is_printed(app: Application) -> None:
     assert "has never run" in move(app).stdout
     run_once(app, 4, 100)
     assert app.command("reset", "--yes").returncode == 0
@@ -147,7 +147,7 @@ def test_a_unit_that_nobody_has_is_not_moved_and_it_is_told_what_to_do(app: Appl
     assert green.stop() == 0
 
 
-def test_a_process_that_may_not_have_the_units_says_the_ways_out(app: Application) -> None:
+def test_a_process_that_may_not_own_the_units_names_the_remedies(app: Application) -> None:
     run_once(app, 5, 100)
     said = refusal(app, "--site", "green")
     for way in ("joiner move --to green", "--standby", "--force-claim"):
@@ -189,7 +189,9 @@ def came_back(app: Application, site: str, first: CompletedProcess[str]) -> None
     assert owners(app) == all_of("green green")
 
 
-def test_what_a_frozen_target_does_not_claim_is_taken_back_and_it_does_no_harm_when_it_wakes(app: Application) -> None:
+def test_units_that_a_frozen_target_does_not_claim_are_reclaimed_and_it_does_no_harm_when_resumed(
+    app: Application,
+) -> None:
     with flowing(app, 8):
         blue = begin(app)
         green = standby(app, LSB_CHAOS_DIE="after-ready-record:1", LSB_CHAOS_SIGNAL="STOP")
@@ -207,7 +209,7 @@ def test_what_a_frozen_target_does_not_claim_is_taken_back_and_it_does_no_harm_w
     app.verify()
 
 
-def test_what_a_frozen_source_has_released_is_taken_and_it_does_no_harm_when_it_wakes(app: Application) -> None:
+def test_units_that_a_frozen_source_has_released_are_claimed_and_it_does_no_harm_when_resumed(app: Application) -> None:
     with flowing(app, 9):
         blue = begin(app, LSB_CHAOS_DIE="after-release-commit:1", LSB_CHAOS_SIGNAL="STOP")
         standby(app)

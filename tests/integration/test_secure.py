@@ -76,7 +76,7 @@ def test_a_wrong_login_ends_a_service_at_its_start_with_a_clear_error(
     assert "Traceback" not in log.read_text()
 
 
-def test_a_wrong_token_is_told_and_the_results_wait(servers: Secure, tmp_path: Path) -> None:
+def test_a_wrong_token_is_reported_and_the_results_wait(servers: Secure, tmp_path: Path) -> None:
     log = tmp_path / "log"
     wrong = str(servers.settings(token=f"{USER}:wrong"))
     running = start_service("db_connector", "--config", wrong, environment={}, log=log)

@@ -215,7 +215,7 @@ def test_a_lost_connection_at_qos_2_is_resumed_and_doubles_nothing(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_an_endless_replay_and_tells_how_far_it_came(
+def test_a_signal_ends_an_endless_replay_which_reports_its_counts(
     broker: Mqtt, events: Path, number: signal.Signals, simulate: Simulate
 ) -> None:
     subscriber = Subscriber(broker.port, 2)
@@ -262,7 +262,7 @@ def test_the_journal_has_a_line_for_each_message(broker: Mqtt, tmp_path: Path, s
     assert moments == sorted(moments)
 
 
-def test_without_a_broker_it_ends_with_1_and_says_what_to_check(events: Path, simulate: Simulate) -> None:
+def test_without_a_broker_it_ends_with_1_and_names_what_to_check(events: Path, simulate: Simulate) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     process = simulate(port, events, "--connect-timeout", "0.5")

@@ -97,7 +97,7 @@ def test_a_paused_server_is_not_ready_and_comes_back(stack: LocalStack, mqtt: ob
     stack.mqtt.wait_ready(DEADLINE_S)
 
 
-def test_influxdb_takes_a_point_by_the_client_of_version_2_and_gives_it_back(
+def test_influxdb_accepts_a_point_of_the_version_2_client_and_returns_it(
     influxdb: tuple[str, str, str, str],
 ) -> None:
     url, token, org, bucket = influxdb

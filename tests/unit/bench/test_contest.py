@@ -246,7 +246,7 @@ IDLE: tuple[Any, Any, Any] = (Nobody(), None, Nobody())
 
 
 @pytest.mark.parametrize(("batches", "busy_s"), [([(5, 90), (14, 180)], 15.0), ([(5, 90)], 6.0), ([(5, 40)], 6.0)])
-def test_a_run_goes_on_while_a_batch_is_being_worked_on(
+def test_a_run_continues_while_a_batch_is_being_processed(
     batches: list[tuple[float, int]], busy_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
@@ -289,7 +289,7 @@ def test_a_recorded_run_is_through_by_what_it_found_and_not_by_how_much() -> Non
     assert has_all(recorded("recovery", "plain process"))
 
 
-def test_the_recorded_widths_hold_the_pairs_that_they_are_said_to_hold() -> None:
+def test_the_recorded_widths_contain_the_recorded_share_of_pairs() -> None:
     workload = make("varying gaps", read(RECORDED, "widths")["settings"]["width_records"])
     windowed = [one for one in read(RECORDED, "widths")["measurements"] if one["width_ms"]]
     held = [CONTENDERS[one["contender"]].window(one["width_ms"]).count(workload) for one in windowed]
@@ -316,7 +316,7 @@ def test_pairs_of_everybody_are_read() -> None:
     assert pairs_of([ours, peers, b'{"id": "9", "thing": "a"}']) == [(4, 7, 1), (5, 6, -1), (9, 9, 1)]
 
 
-def test_a_pair_that_was_taken_back_is_none() -> None:
+def test_a_retracted_pair_does_not_count() -> None:
     pairs = np.array([(1, 2, 1), (3, 4, 1), (1, 2, -1), (1, 2, 1)])
     found = _without_withdrawn(pairs, np.arange(4.0))
     assert (found.left.tolist(), found.at_s.tolist(), found.withdrawn) == ([3, 1], [1.0, 3.0], 1)

@@ -46,7 +46,7 @@ def test_what_failed_is_tried_again_by_a_resumed_run(tmp_path: Path) -> None:
     assert [found.get("reason") for found in read(tmp_path, "throughput")["measurements"]] == [None]
 
 
-def test_the_page_shows_every_run_that_was_made_and_keeps_what_stands_around(tmp_path: Path) -> None:
+def test_the_page_shows_every_run_and_keeps_the_text_around(tmp_path: Path) -> None:
     kept, page = Kept(tmp_path, {"cores": 2}, QUICK, resume=False), tmp_path / "docs" / "page.md"
     page.parent.mkdir()
     page.write_text(f"# Title\n\nFindings.\n\n{BEGIN}\nold\n{END}\n\nThe end.\n")
@@ -97,7 +97,7 @@ def test_a_run_that_its_count_ended_is_not_judged_and_has_no_rate(tmp_path: Path
     assert "| Flink interval join | 10,000 | 50.0 | 30.000% | 90.000% | 7.000% |" in again
 
 
-def test_nobody_is_said_not_to_keep_up_whose_results_could_not_have_come(tmp_path: Path) -> None:
+def test_no_contender_fails_to_keep_up_because_of_results_that_could_not_have_been_emitted(tmp_path: Path) -> None:
     silent = {"contender": "Spark as-of by hand", "rate": 1_000, "results": 0, "ms": None, "keeps_up": False}
     row = "| 1,000 | Spark as-of by hand | - | - | - |"
     assert f"{row} not judged |" in page_of(tmp_path, "latency", dict(silent))

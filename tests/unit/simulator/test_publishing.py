@@ -191,7 +191,7 @@ def test_the_broker_may_allow_less_than_the_window() -> None:
         publisher.close()
 
 
-def test_a_message_larger_than_the_broker_takes_is_refused_here() -> None:
+def test_a_message_larger_than_the_broker_accepts_is_refused_by_the_publisher() -> None:
     def small(line: Line) -> None:
         line.greet(properties=b"\x27\x00\x00\x00\x64")  # Maximum Packet Size 100
         line.serve()
@@ -306,7 +306,7 @@ def test_a_single_message_that_the_broker_refuses_is_counted() -> None:
     assert len(notices) == 1
 
 
-def test_a_broker_that_is_away_is_named_with_the_ways_out() -> None:
+def test_an_unavailable_broker_is_named_with_the_remedies() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(BrokerUnavailableError, match=f"{port}.*BROKER_HOST"):
