@@ -1,9 +1,9 @@
-"""How fast is the join in memory, beside the four `pandas.merge_asof` whose union it is?
+"""The speed of the join in memory, compared with the four `pandas.merge_asof` whose union it is.
 
 ``python -m bench.engine --report docs/evidence/bench_engine`` writes ``.json``, ``.md`` and ``.png``. Both get the same
-data in the same run; each figure is the median of several runs, the two contenders in turn; every run is in the JSON.
-One thread each. pandas gets its records whole, sorted by time beforehand and outside the measurement; the engine gets
-them in batches, in log order.
+data in the same run; each figure is the median of several runs, with the two contenders in turn; every run is in the
+JSON. One thread each. pandas gets whole tables that are sorted by time outside of the measurement; the engine gets
+batches in log order.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 _MS: Final = 1_000_000
 _TICK_NS: Final = 2 * _MS
 _RECORDS_MIN: Final = 500_000
-"""In what is timed."""
+"""Records in a timed section, at least."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Streams that alternate: left and right by turns, key after key.
+    """Streams that alternate between left and right, key by key.
 
-    ``disorder``: the share of records whose log position is up to 100 places later than their time's; both sides then
-    have the lateness for it. ``ties``: the share of right records that have the time of their left one. ``ahead``: how
-    many records the right side runs ahead; they are held.
+    ``disorder``: the share of records whose log position is up to 100 positions later than their time's; both sides
+    then have the lateness for it. ``ties``: the share of right records with the time of their left one. ``ahead``: how
+    many records the right side is ahead; they are held.
     """
 
     records: int = 1_000_000
@@ -74,7 +74,7 @@ def _disordered(key: Ints, ts: Ints, case: Case, draw: np.random.Generator) -> S
 
 
 def run_engine(case: Case, left: Stream, right: Stream) -> int:
-    """Push all batches; returns how many pairs came out."""
+    """Push all batches; returns the number of pairs."""
     lateness_ns = 100 * _TICK_NS if case.disorder else 0
     buffer = LocalStreamBuffer(lateness_ns=lateness_ns)
     half, seq, pairs = case.batch // 2, np.arange(len(left.key)), 0
@@ -95,7 +95,7 @@ def run_pandas(left: pd.DataFrame, right: pd.DataFrame) -> None:
 
 
 def frame_of(stream: Stream, name: str) -> pd.DataFrame:
-    """What pandas gets: sorted by time."""
+    """The table for pandas, sorted by time."""
     order = np.argsort(stream.ts, kind="stable")
     return pd.DataFrame({"key": stream.key[order], "ts": stream.ts[order], name: order})
 
@@ -108,7 +108,7 @@ def measure(case: Case, runs: int) -> dict[str, Any]:
     run_engine(warm, *streams_of(warm, seed=1))
     seconds: dict[str, list[float]] = {"engine": [], "pandas": []}
     pairs: set[int] = set()
-    # What takes less than a few milliseconds is done several times over: else the first touch of memory is measured.
+    # Short cases are repeated, as otherwise the first access to memory is measured.
     turns = max(1, _RECORDS_MIN // case.records)
 
     def engine() -> None:
@@ -123,7 +123,7 @@ def measure(case: Case, runs: int) -> dict[str, Any]:
         seconds["engine"].append(seconds_of(engine) / turns)
         seconds["pandas"].append(seconds_of(four_joins) / turns)
     (count,) = pairs
-    rate = {name: case.records / statistics.median(taken) / 1e6 for name, taken in seconds.items()}
+    rate = {name: case.records / statistics.median(times) / 1e6 for name, times in seconds.items()}
     return {
         "case": asdict(case),
         "pairs": count,
@@ -154,11 +154,11 @@ _VARIED: Final = {
 
 
 def main() -> int:
-    """Measure all curves, and write the report."""
+    """Measure all curves and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="of each contender and case (default 5)")
     parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_engine"), help="where .json and .md go")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_engine"), help="path of .json and .md")
     options = parser.parse_args()
     curves: dict[str, list[dict[str, Any]]] = {}
     for name in options.curves:
@@ -189,8 +189,8 @@ def _panel(name: str, found: list[dict[str, Any]]) -> dict[str, list[tuple[float
 
 
 def _rates(one: dict[str, Any], contender: str) -> list[float]:
-    """Million records a second in all runs of a case."""
-    return [one["case"]["records"] / taken / 1e6 for taken in one["seconds"][contender]]
+    """Million records per second in all runs of a case."""
+    return [one["case"]["records"] / duration / 1e6 for duration in one["seconds"][contender]]
 
 
 def _lines(curves: dict[str, list[dict[str, Any]]]) -> list[str]:

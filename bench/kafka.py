@@ -1,13 +1,13 @@
-"""How fast is the joiner from Kafka to Kafka, beside a raw exactly-once pass-through of the same bytes?
+"""The speed of the joiner from Kafka to Kafka, compared with a raw exactly-once pass-through of the same bytes.
 
 ``python -m bench.kafka --report docs/evidence/bench_kafka`` starts a Kafka of its own, writes the input once, lets each
-contender read it several times in turn, and writes ``.json`` and ``.md``. JSON in and out. Everyone is a process of its
-own, and its time is that between the first and the last record in its output topic, by the broker's clock; so
-starting up counts for nobody. The pass-through consumes, produces, sends offsets and commits, with
-the joiner's settings of the client, and nothing else. It is no limit: it makes a dict for each message and runs with
-Python's default garbage collector. The reference makes the transactions that the joiner makes, one for each unit and
-batch, all of a batch at the same time and while the next one is read; the variant with one transaction for all units
-is quicker. What it writes is what it has read, less than half of what the joiner writes.
+contender read it several times in turn, and writes ``.json`` and ``.md``. JSON in and out. Each contender is a process;
+its time is that between the first and the last record in its output topic, by the broker's clock, so that start-up does
+not count. The pass-through consumes, produces, sends offsets and commits, with the joiner's client settings, and
+nothing else. It is not an upper limit: it makes a dict for each message, and runs with Python's default garbage
+collector. The reference makes the joiner's transactions, one for each unit and batch, those of a batch at the same time
+and while the next one is read; the variant with one transaction for all units is faster. It writes what it has read,
+less than half of what the joiner writes.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ THINGS: Final = 32
 _WAIT_S: Final = 600.0
 _TAIL: Final = 1000
 BATCH: Final = 30_000
-"""As the joiner's default."""
+"""The joiner's default."""
 
 _AT_ONCE: Final = 1_000
-"""Messages that are handed to a producer in one call, as the joiner does."""
+"""Messages that are passed to a producer in one call, as in the joiner."""
 
 
 def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
-    """Speed and torque of `THINGS` machines by turns, a millisecond apart."""
+    """Write speed and torque of `THINGS` machines in turn, a millisecond apart."""
     producer = make_sender(kafka)
     things = [f"machine-{number}" for number in range(THINGS)]
     places = [partition_of(thing.encode(), PARTITIONS) for thing in things]
@@ -72,9 +72,9 @@ def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
 
 
 def pass_through(bootstrap: str, data: str, out: str, batch: int, records: int, *, of_units: bool) -> None:
-    """Bring so many records of a topic into another, each batch in a transaction with its offsets.
+    """Copy ``records`` records to another topic, each batch in a transaction with its offsets.
 
-    ``of_units``: a transaction for each partition, written at the same time, as the joiner does.
+    ``of_units``: a transaction for each partition, written at the same time, as in the joiner.
     """
     kafka = KafkaSettings(bootstrap_servers=bootstrap)
     consumer = make_consumer(kafka, out, queued_max_messages_kbytes=64 * 1024, fetch_queue_backoff_ms=2)
@@ -103,7 +103,7 @@ def pass_through(bootstrap: str, data: str, out: str, batch: int, records: int, 
                 ends[number] = (message.offset() or 0) + 1
                 records -= 1
             if not of_units and by_partition:
-                # Not while the next batch is read: with one producer that was slower by a sixth.
+                # Not while the next batch is read, which was slower by a sixth with one producer.
                 commit(producers[0], by_partition, ends)
                 continue
             for number, messages in by_partition.items():
@@ -132,7 +132,7 @@ def _make_producer(kafka: KafkaSettings, transactional_id: str) -> Producer:
 def start_pass_through(
     kafka: KafkaSettings, data: str, out: str, batch: int, records: int, *, of_units: bool
 ) -> subprocess.Popen[bytes]:
-    """In a process of its own, which ends with the last record."""
+    """Start it in a process, which ends with the last record."""
     make_topic(kafka, out, PARTITIONS)
     given = [kafka.bootstrap_servers, data, out, str(batch), str(records), str(int(of_units))]
     command = [sys.executable, "-m", "bench.kafka", "--pass-through", *given]
@@ -143,12 +143,12 @@ def run_pass_through(kafka: KafkaSettings, data: str, _folder: Path, *, of_units
     """Seconds between the first and the last record that it writes."""
     out = f"raw-{uuid.uuid4().hex[:8]}"
     if start_pass_through(kafka, data, out, BATCH, sum(ends(kafka, data, PARTITIONS)), of_units=of_units).wait(_WAIT_S):
-        raise RuntimeError("the pass-through has failed")
+        raise RuntimeError("the pass-through failed")
     return seconds_between(kafka, out)
 
 
 def run_joiner(kafka: KafkaSettings, data: str, folder: Path, processes: int) -> float:
-    """The same of the joiner, in as many processes; a second one takes half of the units from the first as it comes."""
+    """The same for the joiner in ``processes`` processes; a second one takes over half of the units when it joins."""
     application = Application(kafka, folder, f"join-{uuid.uuid4().hex[:8]}", PARTITIONS, data=data)
     running = [application.start(instance=str(number)) for number in range(processes)]
     try:
@@ -182,11 +182,11 @@ CONTENDERS: Final[dict[str, Callable[[KafkaSettings, str, Path], float]]] = {
 
 
 def main() -> int:
-    """Measure, and write the report."""
+    """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=1_000_000, help="in the input topic (default 1,000,000)")
     parser.add_argument("--runs", type=int, default=5, help="of each contender (default 5)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_kafka"), help="where .json and .md go")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_kafka"), help="path of .json and .md")
     parser.add_argument("--pass-through", nargs=6, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.pass_through:

@@ -1,9 +1,9 @@
-"""How late do results come, beside a raw exactly-once pass-through with the same waits for a batch?
+"""The latency of results, compared with a raw exactly-once pass-through with the same batch waits.
 
 ``python -m bench.latency --report docs/evidence/bench_latency`` writes ``.json`` and ``.md``. The pass-through makes
-the same transactions, one for each unit and batch, at the same time. Records come at a steady rate; the time of a
-result is that from just before its later record was given to the producer to its arrival, committed, at a consumer.
-Sender, contender and consumer are processes of one machine, with one clock. The first seconds do not count.
+the same transactions, one for each unit and batch, at the same time. Records are sent at a steady rate; the latency of
+a result is the time from just before its later record was given to the producer until it arrived, committed, at a
+consumer. Sender, contender and consumer are processes of one machine, with one clock. The first seconds do not count.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from joiner.runtime.kafka.clients import make_admin, make_consumer
 _WARM_UP_S: Final = 5.0
 _WARM_UP_TURNS: Final = 2
 _JAVA: Final = ("-Xms768m", "-Xmx768m", "-XX:+UseZGC")
-"""Of Kafka: with Java's usual collector it stops for up to 120 ms, several times a minute, which then is measured."""
+"""Options of Kafka: Java's default collector pauses it for up to 120 ms, several times a minute."""
 _QUIET_S: Final = 5.0
-"""Nothing comes any more."""
+"""After this time without results, none will come."""
 _QUANTILES: Final = (50, 99, 99.9)
 
 
 def send(bootstrap: str, topic: str, rate: int, seconds: float) -> None:
-    """Records at a steady rate, their ids the times in ns at which they were sent."""
+    """Send records at a steady rate; their ids are the times of sending in ns."""
     producer = Producer(KafkaSettings(bootstrap_servers=bootstrap).producer_config(linger_ms=5))
     things = [f"machine-{number}" for number in range(THINGS)]
     places = [partition_of(thing.encode(), PARTITIONS) for thing in things]
@@ -62,7 +62,7 @@ def send(bootstrap: str, topic: str, rate: int, seconds: float) -> None:
 
 
 def measure(kafka: KafkaSettings, folder: Path, contender: str, rate: int, seconds: float) -> list[float]:
-    """The latencies in ms of all results behind the warm-up."""
+    """The latencies in ms of all results after the warm-up."""
     name = f"late-{uuid.uuid4().hex[:8]}"
     data, out = f"{name}.data", f"{name}.out"
     make_topic(kafka, data, PARTITIONS)
@@ -93,17 +93,17 @@ def measure(kafka: KafkaSettings, folder: Path, contender: str, rate: int, secon
 
 
 def _sent_ns(content: dict[str, Any]) -> list[int]:
-    """When the records of a result were sent; a record that was only passed through has one time."""
+    """When the records of a result were sent; a passed-through record has one time."""
     return [int(content[side]["id"]) for side in ("left", "right")] if "left" in content else [int(content["id"])]
 
 
 def main() -> int:
-    """Measure, and write the report."""
+    """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", type=int, nargs="+", default=[5_000], help="records a second (default 5000)")
     parser.add_argument("--seconds", type=float, default=25.0, help="of each run (default 25)")
     parser.add_argument("--runs", type=int, default=5, help="of each contender and rate (default 5)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_latency"), help="where .json and .md go")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_latency"), help="path of .json and .md")
     parser.add_argument("--send", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.send:
@@ -113,7 +113,7 @@ def main() -> int:
     found: list[dict[str, Any]] = []
     with own_kafka(_JAVA) as (kafka, folder):
         for rate in options.rates:
-            # The first turns are to warm up: a broker that has just started compiles itself for minutes.
+            # The first turns warm up the broker, whose JIT compiler works for minutes after its start.
             for turn in range(-_WARM_UP_TURNS, options.runs):
                 for name in ("pass-through", "joiner"):
                     took_ms = measure(kafka, folder, name, rate, options.seconds)

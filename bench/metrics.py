@@ -1,8 +1,8 @@
-"""What do metrics cost? The joiner with metrics that are asked every second, beside one that tells nothing.
+"""The cost of metrics: the joiner with metrics that are scraped every second, compared with one without metrics.
 
 ``python -m bench.metrics --report docs/evidence/bench_metrics`` starts a Kafka of its own, writes the input once, lets
-both read it by turns (which of them is first changes), and writes ``.json`` and ``.md``. What counts is the ratio
-within a turn, so that what the machine does beside weighs on both.
+both read it in turn (in alternating order), and writes ``.json`` and ``.md``. The ratio within a turn counts, as other
+load of the machine affects both.
 """
 
 from __future__ import annotations
@@ -29,55 +29,55 @@ _EVERY_S: Final = 1.0
 
 
 @contextlib.contextmanager
-def asked(port: int) -> Iterator[list[int]]:
-    """Ask for metrics every second, as Prometheus would; the sizes of the answers."""
-    over, sizes = threading.Event(), list[int]()
+def scraped(port: int) -> Iterator[list[int]]:
+    """Scrape metrics every second, as Prometheus would; yields the sizes of the answers."""
+    stop, sizes = threading.Event(), list[int]()
 
-    def ask() -> None:
-        while not over.wait(_EVERY_S):
-            # It may not listen yet.
+    def scrape() -> None:
+        while not stop.wait(_EVERY_S):
+            # The joiner may not listen yet.
             with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
                 sizes.append(len(answer.read()))
 
-    asking = threading.Thread(target=ask)
-    asking.start()
+    thread = threading.Thread(target=scrape)
+    thread.start()
     try:
         yield sizes
     finally:
-        over.set()
-        asking.join()
+        stop.set()
+        thread.join()
 
 
-def run(kafka: KafkaSettings, data: str, folder: Path, *, telling: bool) -> tuple[float, float]:
-    """Seconds between the first and the last result of a joiner, and seconds of a core that it took in all."""
+def run(kafka: KafkaSettings, data: str, folder: Path, *, with_metrics: bool) -> tuple[float, float]:
+    """Seconds between the first and the last result of a joiner, and its CPU seconds in all."""
     before_s = _spent_s()
     application = Application(kafka, folder, f"join-{uuid.uuid4().hex[:8]}", PARTITIONS, data=data)
     with contextlib.ExitStack() as stack:
-        if telling:
+        if with_metrics:
             port = choose_port()
             application.add_settings(f"\n[metrics]\nlisten = {port}\n")
-            sizes = stack.enter_context(asked(port))
+            sizes = stack.enter_context(scraped(port))
         process = application.start()
         stack.callback(process.wait)
         stack.callback(process.terminate)
         application.wait_until_through([process])
-        if telling and not sizes:
-            raise RuntimeError("nobody has told anything: more records are needed")
+        if with_metrics and not sizes:
+            raise RuntimeError("no metrics were scraped: more records are needed")
     return seconds_between(kafka, application.settings.topics.out), _spent_s() - before_s
 
 
 def _spent_s() -> float:
-    """Seconds of a core, of all processes that were started here and have ended."""
+    """CPU seconds of all ended child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def main() -> int:
-    """Measure, and write the report."""
+    """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=1_000_000, help="in the input topic (default 1,000,000)")
     parser.add_argument("--runs", type=int, default=7, help="of each (default 7)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_metrics"), help="where .json and .md go")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_metrics"), help="path of .json and .md")
     options = parser.parse_args()
     rates: dict[bool, list[float]] = {False: [], True: []}
     cores: dict[bool, list[float]] = {False: [], True: []}
@@ -85,10 +85,10 @@ def main() -> int:
         make_topic(kafka, "bench.data", PARTITIONS)
         produce(kafka, "bench.data", options.records)
         for turn in range(options.runs):
-            for telling in (False, True) if turn % 2 else (True, False):
-                took_s, spent_s = run(kafka, "bench.data", folder, telling=telling)
-                rates[telling].append(options.records / took_s / 1000)
-                cores[telling].append(spent_s / options.records * 1e6)
+            for with_metrics in (False, True) if turn % 2 else (True, False):
+                took_s, spent_s = run(kafka, "bench.data", folder, with_metrics=with_metrics)
+                rates[with_metrics].append(options.records / took_s / 1000)
+                cores[with_metrics].append(spent_s / options.records * 1e6)
             print(f"run {turn + 1}: {rates[False][-1]:.0f} without, {rates[True][-1]:.0f} with", flush=True)
     ratios, of_cores = (
         [with_ / without for without, with_ in zip(*found.values(), strict=True)] for found in (rates, cores)

@@ -1,9 +1,9 @@
-"""How long does a join pause while its units move from one runner to another, with data flowing?
+"""The pause of a join while its units move from one runner to another, with data flowing.
 
-``python -m bench.moving --report docs/evidence/bench_moving`` writes ``.json`` and ``.md``. Some runners serve an
-application in turn; all of its units are moved from one to the next, again and again, under a steady rate. Of each
-unit and move two times are told: the pause, from the source's last commit to the target's first, as ``joiner move``
-tells it, and the gap, the longest time without a result in the unit's partition around it, by the broker's clock.
+``python -m bench.moving --report docs/evidence/bench_moving`` writes ``.json`` and ``.md``. Runners serve an
+application in turn; all of its units are moved from one to the next, repeatedly, at a steady rate. For each unit and
+move there are two figures: the pause, from the source's last commit to the target's first, as reported by ``joiner
+move``, and the gap, the longest time without a result in the unit's partition around it, by the broker's clock.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOOK_S: Final = 0.5
 
 
 class Runner(NamedTuple):
-    """A kind of runner: its site, and how it is started so that it waits for units."""
+    """A kind of runner: its site, and how to start it as a standby."""
 
     site: str
     start: Callable[[Application], subprocess.Popen[bytes]]
@@ -56,7 +56,7 @@ RUNNERS: Final[dict[str, Runner]] = {
 def measure(
     kafka: KafkaSettings, folder: Path, names: list[str], rate: int, moves: int
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Move all units so often; a row for each unit and move, and what the tester has found of all results."""
+    """Move all units ``moves`` times; returns a row for each unit and move, and the tester's counts."""
     name = f"move-{uuid.uuid4().hex[:8]}"
     application = Application(kafka, folder, name, PARTITIONS, data=f"{name}.data")
     make_topic(kafka, application.data, PARTITIONS)
@@ -67,7 +67,7 @@ def measure(
     processes = [runners[0].start(application)]
     rows: list[dict[str, Any]] = []
     try:
-        # First, for a unit that was never begun is taken by whoever comes.
+        # Alone at first, as any runner may claim a unit that was never begun.
         _wait_until_owned(application, runners[0].site, processes)
         processes += [runner.start(application) for runner in runners[1:]]
         time.sleep(_WARM_UP_S)
@@ -79,7 +79,7 @@ def measure(
                 if one.step is not Step.MOVED:
                     raise RuntimeError(f"unit {unit} was not moved to {target}: {one.why}")
                 if one.pause_ms is None:
-                    continue  # the target looked and claimed it before the source's word was there
+                    continue  # the target claimed it before the source's record was there
                 row = {"move": turn, "from": source, "to": target, "unit": unit, "pause_ms": one.pause_ms}
                 rows.append(row | {"released_ms": one.released_ms})
             pauses = [row["pause_ms"] for row in rows if row["move"] == turn]
@@ -102,7 +102,7 @@ def _wait_until_owned(application: Application, site: str, running: list[subproc
         if any(process.poll() is not None for process in running):
             raise RuntimeError("a runner has ended by itself")
         time.sleep(_LOOK_S)
-        # KafkaException: the state topic is just being made.
+        # KafkaException: the state topic is being created.
         with suppress(KafkaException), closing(Readers(application.settings, SystemClock())) as readers:
             found = [read_checkpoint(readers, unit) for unit in range(PARTITIONS)]
             owners = [one.site if one is not None else None for one in found]
@@ -123,14 +123,14 @@ def _add_gaps(application: Application, rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    """Measure, and write the report."""
+    """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--runners", nargs="+", choices=RUNNERS, default=list(RUNNERS)[:2], help="in the order of moves"
     )
     parser.add_argument("--rate", type=int, default=5_000, help="records a second (default 5000)")
     parser.add_argument("--moves", type=int, default=20, help="of all units (default 20)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_moving"), help="where .json and .md go")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_moving"), help="path of .json and .md")
     options = parser.parse_args()
     with own_kafka() as (kafka, folder):
         rows, verdict = measure(kafka, folder, options.runners, options.rate, options.moves)

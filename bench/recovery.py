@@ -1,9 +1,9 @@
-"""How long does a joiner that holds a million records need to its first new pair, beside one that holds nothing?
+"""The recovery time of a joiner that holds a million records, compared with one that holds a single record.
 
-``python -m bench.recovery --report docs/evidence/bench_recovery`` starts a Kafka of its own and lets two applications
-begin: one reads records of one side alone and holds them all, the other a single one. Then each is killed with SIGKILL,
-started anew several times, in turn, and given a record that completes a pair. The time is that from the start of the
-process to the pair's arrival, committed, at a consumer; the record is there before the process is.
+``python -m bench.recovery --report docs/evidence/bench_recovery`` starts a Kafka of its own with two applications: one
+reads records of one side only and holds them all, the other a single one. Then each is killed with SIGKILL and
+restarted several times, in turn, and given a record that completes a pair. The time is that from the start of the
+process until the pair arrives, committed, at a consumer; the record is there before the process is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DEADLINE_S: Final = 120.0
 
 
 class Subject:
-    """An application that holds so many records of one side."""
+    """An application that holds ``records`` records of one side."""
 
     def __init__(self, kafka: KafkaSettings, folder: Path, name: str, records: int) -> None:
         self._kafka = kafka
@@ -45,9 +45,9 @@ class Subject:
             self._application.wait_until_through([process])
 
     def first_pair_s(self, turn: int) -> float:
-        """Start the joiner; the seconds until it has joined what came before its start.
+        """Start the joiner; returns the seconds until it has joined the record that was sent before.
 
-        The record that comes is earlier than all that are held: it is the previous neighbour of one of them.
+        That record is earlier than all held records: it is the previous neighbour of one of them.
         """
         (before,) = ends(self._kafka, self._out, 1)
         self._send("machine-0", "torque", FIRST_MS - 1000 + turn, f"torque {turn}")
@@ -59,7 +59,7 @@ class Subject:
             with self._joiner():
                 while (message := consumer.poll(0.1)) is None or message.error() is not None:
                     if time.monotonic() > began_s + _DEADLINE_S:
-                        raise TimeoutError("no pair came")
+                        raise TimeoutError("no pair arrived")
                 return time.monotonic() - began_s
 
     @contextmanager
@@ -83,11 +83,11 @@ class Subject:
 
 
 def main() -> int:
-    """Measure, and write the report."""
+    """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=1_000_000, help="that are held (default 1,000,000)")
     parser.add_argument("--runs", type=int, default=5, help="starts of each (default 5)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_recovery"), help="where .json and .md go")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_recovery"), help="path of .json and .md")
     options = parser.parse_args()
     found: dict[str, list[float]] = {}
     with own_kafka() as (kafka, folder):
@@ -100,7 +100,7 @@ def main() -> int:
                 took_s = subject.first_pair_s(turn)
                 found.setdefault(name, []).append(took_s)
                 print(f"run {turn + 1}, {name}: {took_s:.2f} s", flush=True)
-    empty_s, full_s = (statistics.median(taken) for taken in found.values())
+    empty_s, full_s = (statistics.median(times) for times in found.values())
     lines = table(
         ["", "s to the first pair (min / median / max)"], [(name, spread(one)) for name, one in found.items()]
     )

@@ -3,11 +3,11 @@
     python -m bench.spark_operator --rows 10000000
 
 Three parts. *Table*: rows of both sides in parquet files are joined by Spark, by `joiner.join` and by four
-`pandas.merge_asof`; the three answers must be equal. *Disordered stream*: a fifth of the rows come in micro-batches,
-out of order within the delay of a watermark, which passes the end at last; what has come out must equal `joiner.join`.
-*Stream*: files of equal size are micro-batches, joined into a sink that throws away, for several numbers of buckets. As
-many buckets as keys is what a group a key would cost.
-Seeded. Figures are of this run and machine; only their ratios mean something elsewhere.
+`pandas.merge_asof`; the three results must be equal. *Disordered stream*: a fifth of the rows arrive in micro-batches,
+out of order within the delay of a watermark, which passes the end at last; the output must equal `joiner.join`.
+*Stream*: files of equal size are micro-batches, joined into a sink that discards, for several numbers of buckets. As
+many buckets as keys is the cost of a group per key. Seeded. Figures are of this run and machine; only their ratios are
+meaningful elsewhere.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DISORDER_MS: Final = 60_000
 
 
 def main() -> None:
-    """Run all parts and print their figures; exit status 1 where answers differ."""
+    """Run all parts and print their figures; exit status 1 if results differ."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of both tables together")
     parser.add_argument("--batch-rows", type=int, default=200_000, help="rows of both sides of a micro-batch")
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def session(cores: int, folder: Path) -> SparkSession:
-    """Spark on this machine alone."""
+    """A local Spark session."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     spark = (
@@ -81,21 +81,21 @@ def session(cores: int, folder: Path) -> SparkSession:
 
 
 def rows(draw: np.random.Generator, count: int, start: int, name: str) -> pa.Table:
-    """Rows in the order of time, which begins at ``start``; a number for each, in the column ``name``."""
+    """Rows in the order of time from ``start``, numbered in the column ``name``."""
     at = start + np.sort(draw.integers(0, 4 * count, count))
     columns = {"key": draw.integers(0, KEYS, count), "at": at, name: np.arange(count), "value": draw.random(count)}
     return pa.table(columns)
 
 
 def bench_table(spark: SparkSession, folder: Path, count: int) -> bool:
-    """Whether the three answers are equal."""
+    """Join tables in three ways; returns whether the results are equal."""
     draw = np.random.default_rng(SEED)
     tables = {name: rows(draw, count // 2, 0, name) for name in ("left", "right")}
     for name, table in tables.items():
-        # Several row groups, so that it is read in parts.
+        # Several row groups, so that it is read in parallel.
         pq.write_table(table, folder / f"{name}.parquet", row_group_size=500_000)
     print(f"Table: {count:,} rows of both sides, {KEYS:,} keys")
-    # Once small, so that no start of a JVM or a worker is measured.
+    # A small run first, so that the start of the JVM and workers is not measured.
     spark.range(10).selectExpr("id", "id as at").transform(lambda t: neighbour_join(t, t, by="id", time="at")).count()
     frames = [spark.read.parquet(str(folder / f"{name}.parquet")) for name in tables]
     seconds, _ = timed(
@@ -120,14 +120,14 @@ def bench_table(spark: SparkSession, folder: Path, count: int) -> bool:
 
 
 def timed(work: Any) -> tuple[float, Any]:
-    """How long a call took, in seconds, and what it returned."""
+    """The duration of a call in seconds, and its result."""
     start = time.perf_counter()
     result = work()
     return time.perf_counter() - start, result
 
 
 def of_pandas(left: pd.DataFrame, right: pd.DataFrame) -> tuple[Ints, Ints]:
-    """The pairs of four as-of joins, some of them several times."""
+    """The pairs of four as-of joins, some of them repeated."""
     found = []
     for one, other in ((left, right), (right, left)):
         for direction in ("backward", "forward"):
@@ -144,16 +144,16 @@ def in_order(left: Ints, right: Ints) -> Ints:
 
 
 def check_stream(spark: SparkSession, folder: Path, count: int) -> bool:
-    """Whether the pairs of a stream in disorder, with a watermark that passes its end, are those of `joiner.join`."""
+    """Whether a disordered stream, with a watermark that passes its end, gives the pairs of `joiner.join`."""
     draw = np.random.default_rng(SEED)
     tables, frames = {}, []
     for name in ("left", "right"):
         table = tables[name] = rows(draw, count // 2, 0, name)
-        # Nobody comes later than `DISORDER_MS` behind a later one.
-        come = np.argsort(table["at"].to_numpy() + draw.integers(0, DISORDER_MS, len(table)))
+        # No row is more than `DISORDER_MS` behind a later one.
+        order = np.argsort(table["at"].to_numpy() + draw.integers(0, DISORDER_MS, len(table)))
         marker = table.slice(len(table) - 1).set_column(1, "at", pa.array([8 * count + 10 * DISORDER_MS]))
         marker = marker.set_column(0, "key", pa.array([KEYS]))
-        stream = table.take(come)
+        stream = table.take(order)
         cuts = np.linspace(0, len(stream), STREAM_BATCHES + 1).astype(int).tolist()
         parts = [stream.slice(begin, end - begin) for begin, end in itertools.pairwise(cuts)]
         (folder / name).mkdir(parents=True)
@@ -181,7 +181,7 @@ def check_stream(spark: SparkSession, folder: Path, count: int) -> bool:
 
 
 def bench_stream(spark: SparkSession, folder: Path, count: int, buckets: int) -> None:
-    """Each file of a side is a micro-batch; the first ones, which start workers, are left out of the figures."""
+    """Each file of a side is a micro-batch; the first ones, which start workers, are not in the figures."""
     draw = np.random.default_rng(SEED)
     frames = []
     for name in ("left", "right"):

@@ -1,9 +1,9 @@
-"""What does the state of the stage in Spark cost, and does it grow with time?
+"""The cost of the state of the stage in Spark, and whether it grows with time.
 
 ``python -m bench.spark_state --report docs/evidence/bench_spark_state`` starts a Kafka of its own. The same records are
-joined with nothing else held, with so many records held in one unit, and in each of the units: those of machines whose
-other stream is silent. Then an hour of events is joined, a thousand a second by their own clock, as quickly as it goes,
-and the state is looked at on the way: records held, the snapshot of a unit, Spark's folder.
+joined with no other records held, with many records held in one unit, and in each of the units: those of machines whose
+other stream is silent. Then an hour of events, a thousand a second by event time, is joined as fast as possible, and
+the state is sampled on the way: records held, the snapshot of a unit, Spark's folder.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ batch_records_max = 50_000
 [spark.config]
 "spark.sql.streaming.stateStore.maintenanceInterval" = "5s"
 """
-"""Spark removes what no batch needs any more once in such an interval, by default a minute: so it can be seen here."""
+"""Spark removes obsolete state once in this interval, by default a minute; short enough here to show it."""
 
 
 def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
-    """Speed and torque of `THINGS` machines by turns, a millisecond apart; as many machines in each partition."""
+    """Write speed and torque of `THINGS` machines in turn, a millisecond apart, spread evenly over partitions."""
     producer = make_sender(kafka)
     things = things_over_all_units("machine", THINGS)
     for number in range(records):
@@ -72,7 +72,7 @@ def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
 
 
 def run_joiner(kafka: KafkaSettings, data: str, folder: Path) -> float:
-    """The stage with two cores joins everything there is in a topic; returns records/s."""
+    """Join a whole topic with the stage on two cores; returns records/s."""
     application = Application(kafka, folder, f"state-{uuid4().hex[:8]}", PARTITIONS, data=data)
     application.add_settings('[spark]\nmaster = "local[2]"\n')
     running = application.start(command="spark")
@@ -85,7 +85,7 @@ def run_joiner(kafka: KafkaSettings, data: str, folder: Path) -> float:
 
 
 def rate_of(application: Application) -> float:
-    """Records/s from when each unit had its first commit to the last one."""
+    """Records/s from the time at which each unit had its first commit to the last commit."""
     commits = [commits_of(application, unit) for unit in range(PARTITIONS)]
     first_ms = max(found[0][0] for found in commits)
     last_ms = max(found[-1][0] for found in commits)
@@ -94,7 +94,7 @@ def rate_of(application: Application) -> float:
 
 
 def commits_of(application: Application, unit: int) -> list[tuple[int, int]]:
-    """When the commits of a unit were made that had joined something, and how many records were joined by then."""
+    """The times of a unit's commits with joined records, and how many records were joined by then."""
     settings, found = application.settings, []
     with closing(make_reader(settings.kafka, "bench")) as consumer:
         low, high = log_range(consumer, settings.state_topic, unit)
@@ -107,7 +107,7 @@ def commits_of(application: Application, unit: int) -> list[tuple[int, int]]:
 
 
 def hold(kafka: KafkaSettings, topic: str, records: int, units: int) -> None:
-    """So many records in each of some units that wait for the other stream of their machines."""
+    """Write ``records`` records to each of ``units`` units that wait for the other stream of their machines."""
     producer = make_sender(kafka)
     for thing, place in things_over_all_units("silent", PARTITIONS):
         for number in range(records if place < units else 0):
@@ -123,7 +123,7 @@ def hold(kafka: KafkaSettings, topic: str, records: int, units: int) -> None:
 
 
 def grow(kafka: KafkaSettings, data: str, folder: Path) -> list[dict[str, Any]]:
-    """Join everything, and look at the state every second."""
+    """Join everything, and sample the state every second."""
     application = Application(kafka, folder, f"hour-{uuid4().hex[:8]}", PARTITIONS, data=data)
     checkpoint = folder / "checkpoint"
     application.add_settings(_SMALL_BATCHES.format(checkpoint=checkpoint))
@@ -132,7 +132,7 @@ def grow(kafka: KafkaSettings, data: str, folder: Path) -> list[dict[str, Any]]:
     try:
         while not rows or rows[-1]["records"] < HOUR:
             if running.poll() is not None:
-                raise RuntimeError("the stage has ended by itself")
+                raise RuntimeError("the stage ended by itself")
             time.sleep(_LOOK_S)
             row = _state(application)
             if row is not None and row["records"] and (not rows or row["records"] > rows[-1]["records"]):
@@ -150,7 +150,7 @@ def _state(application: Application) -> dict[str, Any] | None:
         with closing(Readers(application.settings, SystemClock())) as readers:
             states = [read_state(readers, unit) for unit in range(PARTITIONS)]
     except (KafkaException, FileNotFoundError):
-        return None  # just being made, or just being removed
+        return None  # being created or removed
     for state in states:
         checkpoint = state.checkpoint()
         if checkpoint is None:
@@ -163,12 +163,12 @@ def _state(application: Application) -> dict[str, Any] | None:
 
 
 def main() -> int:
-    """Measure, and write the report."""
+    """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=3_000_000, help="that are joined (default 3,000,000)")
     parser.add_argument("--held", type=int, default=100_000, help="records held in a unit (default 100,000)")
     parser.add_argument("--runs", type=int, default=3, help="with each state (default 3)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_spark_state"), help="where .json and .md go")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_spark_state"), help="path of .json and .md")
     options = parser.parse_args()
     names = {
         "nothing more": 0,

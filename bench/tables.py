@@ -1,8 +1,8 @@
-"""How fast is `joiner.join` on whole tables, beside the as-of joins of pandas, polars and DuckDB?
+"""The speed of `joiner.join` on whole tables, compared with the as-of joins of pandas, polars and DuckDB.
 
 ``python -m bench.tables --report docs/evidence/bench_tables`` writes ``.json`` and ``.md``. Previous and next
-neighbours from either side are one call of ours and four as-of joins of the others, whose union has each mutual pair
-twice. Everyone gets the same tables in the form of its own, sorted by time as the others demand, and one thread.
+neighbours from either side are one call of `joiner.join` and four as-of joins of the others, whose union has each
+mutual pair twice. All get the same tables in their own format, sorted by time as the others require, and one thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-# Read when polars is imported.
+# polars reads it at import.
 os.environ["POLARS_MAX_THREADS"] = "1"
 
 import duckdb
@@ -34,7 +34,7 @@ Tables = tuple[dict[str, Any], dict[str, Any]]
 
 
 def tables_of(rows: int, keys: int) -> Tables:
-    """Two tables of ``rows / 2`` rows with alternating times, and a column that nobody joins by."""
+    """Two tables of ``rows / 2`` rows with alternating times, and a payload column."""
     draw = np.random.default_rng(1)
     sides = []
     for phase in (0, 1):
@@ -44,7 +44,7 @@ def tables_of(rows: int, keys: int) -> Tables:
 
 
 def contenders(tables: Tables) -> dict[str, Callable[[], object]]:
-    """Everyone, with the tables in its own form."""
+    """All contenders, with the tables in their formats."""
     of_pandas = pd.DataFrame(tables[0]), pd.DataFrame(tables[1])
     of_polars = pl.DataFrame(tables[0]), pl.DataFrame(tables[1])
     return {
@@ -84,7 +84,7 @@ def _by_duckdb(left: Any, right: Any) -> Callable[[], object]:
         for one, other in (("l", "r"), ("r", "l")):
             for sign in (">=", "<="):
                 base.execute(
-                    f"CREATE OR REPLACE TEMP TABLE found AS "  # noqa: S608 - of names that stand here
+                    f"CREATE OR REPLACE TEMP TABLE found AS "  # noqa: S608 - of names from this file
                     f"SELECT {one}.key, {one}.ts, {one}.value, {other}.ts AS other_ts, {other}.value AS other_value "
                     f"FROM {one} ASOF LEFT JOIN {other} ON {one}.key = {other}.key AND {one}.ts {sign} {other}.ts"
                 )
@@ -93,22 +93,22 @@ def _by_duckdb(left: Any, right: Any) -> Callable[[], object]:
 
 
 def measure(rows: int, keys: int, runs: int) -> dict[str, Any]:
-    """All contenders on one case, in turn; the seconds of every run."""
+    """Run all contenders on one case in turn; returns the seconds of every run."""
     found: dict[str, list[float]] = {}
     everyone = contenders(tables_of(rows, keys))
     for turn in range(runs + 1):
         for name, run in everyone.items():
-            resumed_s = seconds_of(run)
-            # The first turn is to warm up.
-            found.setdefault(name, []).extend([resumed_s] if turn else [])
+            took_s = seconds_of(run)
+            # The first turn is a warm-up.
+            found.setdefault(name, []).extend([took_s] if turn else [])
     return {"rows": rows, "keys": keys, "seconds": found}
 
 
 def main() -> int:
-    """Measure, and write the report."""
+    """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="of each contender and case (default 5)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_tables"), help="where .json and .md go")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_tables"), help="path of .json and .md")
     options = parser.parse_args()
     figures, lines = [], ["Minimum / median / maximum of the runs, in ms; the ratio is that of the medians."]
     for keys in KEYS:
@@ -120,8 +120,8 @@ def main() -> int:
             lines += table(
                 ["", "ms", f"quicker than {_REFERENCE}"],
                 [
-                    (name, spread([1000 * one for one in taken]), f"{reference_s / statistics.median(taken):.2f}")
-                    for name, taken in case["seconds"].items()
+                    (name, spread([1000 * one for one in times]), f"{reference_s / statistics.median(times):.2f}")
+                    for name, times in case["seconds"].items()
                 ],
             )
             print("\n".join(lines[-9:]), flush=True)

@@ -92,28 +92,28 @@ def _lines(title: str, what: str, unit: str, *queries: tuple[str, str], width: i
     panel = panel.unit(unit).min(0).span(width).height(_TALL).fill_opacity(8).line_width(1.5)
     panel = panel.show_points(common.VisibilityMode.NEVER)
     for number, (expression, legend) in enumerate(queries):
-        panel = panel.with_target(_asked(expression, legend, number))
+        panel = panel.with_target(_prometheus_query(expression, legend, number))
     return panel
 
 
-def _asked(expression: str, legend: str, number: int = 0) -> prometheus.Dataquery:
+def _prometheus_query(expression: str, legend: str, number: int = 0) -> prometheus.Dataquery:
     query = prometheus.Dataquery().expr(expression).legend_format(legend).ref_id(chr(ord("A") + number))
     return query.datasource(_PROMETHEUS).range()
 
 
 def _number(title: str, what: str, unit: str, expression: str) -> stat.Panel:
     panel = stat.Panel().title(title).description(what).datasource(_PROMETHEUS).unit(unit)
-    return panel.span(_SIXTH).height(_LOW).with_target(_asked(expression, title))
+    return panel.span(_SIXTH).height(_LOW).with_target(_prometheus_query(expression, title))
 
 
-def _drawn_points(title: str, what: str, query: str) -> timeseries.Panel:
+def _points_panel(title: str, what: str, query: str) -> timeseries.Panel:
     panel = timeseries.Panel().title(title).description(what).datasource(_INFLUXDB)
     panel = panel.span(_WHOLE).height(_TALL).line_width(1).fill_opacity(0).show_points(common.VisibilityMode.AUTO)
     dotted = DynamicConfigValue("custom.lineStyle", {"fill": "dot", "dash": [1, 4]})
     return panel.override_by_regexp("/ (lowest|highest)$/", [dotted]).with_target(_Flux(query))
 
 
-def _chosen(name: str, label: str, tag: str, where: str = "") -> dashboard.QueryVariable:
+def _variable(name: str, label: str, tag: str, where: str = "") -> dashboard.QueryVariable:
     """A variable with the values of a tag in the time range, queried as InfluxDB's own `tagValues` does."""
     query = (
         f'from(bucket: "{BUCKET}")\n'
@@ -125,33 +125,34 @@ def _chosen(name: str, label: str, tag: str, where: str = "") -> dashboard.Query
     return variable.query({"query": query, "refId": name}).refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
 
 
-def _begun(title: str, uid: str, what: str) -> dashboard.Dashboard:
-    begun = dashboard.Dashboard(title).uid(uid).description(what).tags(["localstreambuffer"]).readonly()
-    return begun.refresh("5s").time("now-15m", "now").timezone("browser").version(1)
+def _new_dashboard(title: str, uid: str, what: str) -> dashboard.Dashboard:
+    board = dashboard.Dashboard(title).uid(uid).description(what).tags(["localstreambuffer"]).readonly()
+    return board.refresh("5s").time("now-15m", "now").timezone("browser").version(1)
 
 
 def machine_data() -> dashboard.Dashboard:
     """The results of a machine, for any joins: one panel per quantity."""
-    begun = _begun("Machine data", "lsb-machine", "Join results: one panel for each quantity of a machine.")
-    begun = begun.with_variable(_chosen("thing", "Machine", "thing"))
-    quantities = _chosen("quantity", "Quantity", "quantity", ' and r.thing == "${thing}"').multi(True).include_all(True)  # noqa: FBT003 - the library's
-    begun = begun.with_variable(quantities.current(VariableOption(text=["All"], value=["$__all"])))
-    drawn = _drawn_points(
+    board = _new_dashboard("Machine data", "lsb-machine", "Join results: one panel for each quantity of a machine.")
+    board = board.with_variable(_variable("thing", "Machine", "thing"))
+    quantities = _variable("quantity", "Quantity", "quantity", ' and r.thing == "${thing}"')
+    quantities = quantities.multi(True).include_all(True)  # noqa: FBT003 - the library's
+    board = board.with_variable(quantities.current(VariableOption(text=["All"], value=["$__all"])))
+    panel = _points_panel(
         "$quantity",
         "Mean, lowest and highest of each interval; zoomed in, each point is a pair.",
         _thinned(),
     )
     pairs = table.Panel().title("Pairs").description(f"The newest {TABLE_ROWS} pairs, with their join.")
     pairs = pairs.datasource(_INFLUXDB).span(_WHOLE).height(_TALL).with_target(_Flux(_newest()))
-    return begun.with_panel(drawn.repeat("quantity").repeat_direction("v")).with_panel(pairs)
+    return board.with_panel(panel.repeat("quantity").repeat_direction("v")).with_panel(pairs)
 
 
 def join_operation() -> dashboard.Dashboard:
     """Health and progress of the joins."""
-    begun = _begun("Join operation", "lsb-join", "Throughput, latency, lag, frontiers, buffers, owners.")
+    board = _new_dashboard("Join operation", "lsb-join", "Throughput, latency, lag, frontiers, buffers, owners.")
     for panel in (*_at_a_glance(), *_flow(), *_state(), *_ends()):
-        begun = begun.with_panel(panel)
-    return begun
+        board = board.with_panel(panel)
+    return board
 
 
 def _at_a_glance() -> list[_Panel]:

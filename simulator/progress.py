@@ -42,8 +42,8 @@ class Progress:
             self._stream.write(f"simulator: {text}\n")
         self._stream.flush()
 
-    def say(self, text: str) -> None:
-        """Write a line of its own."""
+    def write_line(self, text: str) -> None:
+        """Write a line, below the bar if there is one."""
         self.end()
         self._stream.write(f"simulator: {text}\n")
         self._stream.flush()

@@ -170,13 +170,13 @@ def _replay(settings: Settings, stop: Stop) -> int:
     progress = Progress(sys.stderr, total)
     if survey.first_invalid is not None:
         number, why = survey.first_invalid
-        progress.say(
+        progress.write_line(
             f"{survey.invalid:,} of {survey.lines:,} lines are not events; they are sent unchanged, and the exit "
             f"status will be {NO_EVENTS}. The first is line {settings.skip_first + number}: {shown(why)}"
         )
     if not survey.lines:
-        progress.say(f"no lines to send in {settings.events}")
-    publisher = Publisher(settings.link, progress.say)
+        progress.write_line(f"no lines to send in {settings.events}")
+    publisher = Publisher(settings.link, progress.write_line)
     publisher.connect(settings.connect_timeout_s, stop.is_requested)
     with _open_journal(settings) as file:
         messages = replay_messages(

@@ -1,4 +1,4 @@
-"""The joiner beside other engines: the same topics, the same machine, every output compared with what is expected.
+"""The joiner compared with other engines: same topics, same machine, every output checked against the expected one.
 
-``python -m bench.contest --help`` lists what can be run; docs/benchmarks.md says what was found.
+``python -m bench.contest --help`` lists what can be run; docs/benchmarks.md has the findings.
 """

@@ -1,7 +1,7 @@
-"""The joiner beside other engines, end to end, on one machine and the same topics.
+"""The joiner compared with other engines, end to end, on one machine and the same topics.
 
-Starts a Kafka of its own, writes each workload once, lets the contenders read it in turn, compares every output with
-what is expected, and keeps each measurement as it is made. Then the plots and the page of figures are written anew.
+Starts a Kafka of its own, writes each workload once, lets the contenders read it in turn, checks every output against
+the expected one, and saves each measurement at once. Then it rewrites the plots and the page of figures.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PATH: Final = re.compile(r"(?:/[\w.+-]+)+/([\w.+-]+)")
 
 
 def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
-    """Measure, and write the report."""
+    """Measure and write the report."""
     options = _options(given)
     sizes = sizes or (QUICK if options.quick else FULL)
     sizes = replace(sizes, records=options.records or sizes.records)
@@ -41,32 +41,33 @@ def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
         kept = Kept(options.results, ran, sizes, resume=options.resume)
         kinds, chosen = tuple(options.only or sizes.kinds), tuple(options.contenders or sizes.contenders)
         todo = [one for one in plan(sizes, kinds, chosen) if not kept.has(one)]
-        # As Ctrl-C: contenders and servers are stopped on the way out.
+        # Like Ctrl-C, so that contenders and servers are stopped.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             measure(todo, kept, sizes, options.minutes)
         except KeyboardInterrupt:
-            print("stopped; what was measured is kept: --resume", flush=True)
+            print("stopped; the measurements are kept: continue with --resume", flush=True)
             return 130
     write_report(options.results, options.page, options.plots)
     return 0
 
 
 def measure(todo: list[Measurement], kept: Kept, sizes: Sizes, minutes: float) -> None:
-    """Make the measurements, one after the other, as far as the time goes."""
+    """Make the measurements in order, for at most ``minutes``."""
     end_s, failed = time.monotonic() + minutes * 60, set[str]()
     with own_stack() as (stack, folder):
         arena = Arena(stack, folder)
         for number, one in enumerate(todo, 1):
             if time.monotonic() > end_s:
-                print(f"{minutes:g} minutes are over, {len(todo) - number + 1} measurements are left: --resume")
+                left = len(todo) - number + 1
+                print(f"{minutes:g} minutes have passed, {left} measurements are left: continue with --resume")
                 return
             if one.contender in failed:
-                continue  # told once; the next turn would find the same
+                continue  # reported once; the next turn would fail the same way
             try:
                 figures = run(one, arena, sizes)
             except (NotHereError, FailedError, KafkaException, OSError, StackError) as error:
-                # The others go on; no path of this machine is kept.
+                # The others continue; paths of this machine are removed.
                 figures = [{"reason": _PATH.sub(r"…/\1", f"{error}") or type(error).__name__}]
                 failed |= {one.contender} if isinstance(error, NotHereError) else set()
             kept.add(one, figures)
@@ -74,7 +75,7 @@ def measure(todo: list[Measurement], kept: Kept, sizes: Sizes, minutes: float) -
 
 
 def run(one: Measurement, arena: Arena, sizes: Sizes) -> list[dict[str, Any]]:
-    """One measurement: what was found, of the latency at each rate."""
+    """Make one measurement; returns its figures, for the latency those of each rate."""
     records, limits = sizes.of(one.kind)
     if one.contender == engine.NAME:
         return [engine.run(arena.expected(one.workload, records))]
@@ -108,14 +109,16 @@ def _options(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.contest", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a small version of everything, in minutes")
+    parser.add_argument("--quick", action="store_true", help="a small version of everything, within minutes")
     parser.add_argument("--only", nargs="+", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     names = [*CONTENDERS, engine.NAME]
     parser.add_argument("--contenders", nargs="+", choices=names, metavar="NAME", help="; ".join(names))
-    parser.add_argument("--records", type=int, help="of the alternating workload")
-    parser.add_argument("--minutes", type=float, default=100.0, help="no measurement begins after them (default 100)")
-    parser.add_argument("--resume", action="store_true", help="keep what is there and make what is missing")
-    parser.add_argument("--report-only", action="store_true", help="measure nothing")
+    parser.add_argument("--records", type=int, help="records of the alternating workload")
+    parser.add_argument(
+        "--minutes", type=float, default=100.0, help="start no measurement after this time (default 100)"
+    )
+    parser.add_argument("--resume", action="store_true", help="keep existing measurements and make the missing ones")
+    parser.add_argument("--report-only", action="store_true", help="only write the report")
     parser.add_argument("--results", type=Path, default=Path("bench/results"), help="folder of the JSON files")
     parser.add_argument("--page", type=Path, default=Path("docs/benchmarks.md"), help="page with the figures")
     parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="folder of the plots")

@@ -1,8 +1,8 @@
-"""Who takes part: what is run, whether a window decides its results, and what it cannot express.
+"""The contenders: what is run, whether a window decides the results, and what a contender cannot express.
 
-A contender is a list of commands. All are given the same `Job`, and everything else is seen from outside. A peer is a
-script in bench/peers, which is run as ``PYTHON bench/peers/NAME.py BOOTSTRAP DATA OUT --partitions N --state FOLDER
-[--width-ms W] [--variant V] …``. Of one whose environment cannot be made, the reason is told instead.
+A contender is a list of commands. All of them get the same `Job`, and are observed from outside. A peer is a script in
+bench/peers, run as ``PYTHON bench/peers/NAME.py BOOTSTRAP DATA OUT --partitions N --state FOLDER [--width-ms W]
+[--variant V] …``. If its environment cannot be created, the report has the reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CACHE: Final = Path(".lsb")
 
 
 SPARK_LATENESS_MS: Final = 10_000
-"""Spark reads the partitions to different times, and has one watermark for all."""
+"""Spark reads the partitions up to different event times, and has one watermark for all."""
 
 
 class NotHereError(Exception):
@@ -43,7 +43,7 @@ class NotHereError(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """What a contender is to do. ``folder`` is its own; ``name`` is used by nobody else."""
+    """The task of a contender. ``folder`` is its own, and ``name`` is unique."""
 
     kafka: KafkaSettings
     folder: Path
@@ -66,19 +66,18 @@ class Job:
         return self.folder / "state"
 
     def of(self, workload: Workload) -> Job:
-        """The same with what must be known of a workload."""
+        """The same job with the properties of a workload."""
         return replace(self, lateness_ms=workload.lateness_ms, watermark_scope=workload.watermark_scope)
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One who takes part.
+    """A contender.
 
-    ``commands``: its processes, side by side. ``has_window``: its results depend on the width; ``widths``: its window
-    is one of a grid, so many widths wide; ``gives_window``: it writes every pair of its window. ``topics``: 2, where
-    each side must have its own. ``held``: what it holds when it is through. ``patience``: how many times as long as the
-    others it may take. ``waits_ms``: event time that must pass before a result comes. ``variants``: other settings, to
-    be tried.
+    ``commands``: its processes, run in parallel. ``has_window``: its results depend on the width; ``widths``: its
+    window is one of a grid, this many widths wide; ``gives_window``: it writes every pair of its window. ``topics``: 2
+    if each side needs a topic. ``held``: its state at the end. ``patience``: factor of the time limit. ``waits_ms``:
+    event time that must pass before a result. ``variants``: other settings to try.
     """
 
     name: str
@@ -95,12 +94,12 @@ class Contender:
     variants: tuple[Contender, ...] = ()
 
     def window(self, width_ms: int) -> Window:
-        """What it can find, with a window of so many ms to each side."""
+        """The pairs that it can find with a window of ``width_ms`` to each side."""
         return Window(self.widths * width_ms, is_grid=self.widths > 1) if self.has_window else NO_WINDOW
 
     @property
     def slug(self) -> str:
-        """Its name as a part of names of topics and files."""
+        """Its name in names of topics and files."""
         return "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
 
 
@@ -117,7 +116,7 @@ def _joiner(job: Job, *, command: str = "run", processes: int = 1, cores: int = 
 
 
 def _held(job: Job) -> dict[str, float]:
-    """The newest snapshots, and the records that were held at the last commits."""
+    """The size of the newest snapshots, and the records held at the last commits."""
     length = rows = 0
     try:
         with closing(Readers(_application(job).settings, SystemClock())) as readers:
@@ -142,10 +141,10 @@ def _spark_jars() -> str:
 
 @dataclass(frozen=True)
 class _Script:
-    """A peer in bench/peers: what it is given beside what all are given.
+    """A peer in bench/peers: its arguments besides those that all peers get.
 
-    ``takes_lateness``: it is told how far records are out of order. ``for_latency``: its settings for results that come
-    soon. ``widths``: a window of a grid is so many times as wide as one to each side of a record.
+    ``takes_lateness``: it gets the disorder of the records. ``for_latency``: its settings for low latency. ``widths``:
+    a window of its grid is this many times as wide as one to each side of a record.
     """
 
     name: str
@@ -160,7 +159,7 @@ class _Script:
         return self.name.startswith("spark")
 
     def command(self, job: Job, *given: str) -> list[str]:
-        """What is run. `NotHereError` where there is no environment for it."""
+        """The command. Raises `NotHereError` without an environment for it."""
         start = self._start()
         more: list[str] = []
         if self.takes_lateness:
@@ -190,7 +189,7 @@ def _of_script(
     waits_ms: int = 0,
     tried: dict[str, tuple[str, ...]] | None = None,
 ) -> Contender:
-    """A peer. ``tried``: the settings beside the best ones, by what they are called."""
+    """A peer. ``tried``: settings other than the best ones, by name."""
 
     def contender(name: str, *settings: str) -> Contender:
         def commands(job: Job) -> list[list[str]]:
@@ -232,14 +231,14 @@ OURS: Final = (
 )
 PASS_THROUGH: Final = Contender(
     "pass-through",
-    "consume, produce, commit in Python, a transaction a unit, a dict a message: no limit, it could be quicker",
+    "consume, produce, commit in Python, a transaction per unit, a dict per message: not an upper limit",
     _pass_through,
     "joins nothing",
 )
 _SPARK: Final = _Script("spark_windowed")
 SPARK_BEST: Final = _of_script(
     "Spark range join, best",
-    "Spark: the quickest of the trials, its query rewritten for it",
+    "Spark: the fastest of the trials, with a query rewritten for it",
     _SPARK,
     lacks=_WINDOW,
     gives_window=True,
@@ -251,7 +250,7 @@ SPARK_BEST: Final = _of_script(
 )
 SPARK_TUNED: Final = _of_script(
     "Spark range join, tuned",
-    "Spark as advised: state format 4, RocksDB, changelogs",
+    "Spark as its documentation advises: state format 4, RocksDB, changelogs",
     _SPARK,
     *("--settings", "tuned"),
     lacks=_WINDOW,
@@ -265,7 +264,7 @@ SPARK_TUNED: Final = _of_script(
 SPARK_DEFAULT: Final = replace(
     _of_script(
         "Spark range join, default",
-        "Spark as it comes, in batches that it ends within the time",
+        "Spark's defaults, in batches that end within the time limit",
         _SPARK,
         *("--settings", "default", "--batch", "50000"),
         lacks=_WINDOW,
@@ -279,7 +278,7 @@ PEERS_OF_OTHERS: Final = (
     SPARK_DEFAULT,
     _of_script(
         "Spark tumbling window",
-        "Spark: windows of a grid, twice as wide as a range join reaches to each side",
+        "Spark: windows of a fixed grid, twice as wide as the range join's window to each side",
         replace(_SPARK, widths=2),
         *("--variant", "tumbling"),
         lacks=f"{_WINDOW}; neighbours across a border of the grid",
@@ -290,13 +289,13 @@ PEERS_OF_OTHERS: Final = (
         "Spark: the range join, then the nearest before and after",
         _SPARK,
         *("--variant", "nearest"),
-        lacks="neighbours farther apart than its window; those of right records alone",
+        lacks="neighbours farther apart than its window; neighbours of right records only",
     ),
     _of_script(
         "Spark as-of by hand",
         "Spark: transformWithState",
         _Script("spark_asof", has_window=False),
-        lacks="neighbours of right records alone",
+        lacks="neighbours of right records only",
         waits_ms=SPARK_LATENESS_MS,
     ),
     _of_script(
@@ -309,27 +308,27 @@ PEERS_OF_OTHERS: Final = (
     ),
     _of_script(
         "Quix Streams as-of",
-        "Quix Streams: join_asof, one to each side",
+        "Quix Streams: two join_asof, one per side",
         _Script("quix_asof", has_window=False, takes_lateness=False),
-        lacks="records out of order; one topic of both sides",
+        lacks="records out of order; one topic for both sides",
         topics=2,
     ),
     _of_script("bytewax window", "bytewax: sliding windows, at least once", _Script("bytewax_window"), lacks=_WINDOW),
     _of_script(
         "bytewax by hand",
-        "bytewax: a step with state of its own, at least once",
+        "bytewax: a custom stateful step, at least once",
         _Script("bytewax_window", has_window=False, takes_lateness=False),
         *("--variant", "by-hand"),
         lacks="records out of order; its users write the join themselves",
     ),
     _of_script(
         "Pathway interval join",
-        "Pathway: interval_join, with nothing that outlives the process",
+        "Pathway: interval_join, without state that survives the process",
         _Script("pathway_join", takes_lateness=False),
-        lacks=f"{_WINDOW}; exactly once, and state that is kept, without a licence",
+        lacks=f"{_WINDOW}; exactly once and persistent state need a licence",
         gives_window=True,
     ),
 )
 CONTENDERS: Final = {one.name: one for one in (*OURS, PASS_THROUGH, *PEERS_OF_OTHERS)}
 CORE: Final = ("plain process", "Spark stage", SPARK_BEST.name)
-"""Those who run on every workload."""
+"""The contenders that run on every workload."""

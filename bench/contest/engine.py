@@ -1,6 +1,6 @@
-"""The limit of the engine: the workload joined in memory, from columns to positions of pairs, in one process.
+"""The upper limit of the engine: the workload joined in memory, from columns to positions of pairs, in one process.
 
-No bytes are read or written, and no keys are looked up: what a joiner does beside this is reading and writing.
+No bytes are read or written, and no keys are looked up: that is the rest of a joiner's work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAME: Final = "engine in memory"
 
 
 def run(expected: Expected) -> dict[str, Any]:
-    """Join it, a buffer for each partition, in batches as the joiner's."""
+    """Join the workload with a buffer for each partition, in batches like the joiner's."""
     workload = expected.workload
     time_ns, partition = workload.time_ms * 1_000_000, workload.partition
     steps = []

@@ -1,9 +1,9 @@
-"""How late results come at fixed rates: a contender that has warmed up, and one step of load after the other.
+"""The latency of results at fixed rates: a contender that has warmed up, and increasing rates.
 
-The time of a result is that from just before its later record was given to the producer to its arrival, committed, at a
-consumer; sender, contender and consumer are processes of one machine, with one clock. A step's first seconds do not
-count. The ids of the records are the times in ns at which they were sent. A contender that does not keep up is not
-asked for more.
+The latency of a result is the time from just before its later record was given to the producer until it arrived,
+committed, at a consumer. Sender, contender and consumer are processes of one machine, with one clock. The first seconds
+of a rate do not count. The ids of the records are the times of sending in ns. The rates stop at the first one with
+which the contender does not keep up.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 QUANTILES: Final = (50.0, 99.0, 99.9)
 WIDTH_MS: Final = 8
-"""The sender's things alternate as in the alternating workload: the narrowest window that misses nothing."""
+"""The sender's records alternate as in the alternating workload: the narrowest window that misses nothing."""
 _WARM_UP_S: Final = 8.0
 _START_S: Final = 90.0
 _TICK_S: Final = 0.002
 _GROWTH: Final = 0.2
-"""By how many seconds a second the results of one that does not keep up come later and later."""
+"""Growth of the latency, in seconds per second, from which on a contender does not keep up."""
 _DRAIN_S: Final = 3.0
 
 
 def send(bootstrap: str, topic: str) -> None:
-    """Send at the rate that was last read from the standard input, a line each; 0 ends it.
+    """Send at the rate that was last read from standard input, one per line; 0 ends it.
 
     ``topic``: two with a comma are one for each side.
     """
@@ -57,7 +57,7 @@ def send(bootstrap: str, topic: str) -> None:
                 break
         for _ in range(int((time.monotonic() - began_s) * rate) - done):
             name, place = next(things)
-            # Two calls may see the same clock; ids are never the same.
+            # Two calls may see the same time; ids must differ.
             stamp_ns = max(stamp_ns + 1, time.time_ns())
             side, time_ms = number // 8 % 2, FIRST_MS + number
             value = message(name, side, time_ms, stamp_ns)
@@ -74,7 +74,7 @@ def send(bootstrap: str, topic: str) -> None:
 
 
 def climb(arena: Arena, contender: Contender, rates: Sequence[int], seconds: float) -> list[dict[str, Any]]:
-    """The quantiles in ms at each rate, up to the first one with which the contender does not keep up."""
+    """Quantiles in ms at each rate, up to the first one with which the contender does not keep up."""
     data = f"late-{time.time_ns():x}"
     topic = arena.make_data(data, contender.topics)
     job = replace(arena.job(contender, topic, 1_000_000_000, width_ms=WIDTH_MS), is_for_latency=True)
@@ -88,7 +88,7 @@ def climb(arena: Arena, contender: Contender, rates: Sequence[int], seconds: flo
     ):
         consumer.assign([TopicPartition(job.out, number, 0) for number in range(PARTITIONS)])
         try:
-            _say(sender, rates[0])
+            _set_rate(sender, rates[0])
             deadline_s = time.monotonic() + _START_S
             while not _receive(consumer, 0.2):
                 if time.monotonic() > deadline_s or all(root.poll() is not None for root in tree.roots):
@@ -102,34 +102,34 @@ def climb(arena: Arena, contender: Contender, rates: Sequence[int], seconds: flo
                     break
             return steps
         finally:
-            _say(sender, 0)
+            _set_rate(sender, 0)
 
 
-def _say(sender: subprocess.Popen[bytes], rate: int) -> None:
+def _set_rate(sender: subprocess.Popen[bytes], rate: int) -> None:
     if sender.stdin is not None and sender.poll() is None:
         sender.stdin.write(f"{rate}\n".encode())
         sender.stdin.flush()
 
 
 def drain_s(waits_ms: int, rate: int) -> float:
-    """How long to listen after a step: events are a ms apart, so ``waits_ms`` of event time takes as many events."""
+    """How long to listen after a step: events are 1 ms apart, so ``waits_ms`` of event time takes that many events."""
     return _DRAIN_S + waits_ms / rate
 
 
 def _step(
     consumer: Consumer, sender: subprocess.Popen[bytes], rate: int, seconds: float, listen_s: float
 ) -> dict[str, Any]:
-    """One rate, held so long; what is sent in its last two thirds counts, and may arrive ``listen_s`` later.
+    """One rate for ``seconds``; records of its last two thirds count, and results may arrive ``listen_s`` later.
 
-    Sending goes on meanwhile: a result may need later records.
+    Sending continues meanwhile, as a result may need later records.
     """
-    _say(sender, rate)
+    _set_rate(sender, rate)
     first_ns = time.time_ns() + int(seconds / 3 * 1e9)
     arrived = _receive(consumer, seconds)
     last_ns = time.time_ns()
-    # Looked into only now: what arrives meanwhile must not wait for that.
-    came = _came(arrived + _receive(consumer, listen_s))
-    counted = came[(came[:, 1] >= first_ns) & (came[:, 1] <= last_ns)]
+    # Parsed only now, so that it does not delay what arrives.
+    times_ns = _arrivals(arrived + _receive(consumer, listen_s))
+    counted = times_ns[(times_ns[:, 1] >= first_ns) & (times_ns[:, 1] <= last_ns)]
     took_ms = (counted[:, 0] - counted[:, 1]) / 1e6
     is_second = counted[:, 1] >= (first_ns + last_ns) / 2
     halves = [took_ms[~is_second], took_ms[is_second]]
@@ -145,12 +145,12 @@ def _step(
 
 
 def quantiles_ms(took_ms: NDArray[np.float64]) -> list[float] | None:
-    """p50, p99, p99.9; None where nothing came."""
+    """p50, p99, p99.9; None without results."""
     return [float(value) for value in np.percentile(took_ms, QUANTILES)] if len(took_ms) else None
 
 
 def _receive(consumer: Consumer, seconds: float) -> list[tuple[int, bytes]]:
-    """What arrives in so long, and when, in ns."""
+    """What arrives within ``seconds``, and when, in ns."""
     end_s, arrived = time.monotonic() + seconds, []
     while time.monotonic() < end_s:
         messages = consumer.consume(1_000, 0.002)
@@ -159,12 +159,12 @@ def _receive(consumer: Consumer, seconds: float) -> list[tuple[int, bytes]]:
     return arrived
 
 
-def _came(arrived: list[tuple[int, bytes]]) -> NDArray[np.int64]:
-    """Of each result: when it arrived, and when the later of its records was sent, in ns."""
+def _arrivals(arrived: list[tuple[int, bytes]]) -> NDArray[np.int64]:
+    """For each result when it arrived, and when the later of its records was sent, in ns."""
     pairs = pairs_of([value for _, value in arrived])
-    # A pair that is taken back is no result.
-    came = [(at, max(left, right)) for (at, _), (left, right, sign) in zip(arrived, pairs, strict=True) if sign > 0]
-    return np.array(came, dtype=np.int64).reshape(-1, 2)
+    # A retracted pair is not a result.
+    times_ns = [(at, max(left, right)) for (at, _), (left, right, sign) in zip(arrived, pairs, strict=True) if sign > 0]
+    return np.array(times_ns, dtype=np.int64).reshape(-1, 2)
 
 
 if __name__ == "__main__":

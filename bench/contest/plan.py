@@ -1,4 +1,4 @@
-"""What is measured, in which order and how much of it; and the files in which the figures are kept as they come."""
+"""What is measured, in which order and at which size; and the files with the measurements."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from bench.contest.workload.inputs import SEED, WORKLOADS
 from bench.harness.report import json_text
 
 KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "trials")
-"""The last one tells which settings of a peer are its best, and is made when a peer changes: ``--only trials``."""
+"""``trials`` finds the best settings of a peer, and is run when a peer changes: ``--only trials``."""
 SHARES: Final = (0.99,)
-"""On other workloads than the alternating one a window is as wide as it must be to find so many of the neighbours."""
+"""On workloads other than the alternating one, windows are as wide as it takes to find this share of the neighbours."""
 FLINK: Final = "Flink interval join"
 KEYS: Final = ("alternating", "1,000 keys", "100,000 keys")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything. Turns by kind; a kind that is not there has one. ``contenders``: none are all.
+    """The sizes of a run. ``turns`` by kind, one by default. ``contenders``: all if none is named.
 
-    The alternating workload is long enough for several batches of the stage in Spark, which has the largest ones.
+    The alternating workload has several batches of the stage in Spark, which has the largest ones.
     """
 
     records: int = 3_200_000
@@ -54,7 +54,7 @@ class Sizes:
     contenders: tuple[str, ...] = (*CONTENDERS, engine.NAME)
 
     def of(self, kind: str) -> tuple[int, Limits]:
-        """Records and limits of a kind."""
+        """The records and limits of a kind."""
         records = {"workloads": self.workload_records, "widths": self.width_records}.get(kind)
         return (self.records, self.limits) if records is None else (records, self.short_limits)
 
@@ -78,7 +78,7 @@ QUICK: Final = Sizes(
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run. ``width_ms`` 0: no window, or the narrowest that finds ``share`` of the neighbours."""
+    """One run. ``width_ms`` 0: no window, or the narrowest one that finds ``share`` of the neighbours."""
 
     kind: str
     contender: str
@@ -93,7 +93,7 @@ class Measurement:
 
 
 def plan(sizes: Sizes, kinds: tuple[str, ...], chosen: tuple[str, ...]) -> Iterator[Measurement]:
-    """Everything, turn by turn: a machine that grows slow does so for all."""
+    """All measurements, turn by turn, so that a machine that becomes slower does so for all contenders."""
     for turn in range(1, max((1, *sizes.turns.values())) + 1):
         for kind in kinds:
             if turn <= sizes.turns.get(kind, 1):
@@ -134,7 +134,7 @@ def _of_widths(turn: int, sizes: Sizes) -> Iterator[Measurement]:
 
 
 def _finding(kind: str, name: str, workload: str, turn: int, share: float) -> Measurement:
-    """A window as wide as it must be to find that share; only where there is a window."""
+    """With the narrowest window that finds that share, if the contender has a window."""
     return Measurement(kind, name, workload, turn, share=share if _has_window(name) else 0.0)
 
 
@@ -146,12 +146,12 @@ _ONLY_THROUGHPUT: Final = {*(one.name for one in (*OURS, SPARK_DEFAULT, SPARK_TU
 
 
 def trials() -> dict[str, Contender]:
-    """Each peer with each of its other settings."""
+    """Each peer with each of its alternative settings."""
     return {variant.name: variant for one in CONTENDERS.values() for variant in one.variants}
 
 
 class Kept:
-    """The files of results, one for each kind; each measurement is in its file as soon as it was made."""
+    """The files of results, one for each kind; each measurement is saved at once."""
 
     def __init__(self, folder: Path, about: dict[str, Any], sizes: Sizes, *, resume: bool) -> None:
         self._folder = folder
@@ -160,12 +160,12 @@ class Kept:
         self._begun: set[str] = set()
 
     def has(self, one: Measurement) -> bool:
-        """Whether it was made before, by a run that is resumed; what failed is tried again."""
+        """Whether a resumed run has made it before; failed ones are retried."""
         kept = read(self._folder, one.kind)["measurements"] if self._resume else []
         return any(_is_of(found, one) and "reason" not in found for found in kept)
 
     def add(self, one: Measurement, figures: list[dict[str, Any]]) -> None:
-        """Append what was measured. The first of a kind removes what was there, where nothing is resumed."""
+        """Append figures. Unless a run is resumed, the first of a kind replaces earlier ones."""
         kept = read(self._folder, one.kind) if self._resume or one.kind in self._begun else {"measurements": []}
         self._begun.add(one.kind)
         before = [found for found in kept["measurements"] if not (_is_of(found, one) and "reason" in found)]
@@ -178,13 +178,13 @@ class Kept:
 
 
 def read(folder: Path, kind: str) -> dict[str, Any]:
-    """A file of results; an empty one where there is none."""
+    """A file of results; an empty one if it does not exist."""
     path = folder / f"{kind}.json"
     return json.loads(path.read_text()) if path.is_file() else {"measurements": []}
 
 
 def _is_of(found: dict[str, Any], one: Measurement) -> bool:
-    # A width that was looked up stands in the figures.
+    # A computed width is only in the figures.
     wanted = asdict(one)
     if one.share:
         wanted.pop("width_ms")

@@ -1,4 +1,4 @@
-"""The page of figures and its plots, from the files of results alone."""
+"""The page of figures and its plots, from the files of results only."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ _NEW_PAGE: Final = f"# Benchmarks\n\n{BEGIN}\n{END}\n"
 
 _NONE: Final = "-"
 _ROUGH_S: Final = 3.0
-"""A steady part that is shorter holds too few batches of whoever works in batches."""
+"""A shorter steady part has too few batches of contenders that work in batches."""
 
 _LOOKS: Final = (*CORE, "Spark tumbling window", "Flink interval join", "pass-through", engine.NAME)
-"""The lines that are in several plots."""
+"""The contenders that are in several plots."""
 
-_ROUGH: Final = f"A rate with ~ is rough: its steady part was shorter than {_ROUGH_S:.0f} s in some run."
+_ROUGH: Final = f"A rate with ~ is approximate: its steady part was shorter than {_ROUGH_S:.0f} s in at least one run."
 _CUT_OFF: Final = "cut off"
 _NOT_JUDGED: Final = "not judged"
 _VERDICTS: Final = {
     _CUT_OFF: (
-        "A run that was *cut off* had not read its input to the end when its time was over. What had not come out by "
-        "then is not called missing; where it lacked anything of what it got through, its neighbours are not judged."
+        "A run that was *cut off* had not read its input to the end at the time limit. Results that were not written "
+        "by then do not count as missing. If a neighbour is missing in the part that it processed, the share of "
+        "neighbours is not shown."
     ),
     _NOT_JUDGED: (
-        "A run that is *not judged* was ended too soon: by the number of its results, most of which were no "
-        "neighbours, or before its first result could come. What it would show is withdrawn until it is measured again."
+        "A run that is *not judged* was ended too early: by its number of results, most of which were not neighbours, "
+        "or before its first result was possible. Its figures are withheld until it is measured again."
     ),
 }
 _OF_ITS_RATE: Final = ("records_per_s", "results_per_s", "steady_s", "cpu_s_per_million", "kafka_cpu_s_per_million")
@@ -49,7 +50,7 @@ Shown = Callable[[float], str]
 
 
 def write_report(results: Path, page: Path, plots: Path) -> None:
-    """The plots, and the page between its markers; what stands around them stays."""
+    """Write the plots, and the page between its markers; the rest of the page stays."""
     found, figures = read_figures(results)
     drawn = {name: _relative(path, page) for name, path in draw(figures, plots).items()}
     text = page.read_text() if page.is_file() else _NEW_PAGE
@@ -63,14 +64,14 @@ def read_figures(results: Path) -> tuple[Found, dict[str, list[Found]]]:
     order = {name: number for number, name in enumerate([*CONTENDERS, engine.NAME])}
 
     def place(run: Found) -> int:
-        # Trials have names of their own, behind those of the contenders.
+        # The names of trials begin with those of the contenders.
         return order.get(run["contender"].partition(": ")[0], len(order))
 
     return found, {kind: sorted(map(judged, one["measurements"]), key=place) for kind, one in found.items()}
 
 
 def with_figures(text: str, lines: list[str], name: str) -> str:
-    """A page with other lines between its markers."""
+    """The page with these lines between its markers."""
     before, _, rest = text.partition(BEGIN)
     if not rest or END not in rest:
         raise ValueError(f"{name} has no place for the figures: a line {BEGIN!r}, and later a line {END!r}")
@@ -78,11 +79,11 @@ def with_figures(text: str, lines: list[str], name: str) -> str:
 
 
 def judged(one: Found) -> Found:
-    """A measurement without what it does not show, and what was ``withheld`` of it: "cut off", "not judged" or nothing.
+    """A measurement without the figures that it does not support, and the verdict ``withheld``.
 
-    Runs without ``is_quiet`` are older than that judgement: they count as through by what they found alone. Some of
-    them were ended by the number of their results. Spark's stores hold no rows, as it tells it, where it is not to
-    count them.
+    Runs without ``is_quiet`` were recorded before that criterion existed: they count as complete by their results
+    alone, as some of them were ended by their number of results. Spark reports 0 rows of state if it does not count
+    them.
     """
     if "reason" in one:
         return one
@@ -102,11 +103,11 @@ def _relative(path: Path, page: Path) -> str:
 
 
 def figure_lines(found: Found, figures: dict[str, list[Found]], drawn: dict[str, str]) -> list[str]:
-    """All that stands between the markers."""
+    """The lines between the markers."""
     withheld = {one.get("withheld") for measurements in figures.values() for one in measurements}
     lines = [
         "",
-        "Three figures with strokes between them are minimum / median / maximum of the runs; one is all of them.",
+        "Three figures are minimum / median / maximum of the runs; a single figure is that of all runs.",
         _ROUGH,
         *(f"\n{text}" for verdict, text in _VERDICTS.items() if verdict in withheld),
         *_machine(found),
@@ -115,14 +116,14 @@ def figure_lines(found: Found, figures: dict[str, list[Found]], drawn: dict[str,
     sections: list[tuple[str, str, list[str]]] = [
         ("Throughput", "throughput", _throughput(throughput)),
         ("Ratios", "", _ratios(figures)),
-        ("What was found, and what it cost", "", _costs(throughput)),
+        ("Results and costs", "", _costs(throughput)),
         ("Other workloads", "keys", _workloads(figures["workloads"])),
         ("Width of the window", "widths", _widths(figures["widths"])),
         ("Latency", "latency", _latency(figures["latency"])),
         ("Recovery", "", _recovery(figures["recovery"])),
-        ("Settings that were tried", "", _trials(figures["trials"], throughput)),
-        ("What the contenders are", "", _contenders()),
-        ("What did not run", "", _reasons(figures)),
+        ("Settings tried", "", _trials(figures["trials"], throughput)),
+        ("Contenders", "", _contenders()),
+        ("Failed runs", "", _reasons(figures)),
     ]
     for title, plot, rows in sections:
         if rows:
@@ -133,7 +134,7 @@ def figure_lines(found: Found, figures: dict[str, list[Found]], drawn: dict[str,
 
 
 def by(measurements: Iterable[Found], *names: str) -> dict[tuple[Any, ...], list[Found]]:
-    """Those that have run, by some of their values, in the order in which these first came."""
+    """Group successful measurements by some of their values, in the order of first occurrence."""
     groups: dict[tuple[Any, ...], list[Found]] = {}
     for one in measurements:
         if "reason" not in one:
@@ -142,12 +143,12 @@ def by(measurements: Iterable[Found], *names: str) -> dict[tuple[Any, ...], list
 
 
 def values(runs: Iterable[Found], name: str) -> list[float]:
-    """A figure of all runs that have it."""
+    """The values of a figure, of all runs that have it."""
     return [one[name] for one in runs if one.get(name) is not None]
 
 
 def shown(runs: Iterable[Found], name: str, form: Shown) -> str:
-    """``minimum / median / maximum`` of a figure; one number where they are the same."""
+    """``minimum / median / maximum`` of a figure; one number if they are equal."""
     found = values(runs, name)
     if not found:
         return _NONE
@@ -156,30 +157,30 @@ def shown(runs: Iterable[Found], name: str, form: Shown) -> str:
 
 
 def rate(runs: list[Found]) -> str:
-    """Thousand records a second; with a mark where that is rough."""
+    """Thousand records per second, marked if approximate."""
     is_rough = min(values(runs, "steady_s"), default=_ROUGH_S) < _ROUGH_S
     return shown(runs, "records_per_s", thousands) + (" ~" if is_rough else "")
 
 
 def _reached(runs: list[Found]) -> str:
-    """The share of the input that was got through, and what is withheld of that."""
+    """The share of the input that was processed, and the verdicts."""
     withheld = sorted({one["withheld"] for one in runs if one.get("withheld")})
     return ", ".join([shown(runs, "reached", percent), *withheld])
 
 
 def _excess(runs: list[Found]) -> str:
-    """The share of the results that are no neighbours."""
+    """The share of the results that are not neighbours."""
     shares = [one | {"excess": one["excess"] / max(1, one["results"])} for one in runs if "excess" in one]
     return shown(shares, "excess", percent)
 
 
 def thousands(value: float) -> str:
-    """Of a rate."""
+    """Format a rate in thousands."""
     return _three_digits(value / 1000)
 
 
 def percent(value: float) -> str:
-    """A share; nothing is rounded to all or to nothing."""
+    """Format a share; only exact values are shown as 0% or 100%."""
     if value in {0.0, 1.0}:
         return f"{value:.0%}"
     return f"{min(max(value, 0.00001), 0.99999):.3%}"
@@ -225,15 +226,15 @@ def _throughput(measurements: list[Found]) -> list[str]:
                 shown(runs, "start_s", _short),
             )
         )
-    heads = ["", "runs", "thousand records/s in", "thousand results/s out", "of the input within its time"]
+    heads = ["", "runs", "thousand records/s in", "thousand results/s out", "input processed within the time limit"]
     lines = _about("alternating", measurements)
-    return [*lines, *table([*heads, "s from the start to the first result"], rows)] if rows else []
+    return [*lines, *table([*heads, "s from start to first result"], rows)] if rows else []
 
 
 def _about(workload: str, measurements: list[Found]) -> list[str]:
-    told = next((one["about"] for one in measurements if "about" in one), "")
+    about = next((one["about"] for one in measurements if "about" in one), "")
     rows = max((one.get("rows", 0) for one in measurements), default=0)
-    return ["", f"Workload: {workload}: {told}; {rows:,} records."]
+    return ["", f"Workload: {workload}: {about}; {rows:,} records."]
 
 
 def _costs(measurements: list[Found]) -> list[str]:
@@ -259,19 +260,19 @@ def _costs(measurements: list[Found]) -> list[str]:
     heads = [
         "",
         "neighbours found",
-        "results that are no neighbours",
-        "doubles",
+        "results that are not neighbours",
+        "duplicate results",
         "CPU s/million records",
         "CPU s of Kafka",
     ]
-    heads += ["memory, MB", "held at the end, records", "newest snapshots, kB"]
+    heads += ["memory, MB", "records held at the end", "newest snapshots, kB"]
     heads += ["largest state, records", "largest state on disk, kB", "written to Kafka, MB"]
     return [*table(heads, rows), "", _TWO_STATES] if rows else []
 
 
 _TWO_STATES: Final = (
-    "What the joiner held at the end and the largest state of a peer are different quantities, so no ratio of them is "
-    "given. Spark counts the rows of the batch that it works on, and its batches have up to 200,000 records."
+    "The records held by the joiner at the end and the largest state of a peer are different quantities, so there is "
+    "no ratio of them. Spark counts the rows of its current batch, and its batches have up to 200,000 records."
 )
 
 
@@ -288,7 +289,7 @@ RATIOS: Final = (
     ("plain process", "Flink interval join", None),
     ("plain process", "pass-through", None),
 )
-"""Whose rate, to whose, and what was hoped for."""
+"""The rates to compare, and the target ratio."""
 _LATE_RATE: Final = 5_000
 
 
@@ -309,7 +310,7 @@ def _ratios(figures: dict[str, list[Found]]) -> list[str]:
         for what, ratios, hoped in rows
         if ratios
     ]
-    return table(["of each turn", "ratio", "hoped for", "reached"], cells) if cells else []
+    return table(["ratio of each turn", "ratio", "target", "reached"], cells) if cells else []
 
 
 def _met(ratios: list[float], hoped: float | None) -> str:
@@ -343,11 +344,11 @@ def _workloads(measurements: list[Found]) -> list[str]:
                 _reached(runs),
             )
         )
-    heads = ["workload", "", "window, ms", "thousand records/s", "neighbours found", "results that are no neighbours"]
-    told = {one["workload"]: one["about"] for one in measurements if "about" in one}
-    words = [f"- {name}: {about}." for name, about in told.items()]
-    wide = "A window is as wide as it must be to find 99 % of the neighbours."
-    return ["", *words, "", wide, *table([*heads, "held at the end, records", "of the input"], rows)] if rows else []
+    heads = ["workload", "", "window, ms", "thousand records/s", "neighbours found", "results that are not neighbours"]
+    descriptions = {one["workload"]: one["about"] for one in measurements if "about" in one}
+    words = [f"- {name}: {about}." for name, about in descriptions.items()]
+    wide = "Each window is as wide as it takes to find 99 % of the neighbours."
+    return ["", *words, "", wide, *table([*heads, "records held at the end", "input processed"], rows)] if rows else []
 
 
 def _widths(measurements: list[Found]) -> list[str]:
@@ -363,8 +364,8 @@ def _widths(measurements: list[Found]) -> list[str]:
                 _reached(runs),
             )
         )
-    heads = ["", "window, ms", "thousand records/s", "neighbours found", "results that are no neighbours"]
-    return [*_about("varying gaps", measurements), *table([*heads, "of the input"], rows)] if rows else []
+    heads = ["", "window, ms", "thousand records/s", "neighbours found", "results that are not neighbours"]
+    return [*_about("varying gaps", measurements), *table([*heads, "input processed"], rows)] if rows else []
 
 
 def _latency(measurements: list[Found]) -> list[str]:
@@ -394,9 +395,9 @@ def _recovery(measurements: list[Found]) -> list[str]:
         )
         for (name,), runs in by(measurements, "contender").items()
     ]
-    told = "All processes are killed with SIGKILL at a third of the results, and started again."
-    heads = ["", "s from the new start to the next new result", "neighbours missing", "doubles", "of the input"]
-    return ["", told, *table(heads, rows)] if rows else []
+    intro = "All processes are killed with SIGKILL at a third of the results, and restarted."
+    heads = ["", "s from restart to next new result", "neighbours missing", "duplicate results", "input processed"]
+    return ["", intro, *table(heads, rows)] if rows else []
 
 
 def _trials(measurements: list[Found], best: list[Found]) -> list[str]:
@@ -413,13 +414,13 @@ def _trials(measurements: list[Found], best: list[Found]) -> list[str]:
 
 def _contenders() -> list[str]:
     rows = [(one.name, one.what, one.lacks or "nothing") for one in CONTENDERS.values()]
-    rows.append((engine.NAME, "the engine alone, from columns to positions", "reading and writing"))
+    rows.append((engine.NAME, "the engine only, from columns to positions", "reading and writing"))
     of_default = [
         f"`{name} = {value:,}` ({value / ApplicationSettings.model_fields[name].default:.3g} times the default)"
         for name, value in (("buffer_records_max", BUFFER_RECORDS_MAX), ("buffer_bytes_max", BUFFER_BYTES_MAX))
     ]
-    told = f"The joiner runs with {' and '.join(of_default)}; the workload says its lateness and progress."
-    return [*table(["", "what it is", "what it cannot express, or does not do"], rows), "", told]
+    remark = f"The joiner runs with {' and '.join(of_default)}; lateness and watermark scope are those of the workload."
+    return [*table(["", "what it is", "what it cannot express, or does not do"], rows), "", remark]
 
 
 def _reasons(figures: dict[str, list[Found]]) -> list[str]:
@@ -434,7 +435,7 @@ def _reasons(figures: dict[str, list[Found]]) -> list[str]:
 
 
 def draw(figures: dict[str, list[Found]], folder: Path) -> dict[str, Path]:
-    """The plots that there are figures for, by name."""
+    """Draw the plots that have figures; returns their paths by name."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = {name: folder / f"bench_{name}.png" for name in ("throughput", "keys", "widths", "latency")}
     rates = {name: values(runs, "records_per_s") for (name,), runs in by(figures["throughput"], "contender").items()}
@@ -451,7 +452,7 @@ def draw(figures: dict[str, list[Found]], folder: Path) -> dict[str, Path]:
 
 
 def _line(groups: dict[Any, list[Found]], name: str, scale: float = 1.0) -> Line:
-    """A point for each group that has the figure."""
+    """A point for each group with the figure."""
     points = [(float(place), [value * scale for value in values(runs, name)]) for place, runs in groups.items()]
     return sorted(((place, found) for place, found in points if found), key=lambda point: point[0])
 
@@ -487,7 +488,7 @@ def _widths_panels(measurements: list[Found]) -> list[Panel]:
                 if one["contender"] == name and "excess" in one
             ]
             groups = {width: runs for (width,), runs in by(given, "width_ms").items()}
-            # What knows no window is the same at every width.
+            # Contenders without a window are the same at every width.
             groups = dict.fromkeys(places, groups[0]) if 0 in groups else groups
             if line := _line(groups, figure, scale):
                 lines[name] = line

@@ -1,12 +1,12 @@
-"""A contender at work on a workload: started, watched from outside, stopped; then its output is read and judged.
+"""Runs a contender on a workload: starts it, observes it from outside, stops it, and judges its output.
 
-The steady part of a run is what came after a fifth of its results were there, up to the last one, by the broker's
-clock. So starting up counts for nobody, and the same rule holds for everybody.
+The steady part of a run begins after a fifth of its results and ends with the last one, by the broker's clock. So
+start-up time does not count, by the same rule for all.
 
-A run ends when its output has been quiet for a while and its processes idle, or at a limit. Whether it was through is
-said by what is in the output, not by how much: every neighbour is there, or every pair of its window; or it ended in
-quiet, and the last neighbours that can be found are there, so that the input was read to its end. Otherwise it was cut
-off, and what it lacks may have been on its way: it is judged by what it got through.
+A run ends when its output has been quiet for a while and its processes idle, or at a limit. Whether it is complete is
+decided by the content of the output, not by its size: every neighbour is there, or every pair of its window; or it
+ended quiet, and the last neighbours that can be found are there, so that it has read its input to the end. Otherwise it
+was cut off, and is judged by the part that it processed.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 STEADY_FROM: Final = 0.2
-"""Of the results."""
+"""Share of the results."""
 _PAUSE_S: Final = 0.2
 _ENOUGH: Final = 0.15
 _LOOK_S: Final = 0.25
 _STATE_EVERY: Final = 8
-"""Looks."""
+"""Samples."""
 _BUSY: Final = 0.4
-"""Cores of which a contender that is through uses less."""
+"""Cores; a contender that uses less is idle."""
 _DONE_S: Final = 1.5
-"""Quiet and idle, with as many results as are to come."""
+"""How long to be quiet and idle with as many results as expected."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When a run ends before it is through, and how long one must be quiet that is."""
+    """The limits of a run, and how long it must be quiet to be complete."""
 
     budget_s: float = 45.0
     start_s: float = 60.0
@@ -64,12 +64,12 @@ class Limits:
 
 
 class FailedError(Exception):
-    """A contender that has ended, or has shown nothing; ``str`` is what is known of it."""
+    """A contender has ended or written nothing; ``str`` says what is known."""
 
 
 @dataclass
 class Arena:
-    """A Kafka, a folder, and the workloads that have been written so far."""
+    """A Kafka, a folder, and the workloads written so far."""
 
     stack: LocalStack
     folder: Path
@@ -82,13 +82,13 @@ class Arena:
         return KafkaSettings(bootstrap_servers=self.stack.kafka.address)
 
     def expected(self, name: str, records: int) -> Expected:
-        """What is expected of a workload."""
+        """The expected results of a workload."""
         if (name, records) not in self._known:
             self._known[name, records] = expect(make(name, records))
         return self._known[name, records]
 
     def data(self, name: str, records: int, topics: int) -> str:
-        """The topic of a workload, written where it is not there yet; or two with a comma, one for each side."""
+        """The topic of a workload, written if it is missing; or two with a comma, one for each side."""
         if (name, records, topics) not in self._written:
             topic, workload = f"data-{len(self._written)}", self.expected(name, records).workload
             self._written[name, records, topics] = self.make_data(topic, topics)
@@ -99,18 +99,18 @@ class Arena:
         return self._written[name, records, topics]
 
     def make_data(self, topic: str, topics: int) -> str:
-        """One topic, or one for each side, whose times are those of its records."""
+        """Create one topic, or one for each side with the records' times as Kafka's timestamps."""
         if topics == 1:
             make_topic(self.kafka, topic, PARTITIONS)
             return topic
         sides = [f"{topic}-left", f"{topic}-right"]
         for side in sides:
-            # The events are years old: by their times, all would be removed at once.
+            # The events are years old: retention by their times would remove all of them at once.
             make_topic(self.kafka, side, PARTITIONS, message_timestamp_type="CreateTime", retention_ms="-1")
         return ",".join(sides)
 
     def job(self, contender: Contender, topic: str, records: int, width_ms: int = 0) -> Job:
-        """A new one, with its topic for results."""
+        """A new job, with its topic for results."""
         name = f"{contender.slug}-{uuid.uuid4().hex[:6]}"
         job = Job(self.kafka, self.folder / name, name, topic, records, width_ms=width_ms)
         make_topic(self.kafka, job.out, PARTITIONS)
@@ -121,13 +121,13 @@ class Arena:
         return processes()[self.stack.kafka.pid or 0].cpu_s
 
     def log_bytes(self, job: Job) -> int:
-        """Of the topics of a run, as they are on disk."""
+        """Bytes of the topics of a run on disk."""
         return folder_bytes(self.stack.kafka.data, f"{job.name}*/*.log")
 
 
 @contextmanager
 def at_work(contender: Contender, job: Job) -> Iterator[Tree]:
-    """The contender's processes, until the block is left. Their words are in ``job.folder``."""
+    """The contender's processes for the duration of the block. Their output is in ``job.folder``."""
     job.folder.mkdir(parents=True, exist_ok=True)
     commands = contender.commands(job)
     environment = dict(os.environ) | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
@@ -146,7 +146,7 @@ def at_work(contender: Contender, job: Job) -> Iterator[Tree]:
 
 @contextmanager
 def tidy(arena: Arena, job: Job) -> Iterator[None]:
-    """Remove what a run has left in Kafka and on disk."""
+    """Remove the topics and the folder of a run at the end."""
     try:
         yield
     finally:
@@ -158,7 +158,7 @@ def tidy(arena: Arena, job: Job) -> Iterator[None]:
 
 
 def settings_of(contender: Contender, job: Job) -> list[str]:
-    """Its commands as they can be shown: without what is of one machine or one run."""
+    """Its commands without parts that belong to one machine or one run."""
     shown = []
     for command in contender.commands(job):
         words = ["python", *command[1:]]
@@ -169,7 +169,7 @@ def settings_of(contender: Contender, job: Job) -> list[str]:
 
 
 def throughput(arena: Arena, contender: Contender, workload: str, records: int, limits: Limits, **given: Any) -> Any:
-    """Run once; everything that was measured. ``width_ms``: of its window. `FailedError`, `NotHereError`."""
+    """Run once; returns all figures. ``width_ms``: of its window. Raises `FailedError`, `NotHereError`."""
     expected, topic = arena.expected(workload, records), arena.data(workload, records, contender.topics)
     job = arena.job(contender, topic, records, **given).of(expected.workload)
     with tidy(arena, job):
@@ -181,20 +181,20 @@ def throughput(arena: Arena, contender: Contender, workload: str, records: int, 
             watch.until_ended(tree)
             ended_s = time.time()
         results = read_results(arena.kafka, job.out)
-        told = _told(job, watch) | contender.held(job)
-        told["kafka_bytes"] = arena.log_bytes(job)
+        state = _state_of(job, watch) | contender.held(job)
+        state["kafka_bytes"] = arena.log_bytes(job)
         judged = judge(results, expected, watch, ended_s, window, held)
-        return {"settings": settings_of(contender, job)} | judged | told
+        return {"settings": settings_of(contender, job)} | judged | state
 
 
 class Watch:
-    """What is seen of a run while it goes on."""
+    """Observes a run."""
 
     def __init__(self, arena: Arena, contender: Contender, job: Job, limits: Limits, wanted: int) -> None:
         self.began_s = time.time()
         self.samples: list[Sample] = []
         self.is_quiet = False
-        """Whether it ended because nothing more came, not at a limit."""
+        """Whether it ended because no more results came, not at a limit."""
         self.memory_max = 0
         self.state_bytes_max = 0
         self._arena = arena
@@ -204,10 +204,10 @@ class Watch:
         self._wanted = wanted
 
     def until_ended(self, tree: Tree, results: int | None = None, already: int = 0) -> None:
-        """Until nothing more comes, or a limit; or until there are so many ``results``.
+        """Wait until no more results come, or for a limit; or until there are ``results``.
 
-        ``already``: how many of another run are there. As many results as are wanted only make the wait shorter: they
-        may be others, and a batch that is being worked on is quiet, too.
+        ``already``: results of an earlier run. The expected number of results only shortens the wait: they may be other
+        results, and a contender that works on a batch is quiet, too.
         """
         limits, count, changed_s, first_s, longest_s = self._limits, 0, time.time(), 0.0, 0.0
         wanted = self._wanted - already
@@ -258,7 +258,7 @@ class Watch:
 
 
 def last_words(job: Job) -> str:
-    """The end of what the first process said of its trouble."""
+    """The last lines of the contender's standard error."""
     lines = [
         line for path in sorted(job.folder.glob("*.err")) for line in path.read_text(errors="replace").splitlines()
     ]
@@ -266,26 +266,26 @@ def last_words(job: Job) -> str:
     return " / ".join(line.replace(str(job.folder), "FOLDER")[:200] for line in lines[-2:]) or "it said nothing"
 
 
-def _told(job: Job, watch: Watch) -> dict[str, float]:
-    """The size of the state: of its folder, and what a contender says on its standard output."""
-    told: dict[str, float] = {"state_bytes": watch.state_bytes_max} if watch.state_bytes_max else {}
+def _state_of(job: Job, watch: Watch) -> dict[str, float]:
+    """The size of the state: of its folder, and as a contender reports it on its standard output."""
+    found: dict[str, float] = {"state_bytes": watch.state_bytes_max} if watch.state_bytes_max else {}
     for path in job.folder.glob("*.out"):
         for line in path.read_text(errors="replace").splitlines():
             if line.startswith("{"):
                 try:
                     values = msgspec.json.decode(line)
                 except msgspec.DecodeError:
-                    continue  # words of somebody else
+                    continue  # output of another program
                 for name in ("state_rows", "state_bytes"):
                     if name in values:
                         key = name if name == "state_rows" else "state_memory_bytes"
-                        told[key] = max(told.get(key, 0), values[name])
-    return told
+                        found[key] = max(found.get(key, 0), values[name])
+    return found
 
 
 @dataclass(frozen=True)
 class Results:
-    """What is in an output topic, in the order of its times: rows joined, and when it was appended, in s."""
+    """The results of an output topic by append time: the joined rows, and the append times in s."""
 
     left: Ints
     right: Ints
@@ -293,11 +293,11 @@ class Results:
     withdrawn: int = 0
 
     def first(self, until_s: float) -> Results:
-        """Those up to a moment."""
+        """The results up to a time."""
         return self.first_ones(int(np.searchsorted(self.at_s, until_s, side="right")))
 
     def first_ones(self, count: int) -> Results:
-        """So many."""
+        """The first ``count`` results."""
         return Results(self.left[:count], self.right[:count], self.at_s[:count])
 
 
@@ -306,7 +306,7 @@ class _Side(msgspec.Struct):
 
 
 class _Pair(msgspec.Struct):
-    """A pair of ours, of a peer, or a record that was only passed through. ``diff`` -1 takes a pair back."""
+    """A pair of ours or of a peer, or a passed-through record. ``diff`` -1 retracts a pair."""
 
     id: str = ""
     left: _Side | str | None = None
@@ -318,7 +318,7 @@ _decode = msgspec.json.Decoder(list[_Pair]).decode
 
 
 def pairs_of(values: list[bytes]) -> list[tuple[int, int, int]]:
-    """The ids of the two records of each result, and its sign; a record that was passed through is both."""
+    """The ids of the two records of each result, and its sign; a passed-through record is both."""
 
     def number(side: _Side | str | None, one: _Pair) -> int:
         return int(side.id if isinstance(side, _Side) else side or one.id)
@@ -328,7 +328,7 @@ def pairs_of(values: list[bytes]) -> list[tuple[int, int, int]]:
 
 
 def read_results(kafka: KafkaSettings, topic: str) -> Results:
-    """Everything that was committed."""
+    """All committed results."""
     rows, at_ms, ended = [np.zeros((0, 3), np.int64)], [np.zeros(0, np.int64)], 0
     with closing(make_reader(kafka, "bench", queued_max_messages_kbytes=64 * 1024)) as consumer:
         consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
@@ -353,7 +353,7 @@ def read_results(kafka: KafkaSettings, topic: str) -> Results:
 
 
 def _without_withdrawn(pairs: Ints, at_s: NDArray[np.float64]) -> Results:
-    """Leave out what was taken back: of equal pairs the first ones."""
+    """Remove retracted pairs: of equal pairs the first ones."""
     gone, times = np.unique(pairs[pairs[:, 2] < 0, :2], axis=0, return_counts=True)
     left = dict(zip(map(tuple, gone.tolist()), times.tolist(), strict=True))
     kept = pairs[:, 2] > 0
@@ -366,13 +366,13 @@ def _without_withdrawn(pairs: Ints, at_s: NDArray[np.float64]) -> Results:
 
 
 def count_results(consumer: Consumer, topic: str) -> int:
-    """Committed offsets of a topic: a few more than its results, where there are transactions."""
+    """The committed offsets of a topic: with transactions slightly more than its results."""
     try:
         ends = [
             consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10) for number in range(PARTITIONS)
         ]
     except KafkaException:
-        return 0  # the topic is just being made
+        return 0  # the topic is being created
     return sum(high for _, high in ends)
 
 
@@ -384,7 +384,7 @@ def judge(
     window: Window = NO_WINDOW,
     held: int | None = None,
 ) -> dict[str, Any]:
-    """Rates, costs, and the comparison with what is expected. ``held``: so many pairs are in the window."""
+    """Rates, costs, and the comparison with the expected results. ``held``: the number of pairs in the window."""
     everything = results
     if not len(results.at_s):
         raise FailedError("no result")
@@ -408,7 +408,7 @@ def judge(
         share, first_s, last_s = rate
         rows = share * found["rows"]
         if settled is not None:
-            # Of what was reached, a part may have come behind the cut.
+            # Some results of the processed part may have come after the cut.
             came = compare(expected, results.left, results.right, settled, window).found / max(1, comparison.found)
             rows *= came or 1.0
         own_s, kafka_s = watch.between(first_s, last_s)
@@ -425,10 +425,10 @@ def judge(
 def settled_of(
     results: Results, expected: Expected, watch: Watch, ended_s: float, window: Window, held: int | None
 ) -> int | None:
-    """None of a run that was through; of one that was cut off, how many results, the first ones, are settled.
+    """None for a complete run; for one that was cut off, how many of its first results are settled.
 
-    What was being worked on when it was stopped is there in part: what was reached before the last pause between two
-    advances counts.
+    The batch that it worked on when it was stopped is incomplete: the results before the last pause between two
+    advances count.
     """
     is_joined = not np.array_equal(results.left, results.right)
     if is_joined:
@@ -445,9 +445,9 @@ def settled_of(
 
 
 def steady(at_s: NDArray[np.float64]) -> tuple[float, float, float] | None:
-    """The steady part: its share of the results, from when to when; None where all came at once.
+    """The steady part: its share of the results, its begin and end; None if all results came at once.
 
-    It begins at the end of a batch, if there is a pause by which batches are told and enough comes behind it.
+    It begins at the end of a batch, if a pause separates batches and enough results follow.
     """
     first, last_s = int(STEADY_FROM * (len(at_s) - 1)), float(at_s[-1])
     pauses = first + np.flatnonzero(np.diff(at_s[first:]) > _PAUSE_S)
@@ -459,14 +459,14 @@ def steady(at_s: NDArray[np.float64]) -> tuple[float, float, float] | None:
 
 
 def _longest_pause_s(results: Results) -> float:
-    """Between two advances of the furthest row that was joined."""
+    """The longest pause between two advances of the furthest joined row."""
     reach = np.maximum.accumulate(np.maximum(results.left, results.right))
     at_s = results.at_s[np.flatnonzero(np.diff(reach, prepend=-1))]
     return float(np.diff(at_s).max(initial=0.0))
 
 
 def recovery(arena: Arena, contender: Contender, workload: str, records: int, limits: Limits, **given: Any) -> Any:
-    """SIGKILL for all its processes at a third of the results, and start again: s until the next new result."""
+    """SIGKILL for all processes at a third of the results, and a restart: seconds until the next new result."""
     expected, topic = arena.expected(workload, records), arena.data(workload, records, contender.topics)
     job = arena.job(contender, topic, records, **given).of(expected.workload)
     with tidy(arena, job):
@@ -485,7 +485,7 @@ def recovery(arena: Arena, contender: Contender, workload: str, records: int, li
         codes = results.left * records + results.right
         is_new = (results.at_s > killed_s) & ~np.isin(codes, codes[results.at_s <= killed_s])
         if not is_new.any():
-            raise FailedError(f"nothing new after its start; {last_words(job)}")
+            raise FailedError(f"no new result after the restart; {last_words(job)}")
         window = contender.window(job.width_ms)
         settled = settled_of(results, expected, watch, ended_s, window, held=None)
         comparison = asdict(compare(expected, results.left, results.right, settled, window))

@@ -1,4 +1,4 @@
-"""Processes as they are seen from outside: CPU time and memory of a whole tree, sizes of folders. Linux's /proc."""
+"""Observes processes from outside: CPU time and memory of a whole tree, sizes of folders, by Linux's /proc."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _END_S: Final = 20.0
 
 
 class Seen(NamedTuple):
-    """A living process: parent, when it was started, CPU seconds, resident bytes."""
+    """A running process: parent, start time, CPU seconds, resident bytes."""
 
     parent: int
     started: int
@@ -28,7 +28,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """A moment: CPU seconds so far of a tree and of Kafka."""
+    """The CPU seconds of a tree and of Kafka up to a time."""
 
     at_s: float
     cpu_s: float
@@ -36,7 +36,7 @@ class Sample:
 
 
 class Tree:
-    """Some processes and all their children, also those that have ended since."""
+    """Processes and all their children, including those that have ended."""
 
     def __init__(self, roots: Sequence[subprocess.Popen[bytes]]) -> None:
         self.roots = roots
@@ -44,10 +44,10 @@ class Tree:
         self._cpu_s: dict[tuple[int, int], float] = {}
 
     def look(self) -> float:
-        """CPU seconds so far; the memory is looked at, too."""
+        """Sample the tree; returns its CPU seconds so far."""
         living = processes()
         members = {root.pid for root in self.roots if root.pid in living}
-        # A child that was seen stays a member when its parent has gone.
+        # A known child stays a member when its parent has ended.
         members |= {pid for pid, started in self._cpu_s if pid in living and living[pid].started == started}
         grown = True
         while grown:
@@ -59,7 +59,7 @@ class Tree:
         return sum(self._cpu_s.values())
 
     def kill(self) -> None:
-        """SIGKILL for all of them."""
+        """SIGKILL for all processes."""
         self.look()
         living = processes()
         for pid, started in self._cpu_s:
@@ -70,7 +70,7 @@ class Tree:
             root.wait()
 
     def end(self) -> bool:
-        """SIGTERM, and SIGKILL for what is left after a while; whether that was not needed."""
+        """SIGTERM, and SIGKILL after a deadline; whether all ended in time."""
         self.look()
         for root in self.roots:
             root.terminate()
@@ -83,11 +83,11 @@ class Tree:
 
 
 def processes() -> dict[int, Seen]:
-    """All that live now, by id."""
+    """All running processes, by id."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # The name, in brackets, may hold anything.
+            # The name, in parentheses, may contain anything.
             fields = path.read_text().rpartition(")")[2].split()
             cpu_s = (int(fields[11]) + int(fields[12])) * _TICK_S
             found[int(path.parent.name)] = Seen(int(fields[1]), int(fields[19]), cpu_s, int(fields[21]) * _PAGE)
@@ -95,7 +95,7 @@ def processes() -> dict[int, Seen]:
 
 
 def folder_bytes(folder: Path, pattern: str = "*") -> int:
-    """Of all files below."""
+    """The size of all files below ``folder``."""
     total = 0
     for path in folder.rglob(pattern):
         with suppress(OSError):

@@ -1,1 +1,1 @@
-"""What every benchmark stands on: the pipeline it runs, reports and plots."""
+"""Shared by the benchmarks: a Kafka with an application, reports and plots."""

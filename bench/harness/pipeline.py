@@ -1,4 +1,4 @@
-"""What the benchmarks on Kafka share: a Kafka of their own, the joiner's settings and process, and records for it."""
+"""Shared by the benchmarks on Kafka: a Kafka of their own, the joiner's settings and process, and its records."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ THINGS: Final = 8
 
 BUFFER_RECORDS_MAX: Final = 10_000_000
 BUFFER_BYTES_MAX: Final = 10_000_000_000
-"""Of the joiner: more than its defaults, so that what a workload makes it hold is measured and does not stop it."""
+"""Limits of the joiner, above its defaults, so that it does not stop at the state of a workload."""
 
 FIRST_MS: Final = 1_554_096_460_000
-"""When the first record of every benchmark was measured."""
+"""The event time of the first record of every benchmark."""
 
 _LOOK_S: Final = 0.5
 _KAFKAS_OWN: Final = {
-    # The local stack has them small, for quick starts: hundreds of transactions a second fill one every 20 s.
+    # Small in the local stack for fast starts; hundreds of transactions a second would fill one every 20 s.
     "offsets.topic.segment.bytes": "104857600",
     "transaction.state.log.segment.bytes": "104857600",
 }
@@ -71,14 +71,14 @@ output = "power"
 
 @contextmanager
 def own_kafka(java_options: Sequence[str] | None = None) -> Iterator[tuple[KafkaSettings, Path]]:
-    """A Kafka that nobody else uses, and a folder for settings."""
+    """A Kafka of its own, and a folder for settings."""
     with own_stack(java_options) as (stack, folder):
         yield KafkaSettings(bootstrap_servers=stack.kafka.address), folder
 
 
 @contextmanager
 def own_stack(java_options: Sequence[str] | None = None) -> Iterator[tuple[LocalStack, Path]]:
-    """The same, for those who look at the server itself."""
+    """The same, with the stack."""
     with ephemeral_stack(say=print) as stack, tempfile.TemporaryDirectory() as folder:
         stack.kafka.more = {"log.message.timestamp.type": "LogAppendTime", **_KAFKAS_OWN}
         if java_options is not None:
@@ -88,13 +88,13 @@ def own_stack(java_options: Sequence[str] | None = None) -> Iterator[tuple[Local
 
 
 def about() -> dict[str, Any]:
-    """The machine, and what the joiner ran with."""
+    """The machine and the versions."""
     return machine("confluent-kafka", "msgspec", "numpy") | {"Kafka": KAFKA_VERSION}
 
 
 def make_topic(kafka: KafkaSettings, name: str, partitions: int, **settings: str) -> None:
-    """A topic of so many partitions; ``settings`` with ``_`` for each dot."""
-    # Kept: the answers of a client that nobody holds any more never come.
+    """Create a topic; ``settings`` with ``_`` for each dot."""
+    # Referenced, as a client that is garbage-collected never gets its answers.
     admin = make_admin(kafka)
     config = {setting.replace("_", "."): value for setting, value in settings.items()}
     (made,) = admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values()
@@ -102,12 +102,12 @@ def make_topic(kafka: KafkaSettings, name: str, partitions: int, **settings: str
 
 
 def make_sender(kafka: KafkaSettings) -> Producer:
-    """A producer of input."""
+    """A producer for input."""
     return Producer(kafka.producer_config(linger_ms=50, compression_type="lz4"))
 
 
 def send(producer: Producer, topic: str, partition: int, record: dict[str, Any]) -> None:
-    """Queue a record; waits where the queue is full."""
+    """Queue a record; waits if the queue is full."""
     while True:
         try:
             producer.produce(topic, json.dumps(record).encode(), record["thing"].encode(), partition)
@@ -136,21 +136,21 @@ class Application:
         self.settings = load_settings(JoinerSettings, self._config)
 
     def add_settings(self, text: str) -> None:
-        """More sections for its file."""
+        """Append sections to its settings file."""
         self._config.write_text(self._config.read_text() + text)
         self.settings = load_settings(JoinerSettings, self._config)
 
     def start(self, *more: str, instance: str = "one", command: str = "run") -> subprocess.Popen[bytes]:
-        """The joiner in a process of its own, or what another ``command`` runs; until it is stopped."""
+        """Start the joiner in a process, or another of its commands."""
         return subprocess.Popen(self.command(*more, instance=instance, command=command))  # noqa: S603 - the joiner
 
     def command(self, *more: str, instance: str = "one", command: str = "run") -> list[str]:
-        """What `start` runs."""
+        """The command of `start`."""
         given = ["--config", str(self._config), "--log-level", "warning", "--instance", instance]
         return [sys.executable, "-m", "joiner", command, *given, *more]
 
     def wait_until_through(self, running: Sequence[subprocess.Popen[bytes]]) -> None:
-        """Wait until the running joiners have committed everything that is there."""
+        """Wait until the running joiners have committed all of the input."""
         wanted = ends(self.settings.kafka, self.data, self.settings.topics.partitions)
         while not self._is_through(wanted):
             if any(process.poll() is not None for process in running):
@@ -158,7 +158,7 @@ class Application:
             time.sleep(_LOOK_S)
 
     def verify(self) -> dict[str, int]:
-        """What the tester says of all results: how many were expected, found, missing, doubled, …"""
+        """The tester's counts of all results: expected, found, missing, doubled, …"""
         report = self._config.with_suffix(".json")
         tester(["verify", "--config", str(self._config), "--json", str(report)])
         total: dict[str, int] = json.loads(report.read_text())["total"]
@@ -169,18 +169,18 @@ class Application:
             with closing(Readers(self.settings, SystemClock())) as readers:
                 found = [read_checkpoint(readers, unit) for unit in range(len(wanted))]
         except KafkaException:
-            return False  # the state topic is just being made
+            return False  # the state topic is being created
         return [one.offsets[self.data] if one else 0 for one in found] == wanted
 
 
 def ends(kafka: KafkaSettings, topic: str, partitions: int) -> list[int]:
-    """Where the partitions of a topic end."""
+    """The end offsets of a topic's partitions."""
     with closing(make_consumer(kafka, "bench")) as consumer:
         return [log_range(consumer, topic, number)[1] for number in range(partitions)]
 
 
 def things_over_all_units(kind: str, count: int) -> list[tuple[str, int]]:
-    """Names of so many things, and their partitions, which take turns."""
+    """Names of ``count`` things, and their partitions, in turn."""
     things: list[tuple[str, int]] = []
     number = 0
     while len(things) < count:

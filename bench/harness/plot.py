@@ -1,4 +1,4 @@
-"""The plots of the benchmarks: one small panel for each curve, the median as a line, minimum to maximum as a band."""
+"""The plots of the benchmarks: a small panel for each curve, the median as a line, minimum to maximum as a band."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Line = Sequence[tuple[float, Sequence[float]]]
-"""The places on the x axis, and the values of all runs at each."""
+"""The positions on the x axis, and the values of all runs at each."""
 
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
-"""Of Okabe and Ito: the colour-blind can tell them apart. The markers differ, too."""
+"""By Okabe and Ito, safe for colour-blind readers. The markers differ, too."""
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
 _STYLES: Final = ("-", "--")
-"""The second one where there are more lines than colours."""
+"""The second one is for more lines than colours."""
 _COLUMNS: Final = 3
 _FEW_LABELS: Final = 30
 _WHOLE: Final = 100
@@ -74,7 +74,7 @@ class Panel:
 def plot_lines(path: Path, panels: Sequence[Panel], looks: Sequence[str] = ()) -> None:
     """Write ``path`` with ``.png``: two panels a row at most, one legend for all below them.
 
-    ``looks``: contenders in an order that is the same for several plots, so that each looks the same in all of them.
+    ``looks``: contenders in the same order for several plots, so that each looks the same in all of them.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -91,7 +91,7 @@ def plot_lines(path: Path, panels: Sequence[Panel], looks: Sequence[str] = ()) -
         if panel.y_scale == "linear":
             axis.set_ylim(-4, 104)
         else:
-            # Between powers of ten there are labels only where there would be hardly any else.
+            # Labels between powers of ten only if there would be few labels otherwise.
             low, high = axis.get_ylim()
             axis.yaxis.set_minor_formatter("{x:,g}" if high / low < _FEW_LABELS else NullFormatter())
         axis.set_xlabel(panel.x_label)
@@ -129,7 +129,7 @@ def plot_dots(path: Path, runs: Mapping[str, Sequence[float]], x_label: str) -> 
 
 
 def _draw(axis: Axes, lines: Mapping[str, Line], names: Sequence[str] = ()) -> None:
-    """The lines of a panel. ``names``: of all panels, so that a contender looks the same in each."""
+    """Draw the lines of a panel. ``names``: of all panels, so that a contender looks the same in each."""
     names = names or list(lines)
     for name, line in lines.items():
         number = names.index(name)

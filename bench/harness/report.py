@@ -1,4 +1,4 @@
-"""What every benchmark writes: the machine it ran on, its figures as JSON, and the tables of a page."""
+"""The output of a benchmark: its machine, its figures as JSON, and the tables of a page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINE_LENGTH_MAX: Final = 1000
 
 
 def machine(*packages: str) -> dict[str, Any]:
-    """Date, cores, processor, Python, and the versions of some packages."""
+    """The date, cores, processor, Python, and versions of packages."""
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "cores": os.cpu_count(),
@@ -29,7 +29,7 @@ def machine(*packages: str) -> dict[str, Any]:
 
 
 def seconds_of(run: Callable[[], object]) -> float:
-    """How long a call takes, without what the garbage collector owes from before."""
+    """The duration of a call, without earlier garbage collection."""
     gc.collect()
     began_s = time.perf_counter()
     run()
@@ -42,13 +42,13 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Lines of a Markdown table, with an empty one before."""
+    """The lines of a Markdown table, after an empty one."""
     lines = ["", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     return [*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)]
 
 
 def write(path: Path, title: str, about: dict[str, Any], figures: Any, lines: Sequence[str]) -> None:
-    """``path`` with ``.json`` and ``.md``."""
+    """Write ``path`` with ``.json`` and ``.md``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json_text({"machine": about, "figures": figures}) + "\n")
     head = [f"# {title}", "", *(f"- {name}: {value}" for name, value in about.items())]

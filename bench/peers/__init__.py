@@ -1,1 +1,1 @@
-"""Contenders that are not the joiner: scripts as users of other engines write them, and where these run."""
+"""The other contenders: scripts as users of other engines write them, and their environments."""

@@ -1,15 +1,15 @@
 """A windowed join in bytewax, at least once: a peer of the neighbour join.
 
-bytewax joins within windows only: tumbling, sliding, or by sessions. A tumbling window loses the pairs across its
-borders. Sliding ones, twice as long as the width and a width apart, contain every pair within the width, and one in
-two windows is counted in the first only. Its ``join_window`` wants two streams; when one is branched into two, all of a
-batch's left records come before its right ones, which are then late unless it waits for as long as a batch may span.
-So both are collected in one window, and multiplied there (the variant ``join-window`` does it the other way). Beside a
-neighbour join it can not say "the nearest": who wants it must know the width. Nor is it exactly once: its Kafka sink
-makes no transactions. The last windows of a thing stay open, with their pairs, until a later record of it comes.
+bytewax joins only within windows: tumbling, sliding, or by sessions. A tumbling window loses the pairs across its
+borders. Sliding windows, twice as long as the width and a width apart, contain every pair within the width; a pair in
+two windows counts in the first only. Its ``join_window`` expects two streams; if one is branched into two, all left
+records of a batch come before its right ones, which are then late unless it waits for the event time of a batch. So
+both are collected in one window, and multiplied there (the variant ``join-window`` uses the join). Unlike a neighbour
+join it cannot express "the nearest": its user must know the width. Nor is it exactly once, as its Kafka sink has no
+transactions. The last windows of a thing, with their pairs, stay open until a later record of it.
 
-The variants named ``by-hand`` are the neighbour join that its users can write for records in order: of each thing
-the record before is kept. They know no disorder.
+The variants named ``by-hand`` are the neighbour join that its users can write for ordered records: it keeps the
+previous record of each thing. They do not handle disorder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bytewax.operators.windowing import EventClock, SlidingWindower, TumblingWin
 from bytewax.recovery import RecoveryConfig, init_db_dir
 from bytewax.run import cli_main
 
-# Two processes, as its workers within one share the interpreter's lock; batches that its sink flushes one by one.
+# Two processes, as workers in one share the GIL; large batches, as its sink flushes each.
 SETTINGS: dict[str, Any] = {"window": "sliding", "processes": 2, "batch": 10_000, "epoch_s": 1}
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -50,7 +50,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 ORIGIN = datetime(2000, 1, 1, tzinfo=UTC)
 
 JOIN_LATENESS_MS = 60_000
-"""More than the records of a batch span, in event time: after a branch those of one side come first, all of them."""
+"""More than the event time of a batch: after a branch, all records of one side come first."""
 
 
 def main() -> None:
@@ -107,19 +107,19 @@ def parse(message: Any) -> tuple[str, dict[str, Any]]:
 
 
 def join(records: Any, width_ms: int, lateness_ms: int, window: str) -> Any:
-    """All pairs within a window that are not further apart than the width."""
+    """All pairs within a window that are at most the width apart."""
     width = timedelta(milliseconds=width_ms)
     windows = TumblingWindower(align_to=ORIGIN, length=width)
     if window != "tumbling":
         windows = SlidingWindower(2 * width, width, ORIGIN)
     if window == "join":
         lateness_ms = max(lateness_ms, JOIN_LATENESS_MS)
-    # Left to itself the clock moves on with the wall clock too, and makes a backlog late.
+    # By default the clock also advances with the wall clock, which makes a backlog late.
     clock = EventClock(lambda record: record["at"], timedelta(milliseconds=lateness_ms), now_getter=lambda: ORIGIN)
 
     def near(item: Any) -> Any:
         number, (left, right) = item
-        # A window without one of the two comes too. One pair may be in two windows: the first one counts.
+        # A window may lack one side. A pair may be in two windows: the first one counts.
         if left is None or right is None or abs(left["at"] - right["at"]) > width:
             return None
         first = (min(left["at"], right["at"]) - ORIGIN) // width
@@ -142,14 +142,14 @@ def join(records: Any, width_ms: int, lateness_ms: int, window: str) -> Any:
 
 
 def meet(before: Any, record: Any) -> Any:
-    """The pair of a record and the one before it, if they are of two quantities."""
+    """The pair of a record and the previous one, if they have different quantities."""
     if before is None or before["quantity"] == record["quantity"]:
         return record, []
     return record, [(before, record) if before["quantity"] == "speed" else (record, before)]
 
 
 def encode(item: tuple[str, tuple[dict[str, Any], dict[str, Any]]]) -> KafkaSinkMessage[bytes, bytes]:
-    """A pair as it is written."""
+    """A pair as a message."""
     thing, (left, right) = item
     pair = {
         "thing": thing,

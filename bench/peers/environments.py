@@ -1,6 +1,6 @@
-"""An environment of its own for each peer that is not Spark: their packages do not go with the project's.
+"""An environment for each peer other than Spark, as their packages conflict with the project's.
 
-Made once and kept, in ``peers`` of a folder, from ``requirements/peers``; a changed requirements file makes it anew.
+Created once in ``peers`` of a folder from ``requirements/peers``, and recreated if its requirements file changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker.stack.parts import Parts
 _REQUIREMENTS: Final = Path(__file__).parents[2] / "requirements" / "peers"
 
 _PYTHONS: Final = ("3.11", "3.12")
-"""For which all peers have wheels; Flink's Apache Beam and bytewax have none for newer ones."""
+"""Versions for which all peers have wheels; Flink's Apache Beam and bytewax have none for newer ones."""
 
 _FLINK_JARS: Final = (("org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2"),)
 """The newest connector; the one for Flink 2.2 runs with 2.3."""
@@ -31,20 +31,20 @@ ENVIRONMENTS: Final = {
     "pathway_join": "pathway",
     "quix_asof": "quix",
 }
-"""The scripts, and in which environment each runs."""
+"""The environment of each script."""
 
 
 def command(script: str, folder: Path, say: Callable[[str], None]) -> list[str]:
-    """What starts a peer, up to its own arguments; installs what it needs."""
+    """The command of a peer without its own arguments; installs what it needs."""
     python = interpreter(ENVIRONMENTS[script], folder, say)
     more = ["--jars", str(flink_jars(folder, say))] if script == "flink_interval" else []
     return [str(python), str(Path(__file__).with_name(f"{script}.py")), *more]
 
 
 def interpreter(name: str, folder: Path, say: Callable[[str], None]) -> Path:
-    """The Python of a peer (``flink``, ``quix``, ``bytewax``, ``pathway``), installed where it is not there yet.
+    """The Python of a peer (``flink``, ``quix``, ``bytewax``, ``pathway``), installed if it is missing.
 
-    Raises StackError where it cannot be installed here, with what the installer said.
+    Raises StackError with the installer's output if it cannot be installed here.
     """
     wanted = _REQUIREMENTS / f"{name}.txt"
     place = (folder / "peers" / name).absolute()
@@ -63,15 +63,15 @@ def interpreter(name: str, folder: Path, say: Callable[[str], None]) -> Path:
 
 
 def flink_jars(folder: Path, say: Callable[[str], None]) -> Path:
-    """The folder of the jar with which Flink reads and writes Kafka, fetched where it is not there yet."""
-    told = "flink     fetching its Kafka connector (10 MB)"
-    return Parts(folder / "peers", say).jars("flink-kafka", _FLINK_JARS, _REQUIREMENTS / "flink-jars.sha256", told)
+    """The folder of the jar of Flink's Kafka connector, downloaded if it is missing."""
+    notice = "flink     downloading its Kafka connector (10 MB)"
+    return Parts(folder / "peers", say).jars("flink-kafka", _FLINK_JARS, _REQUIREMENTS / "flink-jars.sha256", notice)
 
 
 def _find_python(name: str) -> str:
     if "{}.{}".format(*sys.version_info) in _PYTHONS:
         return sys.executable
-    # pyenv's are not on the path unless they are chosen.
+    # pyenv's versions are not on the path unless selected.
     kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for version in _PYTHONS:
         found = shutil.which(f"python{version}")

@@ -1,13 +1,14 @@
 """An interval join in Flink SQL, exactly once: a peer of the neighbour join. It runs in Java; PyFlink only starts it.
 
-Beside a neighbour join it can not say "the nearest": all pairs within the width come, and none across a longer pause.
-Flink's as-of joins do not help: ``FOR SYSTEM_TIME AS OF`` looks back only, and one to each side reads everything twice.
+Unlike a neighbour join it cannot express "the nearest": it writes all pairs within the width, and none across a longer
+pause. Flink's as-of joins do not help: ``FOR SYSTEM_TIME AS OF`` looks back only, and one per side reads everything
+twice.
 
-What decides its speed is how far the partitions are apart in event time: for each record it looks at everything that it
-keeps of the same thing, and it keeps what the slowest partition may still need. So the partitions are read side by side
-(``scan.watermark.alignment``, small fetches, one task for each of them), and watermarks come with every record; without
-that it was two to four times slower. So it was with the JVM's own choice of heap and collector, and slower by far with
-its state in RocksDB. A bound of the disorder is ``--lateness-ms``; what comes later may miss pairs.
+Its speed depends on how far the partitions are apart in event time: for each record it scans everything that it keeps
+of the same thing, and it keeps what the slowest partition may still need. So the partitions are read in parallel and
+aligned (``scan.watermark.alignment``, small fetches, one task per partition), and every record emits a watermark;
+without that it was two to four times slower. So it was with the JVM's default heap and collector, and slower by far
+with state in RocksDB. ``--lateness-ms`` bounds the disorder; later records may miss pairs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Joins in time in Pathway: a peer of the neighbour join.
+"""Temporal joins in Pathway: a peer of the neighbour join.
 
-``interval_join`` gives all pairs within a width, ``asof_join`` the latest record before each one; two of them, one to
-each side, are the neighbour join. Beside it, it can not say that a result is final: an as-of pair comes at once, and a
-record that comes later than its successor takes it back, which is written as a further record with ``"diff": -1``. Its
-clock is the newest record of all partitions, so what a cut-off forgets depends on how far they are apart when it reads
-a backlog: too small a cut-off loses pairs without a word, none at all keeps everything. Exactly once, and any state
-that outlives the process, need a licence key, so here it is without: a restart reads everything again.
+``interval_join`` gives all pairs within a width, ``asof_join`` the latest record before each one; two of them, one per
+side, are the neighbour join. Unlike it, they cannot say that a result is final: an as-of pair is written at once, and a
+record that arrives after its successor retracts it with a further record with ``"diff": -1``. The clock is the newest
+record of all partitions, so what a cut-off forgets depends on how far apart they are while it reads a backlog: too
+small a cut-off silently loses pairs, none at all keeps everything. Exactly once and state that survives the process
+need a licence key, so this runs without: a restart reads everything again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import pathway as pw
 
-# The interval join: it has written all pairs when the as-of joins have written a third. Two threads for two cores. A
-# bounded backlog, so that a batch is not all there is; without a bound it is as fast.
+# The interval join: it writes all pairs in the time in which the as-of joins write a third. Two threads for two cores.
+# A bounded backlog, so that a batch is not the whole input; without a bound it is as fast.
 SETTINGS: dict[str, Any] = {"join": "interval", "threads": 2, "commit_ms": 100, "backlog": 100_000}
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -67,7 +67,7 @@ def main() -> None:
             )
             for one, other in ((left, right), (right, left))
         ]
-        # The first records have none before them.
+        # The first records have no predecessor.
         one, other = (select(found, left, right) for found in before)
         pairs = one.concat_reindex(other)
     settings = {
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def select(joined: Any, left: Any, right: Any) -> Any:
-    """Pairs as they are written; where an as-of join has found none there is no pair."""
+    """The pairs as written; as-of results without a partner are dropped."""
     both = joined.select(
         l_thing=left.thing,
         l_name=left.name,

@@ -1,13 +1,14 @@
 """As-of joins in Quix Streams, exactly once: a peer of the neighbour join.
 
-``join_asof`` gives each left record the latest right one before it. Two of them, one to each side, are the neighbour
-join for records that come in order. Beside it, it can not say "the next one after", join one topic with itself (so it
-reads two, left and right, with equal partitions: DATA is ``left,right``), or wait for a late record: what is there when
-a record is processed decides. Its two topics are read in the order of Kafka's timestamps, so these must be the event
-times (``message.timestamp.type=CreateTime``), or pairs are wrong. Equal times come out twice, once from each side.
+``join_asof`` gives each left record the latest right one before it. Two of them, one per side, are the neighbour join
+for ordered records. Unlike it, they cannot express "the next one after", join one topic with itself (so it reads two,
+left and right, with equal partitions: DATA is ``left,right``), or wait for a late record: what is there when a record
+is processed decides. Its two topics are read in the order of Kafka's timestamps, so these must be the event times
+(``message.timestamp.type=CreateTime``), or pairs are wrong. Pairs of equal times are written twice, once from each
+side.
 
-The variant ``interval`` is its join within a width: it finds all pairs within it, also of records in disorder of one
-topic, but looks back only, so it depends on that order of reading too.
+The variant ``interval`` is its join within a width: it finds all pairs within it, even with disorder in one topic, but
+looks back only, so it depends on that order of reading as well.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Any
 
 from quixstreams import Application
 
-# One process: after a second one had joined the group, half of the partitions stood still for good in most runs. How
-# much is read ahead of each partition bounds how far the two topics are apart.
+# One process: after a second one joined the group, half of the partitions stopped for good in most runs. How
+# much is read ahead of each partition bounds how far apart the two topics are.
 SETTINGS: dict[str, Any] = {
     "join": "asof",
     "sides": "both",
@@ -101,7 +102,7 @@ def main() -> None:
 
 
 def pair(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
-    """A pair as it is written."""
+    """A pair as written."""
     return {
         "thing": left["thing"],
         "left": left["id"],

@@ -1,19 +1,19 @@
-"""The as-of join by hand in Spark, with state of its own in Python: a peer of the neighbour join.
+"""The as-of join by hand in Spark, with custom state in Python: a peer of the neighbour join.
 
-A `StatefulProcessor` holds each machine's records, one `ListState` a side, until the watermark has passed them, as the
-public examples of `transformWithStateInPandas` do it. Each left record is then paired with the last right one at or
+A `StatefulProcessor` holds the records of each machine, one `ListState` per side, until the watermark has passed them,
+as in the public examples of `transformWithStateInPandas`. Each left record is then paired with the last right one at or
 before it and the first at or after it, at least once. A timer does so for machines that have fallen silent.
 
-It loses to the neighbour join in that
+Compared with the neighbour join:
 
-- it sees pairs from the left side alone: of right records between two left ones it finds the first and the last;
-- a pair waits for the watermark, which is one batch and the lateness behind, and which is one for all machines: what is
-  late for it is dropped without a word;
-- each record goes into the state and out of it by itself, between Python and the JVM;
-- a left record of a machine whose right side is silent is held for ever, and so is all that comes after it.
+- it sees pairs from the left side only: of the right records between two left ones it finds the first and the last;
+- a pair waits for the watermark, which is one batch and the lateness behind, and which is one for all machines: records
+  that are late for it are dropped silently;
+- each record is put into the state and read from it individually, between Python and the JVM;
+- a left record of a machine whose right side is silent is held for ever, as is everything after it.
 
-The settings are the best of those tried (``trials/spark_asof.json``): a partition of the state for each core, Java's
-parallel collector, RocksDB (the only store that Spark takes for this) with changelogs.
+The settings are the best of those tried (``trials/spark_asof.json``): a state partition per core, Java's parallel
+collector, RocksDB (the only store that Spark accepts for this) with changelogs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 class AsOf(StatefulProcessor):
-    """The records of a machine that the watermark has not passed, and the pairs of those that it has."""
+    """Holds the records of a machine that the watermark has not passed, and pairs those that it has."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Name the state."""
@@ -84,7 +84,7 @@ class AsOf(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: TimerValues,  # noqa: N803 - Spark's name
     ) -> Iterator[pd.DataFrame]:
-        """Hold the new records; pair those held before."""
+        """Hold the new records; pair those that the watermark has passed."""
         new: tuple[list[Row], list[Row]] = ([], [])
         for frame in rows:
             for side, quantity in zip(new, ("speed", "torque"), strict=True):
@@ -101,13 +101,13 @@ class AsOf(StatefulProcessor):
         timerValues: TimerValues,  # noqa: N803 - Spark's
         expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002, N803 - Spark's
     ) -> Iterator[pd.DataFrame]:
-        """Pair what is held of a machine that is silent."""
+        """Pair the held records of a silent machine."""
         yield self._pair(key, ([], []), timerValues.getCurrentWatermarkInMs())
 
     def _pair(self, key: Any, new: tuple[list[Row], list[Row]], watermark_ms: int) -> pd.DataFrame:
         lefts, rights = (sorted(state.get(), key=itemgetter(0)) for state in self._sides)
         times = [time for time, *_ in rights]
-        # Nothing older than the watermark may follow: a right record before it is the next one for sure.
+        # Nothing older than the watermark may follow: a right record before it is certainly the next one.
         certain = bisect_left(times, watermark_ms)
         settled = bisect_right(lefts, times[certain - 1], key=itemgetter(0)) if certain else 0
         pairs = []

@@ -1,28 +1,28 @@
 """Windowed joins in Spark, as their users write them: peers of the neighbour join.
 
-Both quantities are read from one topic, joined on the machine within so many milliseconds, and the pairs written back
-to Kafka, at least once. None of the variants can express "the neighbour, however far away":
+Both quantities are read from one topic, joined on the machine within a width in milliseconds, and the pairs written
+back to Kafka, at least once. None of the variants can express "the neighbour, however far away":
 
-- ``range``: everything at most the window's width away. A window that is too narrow misses neighbours, a wider one
-  pairs with everything in it.
-- ``tumbling``: everything in the same window of a fixed grid. It misses each neighbour across a border, and pairs all
-  of one side with all of the other within.
+- ``range``: all pairs at most the width apart. Too narrow a window misses neighbours, a wider one pairs everything in
+  it.
+- ``tumbling``: all pairs in the same window of a fixed grid. It misses every neighbour across a border, and pairs all
+  records of one side with all of the other within.
 - ``nearest``: the range join, of which each left record keeps the nearest right one before and after it. That is the
-  as-of join from the left side; the neighbours of the right records that are none of a left one's are missing. A pair
-  comes out when the watermark has passed its left record, one batch and the lateness after it was read.
+  as-of join from the left side; neighbours of right records that are not also those of a left one are missing. A pair
+  is written when the watermark has passed its left record, one batch and the lateness after it was read.
 
-The settings are the best of those tried (``trials/spark_windowed.json``). What made the range join quicker, each on top
+The settings are the best of those tried (``trials/spark_windowed.json``). What made the range join faster, each on top
 of the ones before, in thousand records/s on two cores: state format 4 in RocksDB with changelogs 32; format 2 in memory
 with buckets of time (`range_join`) 42; a partition of the join for each core and Java's parallel collector 60; each
 record parsed once 67. With all of that, format 4 in RocksDB without buckets makes 52. State in memory has to fit there;
-Spark still writes it to the checkpoint. Progress can not be written beside the work (``asyncProgressTrackingEnabled``):
-Spark refuses it where there is state.
+Spark still writes it to the checkpoint. Progress cannot be tracked asynchronously (``asyncProgressTrackingEnabled``):
+Spark refuses it for stateful queries.
 
-``--settings`` says how much of that is used: ``default``, Spark's own, with its 200 partitions of the join; ``tuned``,
-what its documentation advises for large state: state format 4 in RocksDB with changelogs, and a partition for each core
-and the parallel collector; ``best``, all of the above.
+``--settings`` selects how much of that is used: ``default``, Spark's own, with its 200 partitions of the join;
+``tuned``, what its documentation advises for large state: state format 4 in RocksDB with changelogs, and a partition
+for each core and the parallel collector; ``best``, all of the above.
 
-For each batch a line is printed: its records, how many ms it took, and what the state holds.
+Prints a line for each batch: its records, its duration in ms, and its state.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TUNED: Final = _OF_BOTH | {
 _BEST: Final = _OF_BOTH | {
     "spark.sql.streaming.join.stateFormatVersion": "2",
     "spark.sql.streaming.stateStore.providerClass": _STORE.format("HDFSBacked"),
-    # They would put conditions below the parser, which then runs once for each of them.
+    # They would push conditions below the parser, which then runs once for each.
     "spark.sql.optimizer.excludedRules": ",".join(
         f"org.apache.spark.sql.catalyst.optimizer.{rule}"
         for rule in ("PushDownPredicates", "PushPredicateThroughNonJoin", "InferFiltersFromConstraints")
@@ -63,11 +63,11 @@ _BEST: Final = _OF_BOTH | {
 SETTINGS: Final[dict[str, dict[str, str]]] = {"default": {}, "tuned": _TUNED, "best": _BEST}
 
 WIDTH_MS: Final = 16
-"""The narrowest window that misses no neighbour in the benchmark's data, where the two streams are 8 ms apart: then it
-finds each pair once and nothing else. Who joins real data does not know it, and needs a wider one."""
+"""The narrowest window that misses no neighbour in the benchmark's data, whose streams are 8 ms apart: it then
+finds each pair once and nothing else. For real data it is unknown, and must be wider."""
 
 LATENESS_MS: Final = 10_000
-"""More than the records of a batch are out of order by, as its partitions are read to different times."""
+"""More than the disorder of a batch, whose partitions are read up to different event times."""
 
 _RECORD: Final = "thing string, quantity string, phenomenonTime long, result double, id string"
 _LOOK_S: Final = 1
@@ -83,13 +83,13 @@ def main() -> None:
     options = parser.parse_args()
     if options.bucket_ms is None:
         options.bucket_ms = 10 * options.width_ms if options.settings == "best" else 0
-    # A batch without data: only the nearest neighbours have something left to give out.
+    # Batches without data are useful for the nearest neighbours only, which have results left.
     idle = {"spark.sql.streaming.noDataMicroBatches.enabled": str(options.variant == "nearest").lower()}
     settings = SETTINGS[options.settings]
     session = make_session(options, settings | idle if settings else {})
     topic = read(session, options)
     left, right = (
-        # A look at the text before it is parsed: of each side half is thrown away.
+        # A text filter before parsing, as each side drops half of the records.
         parse(topic.where(f.col("value").contains(name)), options).where(f.col("quantity") == name)
         for name in ("speed", "torque")
     )
@@ -97,11 +97,10 @@ def main() -> None:
 
 
 def range_join(left: DataFrame, right: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Each left record with each right one of the same machine that is at most so far away.
+    """Each left record with each right one of the same machine within the width.
 
-    Spark's join compares a record with all that are held of the same key. With buckets each left record is in one, each
-    right one in all those that a partner of its own could be in, so that a key holds few records; the pairs are the
-    same.
+    Spark's join compares a record with all held records of its key. With buckets, each left record is in one bucket,
+    each right one in all buckets of its possible partners, so that a key holds few records; the pairs are the same.
     """
     names = ["thing"]
     if options.bucket_ms:
@@ -110,7 +109,7 @@ def range_join(left: DataFrame, right: DataFrame, options: argparse.Namespace) -
         both = f.array_distinct(f.array(_bucket(-options.width_ms, options), _bucket(options.width_ms, options)))
         right = right.withColumn("bucket", f.explode(both))
     left, right = left.alias("l"), right.alias("r")
-    # Spark learns from the times how long to hold a record; to compare numbers first is quicker.
+    # Spark derives from the times how long to hold a record; comparing numbers first is faster.
     width = f.expr(f"interval {options.width_ms} milliseconds")
     near = f.abs(f.col("l.phenomenonTime") - f.col("r.phenomenonTime")) <= options.width_ms
     near &= f.col("r.at").between(f.col("l.at") - width, f.col("l.at") + width)
@@ -133,7 +132,7 @@ def tumbling_join(left: DataFrame, right: DataFrame, options: argparse.Namespace
 
 
 def nearest_join(left: DataFrame, right: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Each left record with the nearest right one before and after it, if they are in the window."""
+    """Each left record with the nearest right one before and after it, within the window."""
     pairs = range_join(left, right, options)
     other = f.struct("right_time", "right", "right_result")
     kept = pairs.groupBy("at", "thing", "left", "left_time", "left_result").agg(
@@ -165,7 +164,7 @@ VARIANTS: Final[dict[str, Callable[[DataFrame, DataFrame, argparse.Namespace], D
 
 
 def make_parser(about: str) -> argparse.ArgumentParser:
-    """The arguments of everything that joins in Spark."""
+    """The arguments of all peers in Spark."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bootstrap")
     parser.add_argument("data", help="topic to read")
@@ -198,7 +197,7 @@ def make_session(options: argparse.Namespace, settings: dict[str, str]) -> Spark
 
 
 def read(session: SparkSession, options: argparse.Namespace) -> DataFrame:
-    """The values of the topic as text."""
+    """The values of the topic as strings."""
     return (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", options.bootstrap)
@@ -211,7 +210,7 @@ def read(session: SparkSession, options: argparse.Namespace) -> DataFrame:
 
 
 def parse(values: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Records, with their time as Spark's."""
+    """Records, with their time as Spark's timestamp."""
     return (
         values.select(f.from_json("value", _RECORD).alias("record"))
         .select("record.*", f.timestamp_millis("record.phenomenonTime").alias("at"))
@@ -220,7 +219,7 @@ def parse(values: DataFrame, options: argparse.Namespace) -> DataFrame:
 
 
 def run(pairs: DataFrame, options: argparse.Namespace) -> None:
-    """Write pairs to Kafka and tell each batch, until stopped."""
+    """Write pairs to Kafka and report each batch, until stopped."""
     shown = f.struct(
         "thing",
         "left",
@@ -237,16 +236,16 @@ def run(pairs: DataFrame, options: argparse.Namespace) -> None:
         .option("checkpointLocation", str(options.state))
         .start()
     )
-    _tell(query)
+    _report(query)
 
 
-def _tell(query: StreamingQuery) -> None:
-    told = -1
+def _report(query: StreamingQuery) -> None:
+    reported = -1
     while query.isActive:
         for progress in query.recentProgress:
             rows = _read_by(progress["sources"][0])
-            if progress["batchId"] > told and rows:
-                told = progress["batchId"]
+            if progress["batchId"] > reported and rows:
+                reported = progress["batchId"]
                 states = progress["stateOperators"]
                 line = {
                     "records": rows,
@@ -259,7 +258,7 @@ def _tell(query: StreamingQuery) -> None:
 
 
 def _read_by(source: Any) -> int:
-    """Records of a batch, by its offsets: Spark counts each one twice, as both sides of the join read it."""
+    """The records of a batch by its offsets, as Spark counts each twice: both sides of the join read it."""
     begin, end = (json.loads(source[name] or "{}") or {} for name in ("startOffset", "endOffset"))
     return sum(
         at - begin.get(topic, {}).get(partition, 0)

@@ -1,8 +1,8 @@
-"""Which settings of a peer are the best? Tries its variants in turn, and keeps the figures beside the scripts.
+"""Finds the best settings of a peer: runs its variants in turn, and keeps the figures beside the scripts.
 
 ``python -m bench.peers.try_settings flink_interval best rocksdb`` starts a Kafka of its own, writes the input once, and
-lets each variant read it, with the narrowest window that contains every pair. What comes out is compared with what
-neighbours there are. The rate is that between a fifth and nineteen twentieths of the results, by the broker's clock.
+lets each variant read it, with the narrowest window that contains every pair. The output is compared with the expected
+neighbours. The rate is that between a fifth and nineteen twentieths of the results, by the broker's clock.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _TWO_TOPICS: Final = ("quix_asof",)
 _TRIALS: Final = Path(__file__).with_name("trials")
 _LOOK_S: Final = 0.5
 _STILL_S: Final = 10.0
-"""So long without a new result, and there will be none; some write once in a checkpoint only."""
+"""After this time without a new result, none will come; some peers write once per checkpoint."""
 
 
 def produce(kafka: KafkaSettings, topics: list[str], records: int) -> set[tuple[str, str]]:
-    """Speed and torque of `THINGS` machines by turns, into one topic or one for each; returns the neighbours.
+    """Write speed and torque of `THINGS` machines in turn, to one topic or one for each; returns the neighbours.
 
-    Kafka's timestamps are the event times, which some engines go by.
+    Kafka's timestamps are the event times, which some engines use.
     """
     admin, things = make_admin(kafka), things_over_all_units("machine", THINGS)
     settings = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
@@ -84,7 +84,7 @@ def produce(kafka: KafkaSettings, topics: list[str], records: int) -> set[tuple[
 
 
 def run(kafka: KafkaSettings, start: list[str], data: str, given: list[str], wanted: int, seconds: float) -> str:
-    """Let a peer join what there is, until nothing comes any more; returns the topic of its results."""
+    """Run a peer until no more results come; returns the topic of its results."""
     out = f"out-{uuid.uuid4().hex[:8]}"
     make_topic(kafka, out, PARTITIONS)
     with tempfile.TemporaryDirectory() as state, tempfile.TemporaryFile() as log:
@@ -97,7 +97,7 @@ def run(kafka: KafkaSettings, start: list[str], data: str, given: list[str], wan
             time.sleep(_LOOK_S)
             if running.poll() is not None:
                 log.seek(0)
-                raise RuntimeError(f"{' '.join(given)} has ended by itself:\n{log.read()[-2000:].decode()}")
+                raise RuntimeError(f"{' '.join(given)} ended by itself:\n{log.read()[-2000:].decode()}")
             now = sum(ends(kafka, out, PARTITIONS))
             if now != seen:
                 seen, changed_s = now, time.monotonic()
@@ -109,7 +109,7 @@ def run(kafka: KafkaSettings, start: list[str], data: str, given: list[str], wan
 
 
 def judge(kafka: KafkaSettings, out: str, wanted: set[tuple[str, str]], records: int) -> dict[str, int]:
-    """Records/s, and how many pairs were found, missing, and too many."""
+    """Records/s, and the numbers of found, missing and unexpected pairs."""
     times_ms, found = [], []
     with closing(make_reader(kafka, "bench")) as consumer:
         for number in range(PARTITIONS):
@@ -121,7 +121,7 @@ def judge(kafka: KafkaSettings, out: str, wanted: set[tuple[str, str]], records:
     rate = 0
     if times_ms:
         took_ms = times_ms[len(times_ms) * 19 // 20] - times_ms[len(times_ms) // 5]
-        # A run that was stopped has not read all of its input; its share of it is that of the pairs.
+        # A stopped run has not read all of its input; the share of pairs estimates that of the input.
         rate = round(0.75 * min(1.0, len(set(found) & wanted) / len(wanted)) * records / max(took_ms, 1) * 1000)
     right = set(found) & wanted
     return {
@@ -134,14 +134,14 @@ def judge(kafka: KafkaSettings, out: str, wanted: set[tuple[str, str]], records:
 
 
 def main() -> int:
-    """Try, and write the figures."""
+    """Run the variants and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peer", choices=sorted(ENVIRONMENTS))
     parser.add_argument("variants", nargs="+")
     parser.add_argument("--records", type=int, default=400_000)
-    parser.add_argument("--seconds", type=float, default=60, help="for each variant at most")
-    parser.add_argument("--within", type=float, default=3600, help="seconds, after which no other variant is begun")
-    parser.add_argument("--folder", type=Path, default=Path(".lsb"), help="where the environments are")
+    parser.add_argument("--seconds", type=float, default=60, help="time limit of each variant")
+    parser.add_argument("--within", type=float, default=3600, help="start no variant after this time, in seconds")
+    parser.add_argument("--folder", type=Path, default=Path(".lsb"), help="folder of the environments")
     parser.add_argument("--give", default="", help="further arguments of the peer")
     options = parser.parse_args()
     start = command(options.peer, options.folder, print)

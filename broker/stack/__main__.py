@@ -41,18 +41,18 @@ _LOG_LINES: Final = 20
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
     parser = _parser()
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     # Not with argparse's choices, which refuse an empty list.
-    wrong = [name for name in asked.servers if name not in _NAMES]
+    wrong = [name for name in options.servers if name not in _NAMES]
     if wrong:
         parser.error(f"no such server: {', '.join(wrong)} (there are: {', '.join(_NAMES)})")
-    if asked.command == "keep":
-        return _keep(asked.dir)
-    stack = LocalStack(asked.dir, say=lambda line: print(line, flush=True))
+    if options.command == "keep":
+        return _keep(options.dir)
+    stack = LocalStack(options.dir, say=lambda line: print(line, flush=True))
     _cancel_on_signals(stack)
-    chosen = [server for server in stack.servers if server.name in asked.servers]
+    chosen = [server for server in stack.servers if server.name in options.servers]
     try:
-        return _COMMANDS[asked.command](stack, chosen, asked)
+        return _COMMANDS[options.command](stack, chosen, options)
     except CancelledError:
         print("cancelled; the servers that had been started are stopped", file=sys.stderr)
         return 1
@@ -61,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _up(stack: LocalStack, chosen: Sequence[Server], asked: argparse.Namespace) -> int:
-    if asked.fresh:
+def _up(stack: LocalStack, chosen: Sequence[Server], options: argparse.Namespace) -> int:
+    if options.fresh:
         stack.down()
         stack.wipe()
     stack.up(chosen)
@@ -70,14 +70,14 @@ def _up(stack: LocalStack, chosen: Sequence[Server], asked: argparse.Namespace) 
     return 0
 
 
-def _down(stack: LocalStack, chosen: Sequence[Server], asked: argparse.Namespace) -> int:
-    del asked
+def _down(stack: LocalStack, chosen: Sequence[Server], options: argparse.Namespace) -> int:
+    del options
     stack.down(chosen)
     return 0
 
 
-def _status(stack: LocalStack, chosen: Sequence[Server], asked: argparse.Namespace) -> int:
-    del asked
+def _status(stack: LocalStack, chosen: Sequence[Server], options: argparse.Namespace) -> int:
+    del options
     is_fine = True
     for server in chosen or stack.servers:
         pid = server.pid
@@ -93,8 +93,8 @@ def _status(stack: LocalStack, chosen: Sequence[Server], asked: argparse.Namespa
     return 0 if is_fine else 1
 
 
-def _env(stack: LocalStack, chosen: Sequence[Server], asked: argparse.Namespace) -> int:
-    del chosen, asked
+def _env(stack: LocalStack, chosen: Sequence[Server], options: argparse.Namespace) -> int:
+    del chosen, options
     variables = stack.environment()
     if not variables:
         raise StackError("nothing is running; start it: python -m broker.stack up")
@@ -103,11 +103,11 @@ def _env(stack: LocalStack, chosen: Sequence[Server], asked: argparse.Namespace)
     return 0
 
 
-def _logs(stack: LocalStack, chosen: Sequence[Server], asked: argparse.Namespace) -> int:
+def _logs(stack: LocalStack, chosen: Sequence[Server], options: argparse.Namespace) -> int:
     for server in chosen or stack.servers:
         print(f"== {shown(server.log)}")
         if server.log.exists():
-            print("\n".join(server.log.read_text(errors="replace").splitlines()[-asked.lines :]))
+            print("\n".join(server.log.read_text(errors="replace").splitlines()[-options.lines :]))
         else:
             print("(never started)")
     return 0

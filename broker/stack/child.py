@@ -91,7 +91,7 @@ class Child:
         self._popen = popen
 
     def stop(self, deadline_s: float) -> bool:
-        """SIGTERM, and SIGKILL after the deadline; whether the process ended by itself (or was not running)."""
+        """SIGTERM, and SIGKILL after the deadline; whether it ended before the deadline (or was not running)."""
         if self.pid is None:
             self._forget()
             return True

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 class StackError(Exception):
-    """The local stack cannot do what was asked."""
+    """The local stack cannot execute a command."""
 
 
 class MissingPartsError(StackError):

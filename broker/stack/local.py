@@ -74,8 +74,8 @@ class LocalStack:
         or on `cancel` or a KeyboardInterrupt, the servers that this call started are stopped again.
         """
         chosen = tuple(servers) or self.servers
-        asked = [server for server in chosen if server.pid is None]
-        problems = [problem for server in asked if (problem := server.problem()) is not None]
+        to_start = [server for server in chosen if server.pid is None]
+        problems = [problem for server in to_start if (problem := server.problem()) is not None]
         if problems:
             # Two servers may lack the same program.
             raise MissingPartsError(list(dict.fromkeys(problems)))
@@ -86,7 +86,7 @@ class LocalStack:
             except BaseException:
                 self._parts.cancel.set()
                 wait(works)
-                for server in asked:
+                for server in to_start:
                     server.stop()
                 self._parts.cancel.clear()
                 raise

@@ -139,7 +139,7 @@ class Server(ABC):
             )
 
     def stop(self, deadline_s: float = STOP_DEADLINE_S) -> bool:
-        """SIGTERM, SIGKILL after the deadline; whether it ended by itself."""
+        """SIGTERM, SIGKILL after the deadline; whether it ended before that."""
         return self._child.stop(deadline_s)
 
     def kill(self) -> None:
@@ -173,7 +173,7 @@ class Server(ABC):
             raise StackError(f"{self.folder / _PORTS} is truncated; start {self.name} to rewrite it") from None
 
     def _choose_ports(self) -> dict[str, int]:
-        """The ports of the last start if they are still free, else new ones, which are written down."""
+        """The ports of the last start if they are still free, else new ones, which are saved."""
         with contextlib.suppress(StackError):
             ports = self._ports()
             if all(is_free(port) for port in ports.values()):

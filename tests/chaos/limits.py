@@ -19,7 +19,7 @@ _SLEEP: Final = Path(__file__).parent / "set_clock"
 
 
 def why_no_disk() -> str:
-    """Why no disk can be made here; empty if it can."""
+    """Why no disk can be mounted here; empty if one can."""
     return "" if os.geteuid() == 0 else "only root may mount a small disk"
 
 

@@ -252,7 +252,7 @@ class ChaosPipeline:
     def start(self, name: str, point: str = "") -> None:
         """Start a service that is not running; ``point:n`` makes it kill itself there."""
         service = self.services[name]
-        assert service.pid is None, f"{name} runs already"
+        assert service.pid is None, f"{name} is already running"
         arguments = [*service.arguments, *(self._replay_rest() if name == "simulator" else ())]
         module = [service.module] if not point else ["tests.chaos.dying", service.module]
         environment = {**os.environ, **self.environment(name)}

@@ -1,4 +1,4 @@
-"""The acts of a run, as data: a seed gives a schedule, which can be played again."""
+"""The acts of a run, as data: a seed gives a schedule, which can be replayed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FOREVER_S: Final = 9e9
 
 @dataclass(frozen=True)
 class Act:
-    """One fault of one process, server or wire, ``at_s`` seconds after the start of the data, for ``lasting_s``.
+    """One fault of a process, a server or a wire, ``at_s`` seconds after the start of the data, for ``lasting_s``.
 
     kill     SIGKILL; restarted after ``lasting_s``
     die      SIGKILL, and a restart that kills itself at the ``count``-th arrival at ``point`` (see `dying`)
@@ -44,7 +44,7 @@ class Act:
 
     @property
     def until_s(self) -> float:
-        """When its end begins."""
+        """When it starts to end."""
         return self.at_s + self.lasting_s
 
 

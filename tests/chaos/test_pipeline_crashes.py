@@ -1,4 +1,4 @@
-"""Every pair is there exactly once, from the events file to the database, whatever dies whenever."""
+"""Every pair exists exactly once, from the events file to the database, whichever process dies at any time."""
 
 from __future__ import annotations
 

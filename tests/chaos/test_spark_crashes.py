@@ -1,4 +1,4 @@
-"""Every pair is there exactly once, whatever part of the stage in Spark dies whenever."""
+"""Every pair exists exactly once, whichever part of the stage in Spark dies at any time."""
 
 from __future__ import annotations
 

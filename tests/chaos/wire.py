@@ -1,4 +1,4 @@
-"""A wire between a client and a server, which can be cut, silenced, slowed, or made to answer for the server.
+"""A TCP proxy ("wire") between a client and a server, which can cut, stall or slow connections, or answer itself.
 
 It forwards bytes, and knows a single message of a protocol: how HTTP says that a service is unavailable. All wires of a
 run share one thread.
@@ -33,12 +33,12 @@ class Wires:
         return wire
 
     def cut(self, wire: Wire) -> None:
-        """Break the connections and refuse new ones, until `mend`."""
+        """Close the connections and refuse new ones, until `mend`."""
         wire.is_cut = True
         self._run(wire.break_all())
 
     def mend(self, wire: Wire) -> None:
-        """Let everything through again, at once."""
+        """Forward everything again immediately."""
         wire.is_cut = wire.is_silent = wire.is_refusing = False
         wire.delay_s = 0.0
         self._run(wire.flow())
@@ -53,7 +53,7 @@ class Wires:
         self._run(wire.break_all())
 
     def close(self) -> None:
-        """End all wires and the thread."""
+        """Close all wires and stop the thread."""
         for wire in self._wires:
             self._run(wire.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -77,22 +77,22 @@ class Wire:
         self._carrying: set[asyncio.Task[None]] = set()
 
     async def listen(self, port: int) -> None:
-        """Start to accept connections."""
+        """Start listening."""
         self._server = await asyncio.start_server(self._accept, _LOOPBACK, port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def break_all(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for task in list(self._carrying):
             task.cancel()
 
     async def flow(self) -> None:
-        """Wake connections that are silenced."""
+        """Wake stalled connections."""
         self._flowing.set()
         self._flowing = asyncio.Event()
 
     async def close(self) -> None:
-        """Stop to accept, and end all connections."""
+        """Stop listening, and close all connections."""
         if self._server is not None:
             self._server.close()
         await self.break_all()

@@ -34,11 +34,11 @@ def panels() -> list[Panel]:
     for path in sorted(DASHBOARDS.glob("*.json")):
         dashboard: dict[str, Any] = json.loads(path.read_text())
         for panel in dashboard["panels"]:
-            asked = [target.get("expr") or target["query"] for target in panel["targets"]]
-            found.append(Panel(path.stem, panel["title"], panel["datasource"]["type"], asked))
+            queries = [target.get("expr") or target["query"] for target in panel["targets"]]
+            found.append(Panel(path.stem, panel["title"], panel["datasource"]["type"], queries))
         for variable in dashboard.get("templating", {}).get("list", ()):
-            asked = [variable["query"]["query"]]
-            found.append(Panel(path.stem, f"variable {variable['name']}", variable["datasource"]["type"], asked))
+            queries = [variable["query"]["query"]]
+            found.append(Panel(path.stem, f"variable {variable['name']}", variable["datasource"]["type"], queries))
     return found
 
 

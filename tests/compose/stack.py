@@ -138,6 +138,6 @@ class Stack:
         wait_until(lambda: self.prometheus(on_its_way) < _MARKERS, "all is joined and in the database")
         # Only its home is writable.
         tester = "cd ~ && python -m joiner.tester verify --config /etc/lsb/lsb.toml --influx --json report.json >&2"
-        told = self.run("exec", "-T", "db_connector", "sh", "-c", f"{tester} && cat report.json")
-        found: dict[str, Any] = json.loads(told)["total"]
+        report = self.run("exec", "-T", "db_connector", "sh", "-c", f"{tester} && cat report.json")
+        found: dict[str, Any] = json.loads(report)["total"]
         return found

@@ -102,7 +102,7 @@ def test_nothing_fires_while_all_is_well(stack: Provoked) -> None:
     ("service", "topic"),
     [("connector", None), ("joiner", "machine.data"), ("db_connector", "machine.out")],
 )
-def test_dead_letters_of_a_service_are_told(stack: Provoked, service: str, topic: str | None) -> None:
+def test_dead_letters_of_a_service_raise_an_alert(stack: Provoked, service: str, topic: str | None) -> None:
     stack.is_quiet("DeadLettersArrive")
     if topic is None:
         stack.send([{"Thing": "broken"}])
@@ -112,7 +112,7 @@ def test_dead_letters_of_a_service_are_told(stack: Provoked, service: str, topic
     stack.is_quiet("DeadLettersArrive")
 
 
-def test_a_side_that_falls_silent_is_told_and_the_buffer_that_it_fills(stack: Provoked) -> None:
+def test_a_side_that_falls_silent_and_the_buffer_that_it_fills_raise_alerts(stack: Provoked) -> None:
     stack.is_quiet("SideSilent", "BufferNearItsBound")
     thing, now_ms, held = "silent", time.time_ns() // 1_000_000, HELD_MAX * 17 // 20
     unit = str(partition_of(thing.encode(), UNITS))
@@ -125,7 +125,7 @@ def test_a_side_that_falls_silent_is_told_and_the_buffer_that_it_fills(stack: Pr
     stack.is_quiet("SideSilent", "BufferNearItsBound")
 
 
-def test_a_joiner_that_falls_behind_is_told(stack: Provoked) -> None:
+def test_a_joiner_that_falls_behind_raises_an_alert(stack: Provoked) -> None:
     stack.is_quiet("LagGrows")
     thing, now_ms = "quick", time.time_ns() // 1_000_000
     joiner = stack.inspect("joiner")["Id"]
@@ -136,7 +136,7 @@ def test_a_joiner_that_falls_behind_is_told(stack: Provoked) -> None:
     stack.is_quiet("LagGrows")
 
 
-def test_a_database_that_is_away_is_told(stack: Provoked) -> None:
+def test_an_unavailable_database_raises_an_alert(stack: Provoked) -> None:
     stack.is_quiet("DatabaseAway", "ServiceNotReady")
     stack.run("stop", "influxdb")
     stack.send([event("calm", time.time_ns() // 1_000_000, 1000 + at, SPEED, TORQUE) for at in range(2)])
@@ -146,7 +146,7 @@ def test_a_database_that_is_away_is_told(stack: Provoked) -> None:
     stack.is_quiet("DatabaseAway", "ServiceNotReady")
 
 
-def test_a_service_that_is_not_ready_is_told(stack: Provoked) -> None:
+def test_a_service_that_is_not_ready_raises_an_alert(stack: Provoked) -> None:
     stack.is_quiet("ServiceNotReady")
     stack.run("stop", "mqtt")
     stack.fires("ServiceNotReady", job="connector")
@@ -154,7 +154,7 @@ def test_a_service_that_is_not_ready_is_told(stack: Provoked) -> None:
     stack.is_quiet("ServiceNotReady")
 
 
-def test_a_service_that_is_away_is_told(stack: Provoked) -> None:
+def test_a_service_that_is_down_raises_an_alert(stack: Provoked) -> None:
     stack.is_quiet("ServiceAway")
     stack.run("stop", "connector")
     stack.fires("ServiceAway", job="connector")
@@ -163,7 +163,7 @@ def test_a_service_that_is_away_is_told(stack: Provoked) -> None:
 
 
 @pytest.mark.parametrize("away", ["joiner", "kafka"])
-def test_units_that_nobody_serves_are_told(stack: Provoked, away: str) -> None:
+def test_units_without_an_owner_raise_an_alert(stack: Provoked, away: str) -> None:
     stack.is_quiet("UnitWithoutOwner", "ServiceAway")
     stack.run("stop", away)
     for unit in range(UNITS):

@@ -81,7 +81,7 @@ def test_a_service_that_is_killed_comes_back(stack: Stack, service: str) -> None
     wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") > pairs, "points are written on")
 
 
-def test_nothing_was_lost_or_doubled_and_it_goes_on_after_down_and_up(stack: Stack) -> None:
+def test_nothing_was_lost_or_duplicated_and_it_continues_after_down_and_up(stack: Stack) -> None:
     stack.run("stop", "simulator")
     first = stack.verify()
     assert first["expected"] > 10_000

@@ -38,7 +38,7 @@ def move(stack: Stack, site: str) -> None:
     wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") > points + 1000, "it joins on")
 
 
-def test_the_stage_stands_by_without_rights_under_a_root_that_is_read_only(stack: Stack) -> None:
+def test_the_stage_waits_as_a_standby_without_privileges_and_with_a_read_only_root(stack: Stack) -> None:
     shown = stack.inspect("spark")
     assert shown["Config"]["User"] == "10001:10001"
     assert shown["HostConfig"]["ReadonlyRootfs"]

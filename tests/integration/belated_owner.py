@@ -1,7 +1,7 @@
-"""An owner of a transactional id whose record arrives when it has an owner no more: Kafka's protocol by hand.
+"""An old owner of a transactional id whose record arrives after a new owner's claim, written with Kafka's raw protocol.
 
-A client library asks Kafka for leave before it writes to a partition. What this is to show is the record that was
-allowed then and comes now, so it is sent without asking.
+A client library adds a partition to the transaction before it writes. This is a record that was allowed then and
+arrives now, so it is sent without that request.
 
 The requests are InitProducerId version 1 and Produce version 3, the oldest that Kafka 4 understands, and a record
 batch of magic 2: https://kafka.apache.org/protocol and https://kafka.apache.org/documentation/#recordbatch
@@ -24,15 +24,15 @@ _CRC32C_POLYNOMIAL = 0x82F63B78
 
 
 class BelatedOwner:
-    """Takes a transactional id when it is made, and writes whenever it is told to."""
+    """Initialises a transactional id at construction, and writes at each call of `write`."""
 
     def __init__(self, bootstrap: str, transactional_id: str) -> None:
         self._bootstrap = bootstrap
         self._id = transactional_id
-        wait_until(self._is_owner, f"{transactional_id} is taken")
+        wait_until(self._is_owner, f"{transactional_id} is initialised")
 
     def write(self, topic: str, key: bytes, value: bytes) -> int:
-        """Send a record for partition 0; returns Kafka's error code, 0 where it was taken."""
+        """Send a record for partition 0; returns Kafka's error code, 0 if it was accepted."""
         batch = _batch(self._producer, self._epoch, key, value)
         body = _string(self._id) + struct.pack(">hii", -1, 30_000, 1) + _string(topic)
         body += struct.pack(">iii", 1, 0, len(batch)) + batch
@@ -44,7 +44,7 @@ class BelatedOwner:
     def _is_owner(self) -> bool:
         body = _string(self._id) + struct.pack(">i", 60_000)
         _, error, self._producer, self._epoch = struct.unpack(">ihqh", self._ask(_INIT_PRODUCER_ID, body))
-        # The transaction of the owner before may be about to end.
+        # The transaction of the previous owner may be completing.
         assert error in {KafkaError.NO_ERROR, KafkaError.CONCURRENT_TRANSACTIONS}, error
         return bool(error == KafkaError.NO_ERROR)
 
@@ -55,7 +55,7 @@ class BelatedOwner:
             connection.sendall(struct.pack(">i", len(message)) + message)
             with connection.makefile("rb") as stream:
                 (length,) = struct.unpack(">i", stream.read(4))
-                # Behind the correlation id.
+                # After the correlation id.
                 return stream.read(length)[4:]
 
 
@@ -64,18 +64,18 @@ def _string(text: str) -> bytes:
 
 
 def _batch(producer: int, epoch: int, key: bytes, value: bytes) -> bytes:
-    """A record batch of one record of a transaction."""
+    """A transactional record batch of one record."""
     now_ms = int(time.time() * 1000)
     content = b"\x00" + _varint(0) + _varint(0) + _varint(len(key)) + key + _varint(len(value)) + value + _varint(0)
     records = _varint(len(content)) + content
     checked = struct.pack(">hiqqqhii", _TRANSACTIONAL, 0, now_ms, now_ms, producer, epoch, 0, 1) + records
     # Leader epoch (unknown), magic, checksum.
-    behind_length = struct.pack(">ibI", -1, 2, _crc32c(checked)) + checked
-    return struct.pack(">qi", 0, len(behind_length)) + behind_length
+    body = struct.pack(">ibI", -1, 2, _crc32c(checked)) + checked
+    return struct.pack(">qi", 0, len(body)) + body
 
 
 def _varint(number: int) -> bytes:
-    """A signed number as Kafka writes it, zigzag and 7 bits to a byte."""
+    """A signed number as Kafka encodes it: zigzag, 7 bits per byte."""
     left, written = (number << 1) ^ (number >> 63), bytearray()
     while left > 0x7F:
         written.append(left & 0x7F | 0x80)

@@ -1,7 +1,7 @@
-"""One real stack for the integration tests of a run, in a temporary folder and on free ports.
+"""One real stack for the integration tests of a run, in a temporary folder on free ports.
 
-Each server starts when the first test asks for it. A server that cannot be had fails the tests that need it,
-with the reason; nothing is skipped.
+Each server starts when the first test requests it. If a server cannot be started, the tests that need it fail with the
+reason; nothing is skipped.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ class InfluxdbAccess(NamedTuple):
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[LocalStack]:
-    """The stack itself, for tests that stop, kill or pause servers; they bring back what they stopped."""
+    """The stack itself, for tests that stop, kill or pause servers; they restart what they stopped."""
     with ephemeral_stack(say=print) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def kafka(stack: LocalStack) -> str:
-    """The bootstrap string of a running Kafka. Take topic names of your own: it is shared."""
+    """The bootstrap string of a running Kafka. It is shared: use unique topic names."""
     stack.up([stack.kafka])
     return stack.kafka.address
 
 
 @pytest.fixture(scope="session")
 def mqtt(stack: LocalStack) -> MqttAddress:
-    """The address of a running MQTT broker. Take topic names of your own: it is shared."""
+    """The address of a running MQTT broker. It is shared: use unique topic names."""
     stack.up([stack.mqtt])
     return MqttAddress("127.0.0.1", stack.mqtt.port)
 
 
 @pytest.fixture(scope="session")
 def new_database(stack: LocalStack) -> Callable[[], InfluxdbAccess]:
-    """Makes a fresh, empty database at each call, for tests that need several."""
+    """Creates a new, empty database at each call, for tests that need several."""
     stack.up([stack.influxdb])
 
     def make() -> InfluxdbAccess:
@@ -67,5 +67,5 @@ def new_database(stack: LocalStack) -> Callable[[], InfluxdbAccess]:
 
 @pytest.fixture
 def influxdb(new_database: Callable[[], InfluxdbAccess]) -> InfluxdbAccess:
-    """A fresh, empty database of a running InfluxDB, for this test alone."""
+    """A new, empty database of a running InfluxDB, for this test only."""
     return new_database()

@@ -1,7 +1,7 @@
 """One connector between the real MQTT broker and real Kafka, with topics and a session of its own.
 
-What the tests of the connector act with: they start it, publish to it, and read what came out. No test is here,
-and what is expected of the connector stands in the tests.
+Tests of the connector use it to start the connector, publish to it, and read its output. There are no tests here, and
+the expected results are in the tests.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from tests.integration.services import (
 )
 
 if TYPE_CHECKING:
-    # pytest loads a conftest by itself; a second copy is not wanted.
+    # pytest loads a conftest itself; an import would be a second copy.
     from tests.integration.conftest import MqttAddress
 
 PARTITIONS: Final = 3
 TOPICS: Final = ("data", "out", "late", "rejected", "unmatched")
 
 FLOW_PER_SECOND: Final = 4_000
-"""How many messages a second are published while a test acts."""
+"""Messages per second that are published while a test runs."""
 
 Identity = tuple[str, str, str]
 """A record's event id, quantity and thing."""
@@ -54,12 +54,12 @@ def event(identity: str, *, thing: str = "R0815", time_ms: int = 1554096460415, 
 
 
 def events(count: int) -> list[bytes]:
-    """Payloads of seven things that take turns, two quantities each."""
+    """Payloads of seven things in turn, with two quantities each."""
     return [event(f"e{n}", thing=f"R{n % 7}", time_ms=1554096460415 + n) for n in range(count)]
 
 
 def expected(count: int) -> set[Identity]:
-    """The identities of the records that ``events(count)`` must become."""
+    """The identities of the records of ``events(count)``."""
     return {(f"e{n}", quantity, f"R{n % 7}") for n in range(count) for quantity in ("speed", "torque")}
 
 
@@ -76,12 +76,12 @@ class Pipeline:
 
     @property
     def log(self) -> Path:
-        """What the connector wrote."""
+        """The log of the connector."""
         return self.folder / "connector.log"
 
     def start(self, *, connected: bool = True, **environment: str) -> subprocess.Popen[bytes]:
-        """Start the connector, by default until it is connected."""
-        before = self.told("connected to MQTT")
+        """Start the connector, and by default wait until it is connected."""
+        before = self.count_logged("connected to MQTT")
         settings = {
             "LSB_KAFKA__BOOTSTRAP_SERVERS": self.bootstrap,
             "LSB_MQTT__HOST": self.mqtt_host,
@@ -91,7 +91,7 @@ class Pipeline:
             "LSB_TOPICS__PARTITIONS": str(PARTITIONS),
             **{f"LSB_TOPICS__{topic.upper()}": self.topic(topic) for topic in TOPICS},
         }
-        # An empty file of settings, so that the project's own does not speak here.
+        # An empty settings file, so that the project's own is not read.
         config = self.folder / "empty.toml"
         config.touch()
         process = start_service(
@@ -103,19 +103,19 @@ class Pipeline:
         return process
 
     def topic(self, kind: str) -> str:
-        """The name of a topic here."""
+        """The name of a topic of this pipeline."""
         return f"{self.name}.{kind}"
 
-    def told(self, words: str) -> int:
-        """How often the connector has said this."""
+    def count_logged(self, words: str) -> int:
+        """How often the connector has logged ``words``."""
         return self.log.read_text().count(words) if self.log.exists() else 0
 
     def wait_until_logged(self, words: str, before: int = 0) -> None:
-        """Wait until the connector has said this more than ``before`` times."""
-        wait_until(lambda: self.told(words) > before, f"the connector says {words!r}")
+        """Wait until the connector has logged ``words`` more than ``before`` times."""
+        wait_until(lambda: self.count_logged(words) > before, f"the connector logs {words!r}")
 
     def publish(self, payloads: Sequence[bytes], per_second: int | None = None) -> None:
-        """Publish in order at QoS 1, at most so many a second; all of them are with the broker at the end."""
+        """Publish in order at QoS 1, at most ``per_second``; returns when the broker has all."""
         client = Client(CallbackAPIVersion.VERSION2)
         client.connect(self.mqtt_host, self.mqtt_port)
         client.loop_start()
@@ -127,7 +127,7 @@ class Pipeline:
             infos.append(client.publish(f"{self.name}/states", payload, qos=1))
         for info in infos:
             info.wait_for_publish(DEADLINE_S)
-            assert info.is_published(), f"the broker took no message within {DEADLINE_S} s"
+            assert info.is_published(), f"the broker acknowledged no message within {DEADLINE_S} s"
         client.disconnect()
         client.loop_stop()
 
@@ -138,12 +138,12 @@ class Pipeline:
         return publisher
 
     def count_records(self) -> int:
-        """How many records are in Kafka now."""
+        """The number of records in Kafka."""
         with closing(topic_reader(self.bootstrap, self.name)) as consumer:
             return sum(ends_of(consumer, self.topic("data"), PARTITIONS))
 
     def wait_for_records(self, count: int) -> None:
-        """Wait until at least so many records are in Kafka."""
+        """Wait until at least ``count`` records are in Kafka."""
         with closing(topic_reader(self.bootstrap, self.name)) as consumer:
             wait_until(
                 lambda: sum(ends_of(consumer, self.topic("data"), PARTITIONS)) >= count,
@@ -151,11 +151,11 @@ class Pipeline:
             )
 
     def wait_for_all(self, count: int) -> None:
-        """Wait until every record of ``events(count)`` is in Kafka, among whatever else."""
+        """Wait until every record of ``events(count)`` is in Kafka."""
         wait_until(lambda: set(self.identities()) >= expected(count), f"all records of {count} events arrive")
 
     def values(self, kind: str) -> list[Stored]:
-        """Everything that lies in a topic now."""
+        """All current values of a topic."""
         return read_topic(self.bootstrap, self.topic(kind), PARTITIONS)
 
     def records(self) -> list[Record]:
@@ -172,28 +172,28 @@ class Pipeline:
         return [decode_rejected(stored.value) for stored in self.values("rejected")]
 
     def close(self) -> None:
-        """Kill what runs, delete the topics, end the session."""
+        """Kill running connectors, delete the topics, end the session."""
         for process in self.started:
             kill(process)
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         for future in admin.delete_topics([self.topic(kind) for kind in TOPICS], operation_timeout=30).values():
             future.exception()  # a test that made no topics has none to delete
-        # A session that nobody takes up again would collect messages for days.
-        goodbye = Client(CallbackAPIVersion.VERSION2, client_id=self.name)
-        goodbye.connect(self.mqtt_host, self.mqtt_port)
-        goodbye.loop_start()
-        wait_until(goodbye.is_connected, "the session is taken over to end it")
-        goodbye.disconnect()
-        goodbye.loop_stop()
+        # An abandoned session would queue messages for days.
+        ender = Client(CallbackAPIVersion.VERSION2, client_id=self.name)
+        ender.connect(self.mqtt_host, self.mqtt_port)
+        ender.loop_start()
+        wait_until(ender.is_connected, "the session is taken over to end it")
+        ender.disconnect()
+        ender.loop_stop()
 
 
 def connector_pipeline(kafka: str, mqtt: MqttAddress, folder: Path) -> Iterator[Pipeline]:
-    """A pipeline that is removed again at the end; for fixtures."""
+    """A pipeline that is removed at the end; for fixtures."""
     made = Pipeline(f"t{uuid.uuid4().hex[:12]}", kafka, mqtt.host, mqtt.port, folder)
     yield made
     made.close()
 
 
 def _wait_for_turn(moment_s: float) -> None:
-    """The rate of a publisher is its input: nothing is hoped to have happened by then."""
+    """Wait for the publisher's schedule, which is an input of the test."""
     wait_until(lambda: time.monotonic() >= moment_s, "the moment of the next message")

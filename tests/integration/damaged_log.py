@@ -1,7 +1,7 @@
-"""A log of Kafka in which one batch of records is damaged, and whole again later.
+"""A Kafka log with one corrupt batch, which can be repaired.
 
-Kafka does not look at what it hands out: a consumer that checks sums is told of an error in the place of the batch,
-and is given what lies behind it.
+Kafka does not verify what it serves: a consumer that checks CRCs gets an error instead of the batch, and then the
+records behind it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from broker.stack import LocalStack
 
 
 class DamagedLog:
-    """The only segment of one partition, with a byte changed wherever a text stands in it."""
+    """The only segment of a partition, in which the first byte of ``text`` is changed."""
 
     def __init__(self, stack: LocalStack, topic: str, partition: int, text: bytes) -> None:
-        """Damage it. ``text`` must be in the log, which is not compressed."""
+        """Corrupt it. ``text`` must be in the log once, uncompressed."""
         (self._path,) = stack.kafka.data.glob(f"**/{topic}-{partition}/00000000000000000000.log")
         content = self._path.read_bytes()
         assert content.count(text) == 1, f"{text!r} is {content.count(text)} times in {self._path}"
@@ -21,7 +21,7 @@ class DamagedLog:
         self._write(bytes([self._was[0] ^ 1]))
 
     def mend(self) -> None:
-        """As it was."""
+        """Restore the original byte."""
         self._write(self._was)
 
     def _write(self, byte: bytes) -> None:

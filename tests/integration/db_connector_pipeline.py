@@ -1,7 +1,7 @@
 """Connectors between real Kafka and a real InfluxDB, with topics, a database and a measurement of their own.
 
-What the tests of the connector to the database act with: they produce pairs, start connectors, and read points
-and dead letters. No test is here; which point a pair must become is told by the contract of the database.
+Tests of the database connector use it to produce pairs, start connectors, and read points and dead letters. There are
+no tests here; the contract of the database defines the point of a pair.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.integration.tcp_door import Door
 from tests.unit.db_connector.test_contract import Fields, Point, expected, joined
 
 if TYPE_CHECKING:
-    # pytest loads a conftest by itself; a second copy is not wanted.
+    # pytest loads a conftest itself; an import would be a second copy.
     from tests.integration.conftest import InfluxdbAccess
 
 PARTITIONS: Final = 5
@@ -39,7 +39,7 @@ Points = dict[Point, Fields]
 
 
 def ask_influx(url: str, question: str, database: str = "") -> list[dict[str, Any]]:
-    """The series that InfluxDB answers to an InfluxQL statement."""
+    """The series of InfluxDB's answer to an InfluxQL statement."""
     body = urllib.parse.urlencode({"q": question}).encode()
     address = f"{url}/query?db={database}&epoch=ns"
     with urllib.request.urlopen(address, body, timeout=60) as answer:
@@ -81,7 +81,7 @@ class Pipeline:
     influx_url: str
     database: str
     door: Door
-    """Stands between the connectors and the database; the test itself reads points without it."""
+    """Between the connectors and the database; the test itself reads points directly."""
     folder: Path
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -97,7 +97,7 @@ class Pipeline:
 
     @property
     def journal(self) -> Path:
-        """What the database has acknowledged, as the connectors note it."""
+        """The connectors' journal of acknowledged writes."""
         return self.folder / "journal.tsv"
 
     def start(self, **settings: str) -> subprocess.Popen[bytes]:
@@ -123,16 +123,16 @@ class Pipeline:
         return process
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:
-        """End a connector by SIGTERM, in good order and in time."""
+        """Stop a connector with SIGTERM; it must end in time with status 0."""
         assert stop(process) == 0, self.log()
 
     def log(self) -> str:
-        """What the connectors wrote."""
+        """The log of the connectors."""
         return self._log_file.read_text()
 
     def wait_until_logged(self, words: str) -> None:
-        """Wait until a connector has said this."""
-        wait_until(lambda: words in self.log(), f"a connector says {words!r}")
+        """Wait until a connector has logged ``words``."""
+        wait_until(lambda: words in self.log(), f"a connector logs {words!r}")
 
     def produce(self, values: list[tuple[int, bytes]], *, abort: bool = False) -> None:
         """Write values, each with its partition, in one transaction."""
@@ -157,7 +157,7 @@ class Pipeline:
                 try:
                     committed = consumer.committed(partitions, timeout=30)
                 except KafkaException:
-                    return False  # a young Kafka is still choosing a coordinator; the deadline holds
+                    return False  # a Kafka that has just started has no coordinator yet; the deadline applies
                 return [max(0, partition.offset) for partition in committed] == ends_of(consumer, self.out, PARTITIONS)
 
             try:
@@ -166,14 +166,14 @@ class Pipeline:
                 raise AssertionError(f"{error}\n{self.log()}") from error
 
     def journal_records(self, skip_lines: int = 0) -> int:
-        """How many records the journal's spans hold, without its first lines."""
+        """The number of records in the journal's spans, without its first lines."""
         lines = self.journal.read_text().splitlines()[skip_lines:]
         spans = [[int(part) for part in line.split("\t")] for line in lines]
         assert all(len(span) == 4 and span[0] > 1.6e18 for span in spans), lines
         return sum(last - first + 1 for _ns, _partition, first, last in spans)
 
     def wait_for_journal(self, more_bytes: int) -> None:
-        """Wait until the journal has grown: the connector is in the middle of its work."""
+        """Wait until the journal has grown, so that the connector is in the middle of its work."""
         size = self.journal.stat().st_size if self.journal.exists() else 0
         wait_until(
             lambda: self.journal.exists() and self.journal.stat().st_size >= size + more_bytes,
@@ -185,7 +185,7 @@ class Pipeline:
         return points_of(self.influx_url, self.database, self.name)
 
     def points_for(self, pairs: list[tuple[Joined, int]]) -> Points:
-        """The points that the pairs must become."""
+        """The expected points of the pairs."""
         points = dict(expected(pair, self.name, twice_ns) for pair, twice_ns in pairs)
         assert len(points) == len(pairs), "two of the pairs have one point"
         return points
@@ -195,7 +195,7 @@ class Pipeline:
         return [decode_rejected(stored.value) for stored in read_topic(self.bootstrap, self.rejected, PARTITIONS)]
 
     def create_topics(self) -> None:
-        """Make the topics as the joiner would."""
+        """Create the topics as the joiner does."""
         topics = [
             NewTopic(topic, PARTITIONS, 1, config={"message.timestamp.type": "LogAppendTime"})
             for topic in (self.out, self.rejected)
@@ -205,7 +205,7 @@ class Pipeline:
             future.result(30)
 
     def close(self) -> None:
-        """Kill what runs, break what is connected."""
+        """Kill running connectors, and break their connections."""
         for process in self.processes:
             kill(process)
         self.door.shut()
@@ -216,7 +216,7 @@ class Pipeline:
 
 
 def db_connector_pipeline(kafka: str, influxdb: InfluxdbAccess, folder: Path) -> Iterator[Pipeline]:
-    """A pipeline with its door open, that is ended after the test; for fixtures."""
+    """A pipeline with its door open, which is closed after the test; for fixtures."""
     address = urllib.parse.urlsplit(influxdb.url)
     door = Door(address.hostname or "", address.port or 80)
     name = f"dbc-{uuid.uuid4().hex[:12]}"
@@ -241,5 +241,5 @@ def pairs_of(count: int, seed: int) -> list[tuple[Joined, int]]:
 
 
 def values_of(pairs: list[tuple[Joined, int]]) -> list[tuple[int, bytes]]:
-    """The pairs as they go to Kafka, in turn over the partitions."""
+    """The values of the pairs, in turn over the partitions."""
     return [(number % PARTITIONS, encode(pair)) for number, (pair, _twice_ns) in enumerate(pairs)]

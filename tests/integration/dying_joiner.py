@@ -1,4 +1,4 @@
-"""``joiner`` that dies at a point which the environment names: see `tests.chaos.dying`."""
+"""A ``joiner`` that dies at a point named in the environment, see `tests.chaos.dying`."""
 
 from __future__ import annotations
 

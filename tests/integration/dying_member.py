@@ -1,4 +1,4 @@
-"""A member of a consumer group that dies the moment it is to give something back.
+"""A member of a consumer group that dies when a partition is revoked.
 
 ``python -m tests.integration.dying_member <bootstrap servers> <group> <topic> <instance>``
 """

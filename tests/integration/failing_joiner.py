@@ -1,8 +1,8 @@
-"""The joiner, in which one batch fails in a way that nobody foresaw: memory, a defect.
+"""The joiner with one batch that fails unexpectedly: out of memory, a defect.
 
-``LSB_FAIL=step:n:MemoryError python -m tests.integration.failing_joiner run …``; the n-th arrival at the step raises
-that. With ``LSB_HOLD=unit`` the replay of a unit lasts until it is called off. The product knows nothing of this: the
-steps are wrapped from outside before it starts.
+``LSB_FAIL=step:n:MemoryError python -m tests.integration.failing_joiner run …``: the n-th arrival at the step raises
+that error. With ``LSB_HOLD=unit`` the replay of a unit lasts until it is cancelled. The product has no code for this:
+the steps are wrapped from outside before it starts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from joiner.runtime.task.unit import Unit
 from joiner.runtime.task.unit_join import UnitJoin
 
 STEPS: Final[dict[str, tuple[type, str]]] = {
-    "joined": (Unit, "_check_room"),  # the state has taken the batch, nothing is written
-    "half-joined": (UnitJoin, "push"),  # one of two joins has taken it
+    "joined": (Unit, "_check_room"),  # the batch is in the state, nothing is written
+    "half-joined": (UnitJoin, "push"),  # the batch is in the state of one of two joins
     "encoded": (Effects, "messages"),  # the results are being encoded
-    "saved": (Unit, "snapshot"),  # the snapshot beside the results
+    "saved": (Unit, "snapshot"),  # the snapshot with the results
 }
 
 
@@ -31,7 +31,7 @@ ERRORS: Final[dict[str, type[Exception]]] = {"MemoryError": MemoryError, "KeyErr
 
 
 def arm(step: str, count: int, error: type[Exception]) -> None:
-    """Wrap the step so that its n-th call raises after its work."""
+    """Wrap the step so that its n-th call raises after its work is done."""
     owner, name = STEPS[step]
     original: Callable[..., Any] = getattr(owner, name)
     calls = itertools.count(1)
@@ -47,7 +47,7 @@ def arm(step: str, count: int, error: type[Exception]) -> None:
 
 
 def hold(number: int) -> None:
-    """Let the replay of a unit last."""
+    """Make the replay of a unit last."""
     replay = restore._replay  # noqa: SLF001 - the step that may take minutes
 
     def wrapped(readers: Any, unit: Unit, *rest: Any) -> int:

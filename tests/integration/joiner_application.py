@@ -1,7 +1,7 @@
 """An application of the joiner on real Kafka, with topics of its own: settings, processes, data, verdict.
 
 Data is seeded: several things over all partitions, three quantities, disorder, equal times, repeated ids, watermarks.
-The verdict is the tester's, which knows nothing of the joiner's code.
+The verdict is the tester's, which shares no code with the joiner.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from tests.integration.services import (
 
 PARTITIONS = 3
 SPARK_STARTS_S = 120.0
-"""Spark takes twenty seconds to its first batch, more on a busy machine."""
+"""Spark needs twenty seconds until its first batch, more on a busy machine."""
 _FLOWING = 60_000
 _FLOWING_BATCH = 40
 _FLOWING_BETWEEN_S = 0.05
-"""Entries of a flow, more than are ever needed: so many at a time, and so long between two of them."""
+"""Entries of a flow, more than are ever needed, per batch, and the time between two batches."""
 BASE_MS = 1_554_096_460_000
 TOPICS = ("data", "out", "late", "rejected", "unmatched")
 QUANTITIES = ("speed", "torque", "command")
@@ -90,7 +90,7 @@ emit_unmatched = "both"
 
 
 class Entry(NamedTuple):
-    """What is to be produced: the Kafka key, the value, and the partition where it is not the key's own."""
+    """A record to produce: the Kafka key, the value, and the partition if it is not that of the key."""
 
     key: str
     value: bytes | None
@@ -104,7 +104,7 @@ def record(thing: str, quantity: str, time_ms: Any, result: Any, identity: str) 
 
 
 def seeded_entries(seed: int, count: int, things: int = 7) -> list[Entry]:
-    """``count`` entries: times that rise with disorder and ties, a few late ones, redelivered ones, watermarks."""
+    """``count`` entries: ascending times with disorder and ties, some late records, redelivered ones, watermarks."""
     draw = random.Random(seed)
     names = things_over_all_units(things)
     clock = [BASE_MS + draw.randrange(5000) for _ in range(things)]
@@ -131,7 +131,7 @@ def seeded_entries(seed: int, count: int, things: int = 7) -> list[Entry]:
 
 
 def things_over_all_units(count: int) -> list[str]:
-    """Names of things whose units take turns."""
+    """Names of things whose units are in turn."""
     names: list[str] = []
     for number in range(1000):
         if len(names) < count and partition_of(f"R{number}".encode(), PARTITIONS) == len(names) % PARTITIONS:
@@ -146,10 +146,10 @@ class Joiner:
     process: subprocess.Popen[bytes]
     log: Path
     patience_s: float = DEADLINE_S
-    """How long a line is waited for: Spark takes long to start where other tests do the same."""
+    """How long to wait for a line: Spark starts slowly beside other tests with Spark."""
 
     def text(self) -> str:
-        """What it has logged so far."""
+        """Its log so far."""
         return self.log.read_text(errors="replace")
 
     def wait_for(self, pattern: str, deadline_s: float | None = None) -> re.Match[str]:
@@ -172,15 +172,15 @@ class Joiner:
         return found
 
     def wait_for_units(self, units: int = PARTITIONS) -> None:
-        """Wait until it has claimed as many units."""
+        """Wait until it has claimed ``units`` units."""
         self.wait_for(rf"(?s)(unit \d+: claimed.*){{{units}}}")
 
     def stop(self) -> int:
-        """Ask it to end; returns the exit status."""
+        """Stop it; returns the exit status."""
         return stop(self.process)
 
     def kill(self) -> None:
-        """SIGKILL, and to what it has started: a driver of Spark has a JVM and workers."""
+        """SIGKILL it with its children: a driver of Spark has a JVM and workers."""
         kill_with_children(self.process)
 
     def ends(self, deadline_s: float = DEADLINE_S) -> int:
@@ -199,16 +199,16 @@ class Application:
     power: str = ""
     partitions: int = PARTITIONS
     runner: str = "run"
-    """The command by which a joiner is started."""
+    """The command that starts a joiner."""
     data: str = ""
-    """The input topic, where it is that of another application."""
+    """The input topic, if it is that of another application."""
     name: str = field(default_factory=lambda: f"j{uuid.uuid4().hex[:10]}")
     started: list[Joiner] = field(default_factory=list)
     _admin: AdminClient | None = None
 
     @property
     def config(self) -> Path:
-        """The settings file, as the fields say now."""
+        """The settings file with the current values of the fields."""
         topics = "\n".join(f'{kind} = "{self.topic(kind)}"' for kind in TOPICS)
         text = SETTINGS.format(
             bootstrap=self.bootstrap,
@@ -220,14 +220,14 @@ class Application:
             power=self.power,
         )
         path = self.folder / "lsb.toml"
-        # Never half written: a joiner may be starting.
+        # Atomically, as a joiner may be starting.
         draft = path.with_suffix(".new")
         draft.write_text(text)
         draft.replace(path)
         return path
 
     def topic(self, kind: str) -> str:
-        """The name of a topic here."""
+        """The name of a topic of this application."""
         return self.data if kind == "data" and self.data else f"{self.name}.{kind}"
 
     def settings(self) -> JoinerSettings:
@@ -235,14 +235,14 @@ class Application:
         return load_settings(JoinerSettings, self.config)
 
     def admin(self) -> AdminClient:
-        """For looking at and changing what is in Kafka."""
-        # Kept: the answers of a client that nobody holds any more never come.
+        """A client for describing and changing topics."""
+        # Referenced, as a client that is garbage-collected never gets its answers.
         if self._admin is None:
             self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
         return self._admin
 
     def create_topics(self) -> None:
-        """Make the data topics before the joiner does."""
+        """Create the data topics before the joiner does."""
         ensure_topics(self.admin(), data_topic_specs(self.settings().topics))
 
     def start(
@@ -253,7 +253,7 @@ class Application:
         command: str = "",
         **environment: str,
     ) -> Joiner:
-        """Start what `runner` says or another ``command`` of the joiner, or of a ``module`` that has the same."""
+        """Start `runner` or another ``command`` of the joiner, or of a ``module`` with the same commands."""
         log = self.folder / f"joiner-{len(self.started)}.log"
         given = ["--config", str(self.config), "--instance", instance, *arguments]
         process = start_service(module, command or self.runner, *given, environment=environment, log=log)
@@ -274,8 +274,8 @@ class Application:
         )
 
     def produce(self, entries: Iterable[Entry], topic: str = "data") -> None:
-        """Write to a topic; all are in Kafka at the end."""
-        # Idempotent, so that what is tried again does not change the order.
+        """Write entries to a topic; returns when Kafka has all."""
+        # Idempotent, so that retries keep the order.
         producer = Producer(
             {"bootstrap.servers": self.bootstrap, "message.max.bytes": 3_000_000, "enable.idempotence": True}
         )
@@ -302,7 +302,7 @@ class Application:
             with closing(Readers(self.settings(), SystemClock())) as readers:
                 found = {unit: read_checkpoint(readers, unit) for unit in range(self.partitions)}
         except KafkaException:
-            return {}  # the state topic is just being made
+            return {}  # the state topic is being created
         return {unit: checkpoint for unit, checkpoint in found.items() if checkpoint is not None}
 
     def ends(self) -> dict[int, dict[str, int]]:
@@ -324,7 +324,7 @@ class Application:
         wait_until(is_through, f"all input of {self.name} is consumed and committed", deadline_s)
 
     def remove_records(self) -> None:
-        """Remove all input that is there, as retention would."""
+        """Remove all current input, as retention would."""
         ends = self.ends()
         cut = [TopicPartition(topic, unit, end) for unit, at in ends.items() for topic, end in at.items()]
         for future in self.admin().delete_records(cut, operation_timeout=DEADLINE_S).values():
@@ -335,12 +335,12 @@ class Application:
         return [stored.value for stored in read_topic(self.bootstrap, self.topic(kind), self.partitions)]
 
     def rejected(self) -> dict[tuple[int, int], Rejected]:
-        """The dead letters by partition and offset of what they are about."""
+        """The dead letters by partition and offset of their input."""
         dead_letters = [decode_rejected(value) for value in self.values("rejected")]
         return {(dead_letter.partition, dead_letter.offset): dead_letter for dead_letter in dead_letters}
 
     def verify(self) -> dict[str, Any]:
-        """The tester's findings; fails where it finds a difference."""
+        """The tester's findings; fails if it finds a difference."""
         report = self.folder / "report.json"
         report.unlink(missing_ok=True)
         status = tester(["verify", "--config", str(self.config), "--json", str(report)])
@@ -349,7 +349,7 @@ class Application:
         return findings
 
     def close(self) -> None:
-        """Kill what runs, delete the topics."""
+        """Kill running joiners, delete the topics."""
         for joiner in self.started:
             joiner.kill()
         names = [
@@ -361,11 +361,11 @@ class Application:
             *(f"{self.name}.elsewhere.{kind}" for kind in TOPICS),
         ]
         for future in self.admin().delete_topics(names, operation_timeout=DEADLINE_S).values():
-            future.exception()  # what was never made cannot be deleted
+            future.exception()  # topics that were never created cannot be deleted
 
 
 def application(kafka: str, folder: Path, **options: Any) -> Iterator[Application]:
-    """An application that is removed again at the end; for fixtures."""
+    """An application that is removed at the end; for fixtures."""
     made = Application(kafka, folder, **options)
     yield made
     made.close()
@@ -381,7 +381,7 @@ def run_once(app: Application, seed: int, count: int = 600) -> None:
 
 
 def refusal(app: Application, *arguments: str, **environment: str) -> str:
-    """Start a joiner that must end by itself with status 1; what it said."""
+    """Start a joiner that must end by itself with status 1; returns its log."""
     joiner = app.start(*arguments, **environment)
     assert joiner.ends() == 1, joiner.text()
     assert "Traceback" not in joiner.text()
@@ -389,7 +389,7 @@ def refusal(app: Application, *arguments: str, **environment: str) -> str:
 
 
 def outsider(app: Application, unit: int) -> Producer:
-    """Somebody else who takes a unit's transactional id."""
+    """Another producer that initialises a unit's transactional id."""
     producer = Producer({"bootstrap.servers": app.bootstrap, "transactional.id": f"{app.name}-{unit}"})
     producer.init_transactions(DEADLINE_S)
     return producer
@@ -397,21 +397,21 @@ def outsider(app: Application, unit: int) -> Producer:
 
 @contextmanager
 def flowing(app: Application, seed: int) -> Iterator[None]:
-    """Data comes in small batches for as long as this lasts."""
+    """Produce small batches for the duration of the block."""
     app.create_topics()
-    over = threading.Event()
+    stop = threading.Event()
     entries = seeded_entries(seed, _FLOWING)
 
     def feed() -> None:
         for start in range(0, _FLOWING, _FLOWING_BATCH):
             app.produce(entries[start : start + _FLOWING_BATCH])
-            if over.wait(_FLOWING_BETWEEN_S):
+            if stop.wait(_FLOWING_BETWEEN_S):
                 return
 
-    feeding = threading.Thread(target=feed)
-    feeding.start()
+    feeder = threading.Thread(target=feed)
+    feeder.start()
     try:
         yield
     finally:
-        over.set()
-        feeding.join()
+        stop.set()
+        feeder.join()

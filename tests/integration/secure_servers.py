@@ -1,6 +1,6 @@
-"""Kafka, an MQTT broker and InfluxDB as in a plant: TLS with an authority of its own, and a login at each.
+"""Kafka, an MQTT broker and InfluxDB as in production: TLS with a private authority, and a login at each server.
 
-Kafka has its plain listener on the loopback beside it, by which the test makes the user.
+Kafka also has its plain listener on the loopback interface, over which the test creates the user.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from broker.stack.ports import choose_port
 from tests.integration.services import wait_until
 
 USER: Final = "lsb"
-PASSWORD: Final = "right-and-long-enough"  # noqa: S105 - of servers that live as long as a test
-"""InfluxDB 1.8 cannot read a token with a blank in it."""
+PASSWORD: Final = "right-and-long-enough"  # noqa: S105 - of servers that run during one test
+"""InfluxDB 1.8 cannot parse a token with a space."""
 
 
 @dataclass(frozen=True)
 class Secure:
-    """Where they are, and whom they trust."""
+    """The addresses of the servers, and their authority."""
 
     folder: Path
     authority: Path
@@ -86,7 +86,7 @@ output = "mechPower_C11"
 
 @contextmanager
 def secure_servers(folder: Path) -> Iterator[Secure]:
-    """All three, until the block is left."""
+    """All three servers for the duration of the block."""
     authority, certificate, key = _certificates(folder)
     with ExitStack() as running:
         stack = running.enter_context(ephemeral_stack(say=print))
@@ -96,14 +96,14 @@ def secure_servers(folder: Path) -> Iterator[Secure]:
         influxdb_port = choose_port(None)
         address = f"https://localhost:{influxdb_port}"
         environment = _influxdb_environment(folder, certificate, key, influxdb_port)
-        influxd = [str(stack.influxdb._parts.influxd())]  # noqa: SLF001 - where the stack has its program
+        influxd = [str(stack.influxdb._parts.influxd())]  # noqa: SLF001 - the program of the stack
         running.enter_context(_process(influxd, folder / "influxdb.log", environment))
         _make_database(address, authority)
         yield Secure(folder, authority, kafka, mqtt_port, address)
 
 
 def _certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """An authority, and a certificate of this machine that it has signed, with its key."""
+    """An authority, and a certificate of this machine signed by it, with its key."""
     authority, certificate, key = folder / "ca.pem", folder / "server.pem", folder / "server.key"
     (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
     new_key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
@@ -114,7 +114,7 @@ def _certificates(folder: Path) -> tuple[Path, Path, Path]:
         f"x509 -req -in {folder}/server.csr -extfile {folder}/names -days 2 {signed_by} -out {certificate}",
     ):
         command = line.split()
-        subprocess.run(["openssl", *command], check=True, capture_output=True)  # noqa: S607 - where the machine has it
+        subprocess.run(["openssl", *command], check=True, capture_output=True)  # noqa: S607 - its path differs
     return authority, certificate, key
 
 
@@ -147,7 +147,7 @@ def _mqtt_command(stack: LocalStack, folder: Path, certificate: Path, key: Path,
     for part in ("conf", "data"):
         (home / part).mkdir(parents=True)
     keep = f"pkcs12 -export -in {certificate} -inkey {key} -out {store} -passout pass:{PASSWORD}".split()
-    subprocess.run(["openssl", *keep], check=True, capture_output=True)  # noqa: S607 - where the machine has it
+    subprocess.run(["openssl", *keep], check=True, capture_output=True)  # noqa: S607 - its path differs
     (home / "conf/logins.properties").write_text(f"{USER}={PASSWORD}\n")
     opened = (
         f"<path>{store}</path><password>{PASSWORD}</password><private-key-password>{PASSWORD}</private-key-password>"
@@ -176,7 +176,7 @@ def _influxdb_environment(folder: Path, certificate: Path, key: Path, port: int)
 
 
 def _make_database(address: str, authority: Path) -> None:
-    """The first user may be made without a login; the database then needs that one."""
+    """The first user can be created without a login; after that the database requires it."""
     context = ssl.create_default_context(cafile=str(authority))
 
     def ask(statement: str, **login: str) -> bool:

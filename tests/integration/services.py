@@ -1,9 +1,10 @@
-"""What the tests of any service on real servers need: to start it, to wait, to stop it, and to read a topic.
+"""Helpers for tests of services on real servers: start, wait, stop, read a topic.
 
-A service is a child process with a log of its own. It is no `broker.stack.child.Child`: that is for servers, of
-which one runs at a time, and it keeps no exit status; here several run at once and how they end is the question.
+A service is a child process with a log of its own. It is not a `broker.stack.child.Child`, which is for servers, of
+which one runs at a time, and which keeps no exit status; here several run at once, and the tests are about how they
+end.
 
-Waiting is always for a condition and with a deadline. Nothing here knows one service from another.
+Every wait is for a condition, with a deadline. Nothing here depends on a particular service.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from broker.stack import child
 ROOT: Final = Path(__file__).parents[2]
 
 DEADLINE_S: Final = 60.0
-"""How long a test waits for anything: far more than it takes on a busy machine."""
+"""How long a test waits for anything: far longer than it takes on a busy machine."""
 
 STOP_S: Final = 5.0
-"""Within so many seconds after a signal every service promises to have ended."""
+"""Seconds within which every service stops after a signal."""
 
 
 class Stored(NamedTuple):
-    """What lies in a topic."""
+    """A record of a topic."""
 
     partition: int
     key: bytes | None
@@ -46,7 +47,7 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEA
 
 
 def start_service(module: str, *arguments: str, environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """Start ``python -m module`` with this beside the environment there is; it writes to the end of ``log``."""
+    """Start ``python -m module`` with further variables in its environment; its output is appended to ``log``."""
     with log.open("ab") as out:
         return subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
@@ -59,7 +60,7 @@ def start_service(module: str, *arguments: str, environment: Mapping[str, str], 
 
 
 def stop(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> int:
-    """Ask a service to end; its exit status, or an error where it breaks the promise of `STOP_S`."""
+    """Stop a service; returns its exit status. Raises TimeoutExpired after `STOP_S`."""
     process.send_signal(number)
     return process.wait(STOP_S)
 
@@ -71,20 +72,20 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def kill_with_children(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to a service and everything it has started, at one moment as far as that goes."""
+    """SIGKILL a service and all its children, as simultaneously as possible."""
     signal_all(with_children(process.pid), signal.SIGKILL)
     process.wait(DEADLINE_S)
 
 
 def signal_all(numbers: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to those of some processes that are still there."""
+    """Send a signal to the processes that are still running."""
     for one in numbers:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, number)
 
 
 def with_children(number: int) -> list[int]:
-    """A process and those that it and its children have started, as far as they are still there."""
+    """A process and its running descendants."""
     found = [number]
     for one in found:
         for tasks in Path(f"/proc/{one}/task").glob("*/children"):
@@ -94,12 +95,12 @@ def with_children(number: int) -> list[int]:
 
 
 def ends_of(consumer: Consumer, topic: str, partitions: int) -> list[int]:
-    """The ends of a topic now, by partition."""
+    """The current end offsets of a topic, by partition."""
     return [_end_of(consumer, TopicPartition(topic, number)) for number in range(partitions)]
 
 
 def read_topic(bootstrap: str, topic: str, partitions: int) -> list[Stored]:
-    """Everything that lies in a topic now and is no part of an open or aborted transaction."""
+    """All current records of a topic, without those of open or aborted transactions."""
     found: list[Stored] = []
     with closing(topic_reader(bootstrap, f"{topic}.reader")) as consumer:
         ends = ends_of(consumer, topic, partitions)
@@ -120,7 +121,7 @@ def read_topic(bootstrap: str, topic: str, partitions: int) -> list[Stored]:
 
 
 def topic_reader(bootstrap: str, group: str) -> Consumer:
-    """A consumer that commits nothing and tells where a partition ends."""
+    """A consumer that commits nothing and reports the ends of partitions."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -132,7 +133,7 @@ def topic_reader(bootstrap: str, group: str) -> Consumer:
 
 
 def _end_of(consumer: Consumer, partition: TopicPartition) -> int:
-    """The end of a partition; a topic just made, and a Kafka just started, have no leader for a moment."""
+    """The end of a partition; a new topic, or a Kafka that has just started, may have no leader yet."""
     end_s = time.monotonic() + DEADLINE_S
     while True:
         try:

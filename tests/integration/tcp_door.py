@@ -1,7 +1,7 @@
-"""A TCP door before a server: shut, it refuses new connections and breaks those there are.
+"""A TCP door in front of a server: while shut, it refuses new connections and breaks existing ones.
 
-For a server that goes away and comes back, as seen by one client, while every other test goes on using it. It
-carries bytes and knows no protocol.
+It simulates for one client a server that goes down and comes back, while all other tests continue to use the server. It
+forwards bytes and knows no protocol.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 
 class Door:
-    """A door on a free port of the loopback, shut at first."""
+    """A door on a free port of the loopback interface, initially shut."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -33,7 +33,7 @@ class Door:
         """Break the connections and refuse new ones."""
         if self._listener is not None and self._accepting is not None:
             _break(self._listener)
-            # First this thread, so that no connection is added behind our back.
+            # End the accepting thread first, so that no connection is added meanwhile.
             self._accepting.join()
             self._listener.close()
         self._listener = self._accepting = None
@@ -55,7 +55,7 @@ class Door:
             try:
                 far = socket.create_connection(self._target)
             except OSError:
-                near.close()  # the server itself is away
+                near.close()  # the server itself is down
                 continue
             self._connections += [near, far]
             self._carrying += [_started(_carry, near, far), _started(_carry, far, near)]
@@ -68,7 +68,7 @@ def _started(work: Callable[..., None], *sockets: socket.socket) -> threading.Th
 
 
 def _carry(source: socket.socket, sink: socket.socket) -> None:
-    """One direction of a connection, until its source ends; a break of either side breaks both."""
+    """Forward one direction of a connection until its source ends; a break of one side breaks both."""
     try:
         while block := source.recv(65_536):
             sink.sendall(block)
@@ -79,5 +79,5 @@ def _carry(source: socket.socket, sink: socket.socket) -> None:
 
 
 def _break(one: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # the other side was quicker
+    with contextlib.suppress(OSError):  # the other side was faster
         one.shutdown(socket.SHUT_RDWR)

@@ -1,6 +1,6 @@
-"""What the connector makes of what it is given: events, bad input, silence, settings. Real servers.
+"""The connector's output for its input: events, invalid input, silence, settings. Real servers.
 
-That nothing is lost when something goes away is in `test_connector_failures`.
+`test_connector_failures` is about failures.
 """
 
 from __future__ import annotations
@@ -161,11 +161,11 @@ def test_topics_that_do_not_fit_end_the_connector_with_the_way_out(pipeline: Pip
     assert "set topics.partitions to 3" in pipeline.log.read_text()
 
 
-def test_wrong_settings_are_told_together_before_anything_starts(pipeline: Pipeline) -> None:
+def test_wrong_settings_are_reported_together_before_anything_starts(pipeline: Pipeline) -> None:
     process = pipeline.start(
         connected=False, LSB_CONNECTOR__IN_FLIGHT_MAX="0", LSB_CONNECTOR__LINGER="5", LSB_MQTT__PORT="x"
     )
     assert process.wait(DEADLINE_S) == 2
-    told = pipeline.log.read_text()
-    assert all(name in told for name in ("connector.in_flight_max", "connector.linger", "mqtt.port"))
-    assert "Traceback" not in told
+    logged = pipeline.log.read_text()
+    assert all(name in logged for name in ("connector.in_flight_max", "connector.linger", "mqtt.port"))
+    assert "Traceback" not in logged

@@ -1,6 +1,6 @@
-"""The connector when something goes away, itself included: nothing is lost, whatever it is. Real servers.
+"""The connector when something fails, including itself: nothing is lost. Real servers.
 
-What it makes of what it is given is in `test_connector`.
+`test_connector` is about its output for its input.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pipeline(kafka: str, mqtt: MqttAddress, tmp_path: Path) -> Iterator[Pipeline
 
 @pytest.fixture
 def door(pipeline: Pipeline) -> Iterator[Door]:
-    """A door before the MQTT broker, shut at first."""
+    """A door in front of the MQTT broker, initially shut."""
     found = Door(pipeline.mqtt_host, pipeline.mqtt_port)
     yield found
     found.shut()
@@ -47,7 +47,7 @@ def test_a_connector_killed_at_any_moment_loses_nothing(pipeline: Pipeline, seed
     publisher = pipeline.start_publishing(events(count))
     before = 0
     for _ in range(4):
-        # The moment of a kill is the seeded input: so many records after the last kill, unless no more will come.
+        # The time of a kill is seeded: a number of records after the last kill, if there are that many.
         pipeline.wait_for_records(min(before + draw.randrange(4_000), len(expected(count))))
         kill(process)
         before = pipeline.count_records()
@@ -78,7 +78,7 @@ def test_a_lost_mqtt_connection_is_made_again_and_loses_nothing(pipeline: Pipeli
     for start in (0, 3_000):
         publisher = pipeline.start_publishing(events(6_000)[start : start + 3_000])
         pipeline.wait_for_records(2 * start + 1)
-        connections, losses = pipeline.told("connected to MQTT"), pipeline.told("no MQTT connection")
+        connections, losses = pipeline.count_logged("connected to MQTT"), pipeline.count_logged("no MQTT connection")
         door.shut()
         pipeline.wait_until_logged("no MQTT connection", losses)
         door.open()
@@ -90,7 +90,7 @@ def test_a_lost_mqtt_connection_is_made_again_and_loses_nothing(pipeline: Pipeli
     assert set(pipeline.identities()) == expected(6_000)
 
 
-def test_a_broker_that_is_away_at_the_start_is_waited_for(pipeline: Pipeline, door: Door) -> None:
+def test_a_broker_that_is_unavailable_at_the_start_is_waited_for(pipeline: Pipeline, door: Door) -> None:
     process = pipeline.start(connected=False, LSB_MQTT__HOST="127.0.0.1", LSB_MQTT__PORT=str(door.port))
     pipeline.wait_until_logged("no MQTT connection")
     door.open()
@@ -101,8 +101,8 @@ def test_a_broker_that_is_away_at_the_start_is_waited_for(pipeline: Pipeline, do
 
 def test_a_stop_ends_a_connector_that_waits_for_kafka(pipeline: Pipeline) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        nobody = f"127.0.0.1:{probe.getsockname()[1]}"
-    process = pipeline.start(connected=False, LSB_KAFKA__BOOTSTRAP_SERVERS=nobody)
+        closed_address = f"127.0.0.1:{probe.getsockname()[1]}"
+    process = pipeline.start(connected=False, LSB_KAFKA__BOOTSTRAP_SERVERS=closed_address)
     pipeline.wait_until_logged("does not answer yet")
     assert stop(process) == 0
     assert "Traceback" not in pipeline.log.read_text()
@@ -124,7 +124,7 @@ def test_kafka_stopped_and_started_again_loses_nothing(pipeline: Pipeline, stack
 
 @pytest.mark.slow
 @pytest.mark.chaos
-def test_a_stop_while_kafka_is_away_keeps_what_is_unacknowledged(pipeline: Pipeline, stack: LocalStack) -> None:
+def test_a_stop_while_kafka_is_unavailable_keeps_unacknowledged_messages(pipeline: Pipeline, stack: LocalStack) -> None:
     process = pipeline.start()
     stack.kafka.stop()
     pipeline.publish(events(1_000))
@@ -153,7 +153,7 @@ def test_killing_the_connector_and_then_the_mqtt_broker_loses_nothing(pipeline: 
     assert set(pipeline.identities()) == expected(2_000)
 
 
-def test_two_connectors_of_one_name_tell_of_it_and_lose_nothing(pipeline: Pipeline) -> None:
+def test_two_connectors_of_one_name_report_it_and_lose_nothing(pipeline: Pipeline) -> None:
     first = pipeline.start()
     second = pipeline.start()
     pipeline.wait_until_logged(f"is there another '{pipeline.name}'?")

@@ -1,4 +1,4 @@
-"""The contest as a whole, in a tiny version: real Kafka, real contenders, judged output, a page and its plots."""
+"""A tiny version of the whole contest: real Kafka, real contenders, judged outputs, a page and its plots."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TINY = Sizes(
     records=6_000,
     width_records=3_000,
     turns={},
-    # So long only where other work keeps the machine busy: a run that has all of its results ends at once.
+    # Reached only on a busy machine: a run ends once it has all of its results.
     limits=Limits(budget_s=240.0, start_s=180.0, quiet_s=20.0),
     widths_ms=(100,),
     rates=(500,),

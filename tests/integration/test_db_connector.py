@@ -1,6 +1,6 @@
-"""What the connector to the database makes of what it is given: committed, aborted, replayed, refused. Real servers.
+"""The database connector's output for its input: committed, aborted, replayed, refused. Real servers.
 
-That nothing is missing when something goes away is in `test_db_connector_failures`.
+`test_db_connector_failures` is about failures.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_a_replay_from_the_beginning_changes_nothing(pipeline: Pipeline) -> None
 
 
 def test_refused_points_are_dead_lettered_with_the_databases_words(pipeline: Pipeline) -> None:
-    # The type of a field is kept for each shard: only the points in this week meet the text in `result`.
+    # InfluxDB keeps the type of a field per shard: only points of this week conflict with the text in `result`.
     pairs = pairs_of(1_000, seed=5)
     far = 10 * 86_400 * 10**9
     refused = [number for number in range(1_000) if number % 100 == 7]

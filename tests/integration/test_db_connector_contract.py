@@ -1,6 +1,6 @@
-"""The contract of the database, over the real server: what the connector relies on is so.
+"""The contract of the database on the real server: what the connector requires holds.
 
-The same laws run in tests/unit over the stand-in that the connector's unit tests write to.
+The same tests run in tests/unit on the stand-in of the connector's unit tests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RealStand:
-    """The real server, as the contract needs it."""
+    """The real server for the tests of the contract."""
 
     def __init__(self, influxdb: InfluxdbAccess) -> None:
         self._url, self._name = influxdb.url, database_of(influxdb)
@@ -40,7 +40,7 @@ class RealStand:
 
 
 class TestTheRealDatabase(DatabaseContract):
-    """InfluxDB keeps the contract that the stand-in was written to."""
+    """InfluxDB passes the tests of the contract."""
 
     @pytest.fixture
     def stand(self, influxdb: InfluxdbAccess) -> Iterator[RealStand]:

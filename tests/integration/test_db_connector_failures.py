@@ -1,6 +1,6 @@
-"""The connector to the database when something goes away, itself included: nothing is missing or doubled.
+"""The database connector when something fails, including itself: nothing is missing or duplicated. Real servers.
 
-Real servers. What it makes of what it is given is in `test_db_connector`.
+`test_db_connector` is about its output for its input.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_kills_at_any_moment_lose_and_double_nothing(pipeline: Pipeline, seed: i
     assert {dead_letter.id for dead_letter in pipeline.dead_letters()} == {f"bad:{number}" for number in conflicting}
 
 
-def test_nothing_is_missing_after_the_database_was_away(pipeline: Pipeline) -> None:
+def test_nothing_is_missing_after_an_outage_of_the_database(pipeline: Pipeline) -> None:
     pairs = pairs_of(6_000, seed=7)
     pipeline.produce(values_of(pairs[:2_000]))
     process = pipeline.start()
@@ -72,7 +72,7 @@ def test_nothing_is_missing_after_the_database_was_away(pipeline: Pipeline) -> N
     assert pipeline.points() == pipeline.points_for(pairs)
 
 
-def test_a_database_that_is_not_there_is_told_at_the_start_and_what_waits_for_it_is_lag(pipeline: Pipeline) -> None:
+def test_an_unavailable_database_is_reported_at_the_start_and_waiting_results_are_lag(pipeline: Pipeline) -> None:
     pipeline.door.shut()
     process = pipeline.start()
     address = f"http://127.0.0.1:{pipeline.door.port}"
@@ -108,7 +108,7 @@ def test_nothing_is_missing_after_the_database_was_killed(pipeline: Pipeline, st
     assert pipeline.points() == pipeline.points_for(pairs)
 
 
-def test_a_missing_database_is_waited_for_and_dead_letters_nothing(pipeline: Pipeline) -> None:
+def test_a_missing_database_is_waited_for_and_causes_no_dead_letters(pipeline: Pipeline) -> None:
     pairs = pairs_of(100, seed=8)
     pipeline.produce(values_of(pairs))
     ask_influx(pipeline.influx_url, "DROP DATABASE lsb_later")

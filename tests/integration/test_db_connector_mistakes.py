@@ -1,4 +1,4 @@
-"""What operators do by mistake to the connector to the database: offsets, targets, the database itself.
+"""Operators' mistakes with the database connector: offsets, targets, the database itself.
 
 Each ends with every point in the database, or with a message and the dead letters that say what is missing.
 """
@@ -51,19 +51,19 @@ def set_offsets(pipeline: Pipeline, offset: int, metadata: str = "") -> None:
     def is_set() -> bool:
         request = ConsumerGroupTopicPartitions(pipeline.name, wanted)
         answer = admin.alter_consumer_group_offsets([request])[pipeline.name]
-        # Refused until the group has noticed that its member is gone.
+        # Refused until the group has noticed that its member has left.
         return all(at.error is None for at in answer.result().topic_partitions or [])
 
     wait_until(is_set, "the group's offsets can be set")
 
 
 def write(pipeline: Pipeline, count: int, **settings: str) -> str:
-    """Let a connector begin, write so many results and drain the log; what it said."""
+    """Let a connector start, write ``count`` results and drain the log; returns its log."""
     lines = pipeline.journal.read_text().count("\n") if pipeline.journal.exists() else 0
     before = pipeline.log() if pipeline.processes else ""
     process = pipeline.start(**settings)
     wait_until(lambda: ": partitions 0 from" in pipeline.log().removeprefix(before), "it has its partitions")
-    # The group may have been at the ends of the log before it began.
+    # The group may have been at the ends of the log before the start.
     wait_until(lambda: pipeline.journal_records(skip_lines=lines) >= count, f"{count} results are written")
     pipeline.wait_until_drained()
     pipeline.stop(process)
@@ -75,7 +75,7 @@ def test_offsets_that_were_set_by_hand_lose_no_point(pipeline: Pipeline) -> None
     pipeline.produce(values_of(pairs[:500]))
     assert "it is ignored" not in write(pipeline, 500)
     pipeline.produce(values_of(pairs[500:]))
-    # Nearly --to-latest: all but the last results would be passed over without a word.
+    # Nearly --to-latest: all but the last results would be skipped silently.
     set_offsets(pipeline, 190)
     said = write(pipeline, 1_000)
     assert said.count(f"the offset 190 of group {pipeline.name} was set by hand, by another tool") == PARTITIONS
@@ -101,7 +101,7 @@ def test_another_measurement_or_bucket_gets_every_point_under_the_same_group(
     assert pipeline.points() == first == pipeline.points_for(pairs)
 
 
-def test_points_of_the_release_before_are_written_anew_and_dropped_as_the_page_says(pipeline: Pipeline) -> None:
+def test_points_of_the_previous_release_are_rewritten_and_dropped_as_documented(pipeline: Pipeline) -> None:
     pairs = pairs_of(300, seed=23)
     pipeline.produce(values_of(pairs))
     # As release 0.1.0 wrote and committed them.
@@ -151,7 +151,7 @@ def test_points_that_the_database_refuses_are_dead_letters_with_its_words_and_th
     old = pairs_of(10, seed=23)
     long_tag = joined("R" * 70_000, "power", 2 * now_ns, 1.0, "power:0:1:1")
     conflicting = joined("R1", "power", 2 * now_ns, 1.0, "power:0:1:2")
-    # The type of a field is kept for each shard, which is a day here.
+    # InfluxDB keeps the type of a field per shard, which is a day here.
     fine_ns = 2 * (now_ns - 30 * 3_600 * 10**9)
     fine = [(joined("R2", "power", fine_ns + 2 * n, 1.0, f"power:0:2:{n}"), fine_ns + 2 * n) for n in range(20)]
     pipeline.produce(values_of([*old, *fine[:10], (long_tag, 0), (conflicting, 0), *fine[10:]]))
@@ -167,5 +167,5 @@ def test_points_that_the_database_refuses_are_dead_letters_with_its_words_and_th
 
 
 def kept(points: Points) -> Points:
-    """Without the point that the test itself has written."""
+    """The points without the one that the test itself has written."""
     return {point: fields for point, fields in points.items() if ("thing", "other") not in point.tags}

@@ -1,8 +1,8 @@
-"""What older owners of a unit left behind is put right by the next one, and does not come out of its first commit.
+"""The next owner of a unit repairs what older owners left behind, and does not write it in its first commit.
 
-Kafka forgets to end what it should: it is killed with an open transaction whose time runs out while it starts; it then
-ends the transaction without markers (seen with 4.3.1). And a request of an older owner comes when there is a new one.
-See `joiner.runtime.ownership.dangling`.
+Kafka may fail to end a transaction: if it is killed with an open transaction that expires while it starts, it ends the
+transaction without markers (seen with 4.3.1). And a request of an older owner may arrive when there is a new one. See
+`joiner.runtime.ownership.dangling`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _TRANSACTION_S = 8
 def own_stack() -> Iterator[LocalStack]:
     with ephemeral_stack(say=print) as stack:
         stack.kafka.more = {
-            # What has run out is looked for at once, also while the broker is starting.
+            # Expired transactions are aborted at once, even while the broker is starting.
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-            # As before Kafka 3.6: it takes what comes late. A newer one does so only at rare moments.
+            # As before Kafka 3.6: it accepts belated writes. A newer one does so only rarely.
             "transaction.partition.verification.enable": "false",
         }
         stack.up([stack.kafka])
@@ -69,7 +69,7 @@ def test_what_kafka_forgot_to_end_is_there_once_and_what_was_rolled_back_is_not(
     again.wait_for_units()
     if "open that Kafka should have ended" not in again.text():
         pytest.skip("this Kafka ended everything by itself")
-    # How many it forgets is a matter of moments. One that the joiner overlooked would hold up its unit for ever.
+    # How many it misses depends on timing. One that the joiner overlooked would block its unit for ever.
     assert 1 <= again.text().count("; resolving it up to") <= PARTITIONS
     app.wait_until_through()
     assert again.stop() == 0
@@ -104,7 +104,7 @@ def test_what_an_older_owner_had_on_its_way_is_rolled_back_by_the_next_one(app: 
 
 
 def _leave_open(app: Application, unit: int, topic: str, value: bytes, key: bytes) -> None:
-    """A transaction of the unit's id with this record, in the log and open."""
+    """An open transaction of the unit's id with this record in the log."""
     settings = {"transactional.id": f"{app.name}-{unit}", "transaction.timeout.ms": _TRANSACTION_S * 1000}
     producer = Producer({"bootstrap.servers": app.bootstrap, **settings}, logger=client_logger("outsider"))
     producer.init_transactions(DEADLINE_S)

@@ -1,4 +1,4 @@
-"""Does a side that runs ahead in a topic of its own wait for the other, rather than fill the buffer? Real Kafka."""
+"""A side that runs ahead in its own topic waits for the other one instead of filling the buffer. Real Kafka."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_side_that_waits_for_nothing_is_not_paused_and_stops_its_unit_when_the
     joiner = app.start()
     assert joiner.ends() == 1
     assert "join 'apart' holds" in joiner.text()
-    # The stream that was silent speaks, and there is more room: nothing was lost.
+    # The silent stream sends again, and there is more room: nothing was lost.
     app.produce(records("other", shift_ms=5), "other")
     app.application = f"buffer_records_max = {10 * COUNT}"
     joiner = app.start()

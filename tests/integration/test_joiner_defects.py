@@ -1,4 +1,4 @@
-"""A batch that fails in an unforeseen way: nothing of it is written, nothing is lost, the other units go on."""
+"""A batch that fails unexpectedly: nothing of it is written, nothing is lost, the other units continue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def fail_once(app: Application, step: str, error: str) -> tuple[Joiner, int]:
-    """A joiner of which the fifth arrival at a step has failed, and the unit that it was for."""
+    """A joiner in which the fifth arrival at a step has failed, and the unit of that arrival."""
     app.create_topics()
     failing = app.start(module="tests.integration.failing_joiner", LSB_FAIL=f"{step}:5:{error}")
     failing.wait_for_units()
@@ -44,7 +44,7 @@ def test_a_batch_that_fails_is_not_half_written_and_the_others_go_on(app: Applic
         return through == set(range(PARTITIONS)) - {unit}
 
     wait_until(others_are_through, "the other units have consumed all")
-    # Told by status for as long as the process runs.
+    # Reported by status for as long as the process runs.
     wait_until(
         lambda: f"unit {unit}: not served by process" in app.command("status").stdout, "status tells of the unit"
     )
@@ -82,7 +82,7 @@ def test_the_other_units_go_on_while_one_is_rebuilt_and_a_stop_does_not_wait_for
 
     wait_until(others_are_through, "the other units have consumed all")
     assert second.stop() == 0
-    # Not for want of an answer, after which it would be left.
+    # Not because of a timeout, after which it would be abandoned.
     assert "unit 0: claim cancelled, as the unit is not assigned here any more" in second.text()
     after = app.start()
     app.wait_until_through()

@@ -1,4 +1,4 @@
-"""Joining functions of users, whatever they do: each pair is a right result or a dead letter, and nothing stops."""
+"""Users' joining functions, whatever they do: each pair is a correct result or a dead letter, and nothing stops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.integration.joiner_application import Application, application, seeded_entries
 
 PROGRAM = '''\
-"""What users write."""
+"""Functions as users write them."""
 
 import sys
 
@@ -20,7 +20,7 @@ import numpy as np
 
 
 def for_real_things(function):
-    """What fails for the made-up pairs of the start as well would not be let through."""
+    """Functions that also fail for the probe's pairs would be refused at the start."""
     return lambda left, right: left.result if "made-up" in left.thing else function(left, right)
 
 

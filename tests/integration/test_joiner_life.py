@@ -48,7 +48,7 @@ def test_what_comes_in_is_joined_once_and_a_restart_goes_on_without_replay(app: 
 
 
 def test_a_killed_joiner_replays_silently_and_goes_on(app: Application) -> None:
-    # Snapshots so rare that a replay has something to do.
+    # Rare snapshots, so that a replay has work to do.
     app.application = 'snapshot_interval = "1h"\nsnapshot_records = 1000000'
     app.create_topics()
     first = app.start()
@@ -131,16 +131,16 @@ def test_status_shows_each_unit_with_owner_offsets_lag_and_frontiers(app: Applic
     lines = shown.stdout.splitlines()
     rows = {int(line.split()[0]): re.split(r"\s{2,}", line.strip()) for line in lines if line.lstrip()[:1].isdigit()}
     assert sorted(rows) == list(range(PARTITIONS))
-    told = {unit["unit"]: unit for unit in json.loads(app.command("status", "--json").stdout)["units"]}
+    reported = {unit["unit"]: unit for unit in json.loads(app.command("status", "--json").stdout)["units"]}
     for unit, checkpoint in app.checkpoints().items():
         assert rows[unit][1:3] == ["process north", "stopped"]
         assert rows[unit][-1] == str(checkpoint.offsets[app.topic("data")])
         assert int(rows[unit][4]) == (1 if unit == app.unit_of("R1") else 0), "lag"
-        assert told[unit]["pairs"] == checkpoint.counts["pairs"]
+        assert reported[unit]["pairs"] == checkpoint.counts["pairs"]
     assert "2019-04-01T05:" in shown.stdout
 
 
-def test_status_tells_a_killed_owner_from_one_that_runs(app: Application) -> None:
+def test_status_distinguishes_a_killed_owner_from_a_running_one(app: Application) -> None:
     app.create_topics()
     app.produce(seeded_entries(9, 600))
     joiner = app.start(instance="north")
@@ -154,14 +154,14 @@ def test_status_tells_a_killed_owner_from_one_that_runs(app: Application) -> Non
     wait_until(lambda: states() == {"gone"}, "the group has noticed that the process is gone")
     again = app.start(instance="south")
     wait_until(lambda: states() == {"running"}, "another one has its units")
-    # From its claim on it is the owner; what it has not come to serve it cannot stop.
+    # It is the owner from its claim on; a unit that it does not serve yet it cannot stop.
     again.wait_for_units()
     assert again.stop() == 0
     assert states() == {"stopped"}
     app.verify()
 
 
-def test_reset_asks_first_and_then_everything_begins_anew(app: Application) -> None:
+def test_reset_asks_first_and_then_everything_starts_from_the_beginning(app: Application) -> None:
     assert "nothing to forget" in app.command("reset", "--yes").stdout
     app.create_topics()
     app.produce(seeded_entries(10, 800))
@@ -215,7 +215,7 @@ def test_every_command_explains_itself(command: list[str]) -> None:
     assert "example" in shown.stdout.lower()
 
 
-def test_wrong_settings_are_told_all_together_before_anything_starts(app: Application, tmp_path: Path) -> None:
+def test_wrong_settings_are_all_reported_together_before_anything_starts(app: Application, tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text(
         "[kafka]\nservers = 'x'\n[topics]\npartitions = 0\n[application]\nahead_max = 5\n[tiypo]\n"

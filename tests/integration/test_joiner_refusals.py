@@ -1,4 +1,4 @@
-"""When does the joiner refuse to go on, what does it say, and what does it repair by itself?"""
+"""When the joiner refuses to continue, what it reports, and what it repairs by itself."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_group_offsets_that_were_reset_or_deleted_change_nothing_and_are_repaire
     def reset_by_hand() -> bool:
         request = ConsumerGroupTopicPartitions(app.name, wrong)
         answer = app.admin().alter_consumer_group_offsets([request])[app.name]
-        # Refused until the group has noticed that its member is gone.
+        # Refused until the group has noticed that its member has left.
         return all(at.error is None for at in answer.result().topic_partitions or [])
 
     wait_until(reset_by_hand, "the group's offsets can be changed")
@@ -142,7 +142,7 @@ def test_an_owner_whose_unit_was_claimed_gives_it_up_and_says_to_whom_and_is_the
     app.verify()
 
 
-def test_a_unit_of_another_kind_of_runner_is_taken_only_when_told_to(app: Application) -> None:
+def test_a_unit_of_another_kind_of_runner_is_claimed_only_when_forced(app: Application) -> None:
     run_once(app, 29)
     for unit in range(PARTITIONS):
         claim_as(app, unit, site="spark", instance="driver-7")

@@ -1,4 +1,4 @@
-"""Does Kafka answer as the joiner relies on, and as the broker in memory of the simulation does?"""
+"""Kafka answers as the joiner requires, and as the simulation's broker in memory does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.simulation.kafka_contract import KafkaContract
 
 
 class RealCluster:
-    """A `Cluster` that is a server."""
+    """A `Cluster` on a real server."""
 
     def __init__(self, bootstrap: str) -> None:
         self.kafka = KafkaSettings(bootstrap_servers=bootstrap)
@@ -50,7 +50,7 @@ class RealCluster:
         producer.commit_transaction(0.0001)
 
     def close(self) -> None:
-        """Delete what is left."""
+        """Delete the remaining topics."""
         for name in sorted(self._made):
             self.delete_topic(name)
 
@@ -63,4 +63,4 @@ def cluster(kafka: str) -> Iterator[RealCluster]:
 
 
 class TestKafka(KafkaContract):
-    """Asks the server."""
+    """Queries the server."""

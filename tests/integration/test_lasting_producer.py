@@ -1,4 +1,4 @@
-"""The producer of the connectors when Kafka is away for longer than it waits: real Kafka."""
+"""The connectors' producer while Kafka is unavailable for longer than it waits. Real Kafka."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_what_waited_too_long_is_sent_again_in_its_order_and_all_of_it_arrives(
 
     def renewals() -> int:
         producer.poll(0.05)
-        return caplog.text.count("connecting anew")
+        return caplog.text.count("; reconnecting, ")
 
     producer.send(topic, outgoing(0, 500))
     wait_until(lambda: producer.flush(0.1), "the first records arrive")
     stack.down([stack.kafka])
     producer.send(topic, outgoing(500, 500))
     before = renewals()
-    wait_until(lambda: renewals() >= before + 2, "the producer is made anew twice")
+    wait_until(lambda: renewals() >= before + 2, "the producer is replaced twice")
     producer.send(topic, outgoing(1000, 500))
     assert len(producer) == 1000
     stack.up([stack.kafka])
@@ -62,7 +62,7 @@ def test_what_waited_too_long_is_sent_again_in_its_order_and_all_of_it_arrives(
         assert set(first_seen) == {n for n in range(1500) if partition_of(b"key %d" % (n % 7), PARTITIONS) == partition}
 
 
-def test_a_record_that_kafka_will_never_take_is_an_error_and_not_tried_for_ever(kafka: str, topic: str) -> None:
+def test_a_record_that_kafka_will_never_accept_is_an_error_and_not_retried_for_ever(kafka: str, topic: str) -> None:
     confirmed: list[int] = []
     settings = KafkaSettings(bootstrap_servers=kafka)
     producer = LastingProducer[int](settings, client_logger("test.lasting"), confirmed.append)

@@ -1,4 +1,4 @@
-"""What running services tell Prometheus is what was sent: a connector, a joiner, a db_connector. Real servers."""
+"""The metrics of running services match what was sent: a connector, a joiner, a db_connector. Real servers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Told:
-    """What a service tells at a port of the loopback."""
+class Endpoints:
+    """The HTTP endpoints of a service."""
 
     port: int
 
     def ask(self, path: str) -> tuple[int, str]:
-        """Status and text of an answer; 0 where nobody listens."""
+        """Status and text of an answer; 0 if nothing listens."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
                 return answer.status, answer.read().decode()
@@ -44,7 +44,7 @@ class Told:
             return 0, ""
 
     def total(self, name: str, **labels: str) -> float:
-        """The sum of a metric over those of its values that have these labels."""
+        """The sum of a metric over its values with these labels."""
         return sum(
             sample.value
             for family in text_string_to_metric_families(self.ask("/metrics")[1])
@@ -53,13 +53,13 @@ class Told:
         )
 
     def wait_until_ready(self) -> None:
-        """Wait until the service does what it is for."""
+        """Wait until the service is ready."""
         wait_until(lambda: self.ask("/readyz")[0] == 200, "the service is ready")
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told(choose_port())
+def endpoints() -> Endpoints:
+    return Endpoints(choose_port())
 
 
 @pytest.fixture
@@ -67,78 +67,87 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
     yield from application(kafka, tmp_path)
 
 
-def test_a_joiner_tells_what_it_read_wrote_and_holds(app: Application, told: Told) -> None:
+def test_a_joiner_tells_what_it_read_wrote_and_holds(app: Application, endpoints: Endpoints) -> None:
     app.create_topics()
     entries = seeded_entries(seed=8, count=1500)
     app.produce(entries[:1000])
-    joiner = app.start(LSB_METRICS__LISTEN=str(told.port))
-    told.wait_until_ready()
+    joiner = app.start(LSB_METRICS__LISTEN=str(endpoints.port))
+    endpoints.wait_until_ready()
     app.produce(entries[1000:])
     app.wait_until_through()
-    # The checkpoint that is waited for is seen a moment before it is counted.
-    wait_until(lambda: told.total("joiner_records_total") == len(entries), "all records are counted")
+    # The awaited checkpoint is visible a moment before it is counted.
+    wait_until(lambda: endpoints.total("joiner_records_total") == len(entries), "all records are counted")
     for name, kind in (("pairs", "out"), ("late", "late"), ("rejected", "rejected"), ("unmatched", "unmatched")):
-        assert told.total(f"joiner_{name}_total") == len(app.values(kind)), name
+        assert endpoints.total(f"joiner_{name}_total") == len(app.values(kind)), name
     progress = app.checkpoints()
-    assert told.total("joiner_pairs_total") > 500
-    assert told.total("joiner_late_total") > 0
-    assert told.total("joiner_output_latency_seconds_count") == told.total("joiner_pairs_total")
+    assert endpoints.total("joiner_pairs_total") > 500
+    assert endpoints.total("joiner_late_total") > 0
+    assert endpoints.total("joiner_output_latency_seconds_count") == endpoints.total("joiner_pairs_total")
     assert (
-        told.total("joiner_transaction_messages_count") == told.total("joiner_transaction_duration_seconds_count") > 0
+        endpoints.total("joiner_transaction_messages_count")
+        == endpoints.total("joiner_transaction_duration_seconds_count")
+        > 0
     )
     for unit, found in progress.items():
         for name, join in found.joins.items():
             held = [
-                told.total("joiner_held_records", unit=str(unit), join=name, side=side) for side in ("left", "right")
+                endpoints.total("joiner_held_records", unit=str(unit), join=name, side=side)
+                for side in ("left", "right")
             ]
             assert held == [join.held_left, join.held_right]
-    assert (told.total("joiner_held_bytes") > 0) == (told.total("joiner_held_records") > 0)
-    assert told.total("joiner_unit_owner", owner="one", site="process") == PARTITIONS
-    assert told.total("joiner_recovery_duration_seconds_count") == told.total("joiner_claims_total") == PARTITIONS
+    assert (endpoints.total("joiner_held_bytes") > 0) == (endpoints.total("joiner_held_records") > 0)
+    assert endpoints.total("joiner_unit_owner", owner="one", site="process") == PARTITIONS
     assert (
-        told.total("joiner_lag_records")
-        == told.total("joiner_failed_units")
-        == told.total("joiner_fencings_total")
+        endpoints.total("joiner_recovery_duration_seconds_count")
+        == endpoints.total("joiner_claims_total")
+        == PARTITIONS
+    )
+    assert (
+        endpoints.total("joiner_lag_records")
+        == endpoints.total("joiner_failed_units")
+        == endpoints.total("joiner_fencings_total")
         == 0
     )
-    assert told.total("joiner_snapshot_bytes") > 0
-    assert told.ask("/healthz") == (200, "ok\n")
+    assert endpoints.total("joiner_snapshot_bytes") > 0
+    assert endpoints.ask("/healthz") == (200, "ok\n")
     assert joiner.stop() == 0
-    assert told.ask("/healthz") == (0, "")
+    assert endpoints.ask("/healthz") == (0, "")
 
 
-def test_a_second_joiner_at_the_same_address_is_refused_and_any_port_is_told(app: Application, told: Told) -> None:
-    first = app.start(LSB_METRICS__LISTEN=str(told.port))
-    told.wait_until_ready()
-    second = app.start(instance="two", LSB_METRICS__LISTEN=str(told.port))
+def test_a_second_joiner_at_the_same_address_is_refused_and_a_chosen_port_is_logged(
+    app: Application, endpoints: Endpoints
+) -> None:
+    first = app.start(LSB_METRICS__LISTEN=str(endpoints.port))
+    endpoints.wait_until_ready()
+    second = app.start(instance="two", LSB_METRICS__LISTEN=str(endpoints.port))
     assert second.ends() == 2
-    assert f"127.0.0.1:{told.port} cannot be used" in second.text()
+    assert f"127.0.0.1:{endpoints.port} cannot be used" in second.text()
     assert "Traceback" not in second.text()
     third = app.start(instance="three", LSB_METRICS__LISTEN="0")
     port = third.wait_for(r"metrics at http://127\.0\.0\.1:(\d+)/metrics")[1]
-    Told(int(port)).wait_until_ready()
+    Endpoints(int(port)).wait_until_ready()
     assert (first.stop(), third.stop()) == (0, 0)
 
 
 @pytest.mark.slow
-def test_the_stage_in_spark_tells_the_same_figures(app: Application, told: Told) -> None:
+def test_the_stage_in_spark_exposes_the_same_metrics(app: Application, endpoints: Endpoints) -> None:
     app.runner = "spark"
     app.create_topics()
     app.produce(seeded_entries(seed=9, count=800))
-    stage = app.start(LSB_METRICS__LISTEN=str(told.port))
-    wait_until(lambda: told.ask("/readyz") == (503, "Spark is starting\n"), "the driver says what it waits for")
-    assert told.ask("/healthz") == (200, "ok\n")
+    stage = app.start(LSB_METRICS__LISTEN=str(endpoints.port))
+    wait_until(lambda: endpoints.ask("/readyz") == (503, "Spark is starting\n"), "the driver says what it waits for")
+    assert endpoints.ask("/healthz") == (200, "ok\n")
     app.wait_until_through(SPARK_STARTS_S)
-    told.wait_until_ready()
-    wait_until(lambda: told.total("joiner_records_total") == 800, "all records are counted")
-    assert told.total("joiner_pairs_total") == len(app.values("out"))
-    assert told.total("joiner_output_latency_seconds_count") == told.total("joiner_pairs_total")
-    assert told.total("joiner_unit_owner", site="spark") == PARTITIONS
-    assert told.total("joiner_held_records") == sum(
+    endpoints.wait_until_ready()
+    wait_until(lambda: endpoints.total("joiner_records_total") == 800, "all records are counted")
+    assert endpoints.total("joiner_pairs_total") == len(app.values("out"))
+    assert endpoints.total("joiner_output_latency_seconds_count") == endpoints.total("joiner_pairs_total")
+    assert endpoints.total("joiner_unit_owner", site="spark") == PARTITIONS
+    assert endpoints.total("joiner_held_records") == sum(
         join.held_left + join.held_right for found in app.checkpoints().values() for join in found.joins.values()
     )
-    assert (told.total("joiner_held_bytes") > 0) == (told.total("joiner_held_records") > 0)
-    assert told.total("joiner_lag_records") == 0
+    assert (endpoints.total("joiner_held_bytes") > 0) == (endpoints.total("joiner_held_records") > 0)
+    assert endpoints.total("joiner_lag_records") == 0
     assert stage.stop() == 0
 
 
@@ -147,27 +156,27 @@ def from_mqtt(kafka: str, mqtt: MqttAddress, tmp_path: Path) -> Iterator[FromMqt
     yield from connector_pipeline(kafka, mqtt, tmp_path)
 
 
-def test_a_connector_tells_what_it_took_and_sent(from_mqtt: FromMqtt, told: Told) -> None:
-    process = from_mqtt.start(LSB_METRICS__LISTEN=str(told.port))
-    told.wait_until_ready()
+def test_a_connector_exposes_what_it_received_and_sent(from_mqtt: FromMqtt, endpoints: Endpoints) -> None:
+    process = from_mqtt.start(LSB_METRICS__LISTEN=str(endpoints.port))
+    endpoints.wait_until_ready()
     from_mqtt.publish([*events(2000), b"no event", event("bad", good=1, bad="text")])
-    wait_until(lambda: told.total("connector_events_total") == 2002, "all events came")
-    wait_until(lambda: told.total("connector_unacknowledged_events") == 0, "all of them are in Kafka")
-    assert told.total("connector_records_total") == from_mqtt.count_records() == 4001
-    assert told.total("connector_rejected_total") == len(from_mqtt.dead_letters()) == 2
-    assert told.total("connector_publish_duration_seconds_count") == 2002
-    assert told.total("connector_unacknowledged_bytes") == told.total("connector_mqtt_losses_total") == 0
-    assert told.total("connector_mqtt_connected") == told.total("ready") == 1
+    wait_until(lambda: endpoints.total("connector_events_total") == 2002, "all events came")
+    wait_until(lambda: endpoints.total("connector_unacknowledged_events") == 0, "all of them are in Kafka")
+    assert endpoints.total("connector_records_total") == from_mqtt.count_records() == 4001
+    assert endpoints.total("connector_rejected_total") == len(from_mqtt.dead_letters()) == 2
+    assert endpoints.total("connector_publish_duration_seconds_count") == 2002
+    assert endpoints.total("connector_unacknowledged_bytes") == endpoints.total("connector_mqtt_losses_total") == 0
+    assert endpoints.total("connector_mqtt_connected") == endpoints.total("ready") == 1
     assert stop(process) == 0
-    assert told.ask("/healthz") == (0, "")
+    assert endpoints.ask("/healthz") == (0, "")
 
 
-def test_a_connector_without_its_broker_is_healthy_and_not_ready(from_mqtt: FromMqtt, told: Told) -> None:
-    nobody = str(choose_port())
-    from_mqtt.start(connected=False, LSB_METRICS__LISTEN=str(told.port), LSB_MQTT__PORT=nobody)
-    wait_until(lambda: told.total("connector_mqtt_losses_total") > 0, "it has tried")
-    assert told.ask("/readyz") == (503, f"there is no connection to MQTT at 127.0.0.1:{nobody}\n")
-    assert told.ask("/healthz") == (200, "ok\n")
+def test_a_connector_without_its_broker_is_healthy_and_not_ready(from_mqtt: FromMqtt, endpoints: Endpoints) -> None:
+    closed_port = str(choose_port())
+    from_mqtt.start(connected=False, LSB_METRICS__LISTEN=str(endpoints.port), LSB_MQTT__PORT=closed_port)
+    wait_until(lambda: endpoints.total("connector_mqtt_losses_total") > 0, "it has tried")
+    assert endpoints.ask("/readyz") == (503, f"there is no connection to MQTT at 127.0.0.1:{closed_port}\n")
+    assert endpoints.ask("/healthz") == (200, "ok\n")
 
 
 @pytest.fixture
@@ -175,29 +184,29 @@ def to_database(kafka: str, influxdb: InfluxdbAccess, tmp_path: Path) -> Iterato
     yield from db_connector_pipeline(kafka, influxdb, tmp_path)
 
 
-def test_a_db_connector_tells_what_it_read_and_wrote_and_when_the_database_is_away(
-    to_database: ToDatabase, told: Told, monkeypatch: pytest.MonkeyPatch
+def test_a_db_connector_exposes_what_it_read_and_wrote_and_whether_the_database_is_available(
+    to_database: ToDatabase, endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LSB_METRICS__LISTEN", str(told.port))
+    monkeypatch.setenv("LSB_METRICS__LISTEN", str(endpoints.port))
     process = to_database.start()
-    told.wait_until_ready()
+    endpoints.wait_until_ready()
     to_database.produce([*values_of(pairs_of(3000, seed=5)), (0, b"no pair")])
-    wait_until(lambda: told.total("db_connector_points_total") == 3000, "all points are written")
+    wait_until(lambda: endpoints.total("db_connector_points_total") == 3000, "all points are written")
     to_database.wait_until_drained()
     assert len(to_database.points()) == 3000
-    assert told.total("db_connector_results_total") == 3001
-    assert told.total("db_connector_rejected_total") == len(to_database.dead_letters()) == 1
-    assert told.total("db_connector_write_duration_seconds_count") >= 6
-    wait_until(lambda: told.total("db_connector_lag_records") == 0, "nothing is left")
-    assert told.total("db_connector_database_up") == told.total("ready") == 1
+    assert endpoints.total("db_connector_results_total") == 3001
+    assert endpoints.total("db_connector_rejected_total") == len(to_database.dead_letters()) == 1
+    assert endpoints.total("db_connector_write_duration_seconds_count") >= 6
+    wait_until(lambda: endpoints.total("db_connector_lag_records") == 0, "nothing is left")
+    assert endpoints.total("db_connector_database_up") == endpoints.total("ready") == 1
     to_database.door.shut()
     to_database.produce(values_of(pairs_of(10, seed=6)))
-    wait_until(lambda: told.total("db_connector_database_up") == 0, "it is noticed that the database is away")
-    assert told.ask("/readyz") == (503, "the database does not accept points\n")
-    assert told.ask("/healthz") == (200, "ok\n")
-    assert told.total("db_connector_failed_writes_total") > 0
-    assert told.total("db_connector_batches_in_flight") > 0
+    wait_until(lambda: endpoints.total("db_connector_database_up") == 0, "the database is reported as unavailable")
+    assert endpoints.ask("/readyz") == (503, "the database does not accept points\n")
+    assert endpoints.ask("/healthz") == (200, "ok\n")
+    assert endpoints.total("db_connector_failed_writes_total") > 0
+    assert endpoints.total("db_connector_batches_in_flight") > 0
     to_database.door.open()
-    told.wait_until_ready()
+    endpoints.wait_until_ready()
     to_database.wait_until_drained()
     to_database.stop(process)

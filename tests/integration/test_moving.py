@@ -1,4 +1,4 @@
-"""Units move between processes of two sites while data flows, and whatever dies, each result is there once."""
+"""Units move between processes of two sites while data flows; whatever dies, each result is there once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def begin(app: Application, **environment: str) -> Joiner:
-    """The one that has the units."""
+    """Start the joiner that has the units."""
     module = "tests.integration.dying_joiner" if environment else "joiner"
     joiner = app.start(instance="blue", module=module, **environment)
     joiner.wait_for_units()
@@ -37,7 +37,7 @@ def begin(app: Application, **environment: str) -> Joiner:
 
 
 def standby(app: Application, site: str = "green", instance: str = "", **environment: str) -> Joiner:
-    """One that waits for units."""
+    """Start a joiner that waits for units."""
     module = "tests.integration.dying_joiner" if environment else "joiner"
     given = "--standby", "--site", site
     joiner = app.start(*given, instance=instance or site, module=module, **environment)
@@ -134,20 +134,20 @@ def test_an_order_that_is_stopped_leaves_everything_where_it_is(app: Application
     assert blue.stop() == 0
 
 
-def test_a_unit_that_nobody_has_is_not_moved_and_it_is_told_what_to_do(app: Application) -> None:
+def test_a_unit_without_an_owner_is_not_moved_and_the_remedy_is_printed(app: Application) -> None:
     assert "has never run" in move(app).stdout
     run_once(app, 4, 100)
     assert app.command("reset", "--yes").returncode == 0
-    told = move(app)
-    assert told.returncode == 1
-    assert told.stdout.count("is nobody's since a reset: start a joiner with --site green") == PARTITIONS
+    moved = move(app)
+    assert moved.returncode == 1
+    assert moved.stdout.count("is nobody's since a reset: start a joiner with --site green") == PARTITIONS
     green = standby(app)
     app.wait_until_through()
     assert owners(app) == all_of("green green")
     assert green.stop() == 0
 
 
-def test_a_process_that_may_not_have_the_units_says_the_ways_out(app: Application) -> None:
+def test_a_process_that_may_not_own_the_units_names_the_remedies(app: Application) -> None:
     run_once(app, 5, 100)
     said = refusal(app, "--site", "green")
     for way in ("joiner move --to green", "--standby", "--force-claim"):
@@ -180,16 +180,18 @@ def test_a_source_that_is_killed_at_any_step_costs_nothing(app: Application, poi
 
 
 def came_back(app: Application, site: str, first: CompletedProcess[str]) -> None:
-    """The killed one is started again; then everything moves."""
+    """Restart the killed joiner; then everything moves."""
     standby(app, site, "blue" if site == "process" else "green")
     last = move(app)
-    if last.returncode:  # what the first one left on its way was still being taken back
+    if last.returncode:  # the source was still reclaiming the units of the first move
         last = move(app)
     assert last.returncode == 0, first.stdout + last.stdout + "".join(one.text() for one in app.started)[-6000:]
     assert owners(app) == all_of("green green")
 
 
-def test_what_a_frozen_target_does_not_claim_is_taken_back_and_it_does_no_harm_when_it_wakes(app: Application) -> None:
+def test_units_that_a_frozen_target_does_not_claim_are_reclaimed_and_it_does_no_harm_when_resumed(
+    app: Application,
+) -> None:
     with flowing(app, 8):
         blue = begin(app)
         green = standby(app, LSB_CHAOS_DIE="after-ready-record:1", LSB_CHAOS_SIGNAL="STOP")
@@ -207,7 +209,7 @@ def test_what_a_frozen_target_does_not_claim_is_taken_back_and_it_does_no_harm_w
     app.verify()
 
 
-def test_what_a_frozen_source_has_released_is_taken_and_it_does_no_harm_when_it_wakes(app: Application) -> None:
+def test_units_that_a_frozen_source_has_released_are_claimed_and_it_does_no_harm_when_resumed(app: Application) -> None:
     with flowing(app, 9):
         blue = begin(app, LSB_CHAOS_DIE="after-release-commit:1", LSB_CHAOS_SIGNAL="STOP")
         standby(app)
@@ -228,7 +230,7 @@ def test_a_third_process_that_joins_the_source_meanwhile_keeps_nothing(app: Appl
         standby(app)
         third = app.start(instance="third")
         moved = move(app)
-        if moved.returncode:  # the group was giving units to the third
+        if moved.returncode:  # the group was assigning units to the third
             moved = move(app)
         assert moved.returncode == 0, moved.stdout
         third.wait_for(

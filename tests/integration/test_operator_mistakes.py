@@ -1,6 +1,7 @@
-"""What operators do by mistake to an application: settings, names, state, releases. Each ends in a message or right.
+"""Operators' mistakes with an application: settings, names, state, releases. Each ends in a message, or correctly.
 
-Mistakes with the input topics are in `test_topic_mistakes`, what the joiner finds by itself in `test_joiner_refusals`.
+Mistakes with the input topics are in `test_topic_mistakes`, what the joiner detects by itself in
+`test_joiner_refusals`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def joins(*chosen: dict[str, Any]) -> dict[str, str]:
-    """The environment that replaces the joins of the settings file."""
+    """The environment that overrides the joins of the settings file."""
     return {"LSB_JOIN": json.dumps(chosen)}
 
 
@@ -85,7 +86,7 @@ def test_whatever_changes_the_results_is_refused_with_each_difference(app: Appli
 
 
 def refusal_or_none(app: Application, environment: dict[str, str]) -> str | None:
-    """What a joiner says that ends by itself; None where it takes all units, and is then stopped."""
+    """The log of a joiner that ends by itself; None if it claims all units, and is then stopped."""
     joiner = app.start(**environment)
     joiner.wait_for_units()
     return None if joiner.stop() == 0 else joiner.text()
@@ -96,7 +97,7 @@ def test_a_second_application_under_the_same_name_fences_nobody(app: Application
     first = app.start(instance="first")
     first.wait_for_units()
     app.produce(seeded_entries(81, 600))
-    # It reads another topic, so that the group gives it units that the first one has, too.
+    # It reads another topic, so that the group also assigns it units of the first one.
     elsewhere = {"LSB_TOPICS__DATA": f"{app.name}.other", "LSB_TOPICS__OUT": app.topic("elsewhere")}
     second = app.start(instance="second", **joins(POWER), **elsewhere)
     app.produce(seeded_entries(82, 600))
@@ -114,7 +115,7 @@ def test_a_second_application_under_the_same_name_fences_nobody(app: Application
 
 def test_records_of_another_partitioner_are_rejected_with_their_right_partition(app: Application) -> None:
     app.create_topics()
-    # librdkafka's own default is `consistent_random`, which hashes by CRC-32.
+    # librdkafka's default is `consistent_random`, which hashes by CRC-32.
     producer = Producer({"bootstrap.servers": app.bootstrap})
     for entry in seeded_entries(83, 600):
         producer.produce(app.topic("data"), entry.value, entry.key.encode())
@@ -131,7 +132,7 @@ def test_records_of_another_partitioner_are_rejected_with_their_right_partition(
         assert re.search(
             rf"belongs into partition \d, this is {dead_letter.partition}: its producer must use", dead_letter.reason
         )
-    # What no join selects is not looked at any closer.
+    # What no join selects is not checked any further.
     assert len(dead_letters) == sum(b'"temperature"' not in one.value for one in wrong)
     assert app.values("out")
     app.verify()
@@ -159,7 +160,7 @@ def test_state_of_a_newer_release_is_refused_as_such_whatever_its_structure(app:
         serial, slot = newest.serial + 1, (newest.serial + 1) % 2
         producer = outsider(app, unit)
         producer.begin_transaction()
-        # A key that is no text must not disturb anybody who reads the topic.
+        # A key that is not text must not disturb any reader of the topic.
         producer.produce(topic, b"junk", b"\xff\xfe", unit)
         if change is None:
             manifest = json.dumps({"format": FORMAT_VERSION + 1, "serial": "of another kind"}).encode()

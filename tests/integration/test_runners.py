@@ -1,6 +1,6 @@
 """The same application in every kind of runner: same input, same output, record for record.
 
-The plain process and the stage in Spark. What only one of them has, has its own file.
+The plain process and the stage in Spark. Features of only one of them have their own files.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def poisoned(seed: int, count: int) -> list[Entry]:
-    """Records with disorder, ties, late and repeated ones, and watermarks; among them some that cannot be used."""
+    """Records with disorder, ties, late and repeated ones, and watermarks; some of them are invalid."""
     thing = things_over_all_units(1)[0]
     unusable: list[bytes | None] = [b"no JSON", None, b'{"mark": true}', json.dumps({"thing": thing}).encode()]
     entries = [*seeded_entries(seed, count), record(thing, "speed", 7_258_118_400_000, 1.0, "from the future")]
     step = count // len(unusable)
     for at, value in enumerate(unusable):
         entries.insert(at * step, Entry(thing, value))
-    # A value that no joining function can use, in both of its streams.
+    # A value that no joining function accepts, in both of its streams.
     entries += [record(thing, quantity, BASE_MS, 1e308, quantity) for quantity in ("speed", "torque")]
     return entries
 
 
 def written(app: Application) -> dict[str, Counter[bytes]]:
-    """What an application has written, without its name, by the kind of its topic."""
+    """The output of an application without its name, by kind of topic."""
     name, data = app.name.encode(), app.topic("data").encode()
     return {
         kind: Counter(value.replace(data, b"data").replace(name, b"name") for value in app.values(kind))
@@ -115,7 +115,7 @@ def test_whoever_takes_the_units_by_force_stops_the_other_kind_of_runner(app: Ap
     with flowing(app, 8):
         stage = app.start(command="spark", instance="in-spark")
         stage.wait_for_units()
-        # One that hangs is a zombie from the moment on at which somebody else takes its units.
+        # A frozen one is a zombie once another one has claimed its units.
         frozen = with_children(stage.process.pid)
         signal_all(frozen, signal.SIGSTOP)
         process = app.start("--force-claim", instance="plain")

@@ -1,4 +1,4 @@
-"""Does the whole pipeline work over TLS with a login at each server, and is a wrong one told clearly at the start?"""
+"""The whole pipeline over TLS with a login at each server; a wrong login is a clear error at the start."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def simulate(servers: Secure, events: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("service", "wrong", "told"),
+    ("service", "wrong", "message"),
     [
         (("connector",), {"mqtt": "wrong"}, "(mqtt.username, mqtt.password)"),
         (("connector",), {"kafka": "wrong"}, "authentication"),
@@ -64,7 +64,7 @@ def simulate(servers: Secure, events: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_a_wrong_login_ends_a_service_at_its_start_with_a_clear_error(
-    servers: Secure, tmp_path: Path, service: tuple[str, ...], wrong: dict[str, str], told: str
+    servers: Secure, tmp_path: Path, service: tuple[str, ...], wrong: dict[str, str], message: str
 ) -> None:
     log = tmp_path / "log"
     running = start_service(*service, "--config", str(servers.settings(**wrong)), environment={}, log=log)
@@ -72,16 +72,16 @@ def test_a_wrong_login_ends_a_service_at_its_start_with_a_clear_error(
         assert running.wait(DEADLINE_S) == 1
     finally:
         kill(running)
-    assert told in log.read_text().lower()
+    assert message in log.read_text().lower()
     assert "Traceback" not in log.read_text()
 
 
-def test_a_wrong_token_is_told_and_the_results_wait(servers: Secure, tmp_path: Path) -> None:
+def test_a_wrong_token_is_reported_and_the_results_wait(servers: Secure, tmp_path: Path) -> None:
     log = tmp_path / "log"
     wrong = str(servers.settings(token=f"{USER}:wrong"))
     running = start_service("db_connector", "--config", wrong, environment={}, log=log)
-    told = "check influxdb.token (or token_file) in the settings"
-    wait_until(lambda: told in log.read_text(), "the database's refusal is told")
+    message = "check influxdb.token (or token_file) in the settings"
+    wait_until(lambda: message in log.read_text(), "the database's refusal is logged")
     assert stop(running) == 0
     assert "Traceback" not in log.read_text()
 

@@ -1,4 +1,4 @@
-"""The simulator against a real MQTT broker: everything arrives, in order and byte for byte, whatever happens."""
+"""The simulator against a real MQTT broker: everything arrives in order and byte for byte, whatever fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ODD_LINES = [b"", b"no json", b'{"Timestamp": 1', b"\xff\x00\xfe", b'{"Timestamp
 
 
 class Subscriber:
-    """Collects what arrives at a topic, in a session that survives a restart of the broker."""
+    """Collects the messages of a topic, in a session that survives a restart of the broker."""
 
     def __init__(self, port: int, qos: int, topic: str = "machine/states") -> None:
         self.payloads: list[bytes] = []
@@ -78,7 +78,7 @@ def wait_until(reached: Callable[[], bool], what: str) -> None:
 
 @pytest.fixture
 def broker(stack: LocalStack) -> Mqtt:
-    """The MQTT broker of all tests; a test that stops it brings it back."""
+    """The MQTT broker of all tests; a test that stops it restarts it."""
     stack.up([stack.mqtt])
     return stack.mqtt
 
@@ -98,7 +98,7 @@ Simulate = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def simulate() -> Iterator[Simulate]:
-    """Start the simulator with a port, an events file and flags; what still runs at the end is killed."""
+    """Start the simulator with a port, an events file and flags; kills it at the end if it still runs."""
     started: list[subprocess.Popen[str]] = []
 
     def start(port: int, events: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -129,14 +129,14 @@ def simulate() -> Iterator[Simulate]:
 
 
 def finish(process: subprocess.Popen[str], status: int = 0) -> str:
-    """Wait for its end with this status; everything that was said."""
+    """Wait for its end with ``status``; returns its output."""
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == status, out + err
     return out + err
 
 
 def in_time_order(path: Path) -> list[bytes]:
-    """The lines by time, a line without one behind the line before it."""
+    """The lines by time; a line without a time stays after its predecessor."""
     placed, now_ns = [], TIME_MIN_NS - 1
     for line in path.read_bytes().split(b"\n")[:-1]:
         with suppress(InvalidLineError):
@@ -187,8 +187,8 @@ def test_a_restart_of_the_broker_loses_nothing_and_doubles_only_what_was_in_flig
     assert "unacknowledged" not in said.splitlines()[0]
     assert set(subscriber.payloads) == set(expected)
     if qos == 2:
-        # HiveMQ forgets in a restart which identifiers a publisher has used, so that these are new to it. What its
-        # subscribers had in flight, at QoS 1, is as much again.
+        # HiveMQ loses a publisher's packet identifiers in a restart, so that these messages are new to it. What its
+        # subscribers had in flight, at QoS 1, is redelivered as well.
         assert len(subscriber.payloads) <= len(expected) + IN_FLIGHT_MAX
 
 
@@ -215,7 +215,7 @@ def test_a_lost_connection_at_qos_2_is_resumed_and_doubles_nothing(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_an_endless_replay_and_tells_how_far_it_came(
+def test_a_signal_ends_an_endless_replay_which_reports_its_counts(
     broker: Mqtt, events: Path, number: signal.Signals, simulate: Simulate
 ) -> None:
     subscriber = Subscriber(broker.port, 2)
@@ -262,7 +262,7 @@ def test_the_journal_has_a_line_for_each_message(broker: Mqtt, tmp_path: Path, s
     assert moments == sorted(moments)
 
 
-def test_without_a_broker_it_ends_with_1_and_says_what_to_check(events: Path, simulate: Simulate) -> None:
+def test_without_a_broker_it_ends_with_1_and_names_what_to_check(events: Path, simulate: Simulate) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     process = simulate(port, events, "--connect-timeout", "0.5")

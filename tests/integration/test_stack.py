@@ -1,4 +1,4 @@
-"""The local stack with its real servers: what survives a stop, a crash and a hang."""
+"""The local stack with its real servers: what survives a stop, a crash and a freeze."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def wait_for(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> N
 
 @pytest.fixture
 def own_mqtt() -> Iterator[LocalStack]:
-    """A stack of its own with an MQTT broker, for tests that stop it."""
+    """A separate stack with an MQTT broker, for tests that stop it."""
     with ephemeral_stack() as own:
         own.up([own.mqtt])
         yield own
@@ -97,7 +97,7 @@ def test_a_paused_server_is_not_ready_and_comes_back(stack: LocalStack, mqtt: ob
     stack.mqtt.wait_ready(DEADLINE_S)
 
 
-def test_influxdb_takes_a_point_by_the_client_of_version_2_and_gives_it_back(
+def test_influxdb_accepts_a_point_of_the_version_2_client_and_returns_it(
     influxdb: tuple[str, str, str, str],
 ) -> None:
     url, token, org, bucket = influxdb
@@ -132,7 +132,7 @@ def publish(port: int, first: int, count: int, qos: int) -> None:
 
 
 def publish_slowly(port: int, first: int) -> None:
-    """A few messages at QoS 2, 10 ms apart, from a client of its own."""
+    """Publish a few messages at QoS 2, 10 ms apart, from a separate client."""
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"slow-{first}", protocol=paho.MQTTv5)
     client.connect("127.0.0.1", port)
     client.loop_start()
@@ -147,7 +147,7 @@ def publish_slowly(port: int, first: int) -> None:
 
 
 class Subscriber:
-    """A client with a persistent session that acknowledges only where it is told to."""
+    """A client with a persistent session and manual acknowledgements."""
 
     def __init__(self, port: int, *, acknowledge: bool, after_s: float = 0.0) -> None:
         self.got: list[int] = []
@@ -170,7 +170,7 @@ class Subscriber:
         assert self._subscribed.wait(DEADLINE_S)
 
     def close(self) -> None:
-        """Leave; the session stays at the broker."""
+        """Disconnect; the broker keeps the session."""
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -209,7 +209,7 @@ def test_mqtt_messages_that_a_killed_broker_had_in_flight_come_again_in_order(ow
     Subscriber(port, acknowledge=False).close()
     publish(port, 0, 1000, qos=1)
     first = Subscriber(port, acknowledge=False)
-    # All of them in flight at once: the window is as large as the connector's batches need.
+    # All of them are in flight at once: the window is as large as the connector's batches need.
     wait_for(lambda: len(first.got) >= 1000)
     own_mqtt.mqtt.kill()
     first.close()
@@ -234,7 +234,7 @@ def test_an_mqtt_message_without_acknowledgement_comes_again(mqtt: tuple[str, in
 
 def test_a_slow_stream_from_many_mqtt_publishers_never_stalls(own_mqtt: LocalStack) -> None:
     mqtt = own_mqtt.mqtt
-    # Acknowledged about as late as by a connector that waits for Kafka: while the next message arrives.
+    # Acknowledged as late as by a connector that waits for Kafka: while the next message arrives.
     subscriber = Subscriber(mqtt.port, acknowledge=True, after_s=0.006)
     for number in range(_PUBLISHERS):
         publish_slowly(mqtt.port, _MESSAGES_EACH * number)
@@ -267,7 +267,7 @@ def test_every_server_listens_on_the_loopback_only(
     assert influxdb
     for server in stack.servers:
         with socket.socket() as other:
-            # A server on all addresses would be in the way of this one.
+            # A server on all addresses would conflict with this one.
             other.bind(("127.0.0.2", server.port))
     with urllib.request.urlopen(f"{stack.influxdb.url}/ping", timeout=DEADLINE_S) as answer:
         assert answer.status == 204
@@ -275,7 +275,7 @@ def test_every_server_listens_on_the_loopback_only(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_start_leaves_nothing_running(tmp_path: Path, kafka: str, number: signal.Signals) -> None:
-    assert kafka  # fetched by now, so this start really starts it
+    assert kafka  # downloaded by now, so that this start really starts it
     parts = Path(os.environ.get("LSB_CACHE", ".lsb/parts")).absolute()
     launcher = subprocess.Popen(
         [sys.executable, "-m", "broker.stack", "up", "kafka", "mqtt", "--dir", str(tmp_path)],

@@ -30,21 +30,21 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def executors() -> list[int]:
-    """The executors of the workers that this process has started."""
+    """The executors of this process's workers."""
     found = []
     for number in with_children(os.getpid()):
         try:
             words = Path(f"/proc/{number}/cmdline").read_text().split("\0")
         except OSError:  # it has just ended
             continue
-        # The drivers of this test and of others are no executors.
+        # The drivers of this and of other tests are not executors.
         if any(word.endswith("CoarseGrainedExecutorBackend") for word in words):
             found.append(number)
     return found
 
 
 def joined(app: Application) -> int:
-    """Records that are behind the units by now."""
+    """Records that the units have consumed."""
     return sum(sum(checkpoint.offsets.values()) for checkpoint in app.checkpoints().values())
 
 
@@ -66,7 +66,7 @@ def test_two_executors_share_the_units_and_the_loss_of_one_costs_nothing(app: Ap
         wait_until(lambda: bool(set(executors()) - set(before)), "another executor has come", SPARK_STARTS_S)
         reached = joined(app)
         wait_until(lambda: joined(app) > reached, "the join goes on", SPARK_STARTS_S)
-    # The cluster is away now. Spark waits for it; whoever does not want to goes on elsewhere.
+    # The cluster is down now. Spark waits for it; to continue without it, move the units.
     assert stage.stop() == 0
     again = app.start()
     app.wait_until_through(SPARK_STARTS_S)

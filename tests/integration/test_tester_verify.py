@@ -1,7 +1,7 @@
-"""Does `tester.py verify` see on real Kafka and real InfluxDB what is really there?
+"""`tester.py verify` reports what is in real Kafka and real InfluxDB.
 
-A pretended joiner (`tests.unit.joiner.check.pretended_pipeline`, on the oracle) writes its outputs and checkpoints in
-transactions. Each scenario has output topics of its own; the input topic and the progress are the same for all.
+A fake joiner (`tests.unit.joiner.check.pretended_pipeline`, on the oracle) writes its outputs and checkpoints in
+transactions. Each scenario has output topics of its own; all share the input topic and the checkpoints.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ TIMEOUT_S = 60.0
 
 
 class World:
-    """An application that has run: its inputs and progress in Kafka, its outputs still to be written."""
+    """An application that has run: its inputs and checkpoints are in Kafka, its outputs are yet to be written."""
 
     def __init__(self, kafka: str, folder: Path) -> None:
         self.kafka = kafka
         self.folder = folder
         self.name = f"tester-{uuid.uuid4().hex[:8]}"
-        # The state topic is named after the application, whose name stands in every output: one world a run.
+        # The state topic is named after the application, whose name is in every output: one world per run.
         self.pipeline = make_pipeline(seed=11, rows=150, settings=self.settings("first"))
         self._create_topics(self.pipeline.settings)
         given = self.pipeline.inputs
@@ -58,7 +58,7 @@ class World:
         self.events.write_bytes(b"".join(row + b"\n" for row in self.pipeline.rows))
 
     def settings(self, scenario: str) -> JoinerSettings:
-        """The settings with output topics for a scenario."""
+        """The settings with the output topics of a scenario."""
         topics = {
             "data": f"{self.name}.data",
             "out": f"{self.name}.out.{scenario}",
@@ -93,7 +93,7 @@ class World:
         return written
 
     def producer(self) -> Producer:
-        """A transactional producer of its own."""
+        """A new transactional producer."""
         producer = Producer(
             {"bootstrap.servers": self.kafka, "transactional.id": uuid.uuid4().hex, "transaction.timeout.ms": 30_000}
         )
@@ -122,14 +122,14 @@ class World:
         self.produce(records)
 
     def scenario(self, name: str, change: Callable[[list[Message]], list[Message]]) -> Path:
-        """Write the outputs, changed by ``change``, to topics of their own; returns a settings file."""
+        """Write the outputs, modified by ``change``, to separate topics; returns a settings file."""
         settings, first = self.settings(name), self.pipeline.settings.topics
         self._create_topics(settings)
         kinds = ("out", "late", "unmatched", "rejected")
         renamed = {getattr(first, kind): getattr(settings.topics, kind) for kind in kinds}
         outputs = [message._replace(topic=renamed[message.topic]) for message in self.pipeline.outputs]
         self.produce(change(outputs))
-        # Where the outputs are is part of what the application was begun with.
+        # The output topics are part of the application's fingerprint.
         self._write_progress(settings)
         file = self.folder / f"{name}.toml"
         file.write_text(_toml(settings), encoding="utf-8")
@@ -162,7 +162,7 @@ Verify = Callable[..., tuple[int, str, dict[str, Any]]]
 
 @pytest.fixture
 def verify(world: World, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Verify:
-    """Run the command; its exit status, what it printed, and its JSON report."""
+    """Run the command; returns its exit status, its output, and its JSON report."""
 
     def run(config: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
         report = tmp_path / "report.json"
@@ -175,7 +175,7 @@ def verify(world: World, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
 
 
 def at(outputs: list[Message], topic_part: str) -> int:
-    """Where the third output of a topic is."""
+    """The position of the third output of a topic."""
     return [place for place, message in enumerate(outputs) if topic_part in message.topic][2]
 
 
@@ -191,7 +191,7 @@ def test_a_right_run_is_right_with_its_file(world: World, verify: Verify) -> Non
     status, shown, report = verify(config, "--events", str(world.events))
     assert status == 0, shown
     assert report["total"]["expected"] == len(world.pipeline.outputs) + report["events"]["quantities"]
-    assert report["counts"]["not consumed yet (log offsets)"] <= PARTITIONS  # the last transactions' markers
+    assert report["counts"]["not consumed yet (log offsets)"] <= PARTITIONS  # the markers of the last transactions
 
 
 def test_records_of_aborted_transactions_do_not_count(world: World, verify: Verify) -> None:
@@ -264,7 +264,7 @@ def write_points(pipeline: Pipeline, access: Any) -> None:
     with InfluxDBClient(url=access.url, token=access.token, org=access.org) as client:
         points = []
         for (join, thing, quantity, half, tie, time_ns), fields in pipeline.points.items():
-            made: Any = Point("joined")  # type: ignore[no-untyped-call] # the library types it not
+            made: Any = Point("joined")  # type: ignore[no-untyped-call] # the library does not type it
             point = made.tag("join", join).tag("thing", thing).tag("quantity", quantity).time(time_ns)
             for name, value in (("half", half), ("tie", tie)):
                 if value:

@@ -1,6 +1,6 @@
-"""What happens to the input topics by mistake: cut by retention, made anew, given partitions, a compacted state.
+"""Mistakes with the input topics: cut by retention, recreated, more partitions, a compacted state.
 
-Each ends in right results or in a stop that says what happened, where, and what to do.
+Each ends in correct results, or in a stop that says what happened, where, and what to do.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 @pytest.fixture
 def apps(kafka: str, tmp_path: Path) -> Iterator[list[Application]]:
-    """Three of them, beside each other."""
+    """Three entries in a row."""
     folders = [tmp_path / name for name in ("first", "second", "third")]
     make = contextlib.contextmanager(application)
     with contextlib.ExitStack() as stack:
@@ -55,7 +55,7 @@ def apps(kafka: str, tmp_path: Path) -> Iterator[list[Application]]:
 
 
 def results_of(app: Application, entries: Sequence[Entry]) -> list[bytes]:
-    """The results of entries that were produced in this order, computed in memory, sorted."""
+    """The sorted results of entries in this order, computed in memory."""
     settings, topic = app.settings(), app.topic("data")
     found: list[bytes] = []
     for number in range(app.partitions):
@@ -67,21 +67,21 @@ def results_of(app: Application, entries: Sequence[Entry]) -> list[bytes]:
 
 
 def delete_topic(app: Application, name: str) -> None:
-    """Delete a topic and wait until it is gone."""
+    """Delete a topic, and wait until it is gone."""
     for future in app.admin().delete_topics([name], operation_timeout=DEADLINE_S).values():
         future.result()
     wait_until(lambda: name not in app.admin().list_topics(timeout=10).topics, f"{name} is gone")
 
 
 def add_partition(app: Application, *topics: str) -> None:
-    """Give topics one partition more."""
+    """Add a partition to topics."""
     wanted = [NewPartitions(topic, PARTITIONS + 1) for topic in topics]
     for future in app.admin().create_partitions(wanted, operation_timeout=DEADLINE_S).values():
         future.result()
 
 
 def set_config(admin: AdminClient, kind: ResourceType, name: str, **values: str | None) -> None:
-    """Set dynamic configurations; None takes one back. Underscores stand for dots."""
+    """Set dynamic configurations; None resets one. Underscores stand for dots."""
     resource = ConfigResource(kind, name)
     for key, value in values.items():
         how = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
@@ -98,7 +98,7 @@ def test_what_retention_takes_is_nothing_up_to_the_snapshot_and_refused_behind_i
     app.wait_until_through()
     assert joiner.stop() == 0
     app.remove_records()
-    # The log begins where the snapshot was taken: pairs over the cut come from what it holds.
+    # The log begins at the snapshot: pairs across the cut come from its records.
     joiner = app.start()
     app.produce(second)
     app.wait_until_through()
@@ -123,7 +123,7 @@ def test_records_that_are_removed_before_a_slow_joiner_reads_them_stop_it(app: A
     joiner = app.start(LSB_APPLICATION__SESSION_TIMEOUT="30s")
     joiner.wait_for_units()
     joiner.process.send_signal(signal.SIGSTOP)
-    # The fetch that is under way is answered with the first of them; the next one finds that they are gone.
+    # The pending fetch still returns the first of them; the next one finds that they are removed.
     for seed in (93, 94):
         app.produce(seeded_entries(seed, 300))
     app.remove_records()
@@ -143,7 +143,7 @@ def test_topics_that_change_while_the_joiner_runs_stop_it(apps: list[Application
         run_to_the_end(one, seeded_entries(96, 600))
     grown, renewed, gone = apps
     add_partition(grown, grown.topic("data"))
-    # Made anew, and at once far beyond the offsets that were consumed.
+    # Recreated, and at once far beyond the consumed offsets.
     delete_topic(renewed, renewed.topic("data"))
     renewed.create_topics()
     renewed.produce(seeded_entries(97, 1800))
@@ -152,10 +152,10 @@ def test_topics_that_change_while_the_joiner_runs_stop_it(apps: list[Application
     assert f"topic {grown.topic('data')} has 4 partitions and had 3 when the joiner began" in said
     assert "give the application a new name" in said
     for one in (renewed, gone):
-        # Who notices first is a matter of moments: the watch, or the consumer that finds its offset gone.
+        # Timing decides what notices first: the topic watch, or the consumer whose offset is gone.
         why = r"was deleted|does not exist any more"
         assert re.search(rf"{one.topic('data')} ({why}).*joiner reset", ended(one))
-    # What was joined until then is right, and the next starts are refused, too.
+    # The results until then are correct, and the next starts are refused as well.
     for one in (grown, gone):
         assert sorted(one.values("out")) == results_of(one, seeded_entries(96, 600))
     assert "has 4 partitions and the settings say 3" in refusal(grown)
@@ -177,7 +177,7 @@ def run_to_the_end(app: Application, entries: Sequence[Entry]) -> None:
 
 
 def ended(app: Application) -> str:
-    """What the joiner said that must end by itself."""
+    """The log of a joiner that must end by itself."""
     (joiner,) = app.started
     assert joiner.ends() == 1, joiner.text()
     assert "Traceback" not in joiner.text()

@@ -1,1 +1,1 @@
-"""What every contender of the comparison gets, and what must come out of it."""
+"""The input of all contenders, and its expected results."""

@@ -1,7 +1,7 @@
-"""The data of the contest: seeded, made as columns, and written to Kafka once, so that all read the same bytes.
+"""The data of the contest: seeded, generated as columns, and written to Kafka once, so that all read the same bytes.
 
 A workload is a log of rows. A row has a thing, a side (0 speed, the left stream; 1 torque, the right one) and a time.
-Its number is its id on the wire, so that a result tells which rows it is made of.
+Its number is its id on the wire, so that a result shows its rows.
 """
 
 from __future__ import annotations
@@ -48,9 +48,8 @@ _HOT: Final = 0.5
 class Workload:
     """Rows in the order of the log.
 
-    ``lateness_ms``: how far a row may lag behind the times that its stream has shown. ``watermark_scope``:
-    whether a row tells how far its stream is for its own thing ("key"), or for all of the "partition", as where things
-    come and go.
+    ``lateness_ms``: how far a row may be behind the times that its stream has shown. ``watermark_scope``: whether a row
+    advances the frontier of its own thing ("key"), or of the whole "partition", where things come and go.
     """
 
     name: str
@@ -68,7 +67,7 @@ class Workload:
 
     @property
     def partition(self) -> Ints:
-        """Of each row."""
+        """The partition of each row."""
         return self.partition_of_thing[self.thing]
 
     def messages(self, first: int, last: int) -> Iterator[tuple[int, dict[str, bytes]]]:
@@ -80,7 +79,7 @@ class Workload:
 
 
 def message(thing: str, side: int, time_ms: int, identity: int) -> bytes:
-    """A record as it is written."""
+    """A record as bytes."""
     return (
         f'{{"thing": "{thing}", "quantity": "{QUANTITIES[side]}", "phenomenonTime": {time_ms}, '
         f'"result": {identity * 7919 % 100_000 / 100}, "id": "{identity}"}}'
@@ -88,7 +87,7 @@ def message(thing: str, side: int, time_ms: int, identity: int) -> bytes:
 
 
 def produce(kafka: KafkaSettings, topic: str, workload: Workload) -> None:
-    """Write all rows."""
+    """Write all rows to a topic."""
     producer = make_sender(kafka)
     for first in range(0, len(workload), _CHUNK):
         by_place: list[list[dict[str, bytes]]] = [[] for _ in range(PARTITIONS)]
@@ -99,7 +98,7 @@ def produce(kafka: KafkaSettings, topic: str, workload: Workload) -> None:
 
 
 def produce_sides(kafka: KafkaSettings, topics: tuple[str, str], workload: Workload) -> None:
-    """Write each side into a topic of its own, with the event times as those of Kafka."""
+    """Write each side to a topic of its own, with the event times as Kafka's timestamps."""
     producer = make_sender(kafka)
     for first in range(0, len(workload), _CHUNK):
         rows = slice(first, first + _CHUNK)
@@ -117,9 +116,9 @@ def _write(producer: Producer, topic: str, place: int, messages: list[dict[str, 
 
 
 def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: int = 1) -> Workload:
-    """Things by turns, a millisecond apart; each sends one speed, ``ratio`` torques, one speed, …
+    """Things in turn, a millisecond apart; each sends one speed, ``ratio`` torques, one speed, …
 
-    Where there are few records, there are fewer things, so that each still sends some of both.
+    With few records there are fewer things, so that each still sends both.
     """
     del seed
     things = min(things, records // 8)
@@ -131,7 +130,7 @@ def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: i
 
 
 def bursts(name: str, records: int, seed: int) -> Workload:
-    """5,000 rows a millisecond apart, a pause of a minute, …; one thing in four has no torque for minutes."""
+    """5,000 rows a millisecond apart, a pause of a minute, …; a quarter of the things has no torque for minutes."""
     del seed
     at = np.arange(records * 5 // 4)
     thing, side = at % 8, at // 8 % 2
@@ -143,7 +142,7 @@ def bursts(name: str, records: int, seed: int) -> Workload:
 
 
 def gaps(name: str, records: int, seed: int) -> Workload:
-    """Each stream of each thing has a clock of its own, whose gaps vary: median 60 ms, one in a hundred above 0.6 s."""
+    """Each stream of each thing has its own clock with varying gaps: median 60 ms, one in a hundred above 0.6 s."""
     draw = np.random.default_rng(seed)
     streams = 16
     steps = np.ceil(draw.lognormal(np.log(60), 1.0, (streams, records // streams + 1)))
@@ -155,7 +154,7 @@ def gaps(name: str, records: int, seed: int) -> Workload:
 
 
 def disorder(name: str, records: int, seed: int) -> Workload:
-    """As alternating; one row in ten comes up to 500 places later than its time."""
+    """Like alternating; one row in ten is up to 500 positions late."""
     draw = np.random.default_rng(seed)
     at = np.arange(records)
     place = at + np.where(draw.random(records) < _OUT_OF_ORDER, draw.integers(1, 500, records), 0)
@@ -165,7 +164,7 @@ def disorder(name: str, records: int, seed: int) -> Workload:
 
 
 def skew(name: str, records: int, seed: int) -> Workload:
-    """1,000 things of which a few send most: Zipf's law."""
+    """1,000 things, of which a few send most records (Zipf's law)."""
     draw = np.random.default_rng(seed)
     share = 1 / np.arange(1, 1_001) ** 1.1
     thing = draw.choice(1_000, records, p=share / share.sum())
@@ -174,7 +173,7 @@ def skew(name: str, records: int, seed: int) -> Workload:
 
 
 def recorded(name: str, records: int, seed: int) -> Workload:
-    """A recording of a real machine, several times side by side and one after the other; else of the generator."""
+    """A recording of a real machine, repeated in parallel and in sequence; else of the generator."""
     named = os.environ.get("LSB_EVENTS")
     path = Path(named) if named else _SHARED
     with tempfile.TemporaryDirectory() as folder:
@@ -205,11 +204,11 @@ def recorded(name: str, records: int, seed: int) -> Workload:
 
 
 def nexmark(name: str, records: int, seed: int) -> Workload:
-    """Auctions (as speed) and bids (as torque) of the Nexmark generator's shares, joined on the auction as in its Q20.
+    """Auctions (as speed) and bids (as torque) in the Nexmark generator's ratio, joined on the auction as in its Q20.
 
-    3 auctions for 46 bids; half of the bids go to a hot auction, of which there is one in a hundred, the others to one
-    of the last hundred. As an auction comes once, its bids are all its neighbours: the join is that of Q20 without
-    its filter. An auction says nothing about later ones of its thing, so the watermark scope is the partition.
+    3 auctions for 46 bids; half of the bids go to a hot auction, one in a hundred, the others to one of the last
+    hundred. As an auction is sent once, its bids are all its neighbours: the join is that of Q20 without its filter. An
+    auction says nothing about later ones of its thing, so the watermark scope is the partition.
     """
     draw = np.random.default_rng(seed)
     at = np.arange(records)
@@ -239,12 +238,12 @@ WORKLOADS: Final[dict[str, Callable[[str, int, int], Workload]]] = {
 
 
 def make(name: str, records: int, seed: int = SEED) -> Workload:
-    """The workload of that name, of so many rows."""
+    """The workload of that name, with ``records`` rows."""
     return WORKLOADS[name](name, records, seed)
 
 
 def _made(name: str, about: str, thing: Ints, side: Ints, time_ms: Ints, **more: Any) -> Workload:
-    """Few things are spread evenly over the partitions, many ones as their hashes have it."""
+    """Few things are spread evenly over the partitions, many by their hashes."""
     count = int(thing.max()) + 1
     if count <= 2 * PARTITIONS:
         names, places = map(list, zip(*things_over_all_units("machine", count), strict=True))
@@ -256,5 +255,5 @@ def _made(name: str, about: str, thing: Ints, side: Ints, time_ms: Ints, **more:
 
 
 def things_by_turns() -> Iterator[tuple[str, int]]:
-    """Names and partitions of the alternating workload, without end."""
+    """Names and partitions of the alternating workload, endlessly."""
     return cycle(things_over_all_units("machine", 8))

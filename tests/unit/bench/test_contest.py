@@ -1,4 +1,4 @@
-"""The contest's own judgement: its data, what it expects of it, and how it compares."""
+"""The contest's data, its expected results, and how it judges outputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def codes(pairs: set[tuple[int, int]], rows: int) -> list[int]:
 
 
 def tiny(*rows: tuple[int, int], lateness_ms: int = 0) -> Workload:
-    """One thing; side and time of each row."""
+    """A workload of one thing; ``rows``: side and time of each."""
     side, time_ms = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
     nothing = np.zeros(len(rows), dtype=np.int64)
     return Workload("tiny", "", ["a"], np.zeros(1, np.int64), nothing, side, time_ms, lateness_ms)
@@ -127,7 +127,7 @@ def test_the_pairs_of_a_window_are_counted_as_they_are_listed(name: str, window:
 
 
 def pairs_within(workload: Workload, window: Window) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All pairs that a windowed join writes, in the order in which their later records come."""
+    """All pairs that a windowed join writes, in the order of their later records."""
     left, right = (
         rows.ravel() for rows in np.meshgrid(*(np.flatnonzero(workload.side == side) for side in (0, 1)), indexing="ij")
     )
@@ -146,7 +146,7 @@ NARROW = Window(10)
 def judged(
     expected: Expected, pairs: tuple[NDArray[np.int64], NDArray[np.int64]], *, is_quiet: bool, window: Window = WIDE
 ) -> dict[str, Any]:
-    """Of a run whose results came evenly, the last one just before its end."""
+    """The figures of a run with evenly spaced results, the last one just before its end."""
     left, right = pairs
     watch = Watch(*IDLE, Limits(), 0)
     watch.is_quiet = is_quiet
@@ -201,7 +201,7 @@ def test_what_was_passed_through_is_through_with_every_record() -> None:
 
 
 class Clock:
-    """Time that passes by sleeping."""
+    """A clock that only sleeping advances."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -214,7 +214,7 @@ class Clock:
 
 
 class Nobody:
-    """A Kafka, a job, a consumer, processes: without any effect; busy up to a moment."""
+    """A stand-in for a Kafka, a job, a consumer or processes; busy until ``busy_s``."""
 
     kafka = out = state = None
     roots: tuple[()] = ()
@@ -234,7 +234,7 @@ class Nobody:
 
 
 class Alive:
-    """A process that does not end."""
+    """A process that is running."""
 
     returncode = None
 
@@ -246,7 +246,7 @@ IDLE: tuple[Any, Any, Any] = (Nobody(), None, Nobody())
 
 
 @pytest.mark.parametrize(("batches", "busy_s"), [([(5, 90), (14, 180)], 15.0), ([(5, 90)], 6.0), ([(5, 40)], 6.0)])
-def test_a_run_goes_on_while_a_batch_is_being_worked_on(
+def test_a_run_continues_while_a_batch_is_being_processed(
     batches: list[tuple[float, int]], busy_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
@@ -289,7 +289,7 @@ def test_a_recorded_run_is_through_by_what_it_found_and_not_by_how_much() -> Non
     assert has_all(recorded("recovery", "plain process"))
 
 
-def test_the_recorded_widths_hold_the_pairs_that_they_are_said_to_hold() -> None:
+def test_the_recorded_widths_contain_the_recorded_share_of_pairs() -> None:
     workload = make("varying gaps", read(RECORDED, "widths")["settings"]["width_records"])
     windowed = [one for one in read(RECORDED, "widths")["measurements"] if one["width_ms"]]
     held = [CONTENDERS[one["contender"]].window(one["width_ms"]).count(workload) for one in windowed]
@@ -316,7 +316,7 @@ def test_pairs_of_everybody_are_read() -> None:
     assert pairs_of([ours, peers, b'{"id": "9", "thing": "a"}']) == [(4, 7, 1), (5, 6, -1), (9, 9, 1)]
 
 
-def test_a_pair_that_was_taken_back_is_none() -> None:
+def test_a_retracted_pair_does_not_count() -> None:
     pairs = np.array([(1, 2, 1), (3, 4, 1), (1, 2, -1), (1, 2, 1)])
     found = _without_withdrawn(pairs, np.arange(4.0))
     assert (found.left.tolist(), found.at_s.tolist(), found.withdrawn) == ([3, 1], [1.0, 3.0], 1)

@@ -1,4 +1,4 @@
-"""The contest's figures: how they are kept from run to run, and the page that they become."""
+"""The contest's figures: how they are saved from run to run, and their page."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_results_are_kept_as_they_come_and_a_resumed_run_knows_them(tmp_path: Pa
 def test_what_failed_is_tried_again_by_a_resumed_run(tmp_path: Path) -> None:
     one = Measurement("throughput", "plain process", "alternating", 1)
     kept = Kept(tmp_path, {}, QUICK, resume=True)
-    kept.add(one, [{"reason": "too tired"}])
+    kept.add(one, [{"reason": "out of memory"}])
     assert not kept.has(one)
     kept.add(one, [{"records_per_s": 1.0}])
     assert kept.has(one)
     assert [found.get("reason") for found in read(tmp_path, "throughput")["measurements"]] == [None]
 
 
-def test_the_page_shows_every_run_that_was_made_and_keeps_what_stands_around(tmp_path: Path) -> None:
+def test_the_page_shows_every_run_and_keeps_the_text_around(tmp_path: Path) -> None:
     kept, page = Kept(tmp_path, {"cores": 2}, QUICK, resume=False), tmp_path / "docs" / "page.md"
     page.parent.mkdir()
     page.write_text(f"# Title\n\nFindings.\n\n{BEGIN}\nold\n{END}\n\nThe end.\n")
@@ -69,7 +69,7 @@ def test_the_page_shows_every_run_that_was_made_and_keeps_what_stands_around(tmp
 
 
 def page_of(tmp_path: Path, kind: str, *figures: dict[str, Any]) -> str:
-    """The page of some runs of one kind."""
+    """The page of runs of one kind."""
     kept = Kept(tmp_path, {"cores": 2}, QUICK, resume=False)
     for turn, found in enumerate(figures, 1):
         kept.add(Measurement(kind, found.pop("contender"), "alternating", turn, found.pop("width_ms", 0)), [found])
@@ -99,7 +99,7 @@ def test_a_run_that_its_count_ended_is_not_judged_and_has_no_rate(tmp_path: Path
     assert "| Flink interval join | 10,000 | 50.0 | 30.000% | 90.000% | 7.000% |" in again
 
 
-def test_nobody_is_said_not_to_keep_up_whose_results_could_not_have_come(tmp_path: Path) -> None:
+def test_no_contender_fails_to_keep_up_because_of_results_that_could_not_have_been_emitted(tmp_path: Path) -> None:
     silent = {"contender": "Spark as-of by hand", "rate": 1_000, "results": 0, "ms": None, "keeps_up": False}
     row = "| 1,000 | Spark as-of by hand | - | - | - |"
     assert f"{row} not judged |" in page_of(tmp_path, "latency", dict(silent))

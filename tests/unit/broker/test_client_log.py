@@ -52,7 +52,7 @@ BEGIN = (
 )
 
 
-def test_an_outage_is_told_once_however_long_it_is_and_its_end_once(
+def test_an_outage_and_its_end_are_logged_once_each_however_long_it_is(
     log: logging.Logger, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(600):
@@ -64,7 +64,7 @@ def test_an_outage_is_told_once_however_long_it_is_and_its_end_once(
     assert lines(caplog) == [BEGIN, ("INFO", "Kafka is available again, after 300 s")]
 
 
-def test_a_session_that_runs_out_is_told_where_kafka_is_not_away(
+def test_a_session_timeout_is_logged_while_kafka_is_available(
     log: logging.Logger, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     say(log, "FAIL")
@@ -76,7 +76,7 @@ def test_a_session_that_runs_out_is_told_where_kafka_is_not_away(
 
 
 @pytest.mark.parametrize("kind", ["GETPID", "COORDQUERY"])
-def test_a_kafka_that_answers_that_it_has_only_just_begun_is_not_away(
+def test_a_kafka_that_answers_that_it_is_still_loading_is_not_unavailable(
     kind: str, log: logging.Logger, caplog: pytest.LogCaptureFixture
 ) -> None:
     say(log, kind, "Failed to acquire idempotence PID from broker a:9092/1: Coordinator load in progress: retrying")
@@ -84,12 +84,14 @@ def test_a_kafka_that_answers_that_it_has_only_just_begun_is_not_away(
     assert lines(caplog) == []
 
 
-def test_a_kafka_that_answers_is_not_said_to_be_back(log: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_kafka_that_was_never_unavailable_is_not_reported_as_back(
+    log: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
     answered(log)
     assert lines(caplog) == []
 
 
-def test_a_broker_that_comes_and_goes_is_told_of_once_a_minute(
+def test_a_flapping_broker_is_logged_once_a_minute(
     log: logging.Logger, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(24):
@@ -126,7 +128,7 @@ def test_a_flood_of_another_kind_is_one_line_and_other_kinds_pass(
     assert [text.rpartition("] ")[2] for _, text in lines(caplog)] == ["odd 0", "fenced"]
 
 
-def test_another_kind_is_told_of_again_after_a_while(
+def test_another_kind_of_line_is_logged_again_after_an_interval(
     log: logging.Logger, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     say(log, "MAXPOLL")

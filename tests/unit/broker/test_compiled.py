@@ -68,7 +68,7 @@ print(more(0))
 """
 
 
-def test_a_loop_is_compiled_anew_when_another_file_that_it_calls_has_changed(tmp_path: Path) -> None:
+def test_a_loop_is_recompiled_when_another_file_that_it_calls_has_changed(tmp_path: Path) -> None:
     package = tmp_path / "broker"
     package.mkdir()
     shutil.copy(ROOT / "broker" / "__init__.py", package)

@@ -35,7 +35,7 @@ def lines_of(how: str | None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("how", [None, "json"])
-def test_where_nobody_looks_each_event_is_one_json_object(how: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_each_event_is_one_json_object(how: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = map(json.loads, lines_of(how, monkeypatch))
     assert (first["event"], first["level"], first["logger"]) == (
         "unit 3: claimed\nby two",

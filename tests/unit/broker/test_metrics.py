@@ -37,7 +37,7 @@ class Clock:
         return self.now_s
 
 
-def test_health_turns_bad_when_the_loop_stands_still_and_good_when_it_goes_on() -> None:
+def test_a_service_is_unhealthy_while_its_loop_is_stalled() -> None:
     clock = Clock()
     with TelemetryServer(settings(), clock=clock) as telemetry:
         assert ask(telemetry, "/healthz") == (200, "ok\n")
@@ -50,7 +50,7 @@ def test_health_turns_bad_when_the_loop_stands_still_and_good_when_it_goes_on() 
         assert ask(telemetry, "/healthz") == (200, "ok\n")
 
 
-def test_a_service_is_ready_when_it_does_what_it_is_for_and_says_why_it_is_not() -> None:
+def test_a_service_that_is_not_ready_gives_the_reason() -> None:
     with TelemetryServer(settings()) as telemetry:
         assert ask(telemetry, "/readyz") == (503, "it is starting\n")
         assert "lsb_ready 0.0" in ask(telemetry, "/metrics")[1]
@@ -60,7 +60,7 @@ def test_a_service_is_ready_when_it_does_what_it_is_for_and_says_why_it_is_not()
         assert ask(telemetry, "/healthz")[0] == 200
 
 
-def test_an_address_that_is_taken_is_an_error_that_names_it_and_the_way_out() -> None:
+def test_an_address_in_use_is_an_error_that_names_it_and_the_remedy() -> None:
     with (
         TelemetryServer(settings()) as first,
         pytest.raises(SettingsError, match=rf"127\.0\.0\.1:{first.port} .*LSB_METRICS"),
@@ -76,7 +76,7 @@ def test_what_has_ended_listens_no_more_and_its_port_is_free_at_once() -> None:
         assert ask(again, "/healthz")[0] == 200
 
 
-def test_nobody_listens_unless_told_where() -> None:
+def test_no_server_listens_without_an_address() -> None:
     with TelemetryServer(MetricsSettings()) as telemetry:
         assert (telemetry.is_on, telemetry.port) == (False, 0)
 
@@ -157,7 +157,7 @@ def test_what_is_no_address_is_refused(given: Any) -> None:
         settings(given)
 
 
-def test_the_main_loop_looks_once_a_second_and_not_at_all_where_nobody_is_told() -> None:
+def test_the_main_loop_refreshes_values_once_a_second_and_never_without_a_server() -> None:
     clock = Clock()
     telemetry = TelemetryServer(settings(), clock=clock)
     looks = []

@@ -113,7 +113,7 @@ def test_time_without_a_record_is_no_waiting(confirmed: list[int]) -> None:
     assert (len(made), confirmed) == (1, [0, 1, 2])
 
 
-def test_a_producer_that_gets_stuck_while_its_queue_is_full_is_made_anew_and_loses_nothing(
+def test_a_producer_that_is_stuck_with_a_full_queue_is_replaced_and_loses_nothing(
     confirmed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Library, "room", 3)

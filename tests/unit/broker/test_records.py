@@ -96,7 +96,7 @@ def test_what_is_neither_is_refused_with_the_reason(value: bytes | None, reason:
         decode_data(value, "ms")
 
 
-def test_brackets_up_to_the_limit_are_read_wherever_the_reader_stands() -> None:
+def test_brackets_up_to_the_limit_are_read_at_any_depth_of_the_call_stack() -> None:
     depth = BRACKETS_MAX - 1
     record, _ = decode_data(changed(b'"x"', b'"x","y":' + b"[" * depth + b"]" * depth), "ms")
     assert isinstance(record, Record)
@@ -141,7 +141,9 @@ def test_no_bytes_at_all_do_anything_but_be_read_or_refused(seed: int) -> None:
     ("value", "encoding"),
     [(b"text", "utf-8"), (b"\xff\x00", "base64"), (None, "utf-8"), (b"\xc3\xa4" * 40_000, "utf-8")],
 )
-def test_a_dead_letter_tells_the_reason_the_place_and_the_whole_by_its_hash(value: bytes | None, encoding: str) -> None:
+def test_a_dead_letter_has_the_reason_the_position_and_the_hash_of_the_input(
+    value: bytes | None, encoding: str
+) -> None:
     dead_letter = reject(value, "why", source="me", topic="t", partition=2, offset=7)
     assert dead_letter.id == "t:2:7"
     assert dead_letter.length == len(value or b"")

@@ -61,7 +61,7 @@ def errors_of(tmp_path: Path, content: str = "") -> list[str]:
     return [line.removeprefix(f"{file}: ") for line in str(refused.value).splitlines()]
 
 
-def test_the_environment_goes_before_the_file_and_the_file_before_the_default(
+def test_the_environment_overrides_the_file_and_the_file_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "lsb.toml"
@@ -141,7 +141,7 @@ def test_a_variable_that_is_no_json_is_one_line_that_names_it(
     assert SECRET not in found
 
 
-def test_a_table_in_a_variable_goes_entry_by_entry_before_the_file_and_a_list_as_a_whole(
+def test_a_variable_overrides_a_table_of_the_file_entry_by_entry_and_a_list_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "lsb.toml"
@@ -194,9 +194,7 @@ def test_an_unknown_setting_in_a_variable_is_a_mistake(tmp_path: Path, monkeypat
         (f"[mqtt]\npasswort = '{SECRET}'\n", "mqtt.passwort"),
     ],
 )
-def test_a_mistake_in_a_secret_is_told_in_one_line_that_does_not_show_it(
-    tmp_path: Path, content: str, place: str
-) -> None:
+def test_an_invalid_secret_is_reported_in_one_line_without_the_secret(tmp_path: Path, content: str, place: str) -> None:
     (line,) = errors_of(tmp_path, content)
     assert line.startswith(f"{place}: ")
     assert SECRET not in line
@@ -263,7 +261,7 @@ def test_only_a_regular_file_can_hold_a_secret(tmp_path: Path) -> None:
             read_secret(file)
 
 
-def test_every_file_and_address_that_cannot_work_is_told_before_the_start(tmp_path: Path) -> None:
+def test_every_unusable_file_and_address_is_reported_before_the_start(tmp_path: Path) -> None:
     missing, empty = tmp_path / "missing", tmp_path / "empty"
     empty.write_text("")
     lines = errors_of(

@@ -75,7 +75,7 @@ def test_a_stranger_with_the_same_id_is_neither_ours_nor_killed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', "12"])
-def test_a_pid_file_cut_short_names_nobody(tmp_path: Path, text: str) -> None:
+def test_a_truncated_pid_file_names_no_process(tmp_path: Path, text: str) -> None:
     (tmp_path / "pid").write_text(text)
     assert Child(tmp_path / "pid", tmp_path / "log").pid is None
 

@@ -94,7 +94,7 @@ def test_the_database_on_this_machine_is_not_asked_by_a_proxy(tmp_path: Path, mo
         thread.join()
 
 
-def test_a_failed_fetch_leaves_no_part_and_shows_what_the_tool_said(tmp_path: Path) -> None:
+def test_a_failed_download_leaves_no_part_and_shows_the_tools_output(tmp_path: Path) -> None:
     fetched = Parts(tmp_path / "cache", print)
     with pytest.raises(StackError, match=r"status 3(?s:.)*no line to the registry"):
         fetched.run("kafka", ["sh", "-c", "echo no line to the registry; exit 3"])
@@ -174,7 +174,7 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("left", ["", '{"port": 1', "[]", '{"port": "x"}'])
-def test_ports_that_were_cut_off_by_a_kill_are_chosen_anew(tmp_path: Path, left: str) -> None:
+def test_ports_whose_file_was_truncated_by_a_kill_are_chosen_again(tmp_path: Path, left: str) -> None:
     mqtt = LocalStack(tmp_path).mqtt
     mqtt.folder.mkdir(parents=True)
     (mqtt.folder / "ports.json").write_text(left)

@@ -75,7 +75,7 @@ def test_small_messages_are_bounded_by_their_number() -> None:
     assert 1000 * 2 * 1024 < found._ledger.size_bytes < 1000 * 2 * 2048
 
 
-def test_at_a_stop_what_was_taken_goes_out_without_waiting_for_more() -> None:
+def test_at_a_stop_accepted_messages_are_sent_without_waiting_for_more() -> None:
     found, producer = bridge()
     found._accept([Message("machine/states", event(2), 1)])
     flushed: list[float] = []

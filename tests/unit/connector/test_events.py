@@ -113,7 +113,7 @@ WHOLE = [
 
 
 @pytest.mark.parametrize(("payload", "reason"), WHOLE)
-def test_what_is_no_event_is_refused_as_a_whole_with_its_reason(payload: bytes, reason: str) -> None:
+def test_a_payload_that_is_not_an_event_is_refused_as_a_whole_with_the_reason(payload: bytes, reason: str) -> None:
     parsed = PARSER.parse(payload)
     assert parsed.records == []
     (refusal,) = parsed.refusals
@@ -154,7 +154,7 @@ def test_a_bad_quantity_is_refused_alone_and_the_good_ones_go_on(text: str, reas
     }  # fmt: skip
 
 
-def test_beyond_sixteen_bad_quantities_one_dead_letter_holds_them_all_and_the_good_ones_go_on() -> None:
+def test_beyond_sixteen_invalid_quantities_one_dead_letter_has_them_all_and_the_valid_ones_are_forwarded() -> None:
     bad = {f"b{number}": None for number in range(REFUSED_MAX + 1)}
     payload = json.dumps({**GOOD, **bad}).encode()
     parsed = PARSER.parse(payload)
@@ -245,7 +245,7 @@ def test_an_integer_that_float64_holds_keeps_its_text() -> None:
     assert b'"result":9007199254740991,' in encode(speed)
 
 
-def test_colons_and_quotes_in_texts_are_not_taken_for_members() -> None:
+def test_colons_and_quotes_in_strings_are_not_parsed_as_members() -> None:
     parsed = PARSER.parse(event(Thing='a":1,"a', id="x:y:z"))
     assert parsed.refusals == []
     assert parsed.thing == 'a":1,"a'

@@ -119,9 +119,7 @@ def test_acknowledgements_and_the_goodbye_reach_the_broker_in_order(broker: Scri
         (ACCEPTED + b"\x90\x03\x00\x01\x00", "QoS 0 only"),
     ],
 )
-def test_what_does_not_pass_with_time_is_a_refusal_that_says_why(
-    broker: ScriptedBroker, answer: bytes, reason: str
-) -> None:
+def test_a_permanent_failure_is_a_refusal_with_the_reason(broker: ScriptedBroker, answer: bytes, reason: str) -> None:
     session = session_to(broker, answer)
     with pytest.raises(SessionRefusedError, match=reason):
         connect_and_read(session)
@@ -150,7 +148,7 @@ def connect_and_read(session: MqttSession) -> None:
     receive_all(session, 1)
 
 
-def test_a_broker_that_says_nothing_for_too_long_is_lost(broker: ScriptedBroker) -> None:
+def test_a_broker_that_is_silent_for_too_long_is_lost(broker: ScriptedBroker) -> None:
     session = session_to(broker, ACCEPTED + SUBSCRIBED, keep_alive="1s")
     session.connect()
     with pytest.raises(SessionLostError, match="is there another"):
@@ -174,7 +172,7 @@ def test_a_broker_that_never_answers_is_a_loss(broker: ScriptedBroker) -> None:
         session.connect()
 
 
-def test_nobody_listening_is_a_loss() -> None:
+def test_a_closed_port_is_a_loss() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with pytest.raises(SessionLostError):

@@ -21,7 +21,7 @@ def see(of: SilenceWatch, quantity: str, time_ms: int, now_ms: int, thing: str =
     of.observe(thing, quantity, time_ms * MS, now_ns=now_ms * MS, wall_ns=WALL_NS)
 
 
-def test_a_quantity_that_is_silent_while_its_thing_goes_on_gets_a_watermark_behind_the_things_time() -> None:
+def test_a_quantity_that_is_silent_while_its_thing_sends_gets_a_watermark_behind_the_things_time() -> None:
     silent = watch()
     see(silent, "torque", 10_000, now_ms=0)
     see(silent, "speed", 15_000, now_ms=900)
@@ -70,7 +70,7 @@ def test_a_watermark_that_would_not_pass_the_quantitys_own_time_is_not_due() -> 
     assert silent.due(2_000 * MS) == [DueWatermark("T", "torque", 10_001 * MS)]
 
 
-def test_a_quantity_that_speaks_again_is_no_longer_silent() -> None:
+def test_a_quantity_that_sends_again_is_no_longer_silent() -> None:
     silent = watch()
     see(silent, "torque", 10_000, now_ms=0)
     see(silent, "speed", 15_000, now_ms=1_500)

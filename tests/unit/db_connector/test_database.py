@@ -150,7 +150,7 @@ def test_the_database_says_that_an_answer_is_its_own(server: Server, header: str
 
 
 @pytest.mark.parametrize(("headers", "is_own"), [({}, False), ({"X_Influxdb_Version": "1.8.10"}, True)])
-def test_whether_the_database_itself_found_a_body_too_large_is_told(
+def test_an_answer_that_the_body_is_too_large_says_whether_it_is_the_databases_own(
     server: Server, headers: dict[str, str], *, is_own: bool
 ) -> None:
     error = answer(server, 413, b"", **headers)

@@ -54,7 +54,7 @@ def dead_letter_of(
         (b"k" * 64 * 1024, b"\x01" * 64 * 1024, "\x01" * 1024),
     ],
 )
-def test_a_letter_is_smaller_than_what_kafka_takes(
+def test_a_dead_letter_is_smaller_than_kafkas_limit(
     monkeypatch: pytest.MonkeyPatch, key: bytes, value: bytes, identity: str | None
 ) -> None:
     dead_letter = dead_letter_of(monkeypatch, key, value, identity)
@@ -63,7 +63,7 @@ def test_a_letter_is_smaller_than_what_kafka_takes(
     assert (decoded.topic, decoded.partition, decoded.offset) == ("machine.out", 2, 7)
 
 
-def test_an_honest_key_and_id_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_regular_key_and_id_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     dead_letter = dead_letter_of(monkeypatch, b"lathe", b"{}", "power:0:1:2")
     assert dead_letter.key == b"lathe"
     assert msgspec.json.decode(dead_letter.value, type=Rejected).id == "power:0:1:2"

@@ -68,7 +68,7 @@ def test_a_kafka_that_does_not_answer_is_asked_for_one_partition_and_no_lag_is_i
     assert lag.of(log, {}, paused=False) == {0: 60, 1: 90}
 
 
-def test_what_goes_to_another_member_is_its_lag() -> None:
+def test_partitions_of_another_member_do_not_count_as_lag() -> None:
     lag, _ = lag_of(40, 50)
     lag.drop([0])
     log: Any = Log(10, 100)

@@ -165,7 +165,7 @@ def service_of(
     return service, made[0], dead_letters
 
 
-def test_a_result_that_nobody_can_decode_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_cannot_be_decoded_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     """One too deep for the decoder once ended the service, again at each start."""
     stop, nested = threading.Event(), b'{"left":{"quantity":' + b"[" * 100_000
     service, _, dead_letters = service_of(monkeypatch, stop, [[record(0)], [_Message(1, nested)]])
@@ -173,7 +173,7 @@ def test_a_result_that_nobody_can_decode_is_a_dead_letter(monkeypatch: pytest.Mo
     assert dead_letters.sent == [1]
 
 
-def test_nothing_behind_an_undelivered_letter_is_committed_at_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_behind_an_undelivered_dead_letter_is_committed_at_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     script = [[record(0)], [_Message(1, b"no pair")], [record(2), record(3)], [record(4)]]
     service, consumer, dead_letters = service_of(monkeypatch, stop, script)
@@ -205,7 +205,7 @@ def test_what_was_never_acknowledged_is_lag(monkeypatch: pytest.MonkeyPatch, kno
     assert service._reader.lags() == {0: lag}  # noqa: SLF001 - the lag of the log and the metrics
 
 
-def test_partitions_that_go_to_another_member_are_told_apart_from_those_that_the_group_took(
+def test_revoked_partitions_are_distinguished_from_lost_ones(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "db_connector")
@@ -221,7 +221,7 @@ def test_partitions_that_go_to_another_member_are_told_apart_from_those_that_the
 BAD = KafkaError(KafkaError._BAD_MSG, "MessageSet at offset 2 failed CRC32C check")  # noqa: SLF001 - its public name
 
 
-def test_no_offset_behind_an_error_inside_a_batch_is_committed_and_what_it_stands_for_is_read_again(
+def test_no_offset_behind_an_error_inside_a_batch_is_committed_and_its_records_are_read_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("db_connector.kafka.reader._RETRY_S", 0.01)
@@ -238,7 +238,7 @@ def test_no_offset_behind_an_error_inside_a_batch_is_committed_and_what_it_stand
     assert "partition 0 cannot be read at offset 2, retrying" in caplog.text
 
 
-def test_an_error_before_any_record_goes_back_to_where_the_partition_began(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_before_any_record_seeks_to_the_start_offset_of_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("db_connector.kafka.reader._RETRY_S", 0.01)
     stop = threading.Event()
     service, consumer, _ = service_of(monkeypatch, stop, [[_Message(7, error=BAD), record(8)]])
@@ -248,7 +248,7 @@ def test_an_error_before_any_record_goes_back_to_where_the_partition_began(monke
     assert max(consumer.commits) == 8
 
 
-def test_what_was_read_ahead_behind_an_error_is_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_read_ahead_behind_an_error_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("db_connector.kafka.reader._RETRY_S", 0.0)
     stop = threading.Event()
     service, consumer, _ = service_of(monkeypatch, stop, [])
@@ -270,7 +270,7 @@ def test_what_was_read_ahead_behind_an_error_is_thrown_away(monkeypatch: pytest.
     assert read == [0, 1, 2, 4]
 
 
-def test_brokers_that_are_away_for_a_while_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_that_are_briefly_unavailable_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     away = _Message(-1, error=KafkaError(KafkaError._ALL_BROKERS_DOWN))  # noqa: SLF001 - its public name
     away.partition = lambda: None  # type: ignore[method-assign, return-value, assignment] # as the client reports it
     stop = threading.Event()
@@ -323,7 +323,7 @@ def test_a_client_that_cannot_go_on_ends_the_service(monkeypatch: pytest.MonkeyP
         service.run()
 
 
-def test_a_member_that_was_fenced_joins_anew_once_and_then_says_that_there_are_two(
+def test_a_fenced_member_rejoins_once_and_then_reports_a_second_instance(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fenced = _Message(-1, error=fatal("Static consumer fenced by other consumer with same group.instance.id"))
@@ -341,7 +341,9 @@ def fatal(text: str) -> KafkaError:
     return error
 
 
-def test_a_journal_on_a_full_disk_ends_alone_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_journal_on_a_full_disk_ends_with_one_error_and_the_service_continues(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with Journal(Path("/dev/full")) as journal:
         for _ in range(3):
             journal.write(1, [(0, 1, 2)])

@@ -20,7 +20,7 @@ def test_the_defaults_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not settings.db_connector.gzip
 
 
-def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_together(tmp_path: Path) -> None:
     file = tmp_path / "lsb.toml"
     file.write_text(
         "[db_connector]\nbatch_records = 0\nlinger = '1h'\nmeasurement = 'a b'\ngroup = ''\nretries = 1\n"
@@ -34,7 +34,7 @@ def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".", "..", "_a", "-", "a b", "a/b", "a" * 201])
-def test_names_begin_with_a_letter_or_digit_and_kafka_takes_them(tmp_path: Path, name: str) -> None:
+def test_names_begin_with_a_letter_or_digit_and_are_valid_in_kafka(tmp_path: Path, name: str) -> None:
     file = tmp_path / "lsb.toml"
     file.write_text(f"[db_connector]\ngroup = {name!r}\ninstance = {name!r}\n")
     with pytest.raises(SettingsError) as error:
@@ -81,7 +81,7 @@ def test_the_journal_appends_a_line_for_each_span(tmp_path: Path) -> None:
     assert path.read_text() == "123\t0\t5\t9\n123\t3\t7\t7\n" * 2
 
 
-def test_progress_is_told_every_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_is_logged_every_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     now = [0.0]
     progress = Progress(lambda: now[0])

@@ -60,7 +60,7 @@ def refusing(times_ns: set[int], reason: str = "bad") -> FakeInflux:
     return database
 
 
-def test_a_batch_goes_out_in_one_request() -> None:
+def test_a_batch_is_sent_in_one_request() -> None:
     database = FakeInflux()
     assert writer_to(database, Time()).write(lines(5_000)) == []
     assert database.requests == [5_000]
@@ -73,7 +73,7 @@ def test_an_empty_batch_asks_nothing_of_the_database() -> None:
     assert database.requests == []
 
 
-def test_a_batch_of_many_bytes_goes_out_in_several_requests() -> None:
+def test_a_batch_of_many_bytes_is_sent_in_several_requests() -> None:
     database = FakeInflux()
     big = [
         point_line(joined(twice_ns=2_000_000 * n, identity="i" * (REQUEST_BYTES_MAX // 20)), "joined", "ms")
@@ -84,7 +84,7 @@ def test_a_batch_of_many_bytes_goes_out_in_several_requests() -> None:
     assert len(database.stored) == 45
 
 
-def test_a_database_is_away_from_a_request_without_answer_until_it_answers_whatever_it_says() -> None:
+def test_a_database_is_unavailable_from_a_request_without_answer_until_any_answer() -> None:
     class Returning(FakeInflux):
         def write(self, body: bytes) -> None:
             seen.append(writer.is_unavailable)
@@ -181,7 +181,7 @@ def test_the_wait_between_attempts_doubles_up_to_its_cap(trouble: WriteError) ->
     assert len(database.stored) == 3
 
 
-def test_the_back_off_begins_anew_after_a_success() -> None:
+def test_the_back_off_restarts_after_a_success() -> None:
     database, time = FakeInflux(), Time()
     writer = writer_to(database, time)
     for _ in range(2):
@@ -217,7 +217,7 @@ def test_trouble_in_the_middle_of_a_search_loses_nothing() -> None:
     assert len(database.stored) == 48
 
 
-def test_an_operators_fault_never_refuses_a_point_and_is_told_as_an_error(
+def test_an_operators_error_never_refuses_a_point_and_is_logged_as_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     database = FakeInflux()
@@ -228,7 +228,7 @@ def test_an_operators_fault_never_refuses_a_point_and_is_told_as_an_error(
     assert "create the database" in reports[0].getMessage()
 
 
-def test_a_long_absence_is_told_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_outage_is_logged_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     database, time = FakeInflux(), Time()
     database.failures = [UnavailableError("away")] * 40
@@ -286,7 +286,9 @@ class Probed(FakeInflux):
         super().write(body)
 
 
-def test_a_database_that_takes_no_points_is_told_before_there_is_a_point(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_database_that_accepts_no_points_is_reported_before_there_is_a_point(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     database, time = Probed(away=2), Time()
     writer = Writer(database, backoff_min_s=0.001, backoff_max_s=0.001, wait=time.wait, clock=time.clock)

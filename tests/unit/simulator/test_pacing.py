@@ -20,7 +20,7 @@ def run(pacer: SteadyPacer, wake_ups_ns: list[int]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.3, 1, 7, 999.5, 1_000, 33_333, 1_000_000])
-def test_waiting_as_told_gives_the_rate_without_drift(rate: float) -> None:
+def test_waiting_until_each_due_time_gives_the_rate_without_drift(rate: float) -> None:
     pacer = SteadyPacer(rate)
     now_ns, sent, times = 10**18, 0, []
     for _ in range(2_000):

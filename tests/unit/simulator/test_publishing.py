@@ -63,7 +63,7 @@ class Line:
         self.seen.append(packet)
         return packet
 
-    def say(self, kind: int, body: bytes, flags: int = 0) -> None:
+    def send(self, kind: int, body: bytes, flags: int = 0) -> None:
         """Send a packet."""
         self.sock.sendall(bytes([kind << 4 | flags, len(body)]) + body)
 
@@ -72,15 +72,15 @@ class Line:
         packet = self.read()
         assert packet is not None
         assert packet.kind == CONNECT
-        self.say(CONNACK, bytes([session, reason, len(properties)]) + properties)
+        self.send(CONNACK, bytes([session, reason, len(properties)]) + properties)
 
     def serve(self) -> None:
         """Answer everything until the client disconnects."""
         while (packet := self.read()) is not None and packet.kind != DISCONNECT:
             if packet.kind == PUBLISH and packet.flags >> 1 & 3:
-                self.say(PUBREC if packet.flags >> 1 & 2 else PUBACK, packet.message_id)
+                self.send(PUBREC if packet.flags >> 1 & 2 else PUBACK, packet.message_id)
             elif packet.kind == PUBREL:
-                self.say(PUBCOMP, packet.message_id)
+                self.send(PUBCOMP, packet.message_id)
 
     def published(self) -> list[bytes]:
         """The payloads received on this connection."""
@@ -191,7 +191,7 @@ def test_the_broker_may_allow_less_than_the_window() -> None:
         publisher.close()
 
 
-def test_a_message_larger_than_the_broker_takes_is_refused_here() -> None:
+def test_a_message_larger_than_the_broker_accepts_is_refused_by_the_publisher() -> None:
     def small(line: Line) -> None:
         line.greet(properties=b"\x27\x00\x00\x00\x64")  # Maximum Packet Size 100
         line.serve()
@@ -216,7 +216,7 @@ def test_a_session_that_is_still_known_is_continued_where_it_was() -> None:
     def first(line: Line) -> None:
         line.greet()
         read_publishes(line, 3)
-        line.say(PUBREC, line.seen[1].message_id)
+        line.send(PUBREC, line.seen[1].message_id)
         assert line.read() is not None  # its PUBREL
 
     def second(line: Line) -> None:
@@ -245,7 +245,7 @@ def test_what_a_forgetful_broker_has_not_completed_is_sent_again_in_order(qos: i
         line.greet()
         read_publishes(line, 3)
         if qos == 2:  # received, but not yet delivered: without its session the broker loses it
-            line.say(PUBREC, line.seen[1].message_id)
+            line.send(PUBREC, line.seen[1].message_id)
             assert line.read() is not None
 
     notices: list[str] = []
@@ -292,7 +292,7 @@ def test_a_single_message_that_the_broker_refuses_is_counted() -> None:
     def refusing(line: Line) -> None:
         line.greet()
         read_publishes(line, 1)
-        line.say(PUBACK, line.seen[1].message_id + b"\x97")  # quota exceeded
+        line.send(PUBACK, line.seen[1].message_id + b"\x97")  # quota exceeded
         line.serve()
 
     notices: list[str] = []
@@ -306,7 +306,7 @@ def test_a_single_message_that_the_broker_refuses_is_counted() -> None:
     assert len(notices) == 1
 
 
-def test_a_broker_that_is_away_is_named_with_the_ways_out() -> None:
+def test_an_unavailable_broker_is_named_with_the_remedies() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(BrokerUnavailableError, match=f"{port}.*BROKER_HOST"):

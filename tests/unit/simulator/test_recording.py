@@ -58,7 +58,7 @@ def test_event_time_order_keeps_the_order_of_equal_times(events: Path) -> None:
     assert ordered == ["b", "d", "a", "c"]
 
 
-def test_an_odd_line_stays_behind_the_line_before_it(events: Path) -> None:
+def test_an_invalid_line_stays_behind_the_line_before_it(events: Path) -> None:
     save(events, b"first", line(30), b"after 30", b"", line(10), b"after 10")
     expected = [b"first", line(10), b"after 10", line(30), b"after 30", b""]
     assert sent(SortedRecording(events, Selection())) == expected
@@ -135,7 +135,7 @@ def test_what_has_no_readable_time_is_sent_as_it_is(odd: bytes) -> None:
     assert message.id == ""
 
 
-def test_the_survey_counts_lines_odd_lines_and_the_range_of_times(events: Path) -> None:
+def test_the_survey_counts_lines_invalid_lines_and_the_range_of_times(events: Path) -> None:
     save(events, line(30), b"odd", line(-10), line(20))
     expected = Survey(
         lines=4,
@@ -201,7 +201,7 @@ def test_a_recording_of_one_time_still_moves_on(events: Path) -> None:
     assert times[1] < times[2]
 
 
-def test_an_endless_replay_goes_on(events: Path) -> None:
+def test_an_endless_replay_continues(events: Path) -> None:
     save(events, line(1), line(2))
     messages = replay_messages(StreamedRecording(events, Selection()), rounds=None, shift_ns=0, round_ns=2 * MS)
     times = [json.loads(each.payload)["Timestamp"] for each in islice(messages, 100)]
@@ -228,7 +228,7 @@ TIMES = [
 
 
 @pytest.mark.parametrize(("time", "unit"), TIMES)
-def test_every_form_of_a_time_that_the_pipeline_takes_is_an_event(events: Path, time: object, unit: str) -> None:
+def test_every_form_of_a_time_that_the_pipeline_accepts_is_an_event(events: Path, time: object, unit: str) -> None:
     save(events, line(time))
     recording = SortedRecording(events, Selection(), unit)
     text = json.dumps(time)
@@ -272,7 +272,9 @@ def test_a_text_that_moves_out_of_range_is_sent_and_refused_later() -> None:
         (b'{"Timestamp": 99999999999999999999}', "outside the years"),
     ],
 )
-def test_why_a_line_is_no_event_is_told_with_its_number_in_the_selection(events: Path, odd: bytes, reason: str) -> None:
+def test_the_reason_why_a_line_is_not_an_event_comes_with_its_number_in_the_selection(
+    events: Path, odd: bytes, reason: str
+) -> None:
     save(events, line(1), line(2), odd, odd)
     first = SortedRecording(events, Selection(skip=1)).survey().first_invalid
     assert first is not None

@@ -64,7 +64,7 @@ def test_events_with_times_as_text_are_events_and_go_in_the_order_of_time(
     assert "not events" not in capsys.readouterr().err
 
 
-def test_lines_that_are_no_events_are_an_exit_status_and_the_first_is_told_with_its_reason(
+def test_lines_that_are_not_events_are_an_exit_status_and_the_first_is_reported_with_its_reason(
     events: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [line(1), line("2019-04-01T05:27:40"), b"\x1b[31m" + b"x" * 1000]
@@ -75,7 +75,9 @@ def test_lines_that_are_no_events_are_an_exit_status_and_the_first_is_told_with_
     assert "The first is line 2: time '2019-04-01T05:27:40' has no offset from UTC; add Z" in told
 
 
-def test_what_was_not_acknowledged_goes_before_what_is_no_event(events: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unacknowledged_messages_determine_the_exit_status_before_lines_that_are_not_events(
+    events: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Publisher, "refused", 1)
     assert run(events, b"no event") == 1
 

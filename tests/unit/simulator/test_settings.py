@@ -227,6 +227,6 @@ def test_rebase_puts_the_first_or_the_last_event_at_the_start() -> None:
     assert shift_ns("now", Survey(lines=1, invalid=1), 1_000, "ns") == 0
 
 
-def test_whole_numbers_stay_whole_where_times_move() -> None:
+def test_whole_numbers_stay_whole_when_times_are_shifted() -> None:
     survey = Survey(lines=1, first_ns=2_000_000, last_ns=2_000_000)
     assert shift_ns("now", survey, 7_999_999, "ms") == 5_000_000
