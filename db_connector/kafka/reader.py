@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
+from broker.kafka.group_member import member_config
 from db_connector.kafka.dead_letters import SOURCE
 from db_connector.kafka.lag import Lag
 from db_connector.kafka.offsets import KAFKA_LOG, OffsetCommits
@@ -37,7 +38,6 @@ _FATAL: Final = KafkaError._FATAL  # noqa: SLF001 - as above
 _OFFSET_NOT_IN_LOG: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - as above
 
 _CLOSE_S: Final = 1.0
-_REBALANCE_MS: Final = 60_000
 _FENCED_AGAIN_SESSIONS: Final = 3
 """Session timeouts within which a second fencing means that another process uses the instance name."""
 _RETRY_S: Final = 0.5
@@ -293,12 +293,8 @@ class ResultReader:
 
 def _consumer_config(settings: DbConnectorSettings) -> dict[str, Any]:
     own = settings.db_connector
-    config = settings.kafka.client_config(
+    return settings.kafka.client_config(
         group_id=own.group,
-        session_timeout_ms=own.session_timeout // 1_000_000,
-        # A rebalance waits this long for a member that does not answer, even for one that has ended; five minutes by
-        # default. The loop always polls in time, as a thread of its own waits for the database.
-        max_poll_interval_ms=max(_REBALANCE_MS, own.session_timeout // 1_000_000),
         client_id=SOURCE,
         isolation_level="read_committed",
         enable_auto_commit=False,
@@ -306,7 +302,6 @@ def _consumer_config(settings: DbConnectorSettings) -> dict[str, Any]:
         auto_offset_reset="error",
         enable_partition_eof=True,
         check_crcs=True,
-        partition_assignment_strategy="cooperative-sticky",
         queued_max_messages_kbytes=PREFETCH_KB,
+        **member_config(own.session_timeout, own.instance or None),
     )
-    return {**config, "group.instance.id": own.instance} if own.instance else config

@@ -14,6 +14,7 @@ from typing import Final
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
+from broker.kafka.group_member import member_config
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import make_consumer
 from joiner.runtime.settings import JoinerSettings
@@ -26,9 +27,6 @@ Kafka."""
 _HEARTBEATS: Final = 6
 """Heartbeats per session timeout. A living member learns of new units at its next heartbeat; the library's interval of
 3 s would be half of the shortest timeout."""
-
-_REBALANCE_MS: Final = 60_000
-"""Longer than the loop ever goes without polling the group: a commit. Claims run in other threads."""
 
 _GIVING_BACK_S: Final = 1.0
 """Time for giving back the units at the end, which needs no answer from Kafka."""
@@ -90,12 +88,8 @@ class Membership:
         consumer = make_consumer(
             self._settings.kafka,
             self._group,
-            group_instance_id=application.instance,
-            session_timeout_ms=application.session_timeout // 1_000_000,
             heartbeat_interval_ms=application.session_timeout // 1_000_000 // _HEARTBEATS,
-            # How long the group waits for a member that does not answer a rebalance; by default five minutes.
-            max_poll_interval_ms=max(_REBALANCE_MS, application.session_timeout // 1_000_000),
-            partition_assignment_strategy="cooperative-sticky",
+            **member_config(application.session_timeout, application.instance),
         )
         self._is_assigned = self._has_asked = False
         self._subscribe(consumer)

@@ -1,0 +1,52 @@
+"""Do the members of consumer groups come back by themselves when the client loses a request?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.kafka.group_member import METADATA_REFRESH_MS, member_config
+from broker.settings import load_settings
+from db_connector.kafka import reader
+from db_connector.settings import DbConnectorSettings
+from joiner.runtime.clock import SystemClock
+from joiner.runtime.ownership import membership
+from joiner.runtime.settings import PROCESS, JoinerSettings
+
+CONFIG = Path("lsb.toml")
+
+
+def joiner_member(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The client settings of a joiner's membership."""
+    made: list[dict[str, Any]] = []
+
+    class Member:
+        def __init__(self, config: dict[str, Any], **_more: Any) -> None:
+            made.append(config)
+
+        def subscribe(self, *_topics: Any, **_callbacks: Any) -> None:
+            pass
+
+    patch.setattr("joiner.runtime.kafka.clients.Consumer", Member)
+    membership.Membership(load_settings(JoinerSettings, CONFIG), PROCESS, lambda *_: None, SystemClock())
+    return made[0]
+
+
+def test_a_member_whose_metadata_request_was_lost_asks_again_within_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    joiner = joiner_member(monkeypatch)
+    database = reader._consumer_config(load_settings(DbConnectorSettings, CONFIG))  # noqa: SLF001 - what the client gets
+    for config in (joiner, database):
+        assert 0 < config["topic.metadata.refresh.interval.ms"] <= config["session.timeout.ms"]
+
+
+def test_a_rebalance_waits_a_minute_for_a_silent_member_and_at_least_a_session() -> None:
+    assert member_config(6 * 10**9, None)["max_poll_interval_ms"] == 60_000
+    assert member_config(90 * 10**9, None)["max_poll_interval_ms"] == 90_000
+
+
+def test_only_a_named_instance_is_a_static_member() -> None:
+    assert "group_instance_id" not in member_config(6 * 10**9, None)
+    assert member_config(6 * 10**9, "one")["group_instance_id"] == "one"
+    assert member_config(6 * 10**9, "one")["topic_metadata_refresh_interval_ms"] == METADATA_REFRESH_MS
