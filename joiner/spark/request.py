@@ -16,9 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from joiner.core.arguments import DURATION_MAX_NS
-from joiner.core.engine import UNMATCHED
-from joiner.core.match import DIRECTIONS, DRIVERS
+from joiner.core.arguments import DIRECTIONS, DRIVERS, DURATION_MAX_NS, UNMATCHED
 from joiner.spark.reordering import Rules
 from joiner.spark.rows import Side, in_utc
 
