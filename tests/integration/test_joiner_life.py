@@ -162,7 +162,7 @@ def test_status_tells_a_killed_owner_from_one_that_runs(app: Application) -> Non
 
 
 def test_reset_asks_first_and_then_everything_begins_anew(app: Application) -> None:
-    assert "nothing to forget" in app.command("reset", "--yes").stdout
+    assert "nothing to reset" in app.command("reset", "--yes").stdout
     app.create_topics()
     app.produce(seeded_entries(10, 800))
     joiner = app.start()

@@ -69,7 +69,7 @@ def test_all_units_move_there_and_back_while_data_flows(app: Application) -> Non
             assert owners(app) == all_of(owner)
         again = move(app, "green")
         assert again.returncode == 0
-        assert again.stdout.count("is green green already, nothing to do") == PARTITIONS
+        assert again.stdout.count("owner is already green green, nothing to do") == PARTITIONS
     app.wait_until_through()
     assert "green green" in app.command("status").stdout
     assert (blue.stop(), green.stop()) == (0, 0)
@@ -138,9 +138,9 @@ def test_a_unit_that_nobody_has_is_not_moved_and_it_is_told_what_to_do(app: Appl
     assert "has never run" in move(app).stdout
     run_once(app, 4, 100)
     assert app.command("reset", "--yes").returncode == 0
-    told = move(app)
-    assert told.returncode == 1
-    assert told.stdout.count("is nobody's since a reset: start a joiner with --site green") == PARTITIONS
+    moved = move(app)
+    assert moved.returncode == 1
+    assert moved.stdout.count("has no owner since a reset: start a joiner with --site green") == PARTITIONS
     green = standby(app)
     app.wait_until_through()
     assert owners(app) == all_of("green green")
