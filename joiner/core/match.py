@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numba import types
 
-from joiner.core.arguments import NeighbourSpec
+from joiner.core.arguments import TIME_MAX_NS, NeighbourSpec
 from joiner.core.compiled import FLAG, TABLE, compiled, gap, is_apart_at_most, named, several
 from joiner.core.record_store import DONE, EMITTED, NOTES, ORDINAL, SEQ, TS, Side
 
@@ -153,7 +153,10 @@ def _is_nearest_known(view: NeighbourView, is_prev: bool, frontier: int) -> bool
     is_next_known = _is_next_known(view, frontier)
     if not is_prev:
         return is_next_known
-    return frontier > view.ts and (is_next_known or not gap(frontier, view.ts) < gap(view.ts, view.prev_ts))
+    # Beyond the last valid time, the frontier is the end of the stream and not a distance.
+    has_ended = frontier > TIME_MAX_NS
+    is_beyond = not gap(frontier, view.ts) < gap(view.ts, view.prev_ts)
+    return frontier > view.ts and (is_next_known or has_ended or is_beyond)
 
 
 @compiled()

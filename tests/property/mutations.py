@@ -114,11 +114,12 @@ MUTATIONS: Final = (
         "not gap(frontier, view.ts) < gap(",
         "not gap(frontier, view.ts) <= gap(",
     ),
+    Mutation("nearest prev is not certain at the end", "match.py", "or has_ended or", "or"),
     Mutation(
         "nearest prev is certain at an equal frontier",
         "match.py",
-        "return frontier > view.ts and (is_next_known",
-        "return frontier >= view.ts and (is_next_known",
+        "return frontier > view.ts and (is_next_known or",
+        "return frontier >= view.ts and (is_next_known or",
     ),
     Mutation(
         "an evicted certain nearest neighbour is searched again",

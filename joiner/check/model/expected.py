@@ -260,7 +260,7 @@ def _neighbours(
     if direction == "nearest":
         to_before = _distance(own.ts, previous)
         is_nearer = has_before & (~has_after | (to_before <= _distance(own.ts, following)))
-        is_before &= is_nearer & (is_after | (to_before <= _distance(own.ts, frontier)))
+        is_before &= is_nearer & (is_after | (frontier == _ENDED) | (to_before <= _distance(own.ts, frontier)))
         is_after &= ~is_nearer
     is_before &= direction != "forward"
     is_after &= direction != "backward"
