@@ -48,9 +48,9 @@ def contenders(tables: Tables) -> dict[str, Callable[[], object]]:
     of_pandas = pd.DataFrame(tables[0]), pd.DataFrame(tables[1])
     of_polars = pl.DataFrame(tables[0]), pl.DataFrame(tables[1])
     return {
-        "joiner.join, arrays": lambda: join(*tables, on="ts", by="key"),
-        "joiner.join, pandas": lambda: join(*of_pandas, on="ts", by="key"),
-        "joiner.join, polars": lambda: join(*of_polars, on="ts", by="key"),
+        "joiner.join, arrays": lambda: join(*tables, time="ts", by="key"),
+        "joiner.join, pandas": lambda: join(*of_pandas, time="ts", by="key"),
+        "joiner.join, polars": lambda: join(*of_polars, time="ts", by="key"),
         _REFERENCE: lambda: _by_pandas(*of_pandas),
         "polars, four join_asof": lambda: _by_polars(*of_polars),
         "DuckDB, four ASOF JOIN": _by_duckdb(*of_pandas),

@@ -1,6 +1,6 @@
 """LocalStreamBuffer: joins each record with its neighbours in the other stream.
 
-The library face, which needs numpy and no server::
+The library needs no server::
 
     from joiner import join                 # two whole tables, in one call
     from joiner import LocalStreamBuffer    # two streams, batch by batch

@@ -1,10 +1,10 @@
-"""Joining functions: what becomes of the two values of a pair.
+"""Joining functions: they compute the result of a pair.
 
-A joining function takes two batches of columns, the left and the right records of n pairs, and returns n values:
-one float64 array, or for `both` two. It is called on whole batches, so it should be arithmetic on arrays and
-not a loop. A value that is not finite, or a function that raises, sends its pair to the dead letters; the others
-of the batch are not touched by that. A function of one's own is named ``module:function`` in the settings. Its
-module is somebody else's program, so whatever goes wrong in it becomes a message with the place in that program.
+A joining function takes two batches of columns, the left and the right records of n pairs, and returns n values as a
+float64 array of shape (n,), or (n, 2) as `both` does. It is called for whole batches, so it should use array arithmetic
+instead of a loop. If it raises for a pair, or returns a value that is not finite, the pair becomes a dead letter; the
+other pairs of the batch are not affected. Settings name a user's function as ``module:function``. Any error in that
+module becomes a message with the file and line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Columns(NamedTuple):
-    """One side of n pairs: values (float64), event times (int64 ns), things, and event ids."""
+    """One side of n pairs: values (float64) and event times (int64 ns), shape (n,); n things and n event ids."""
 
     result: NDArray[np.float64]
     time_ns: NDArray[np.int64]
@@ -36,14 +36,14 @@ class Columns(NamedTuple):
 
 
 class UnusableValuesError(ValueError):
-    """What a function gives is no column of numbers."""
+    """A joining function returned something other than a column of numbers."""
 
 
 class JoinFunction(Protocol):
-    """From the two sides of n pairs to n values."""
+    """Computes n values from the two sides of n pairs."""
 
     def __call__(self, left: Columns, right: Columns, /) -> NDArray[np.float64]:
-        """The n values, in the order of the pairs."""
+        """The values in the order of the pairs, shape (n,) or (n, 2)."""
         ...
 
 
@@ -58,12 +58,12 @@ def difference(left: Columns, right: Columns) -> NDArray[np.float64]:
 
 
 def mean(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """The mean of the two; halved before the sum, which could overflow."""
+    """The mean of both values. They are halved first, because the sum could overflow."""
     return left.result / 2 + right.result / 2
 
 
 def both(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Both values, shape (n, 2): the result becomes ``{"left": x, "right": y}``."""
+    """Both values, shape (n, 2). The result is ``{"left": x, "right": y}``."""
     return np.column_stack([left.result, right.result])
 
 
@@ -81,36 +81,36 @@ BUILT_IN: Final[dict[str, JoinFunction]] = {
 
 
 NUMBER_KINDS: Final = frozenset("biufO")
-"""Kinds of dtype that a function may give. numpy would also turn complex numbers, texts and dates into floats, and
-say nothing."""
+"""Kinds of dtype that a function may return. numpy would also convert complex numbers, strings and dates to floats,
+silently."""
 
 
 def call_function(function: JoinFunction, left: Columns, right: Columns) -> NDArray[np.float64]:
-    """What a function gives for n pairs: n values, shape (n,) or (n, 2).
+    """Call ``function`` for n pairs; returns float64 of shape (n,) or (n, 2).
 
-    Raises `UnusableValuesError` for anything else, and whatever the function raises.
+    Raises `UnusableValuesError` for any other return value, and any exception of the function.
     """
     count = len(left.result)
     with np.errstate(all="ignore"):
-        given = np.asarray(function(left, right))
-        if given.dtype.kind not in NUMBER_KINDS:
-            message = f"it gave {given.dtype} values, not real numbers"
+        returned = np.asarray(function(left, right))
+        if returned.dtype.kind not in NUMBER_KINDS:
+            message = f"it returned {returned.dtype} values, not real numbers"
             raise UnusableValuesError(message)
-        values = given.astype(np.float64)
+        values = returned.astype(np.float64)
     if values.shape not in {(count,), (count, 2)}:
-        message = f"it gave an array of shape {values.shape} for {count} pairs"
+        message = f"it returned an array of shape {values.shape} for {count} pairs"
         raise UnusableValuesError(message)
     return values
 
 
 def load_functions(functions: Mapping[str, str]) -> dict[str, JoinFunction]:
-    """The joining functions by join, from their names by join; modules are also looked for in the current folder.
+    """The joining functions by join. ``functions``: their names by join. The current folder is searched, too.
 
-    Raises `SettingsError` with every mistake at once.
+    Raises `SettingsError` that names all mistakes.
     """
     here = Path.cwd()
     if here not in map(Path, sys.path):
-        # Last, so that no file that happens to lie here goes before a library.
+        # Last, so that a file in this folder does not shadow a library.
         sys.path.append(str(here))
     loaded, mistakes = {}, []
     for join, name in functions.items():
@@ -126,32 +126,32 @@ def load_functions(functions: Mapping[str, str]) -> dict[str, JoinFunction]:
 def load_function(name: str) -> JoinFunction:
     """The joining function of a built-in name or of ``module:function``.
 
-    Raises ValueError with what is wrong, where, and what there is.
+    Raises ValueError that says what is wrong, where, and how to correct it.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
     module, _, attribute = name.partition(":")
     if not attribute:
-        message = f"there is no joining function {name!r}; built in are {', '.join(BUILT_IN)}, or give module:function"
+        message = f"unknown joining function {name!r}; built in are {', '.join(BUILT_IN)}, or give module:function"
         raise ValueError(message)
     try:
         function = getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # the import runs the user's program, which may raise anything
+    except (Exception, SystemExit) as error:  # the import runs the user's code, which may raise anything
         message = f"the joining function {name!r} cannot be loaded: {_reason(error, module, attribute)}"
         raise ValueError(message) from error
     if not callable(function):
-        message = f"the joining function {name!r} is no function"
-        raise ValueError(message)  # noqa: TRY004 - one error type for everything wrong with the name
-    return function  # type: ignore[no-any-return] # its shape is checked on what it returns
+        message = f"the joining function {name!r} is not callable"
+        raise ValueError(message)  # noqa: TRY004 - one error type for all mistakes in a name
+    return function  # type: ignore[no-any-return] # `call_function` checks what it returns
 
 
 def _reason(error: BaseException, module: str, attribute: str) -> str:
-    """What failed, where, and what to do."""
+    """What failed, where, and how to correct it."""
     if module.startswith("."):
-        return f"{module!r} is a relative name; give the module's full one, without the dot in front"
-    if isinstance(error, AttributeError) and module in sys.modules:  # one whose import failed is not kept there
+        return f"{module!r} is a relative name; give the absolute name, without the leading dot"
+    if isinstance(error, AttributeError) and module in sys.modules:  # it is not there if its import failed
         file = getattr(sys.modules[module], "__file__", None) or module
-        return f"{file} has no {attribute!r}; correct the name, or the module's if another file was meant"
+        return f"{file} has no {attribute!r}; correct the function's name, or the module's"
     if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
         return f"there is no module {error.name!r} in {Path.cwd()} or on the Python path; set PYTHONPATH to its folder"
     if isinstance(error, SyntaxError) and error.filename:
@@ -162,14 +162,14 @@ def _reason(error: BaseException, module: str, attribute: str) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """What a function raised, or what is wrong with the values that it gave."""
+    """The exception of a function, or what is wrong with the values that it returned."""
     return str(error) if isinstance(error, UnusableValuesError) else f"{type(error).__name__}: {error}"
 
 
 def place_of(error: BaseException) -> str:
-    """File and line where the user's program failed: not where a library noticed, if there is a choice.
+    """File and line of the innermost frame in the user's code; of a library's, if there is no such frame.
 
-    Empty where nothing of the user's was running.
+    Empty if the traceback has only frames of this package.
     """
     ours = str(Path(__file__).parent), importlib.__file__
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]

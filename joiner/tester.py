@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# Started as a script, Python puts joiner/ first on the path, where `import joiner` would find nothing and
-# standard names could find our files.
+# For a script, Python puts its folder, joiner/, first on the path: `import joiner` would fail, and our files could
+# shadow standard modules.
 _HERE = str(Path(__file__).resolve().parent)
 if __name__ == "__main__" and _HERE in sys.path:
     sys.path[sys.path.index(_HERE)] = str(Path(__file__).resolve().parents[1])

@@ -1,1 +1,1 @@
-"""The checks behind `joiner.tester`: an oracle, what must have been put out, and comparing the two."""
+"""The checks of `joiner.tester`: an oracle, and the comparison of a pipeline's outputs with the expected ones."""

@@ -39,13 +39,13 @@ UNUSABLE: Final = 2
 
 _DAY_S: Final = 86_400
 
-_DESCRIPTION: Final = """Checks that the join is right.
+_DESCRIPTION: Final = """Checks that the join is correct.
 
-Without a command: runs built-in and seeded random cases in memory, the engine against a nested-loop oracle
-(joiner/check/model/oracle.py), in several cuts into batches and with a snapshot and restore at every step.
+Without a command: runs built-in and seeded random cases in memory, and compares the engine with a nested-loop oracle
+(joiner/check/model/oracle.py), with several divisions into batches and a snapshot and restore after every step.
 
-verify: reads what a running pipeline has committed, computes from its inputs what it must have put out, and
-compares: neither less nor more, each once, with the right content."""
+verify: computes the outputs of a pipeline from its committed inputs and compares them with the actual ones: every
+output exactly once, with the right content, and no others."""
 
 _EPILOG: Final = """examples:
   python joiner/tester.py
@@ -53,12 +53,10 @@ _EPILOG: Final = """examples:
   python joiner/tester.py verify --config lsb.toml
   python joiner/tester.py verify --events events.json --influx --json report.json
 
-exit status: 0 all is right; 1 there is a difference, or the check could not be made; 2 wrong usage or
-settings"""
+exit status: 0 no difference; 1 there is a difference, or the check was not possible; 2 wrong usage or settings"""
 
-_VERIFY_EPILOG: Final = """A pipeline at rest gives the sharpest check. While the joiner runs on,
-outputs that became due after its progress was read are counted as "after"; points that are still on their way
-count as missing.
+_VERIFY_EPILOG: Final = """The check is exact for a pipeline at rest. While the joiner runs, outputs that became due
+after its checkpoints were read are counted as "after"; points that are not in the database yet count as missing.
 
 examples:
   python joiner/tester.py verify
@@ -67,14 +65,14 @@ examples:
 
 
 class _MeasurementSettings(BaseModel):
-    """What is needed of the section of the database connector, which has more."""
+    """The part of the database connector's section that the check needs."""
 
     measurement: str = Field(default="joined", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$")
-    """As there; neither package imports the other, so a test holds them equal."""
+    """As in the connector. Neither package imports the other; a test compares the two."""
 
 
 class VerifySettings(JoinerSettings):
-    """The settings of the joiner, and where its results end up."""
+    """The settings of the joiner and of the database."""
 
     influxdb: InfluxdbSettings = InfluxdbSettings()
     db_connector: _MeasurementSettings = _MeasurementSettings()
@@ -90,10 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return UNUSABLE
     except EvidenceError as error:
-        print(f"The check cannot be made: {error}", file=sys.stderr)
+        print(f"The check is not possible: {error}", file=sys.stderr)
         return WRONG
     except KafkaException as error:
-        print(f"The check cannot be made: Kafka: {error.args[0].str()}", file=sys.stderr)
+        print(f"The check is not possible: Kafka: {error.args[0].str()}", file=sys.stderr)
         return WRONG
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
@@ -101,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _no_cycle_search() -> Iterator[None]:
-    """Millions of records are held, none in a cycle: to look for cycles costs a quarter of the time."""
+def _without_gc() -> Iterator[None]:
+    """Disable cyclic garbage collection: with millions of records, none in a cycle, it takes a quarter of the time."""
     gc.disable()
     try:
         yield
@@ -119,24 +117,24 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="verify")
     check = commands.add_parser(
         "verify",
-        help="check what a pipeline has put out",
+        help="check the outputs of a pipeline",
         description="Checks the committed outputs of an application against its inputs.",
         epilog=_VERIFY_EPILOG,
         formatter_class=raw,
     )
     check.add_argument("--config", type=Path, metavar="FILE", help="settings (default lsb.toml)")
-    check.add_argument("--events", type=Path, metavar="FILE", help="also compare the file that was replayed")
-    check.add_argument("--influx", action="store_true", help="also compare the points in InfluxDB")
+    check.add_argument("--events", type=Path, metavar="FILE", help="also check the replayed events file")
+    check.add_argument("--influx", action="store_true", help="also check the points in InfluxDB")
     check.add_argument(
         "--timeout",
         type=_seconds,
         default=90.0,
         metavar="S",
-        help="give up when a server has given nothing for so many seconds (default 90; Kafka must answer "
-        "the first time within 20)",
+        help="give up when a server has sent nothing for S seconds (default 90; Kafka must answer the first request "
+        "within 20)",
     )
     check.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
-    check.add_argument("--examples", type=_count, default=5, metavar="N", help="shown of each kind (default 5)")
+    check.add_argument("--examples", type=_count, default=5, metavar="N", help="examples of each kind (default 5)")
     return parser
 
 
@@ -167,10 +165,10 @@ def _run_cases(seed: int, random_count: int) -> int:
     outcomes = [run_case(case, buffer_class, seed) for case in built_in_cases()]
     drawn = [run_case(random_case(seed + at), buffer_class, seed + at) for at in range(random_count)]
     wrong = [outcome for outcome in drawn if outcome.differences]
-    together = Outcome(f"random, seeds {seed} to {seed + random_count - 1}", sum(o.records for o in drawn))
-    together.certain, together.after_end = sum(o.certain for o in drawn), sum(o.after_end for o in drawn)
-    together.differences = [f"{outcome.name}: {outcome.differences[0]}" for outcome in wrong[:5]]
-    outcomes += [together] if random_count else []
+    total = Outcome(f"random, seeds {seed} to {seed + random_count - 1}", sum(o.records for o in drawn))
+    total.certain, total.after_end = sum(o.certain for o in drawn), sum(o.after_end for o in drawn)
+    total.differences = [f"{outcome.name}: {outcome.differences[0]}" for outcome in wrong[:5]]
+    outcomes += [total] if random_count else []
     outcomes.append(run_case(large_case(seed, 20_000), buffer_class, seed))
     print(render_outcomes(outcomes))
     return WRONG if any(outcome.differences for outcome in outcomes) else RIGHT
@@ -182,7 +180,7 @@ def _verify(options: argparse.Namespace) -> int:
     _check_files(options)
     if options.influx:
         settings.influxdb.secret()
-    with KafkaEvidence(settings, stall_s=options.timeout) as evidence, _no_cycle_search():
+    with KafkaEvidence(settings, stall_s=options.timeout) as evidence, _without_gc():
         further: list[FurtherCheck] = []
         if options.events is not None:
             further.append(EventsCheck(options.events, settings, evidence))
@@ -203,19 +201,19 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _check_files(options: argparse.Namespace) -> None:
-    """Raise `SettingsError` for files that cannot be used, before a check is made that may take long.
+    """Raise `SettingsError` for unusable files, before a check that may take long.
 
-    They are not opened: a pipe (``<(zcat …)``) can be opened once only, and no empty report is left behind.
+    They are not opened: a pipe (``<(zcat …)``) can be opened only once, and an empty report would be left behind.
     """
     events: Path | None = options.events
     report: Path | None = options.json
     mistakes = []
     if events is not None and (events.is_dir() or not os.access(events, os.R_OK)):
-        mistakes.append(f"--events: {_fault(events, 'cannot be read')}; give the file that was replayed")
+        mistakes.append(f"--events: {_fault(events, 'cannot be read')}; give the replayed events file")
     if report is not None:
         folder = report.absolute().parent
         if not folder.is_dir():
-            mistakes.append(f"--json: there is no folder {folder}; make it, or give another file")
+            mistakes.append(f"--json: there is no folder {folder}; create it, or give another file")
         elif report.is_dir() or not os.access(report if report.exists() else folder, os.W_OK):
             mistakes.append(f"--json: {report} cannot be written; give another file")
     if mistakes:

@@ -1,4 +1,4 @@
-"""Findings as a text for a user: tables, differences with examples, the verdict in the last line."""
+"""Renders findings as text: tables, differences with examples, and the verdict in the last line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns padded to their widest cell: text to the left, numbers to the right."""
+    """A table with padded columns: text is left-aligned, numbers are right-aligned."""
     texts = [list(header), *([f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows)]
     widths = [max(len(row[at]) for row in texts) for at in range(len(header))]
     numeric = [bool(rows) and all(isinstance(row[at], int) for row in rows) for at in range(len(header))]
@@ -31,7 +31,7 @@ def render_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str
 
 
 def render_findings(findings: Findings) -> str:
-    """The whole report."""
+    """The report of `verify`."""
     parts = [_compared(findings)]
     if findings.sides:
         header = ("join", "side", "accepted", "joined", "unmatched", "waiting", "late", "duplicate")
@@ -81,7 +81,7 @@ def _verdict(findings: Findings) -> str:
 
 
 def render_outcomes(outcomes: Sequence[Outcome]) -> str:
-    """The table of the built-in cases, their differences, and the verdict."""
+    """The report of the built-in cases."""
     rows = [[o.name, o.records, o.certain, o.after_end, "differs" if o.differences else "equal"] for o in outcomes]
     parts = [render_table(("case", "records", "pairs certain", "after the end", "engine and oracle"), rows)]
     wrong = [outcome for outcome in outcomes if outcome.differences]

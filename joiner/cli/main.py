@@ -39,28 +39,28 @@ with imports_of("joiner"):
 _REACH_S: Final = 10.0
 
 _RUNNERS: Final = frozenset({"run", "spark"})
-"""Commands that join."""
+"""Commands that start a runner."""
 
 _log = logging.getLogger(__name__)
 
 _EXAMPLES = """\
 examples:
-  joiner run                              join as lsb.toml says, until Ctrl-C
-  joiner run --instance joiner-2          a second process, which shares the units with the first
-  joiner spark                            the same in Spark
-  joiner run --standby --site green       wait until units are moved here
-  joiner move --to green                  move all units there while data flows (--units 0,3 for some)
-  joiner status                           units, owners and whether they run, lag, totals, records held
+  joiner run                              run the joins of lsb.toml until Ctrl-C
+  joiner run --instance joiner-2          start a second process, which shares the units with the first
+  joiner spark                            run the joins in Spark
+  joiner run --standby --site green       wait until units are moved to this site
+  joiner move --to green                  move all units to a site while data flows (--units 0,3 for some)
+  joiner status                           show units, owners and their states, lag, totals, records held
   joiner status --watch 5s                the same every 5 seconds; --json for programs
-  joiner reset --yes                      forget all progress: the next start begins anew
+  joiner reset --yes                      delete all progress: the next start begins at application.start
 
-An environment variable goes before the file:  LSB_KAFKA__BOOTSTRAP_SERVERS=kafka:9092 joiner run
-Exit status: 0 fine, 1 a unit could not go on or Kafka does not answer, 2 wrong usage or settings.
+An environment variable overrides the file:  LSB_KAFKA__BOOTSTRAP_SERVERS=kafka:9092 joiner run
+Exit status: 0 success, 1 a unit could not continue or Kafka does not answer, 2 wrong usage or settings.
 """
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and leave with its exit status."""
+    """Run the command line, and exit with its status."""
     options = build_parser().parse_args(arguments)
     set_up_logs(options.log_level)
     try:
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     try:
         status = _dispatch(options, settings)
-    except SettingsError as error:  # a secret's file is read when a client is made
+    except SettingsError as error:  # the file of a secret is read when a client is created
         print(error, file=sys.stderr)
         status = 2
     except (KafkaAway, TopicError, InstanceInUse, UnitStopped) as error:
@@ -78,14 +78,14 @@ def main(arguments: list[str] | None = None) -> None:
         status = 1
     except KafkaException as error:
         status = _show_kafka_error(error, settings)
-    except KeyboardInterrupt:  # `run` has its own way of ending
+    except KeyboardInterrupt:  # `run` handles signals itself
         print("joiner: stopped", file=sys.stderr)
         status = 1
     leave(status)
 
 
 def _show_kafka_error(error: KafkaException, settings: JoinerSettings) -> int:
-    """Print what Kafka's library says; returns the exit status."""
+    """Print the error of the Kafka client; returns the exit status."""
     reason = error.args[0].str().strip()
     if error.args[0].code() == KafkaError._INVALID_ARG:  # noqa: SLF001 - the public name of the constant
         print(f"joiner: the Kafka client refuses its settings: {reason}; correct kafka.client", file=sys.stderr)
@@ -115,7 +115,7 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
 
 def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings, clock: Clock) -> int:
     with imports_of("joiner", "spark"):
-        # Here: no other command needs Spark.
+        # Imported here, because only this command needs PySpark.
         from joiner.runtime.runners.spark.query import StageFailed  # noqa: PLC0415 - see above
         from joiner.runtime.runners.spark.stage import SparkStage  # noqa: PLC0415 - see above
     claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, force=options.force_claim)
@@ -143,12 +143,12 @@ def _load(options: argparse.Namespace) -> JoinerSettings:
 
 def _site(text: str) -> str:
     if not re.fullmatch(SITE_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no site: 1-32 lower-case letters, digits and '-'")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a site: 1-32 lower-case letters, digits and '-'")
     return text
 
 
 class _FormerFlag(argparse.Action):
-    """A flag by its name in the release before: accepted, with a warning that names the present one."""
+    """A flag by its name in the previous release: accepted, with a warning that gives the present name."""
 
     def __call__(
         self,
@@ -158,14 +158,15 @@ class _FormerFlag(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         present = f"--{self.dest.replace('_', '-')}"
-        print(f"joiner: {option_string} is called {present} now; the next release does not accept it", file=sys.stderr)
+        message = f"joiner: {option_string} is now called {present}; the next release does not accept {option_string}"
+        print(message, file=sys.stderr)
         setattr(given, self.dest, values or self.const)
 
 
 def _units(text: str) -> list[int]:
     numbers = text.split(",")
     if not all(number.isdecimal() for number in numbers):
-        raise argparse.ArgumentTypeError(f"{text!r} are no units: give their numbers, 0,3 for two of them")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of units: give their numbers, such as 0,3")
     return [int(number) for number in numbers]
 
 
@@ -198,41 +199,39 @@ def build_parser() -> argparse.ArgumentParser:
             name, parents=[shared], help=what, description=what, epilog=_EXAMPLES, formatter_class=raw
         )
 
-    run = add_command("run", "join until stopped")
-    run.add_argument("--site", help="where it runs, by name; units move from site to site (default: process)")
+    run = add_command("run", "run the joins until stopped")
+    run.add_argument("--site", help="name of the site; units move from site to site (default: process)")
     run.add_argument("--placement", dest="site", action=_FormerFlag, help=argparse.SUPPRESS)
-    spark = add_command("spark", "join in Spark until stopped")
+    spark = add_command("spark", "run the joins in Spark until stopped")
     for runner in (run, spark):
-        runner.add_argument("--instance", help="name of this process, its own for each (default: the host's name)")
+        runner.add_argument("--instance", help="unique name of this process (default: the host name)")
         runner.add_argument(
             "--standby",
             action="store_true",
-            help="wait where units belong to another site, until they are moved here",
+            help="if units belong to another site, wait until they are moved to this one",
         )
         runner.add_argument(
-            "--force-claim", action="store_true", help="claim units of another site, whose runners have stopped"
+            "--force-claim", action="store_true", help="claim units of another site whose runners have stopped"
         )
         runner.add_argument(
             "--take", dest="force_claim", nargs=0, const=True, action=_FormerFlag, help=argparse.SUPPRESS
         )
-    go = add_command("move", "move units to another site while data flows")
-    go.add_argument(
-        "--to", required=True, type=_site, help="site of the runner that is to have them, which runs already"
+    move_parser = add_command("move", "move units to another site while data flows")
+    move_parser.add_argument("--to", required=True, type=_site, help="target site; a runner must be running there")
+    move_parser.add_argument("--units", type=_units, help="units to move, such as 0,3 (default: all)")
+    move_parser.add_argument(
+        "--timeout", type=_seconds, default="30s", help="how long to wait until the target is ready (default: 30s)"
     )
-    go.add_argument("--units", type=_units, help="some units, 0,3 for two of them (default: all)")
-    go.add_argument("--timeout", type=_seconds, default="30s", help="for the target to be ready (default: 30s)")
-    status = add_command(
-        "status", "show units, owners and whether they run, offsets, lag, totals and records held by join"
-    )
-    status.add_argument("--json", action="store_true", help="all of it as one JSON object")
+    status = add_command("status", "show units, owners and their states, offsets, lag, totals and records held by join")
+    status.add_argument("--json", action="store_true", help="print one JSON object")
     status.add_argument(
         "--watch",
         nargs="?",
         const="2s",
         type=_seconds,
         metavar="EVERY",
-        help="again and again (default: 2s), until Ctrl-C",
+        help="repeat at this interval (default: 2s) until Ctrl-C",
     )
-    again = add_command("reset", "forget all progress of the application")
-    again.add_argument("--yes", action="store_true", help="do it; without it, only what would happen is shown")
+    reset_parser = add_command("reset", "delete all progress of the application")
+    reset_parser.add_argument("--yes", action="store_true", help="confirm; without it, only show what would happen")
     return parser

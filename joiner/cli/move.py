@@ -1,6 +1,7 @@
-"""``joiner move``: give the order, tell what happens, and judge by the checkpoints what came of it.
+"""``joiner move``: write the order, report each step, and determine the outcome from the checkpoints.
 
-Nothing is lost where this program dies: its order lapses, and what was on its way arrives or is taken back without it.
+If this program dies, nothing is lost: its order expires, and units that were on their way are claimed by the target or
+reclaimed by the source without it.
 """
 
 from __future__ import annotations
@@ -26,172 +27,175 @@ from joiner.runtime.model import RESET_RUN, Checkpoint
 from joiner.runtime.settings import JoinerSettings
 
 _WAIT_S: Final = 0.1
-_LOOK_S: Final = 1.0
-"""From one look at the checkpoints to the next, for units that are on their way."""
+_CHECK_INTERVAL_S: Final = 1.0
+"""Between two reads of the checkpoints of units that are on their way."""
 
-_SETTLE_S: Final = RECLAIM_AFTER_S + 15.0
-"""For units on their way: the source takes back what nobody claims, and that takes a claim and a replay."""
+_RECLAIM_TIMEOUT_S: Final = RECLAIM_AFTER_S + 15.0
+"""For units on their way: a source that reclaims a unit needs time for a claim and a replay."""
 
-_ANSWER_S: Final = 5.0
-"""For a word of whoever has the unit."""
+_REPORT_TIMEOUT_S: Final = 5.0
+"""For a report of the owner of a unit."""
 
 
-def move(settings: JoinerSettings, to: str, wanted: list[int] | None, timeout_s: float, clock: Clock) -> int:
-    """Move units (None: all) to a site; returns the exit status: 1 where one did not come there."""
+def move(settings: JoinerSettings, to: str, requested: list[int] | None, timeout_s: float, clock: Clock) -> int:
+    """Move units (None: all) to a site; returns the exit status: 1 unless all of them are confirmed to run there."""
     name = settings.application.name
     admin = make_admin(settings.kafka)
     if settings.state_topic not in topic_facts(admin, [settings.state_topic]):
-        print(f"application {name!r} has never run: start a joiner, there is nothing to move")
+        print(f"application {name!r} has never run: there is nothing to move; start a joiner")
         return 1
-    every = range(settings.topics.partitions)
-    wrong = sorted(set(wanted or []) - set(every))
-    if wrong:
-        print(f"there is no unit {', '.join(map(str, wrong))}: the units of {name!r} are 0 to {every[-1]}")
+    existing = range(settings.topics.partitions)
+    unknown = sorted(set(requested or []) - set(existing))
+    if unknown:
+        print(f"there is no unit {', '.join(map(str, unknown))}: the units of {name!r} are 0 to {existing[-1]}")
         return 2
-    units = sorted(set(wanted)) if wanted is not None else list(every)
+    units = sorted(set(requested)) if requested is not None else list(existing)
     with closing(Readers(settings, clock)) as readers:
         found = {unit: read_checkpoint(readers, unit) for unit in units}
     to_move = [unit for unit, checkpoint in found.items() if _is_to_move(unit, checkpoint, to)]
-    impossible = any(checkpoint is None or checkpoint.run == RESET_RUN for checkpoint in found.values())
+    has_unowned = any(checkpoint is None or checkpoint.run == RESET_RUN for checkpoint in found.values())
     if not to_move:
-        print("nothing to do" if not impossible else f"start a joiner with --site {to} for what is nobody's")
-        return 1 if impossible else 0
+        print("nothing to do" if not has_unowned else f"start a joiner with --site {to} for units without an owner")
+        return 1 if has_unowned else 0
     began_s = clock.monotonic_s()
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         print(f"{clock.monotonic_s() - began_s:7.3f} s  {text}", flush=True)
 
-    order = carry_out(settings, to, to_move, timeout_s, clock, tell)
-    status = _verdict(order, clock.monotonic_s() - began_s)
-    return 1 if impossible else status
+    order = carry_out(settings, to, to_move, timeout_s, clock, report)
+    status = _print_outcome(order, clock.monotonic_s() - began_s)
+    return 1 if has_unowned else status
 
 
 def carry_out(
-    settings: JoinerSettings, to: str, units: list[int], timeout_s: float, clock: Clock, tell: Callable[[str], None]
+    settings: JoinerSettings, to: str, units: list[int], timeout_s: float, clock: Clock, report: Callable[[str], None]
 ) -> Order:
-    """Give the order and wait until it is known what came of it; ``tell`` is given each step.
+    """Write the order and wait for the outcome of every unit; ``report`` is called with a line for each step.
 
-    The units are others' than of the site ``to``. Raises KafkaException, `broker.kafka.topics.TopicError`.
+    The units must belong to other sites than ``to``. Raises KafkaException and `broker.kafka.topics.TopicError`.
     """
     ensure_topics(make_admin(settings.kafka), application_topics(settings))
     with closing(Readers(settings, clock)) as readers:
-        return _Move(readers, to, units, timeout_s, tell).run()
+        return _Move(readers, to, units, timeout_s, report).run()
 
 
 def _is_to_move(unit: int, checkpoint: Checkpoint | None, to: str) -> bool:
     if checkpoint is None:
-        print(f"unit {unit}: was never begun, so nobody has it: start a joiner with --site {to}, which takes it")
+        print(f"unit {unit}: has no owner, because it was never begun: start a joiner with --site {to} to claim it")
         return False
     if checkpoint.run == RESET_RUN:
-        print(f"unit {unit}: is nobody's since a reset: start a joiner with --site {to}, which takes it")
+        print(f"unit {unit}: has no owner since a reset: start a joiner with --site {to} to claim it")
         return False
     if checkpoint.site == to:
-        print(f"unit {unit}: is {checkpoint.owner} already, nothing to do")
+        print(f"unit {unit}: owner is already {checkpoint.owner}, nothing to do")
         return False
     return True
 
 
 class _Move:
-    """One order, from its first request to the verdict."""
+    """One order, from its first request to the outcome of every unit."""
 
     def __init__(
-        self, readers: Readers, to: str, units: list[int], timeout_s: float, tell: Callable[[str], None]
+        self, readers: Readers, to: str, units: list[int], timeout_s: float, report: Callable[[str], None]
     ) -> None:
         self._readers, self._clock = readers, readers.clock
-        self._tell = tell
+        self._report = report
         self._control = ControlLog(readers.settings)
         self._control.begin_now(self._clock)
         self._order = Order(uuid.uuid4().hex[:12], to, units, self._clock.monotonic_s() + timeout_s)
-        self._look_s = 0.0
-        # Since when it is looked what came of a unit.
-        self._since_s: dict[int, float] = {}
+        self._next_check_s = 0.0
+        # By unit, when its checkpoint was first read.
+        self._checked_since_s: dict[int, float] = {}
 
     def run(self) -> Order:
         order = self._order
         units = ", ".join(map(str, order.units))
-        self._tell(f"moving unit{'s' * (len(order.units) > 1)} {units} to {order.to} (move {order.move})")
+        self._report(f"moving unit{'s' * (len(order.units) > 1)} {units} to {order.to} (move {order.move})")
         while not order.is_over:
             try:
-                self._turn()
+                self._poll()
             except KeyboardInterrupt:
-                self._tell("stopped: what is not released stays where it is")
+                self._report("stopped: units that are not released stay at their site")
                 self._write(order.cancel("stopped before it was released"))
         self._control.close()
         return order
 
-    def _turn(self) -> None:
+    def _poll(self) -> None:
         now_s = self._clock.monotonic_s()
         self._write(self._order.due(now_s))
         for record, at_ms in self._control.read(_WAIT_S):
             unit = self._order.hear(record, at_ms)
             if unit is not None:
-                self._tell(f"unit {unit}: {self._told(unit)}")
-        if self._order.underway and now_s >= self._look_s:
-            self._look_s = now_s + _LOOK_S
-            self._look(now_s)
+                self._report_step(unit)
+        if self._order.underway and now_s >= self._next_check_s:
+            self._next_check_s = now_s + _CHECK_INTERVAL_S
+            self._check_underway(now_s)
 
     def _write(self, records: list[Record]) -> None:
         for record in records:
             self._control.write(record)
             for unit in record.units if isinstance(record, Cancelled) else ():
-                self._tell(f"unit {unit}: {self._told(unit)}")
+                self._report_step(unit)
 
-    def _look(self, now_s: float) -> None:
-        """Judge by the log where no message came: whoever was to write it may have died."""
+    def _check_underway(self, now_s: float) -> None:
+        """Read the checkpoints of units that no record reports on: its writer may have died."""
         for unit in self._order.underway:
             try:
                 checkpoint = read_checkpoint(self._readers, unit)
             except KafkaException:
                 continue
-            if checkpoint is not None and self._judge(unit, checkpoint, now_s):
-                self._tell(f"unit {unit}: {self._told(unit)}")
+            if checkpoint is not None and self._finish(unit, checkpoint, now_s):
+                self._report_step(unit)
 
-    def _judge(self, unit: int, checkpoint: Checkpoint, now_s: float) -> bool:
-        """Whether the checkpoint, or the time that has passed, says what came of a unit."""
+    def _finish(self, unit: int, checkpoint: Checkpoint, now_s: float) -> bool:
+        """Set the outcome of a unit if its checkpoint, or the time that has passed, determines it; returns whether."""
         order, one = self._order, self._order.units[unit]
-        is_there = checkpoint.site == order.to
-        if one.step is Step.READY and not is_there:
-            return False  # to be released, or cancelled in time
-        waited_s = now_s - self._since_s.setdefault(unit, now_s)
+        is_at_target = checkpoint.site == order.to
+        if one.step is Step.READY and not is_at_target:
+            return False  # it will be released, or the order will be cancelled
+        waited_s = now_s - self._checked_since_s.setdefault(unit, now_s)
         if checkpoint.on_the_way is not None:
-            if waited_s <= _SETTLE_S:
+            if waited_s <= _RECLAIM_TIMEOUT_S:
                 return False
-            why = f"it is {checkpoint.owner}: a joiner with --site {order.to} takes it as soon as it is started"
+            why = f"its owner is {checkpoint.owner}; start a joiner with --site {order.to} to claim it"
             order.finish(unit, Step.KEPT, why)
-        elif is_there:
-            if waited_s <= _ANSWER_S:
-                return False  # it tells of itself with its first commit
-            order.finish(unit, Step.MOVED, f"claimed by {checkpoint.instance}, which has not said that it goes on")
+        elif is_at_target:
+            if waited_s <= _REPORT_TIMEOUT_S:
+                return False  # the target reports with its first commit
+            order.finish(unit, Step.MOVED, f"claimed by {checkpoint.instance}, which has not confirmed that it runs")
         elif one.released_ms:
-            # The source says so itself, a moment after its claim.
-            is_back = checkpoint.instance == one.source
-            order.finish(unit, Step.KEPT, RECLAIMED if is_back else f"taken back by {checkpoint.instance}")
-        elif waited_s <= _ANSWER_S:
-            return False  # may be being released
+            # The source reports a reclaim itself, a moment after its claim.
+            is_reclaimed = checkpoint.instance == one.source
+            order.finish(unit, Step.KEPT, RECLAIMED if is_reclaimed else f"claimed by {checkpoint.instance}")
+        elif waited_s <= _REPORT_TIMEOUT_S:
+            return False  # the release may be in progress
         else:
-            way_out = f"if it is gone, `joiner run --site {order.to} --force-claim` takes the unit"
+            way_out = f"if it has stopped, run `joiner run --site {order.to} --force-claim` to claim the unit"
             order.finish(unit, Step.KEPT, f"{checkpoint.owner} has not released it; {way_out}")
         return True
 
-    def _told(self, unit: int) -> str:
+    def _report_step(self, unit: int) -> None:
+        self._report(f"unit {unit}: {self._describe(unit)}")
+
+    def _describe(self, unit: int) -> str:
         one = self._order.units[unit]
         match one.step:
             case Step.READY:
-                return f"{self._order.to} ({one.target}) has built its state"
+                return f"state built at {self._order.to} ({one.target})"
             case Step.RELEASED:
-                return f"released by {one.source}" if one.source else "may have been released"
+                return f"released by {one.source}" if one.source else "possibly released"
             case Step.MOVED if one.why:
                 return one.why
             case Step.MOVED:
                 pause = f", pause {one.pause_ms / 1000:.3f} s" if one.pause_ms is not None else ""
-                return f"goes on at {self._order.to}{f' ({one.target})' if one.target else ''}{pause}"
+                return f"running at {self._order.to}{f' ({one.target})' if one.target else ''}{pause}"
             case Step.KEPT:
                 return f"not moved: {one.why}"
             case _:
-                return "asked for"
+                return "requested"
 
 
-def _verdict(order: Order, took_s: float) -> int:
+def _print_outcome(order: Order, took_s: float) -> int:
     units = order.units.values()
     moved = [one for one in units if one.step is Step.MOVED and not one.why]
     pauses = [one.pause_ms for one in moved if one.pause_ms is not None]
@@ -199,5 +203,5 @@ def _verdict(order: Order, took_s: float) -> int:
     if len(moved) == len(units):
         print(f"MOVED: all {len(units)} units are at {order.to}, after {took_s:.1f} s{longest}")
         return 0
-    print(f"NOT MOVED, or not known to go on: {len(units) - len(moved)} of {len(units)} units, see above{longest}")
+    print(f"FAILED or unconfirmed: {len(units) - len(moved)} of {len(units)} units, see above{longest}")
     return 1

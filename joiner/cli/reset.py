@@ -1,4 +1,4 @@
-"""``joiner reset``: write each unit's progress as if it had never begun, so that its next start begins anew."""
+"""``joiner reset``: replace the checkpoint of each unit by an initial one, so that the application starts anew."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from joiner.runtime.settings import JoinerSettings
 
 
 def reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
-    """Forget the state of all units; a process that still runs is fenced. Returns the exit status."""
+    """Delete the state of all units; returns the exit status. A process that still runs is fenced."""
     application = settings.application.name
     admin = make_admin(settings.kafka)
     units = range(settings.topics.partitions)
     known = settings.state_topic in topic_facts(admin, [settings.state_topic])
     if not known and not any(group_offsets(settings, unit) for unit in units):
-        print(f"application {application!r} has never run: nothing to forget")
+        print(f"application {application!r} has never run: nothing to reset")
         return 0
     if not confirmed:
         print(
-            f"This forgets the progress of {application!r} in all {settings.topics.partitions} units. Its next start "
-            f"begins at application.start = {settings.application.start!r} and writes its results again: what "
-            f"{settings.topics.out} holds already stays there, under the same ids. "
+            f"This deletes the progress of {application!r} in all {settings.topics.partitions} units. Its next start "
+            f"begins at application.start = {settings.application.start!r} and writes its results again, under the "
+            f"same ids. Results that {settings.topics.out} already holds stay there. "
             "Stop its processes first, then repeat with --yes."
         )
         return 2
     topics = ensure_topics(admin, application_topics(settings))
     claimant = Claimant(RESET_RUN, settings.application.instance)
     group_metadata_consumer = unsubscribed_consumer(settings)
-    failed = False
+    has_failed = False
     for unit in units:
         transactions = UnitTransactions(settings, unit, group_metadata_consumer, clock)
         try:
             transactions.init()
             checkpoint = first_checkpoint(settings, unit, topics, claimant)
             with closing(Readers(settings, clock)) as readers:
-                line = fence_partitions(readers, unit, transactions, checkpoint)
+                result_ends = fence_partitions(readers, unit, transactions, checkpoint)
                 state = read_state(readers, unit)
-            transactions.begin_anew(state, msgspec.structs.replace(checkpoint, result_ends=line))
+            transactions.begin_anew(state, msgspec.structs.replace(checkpoint, result_ends=result_ends))
         except (Fenced, Aborted) as error:
-            failed = True
-            print(f"unit {unit}: not begun anew ({str(error) or 'a running process took it back'}): stop it and repeat")
+            has_failed = True
+            print(f"unit {unit}: not reset ({str(error) or 'a running process has claimed it'}): stop it and repeat")
         else:
-            print(f"unit {unit}: begins anew, {len(state.values)} records of its state forgotten")
-    return 1 if failed else 0
+            print(f"unit {unit}: reset, {len(state.values)} records of its state deleted")
+    return 1 if has_failed else 0

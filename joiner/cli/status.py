@@ -1,11 +1,14 @@
-"""``joiner status``: what the checkpoints say, beside the ends of the logs and the members of the groups.
+"""``joiner status``: the checkpoints of an application, with the ends of its logs and the members of its groups.
 
-All of it is as of the last commit of each unit. How old that is stands beside it, with whether its owner runs as far as
-that can be known (see `presence`).
+All values are as of the last commit of each unit. The age of that commit is shown, and the state of the owner, as far
+as it is known (see `presence`).
+
+In a notebook, `current_status` gives the same as an object that shows itself as tables.
 """
 
 from __future__ import annotations
 
+import html
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -17,7 +20,7 @@ import msgspec
 from confluent_kafka import Consumer
 
 from broker.kafka.topics import topic_facts
-from joiner.runtime.clock import Clock
+from joiner.runtime.clock import Clock, SystemClock
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint, read_appended
 from joiner.runtime.kafka.clients import log_range, make_admin
 from joiner.runtime.kafka.readers import Readers
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 WIDTH: Final = 100
-"""Columns of a table at most, with names and figures as they mostly are."""
+"""Largest width of a table, for names and figures of usual length."""
 
 _NAME_LENGTH_MAX: Final = 24
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -40,7 +43,10 @@ _LARGER_S: Final = ((172_800.0, 86_400, "d"), (7_200.0, 3_600, "h"), (120.0, 60,
 
 
 class JoinStatus(msgspec.Struct, frozen=True):
-    """A join in a unit: its totals (None: not counted by join yet), and what it holds. Frontiers are in ns."""
+    """A join in a unit: its totals (None: not counted by join yet), the records held, and its frontiers in ns.
+
+    ``frontier_*``: the lowest and the highest frontier of any key of that side.
+    """
 
     pairs: int | None
     failed: int | None
@@ -54,7 +60,7 @@ class JoinStatus(msgspec.Struct, frozen=True):
 
 
 class UnitSummary(msgspec.Struct, frozen=True):
-    """A unit as of its last commit. ``pairs`` are results, without those whose joining function ``failed``."""
+    """A unit as of its last commit. ``pairs`` excludes pairs whose joining function ``failed``. ``lag``: in records."""
 
     unit: int
     owner: str
@@ -75,9 +81,10 @@ class UnitSummary(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """An application: ``units`` by number, None where one was never begun; ``processes`` by site and instance.
+    """An application. ``units``: by number, None for a unit that was never begun.
 
-    ``not_served``: what the runners say of units that they cannot serve, a line for each.
+    ``at``: when it was read, ISO 8601 in UTC. ``processes``: their units, by site and instance. ``not_served``: a line
+    from a runner for each unit that it cannot serve.
     """
 
     application: str
@@ -87,14 +94,19 @@ class Status(msgspec.Struct, frozen=True):
     units: list[UnitSummary | None]
     not_served: list[str]
 
+    def _repr_html_(self) -> str:
+        """Shows the status as tables in a notebook."""
+        return html_of(self)
+
 
 def show_status(settings: JoinerSettings, clock: Clock, *, as_json: bool = False, every_s: float | None = None) -> int:
-    """Print an application's units, once or every so many seconds until Ctrl-C; returns the exit status: 1 where it has
-    never run.
+    """Print the status of an application, once or every ``every_s`` seconds until Ctrl-C; returns the exit status.
+
+    It is 1 if the application has never run.
     """
     application = settings.application.name
     admin = make_admin(settings.kafka)
-    if settings.state_topic not in topic_facts(admin, [settings.state_topic]):
+    if not _has_run(settings, admin):
         print(f"application {application!r} has never run: there is no topic {settings.state_topic}")
         return 1
     with closing(Readers(settings, clock)) as readers:
@@ -110,8 +122,17 @@ def show_status(settings: JoinerSettings, clock: Clock, *, as_json: bool = False
             return 0
 
 
+def current_status(settings: JoinerSettings) -> Status | None:
+    """The present status of an application; None if it has never run. Raises KafkaException and `UnitStopped`."""
+    admin = make_admin(settings.kafka)
+    if not _has_run(settings, admin):
+        return None
+    with closing(Readers(settings, SystemClock())) as readers:
+        return read_status(admin, readers)
+
+
 def read_status(admin: AdminClient, readers: Readers) -> Status:
-    """Everything as it is now. Raises KafkaException and `UnitStopped`."""
+    """`current_status` with given clients, for an application that has run."""
     settings, clock = readers.settings, readers.clock
     units = range(settings.topics.partitions)
     found = [read_appended(readers, unit) for unit in units]
@@ -134,6 +155,10 @@ def _print(status: Status, *, as_json: bool, is_watched: bool) -> None:
     print(f"{_CLEAR}{text}" if is_screen else text, flush=True)
 
 
+def _has_run(settings: JoinerSettings, admin: AdminClient) -> bool:
+    return settings.state_topic in topic_facts(admin, [settings.state_topic])
+
+
 def _notices(settings: JoinerSettings, admin: AdminClient, clock: Clock) -> list[str]:
     is_there = settings.control_topic in topic_facts(admin, [settings.control_topic])
     return read_notices(settings, clock) if is_there else []
@@ -153,7 +178,7 @@ def _unit(found: AppendedCheckpoint, members: Members, lag: int, now_s: float) -
         site=checkpoint.site,
         instance=checkpoint.instance,
         state=state_of(checkpoint, members),
-        # The clock of Kafka may be ahead of ours.
+        # Kafka's clock may be ahead of this machine's.
         committed_s_ago=round(max(0.0, now_s - found.appended_ms / 1e3), 3),
         offsets=checkpoint.offsets,
         lag=lag,
@@ -172,10 +197,10 @@ def _unit(found: AppendedCheckpoint, members: Members, lag: int, now_s: float) -
 
 
 def _join(name: str, join: JoinSummary, counts: Mapping[str, int], *, is_only: bool) -> JoinStatus:
-    """``is_only``: what was counted of the unit is all of this join."""
+    """``is_only``: the totals of the unit are those of this join."""
     prefix = "" if is_only else f"{name}:"
     pairs, late, duplicates, unmatched = (counts.get(f"{prefix}{what}") for what in _COUNTED if what != FAILED)
-    # Named only where there was one.
+    # It is counted only once a pair has failed.
     failed = None if pairs is None else counts.get(f"{prefix}{FAILED}", 0)
     return JoinStatus(
         pairs=None if pairs is None or failed is None else pairs - failed,
@@ -190,41 +215,72 @@ def _join(name: str, join: JoinSummary, counts: Mapping[str, int], *, is_only: b
     )
 
 
-# For people
+# Presentation
+
+_Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""Header and rows."""
 
 
 def lines_of(status: Status) -> list[str]:
-    """Three tables: the units, their joins, and how far these are in event time."""
-    units = [unit for unit in status.units if unit is not None]
-    found = [
-        f"application {status.application}, {len(status.units)} units, semantics {status.semantics[:12]}, {status.at}",
-        *(line for site, there in status.processes.items() for line in _processes(site, there)),
-        "",
-        *_table(
-            ("unit", "owner", "state", "last commit", "lag", "records", "rejected", "offsets"),
-            [_unit_row(number, unit) for number, unit in enumerate(status.units)],
-        ),
-    ]
-    joins = [(name, unit.unit, join) for unit in units for name, join in unit.joins.items()]
-    # By join, of which each has the units in their order.
-    joins.sort(key=lambda one: one[0])
-    if joins:
-        totals = ("join", "unit", "pairs", "failed", "late", "dup.", "unmatched", "held left", "right")
-        found += ["", *_table(totals, [_join_row(*one) for one in joins])]
-        frontiers = ("join", "unit", "frontier left (lowest..highest)", "frontier right")
-        found += ["", *_table(frontiers, [_frontier_row(*one) for one in joins])]
-    if any(join.pairs is None for _, _, join in joins):
-        found += ["", "-: not counted by join yet, but from the next commit on"]
-    if status.not_served:
-        found += ["", *(line for notice in status.not_served for line in textwrap.wrap(notice, WIDTH))]
+    """The status as text of at most `WIDTH` columns."""
+    found = [line for text in _headings(status) for line in textwrap.wrap(text, WIDTH)]
+    for header, rows in _tables(status):
+        found += ["", *_text_table(header, rows)]
+    for notes in _notes(status):
+        found += ["", *(line for note in notes for line in textwrap.wrap(note, WIDTH))]
     return found
 
 
-def _processes(site: str, there: Mapping[str, Sequence[int]]) -> list[str]:
-    if not there:
-        return [f"no process runs at {site}"]
-    each = (f"{name} (units {' '.join(map(str, units)) or 'none'})" for name, units in there.items())
-    return textwrap.wrap(f"processes at {site}: {', '.join(each)}", WIDTH)
+def html_of(status: Status) -> str:
+    """The status as HTML: paragraphs and tables without style."""
+    parts = [f"<p>{'<br>'.join(map(html.escape, _headings(status)))}</p>"]
+    for header, rows in _tables(status):
+        lines = [(header, "th"), *((row, "td") for row in rows)]
+        cells = ("".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) for row, tag in lines)
+        parts.append(f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>")
+    parts += [f"<p>{'<br>'.join(map(html.escape, notes))}</p>" for notes in _notes(status)]
+    return "\n".join(parts)
+
+
+def _headings(status: Status) -> list[str]:
+    semantics = status.semantics[:12]
+    return [
+        f"application {status.application}, {len(status.units)} units, semantics {semantics}, {status.at}",
+        *(_processes(site, units_by_name) for site, units_by_name in status.processes.items()),
+    ]
+
+
+def _tables(status: Status) -> list[_Table]:
+    """The units, their joins, and the frontiers of these."""
+    header = ("unit", "owner", "state", "last commit", "lag", "records", "rejected", "offsets")
+    tables: list[_Table] = [(header, [_unit_row(number, unit) for number, unit in enumerate(status.units)])]
+    if joins := _joins(status):
+        totals = ("join", "unit", "pairs", "failed", "late", "dup.", "unmatched", "held left", "right")
+        tables.append((totals, [_join_row(*one) for one in joins]))
+        frontiers = ("join", "unit", "frontier left (lowest..highest)", "frontier right")
+        tables.append((frontiers, [_frontier_row(*one) for one in joins]))
+    return tables
+
+
+def _joins(status: Status) -> list[tuple[str, int, JoinStatus]]:
+    """Name, unit and status of each join, by name, then by unit."""
+    joins = [(name, unit.unit, join) for unit in status.units if unit is not None for name, join in unit.joins.items()]
+    return sorted(joins, key=lambda one: one[0])
+
+
+def _notes(status: Status) -> list[list[str]]:
+    """The paragraphs behind the tables."""
+    notes = [status.not_served] if status.not_served else []
+    if any(join.pairs is None for _, _, join in _joins(status)):
+        notes.insert(0, ["-: not counted by join yet; counted from the next commit on"])
+    return notes
+
+
+def _processes(site: str, units_by_name: Mapping[str, Sequence[int]]) -> str:
+    if not units_by_name:
+        return f"no process runs at {site}"
+    each = (f"{name} (units {' '.join(map(str, units)) or 'none'})" for name, units in units_by_name.items())
+    return f"processes at {site}: {', '.join(each)}"
 
 
 def _unit_row(number: int, unit: UnitSummary | None) -> tuple[str, ...]:
@@ -254,8 +310,8 @@ def _frontier_row(name: str, unit: int, join: JoinStatus) -> tuple[str, ...]:
     return (_short(name), str(unit), _span(join.frontier_left), _span(join.frontier_right))
 
 
-def _table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines of a table: figures to the right, everything else to the left."""
+def _text_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """The lines of a table: figures are right-aligned, all other cells left-aligned."""
     widths = [max(len(row[at]) for row in (columns, *rows)) for at in range(len(columns))]
     is_figure = [
         all(row[at].lstrip("-").isdigit() or row[at] in {"", "-"} for row in rows) for at in range(len(columns))
@@ -269,7 +325,7 @@ def _table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]
 
 
 def _short(text: str) -> str:
-    """A name that fits; the whole of it is in the JSON."""
+    """A name of limited length. The JSON has the full name."""
     return text if len(text) <= _NAME_LENGTH_MAX else f"{text[: _NAME_LENGTH_MAX - 3]}..."
 
 
@@ -284,6 +340,6 @@ def _span(frontier: tuple[int, int] | None) -> str:
     low, high = (datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S") for ns in frontier)
     if low == high:
         return low
-    # The date once where it is one.
+    # Equal dates are shown once.
     date, _, clock = high.partition("T")
     return f"{low}..{clock}" if low.startswith(date) else f"{low}..{high}"

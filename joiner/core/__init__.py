@@ -1,8 +1,8 @@
-"""The join itself, pure: batches of columns in, pair indices and effects out.
+"""The join itself, pure: batches of columns in, positions of pairs out.
 
-It does not know what a quantity, a topic or Spark is, and uses no clock, random number, log, file or thread.
-The data's way through it: `arguments` (what is accepted), `frontier` (what is late, how far a stream is),
-`record_store` (what is held, and how new records come to it), `match` (which relations
-are certain), `release` (what can be forgotten), `unmatched` (what may still get into a pair), `backlog` (what nothing
-concerns for now), `engine` (the buffer that joins them), `snapshot` (its bytes).
+The core does not know quantities, topics or Spark, and uses no clock, random number, log, file or thread. Data passes
+through it in this order: `arguments` (validation), `frontier` (late records, progress of a stream), `record_store`
+(held records), `match` (certain relations, new pairs), `release` (records that can be evicted), `unmatched` (records
+that cannot get into a pair any more). `backlog` keeps records that no step needs for now, `evaluate` applies the rules
+in order, `engine` is the public buffer, `snapshot` its serialized form.
 """

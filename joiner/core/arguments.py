@@ -1,8 +1,9 @@
-"""What may enter the buffer: columns are checked here, all of them, before anything changes."""
+"""Validation of options and columns. Everything is checked before anything changes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -20,22 +21,134 @@ ALL_KEYS: Final = -1
 """The key of a watermark that covers every key."""
 
 KEY_MAX: Final = 2**24 - 1
-"""Largest key: the state of a key lies in dense arrays, so keys are to be numbered from 0 without holes."""
+"""Largest key. The state of a key lies in dense arrays: number keys from 0, without gaps."""
 
 TIME_MIN_NS: Final = -9_214_560_000_000_000_000
-"""1678-01-01T00:00:00Z in ns since the epoch; NaT (the least int64) lies below."""
+"""1678-01-01T00:00:00Z in ns since the epoch. NaT (the smallest int64) lies below it."""
 
 TIME_MAX_NS: Final = 9_214_646_399_999_999_999
 """The last nanosecond of 2261."""
 
 DURATION_MAX_NS: Final = 2**63 - 1
 
+SIDES: Final = ("left", "right")
+DRIVERS: Final = ("both", *SIDES)
+WATERMARK_SCOPES: Final = ("key", "partition")
+UNMATCHED: Final = ("none", *SIDES, "both")
+
+
+class NeighbourSpec(NamedTuple):
+    """Which neighbours the records of one side look for. ``nearest``: only the nearer one of the two."""
+
+    prev: bool
+    next: bool
+    nearest: bool = False
+
+
+_DIRECTIONS: Final = {
+    "both": NeighbourSpec(prev=True, next=True),
+    "backward": NeighbourSpec(prev=True, next=False),
+    "forward": NeighbourSpec(prev=False, next=True),
+    "nearest": NeighbourSpec(prev=True, next=True, nearest=True),
+}
+_NO_NEIGHBOUR: Final = NeighbourSpec(prev=False, next=False)
+
+DIRECTIONS: Final = tuple(_DIRECTIONS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of a `LocalStreamBuffer`, which documents them.
+
+    ``lateness_ns`` accepts one value, and holds (left, right). Raises `ArgumentError` naming the option.
+    """
+
+    tolerance_ns: int | None = None
+    lateness_ns: int | tuple[int, ...] = (0, 0)
+    direction: str = "both"
+    driver: str = "both"
+    watermark_scope: str = "key"
+    emit_unmatched: str = "none"
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("direction", DIRECTIONS),
+            ("driver", DRIVERS),
+            ("watermark_scope", WATERMARK_SCOPES),
+            ("emit_unmatched", UNMATCHED),
+        ):
+            value = getattr(self, name)
+            if value not in known:
+                message = f"{name} = {value!r} is not known; it is one of {', '.join(map(repr, known))}"
+                raise ArgumentError(message)
+        if self.tolerance_ns is not None:
+            object.__setattr__(self, "tolerance_ns", check_duration("tolerance_ns", self.tolerance_ns))
+        given = self.lateness_ns
+        sides = tuple(given) if isinstance(given, (tuple, list)) else (given, given)
+        if len(sides) != len(SIDES):
+            message = f"lateness_ns must be one value or (left, right), not {len(sides)} values"
+            raise ArgumentError(message)
+        checked = tuple(
+            check_duration(f"lateness_ns ({name})", value) for name, value in zip(SIDES, sides, strict=True)
+        )
+        object.__setattr__(self, "lateness_ns", checked)
+
+    @property
+    def lateness_by_side_ns(self) -> tuple[int, int]:
+        """The lateness of the left and of the right stream."""
+        left, right = self.lateness_ns  # type: ignore[misc] # a tuple since `__post_init__`
+        return left, right
+
+    @property
+    def tolerance(self) -> np.uint64:
+        """The tolerance in ns; without one, the largest uint64, which no two times are apart."""
+        return np.uint64(2**64 - 1 if self.tolerance_ns is None else self.tolerance_ns)
+
+    @property
+    def neighbour_specs(self) -> tuple[NeighbourSpec, NeighbourSpec]:
+        """What the left and the right records look for."""
+        spec = _DIRECTIONS[self.direction]
+        return (_NO_NEIGHBOUR if self.driver == "right" else spec), (_NO_NEIGHBOUR if self.driver == "left" else spec)
+
+    @property
+    def emits_unmatched(self) -> tuple[bool, bool]:
+        """Whether unmatched records of the left and of the right stream are reported."""
+        return self.emit_unmatched in {"left", "both"}, self.emit_unmatched in {"right", "both"}
+
+    def changed(self) -> dict[str, Any]:
+        """The options that differ from the defaults, by name."""
+        defaults = asdict(type(self)())
+        return {name: value for name, value in asdict(self).items() if value != defaults[name]}
+
+    def to_json(self) -> dict[str, Any]:
+        """The members of a snapshot's header. ``progress`` is ``watermark_scope``, by its name in 0.1.0."""
+        return {
+            "tolerance_ns": self.tolerance_ns,
+            "direction": self.direction,
+            "driver": self.driver,
+            "progress": self.watermark_scope,
+            "emit_unmatched": self.emit_unmatched,
+            "lateness_ns": self.lateness_ns,
+        }
+
+    @classmethod
+    def from_json(cls, header: dict[str, Any]) -> Self:
+        """Inverse of `to_json`. Ignores other members of the header."""
+        return cls(
+            tolerance_ns=header["tolerance_ns"],
+            lateness_ns=tuple(header["lateness_ns"]),
+            direction=header["direction"],
+            driver=header["driver"],
+            watermark_scope=header["progress"],
+            emit_unmatched=header["emit_unmatched"],
+        )
+
 
 class Records(NamedTuple):
-    """Records of one stream in log order: n keys, event times in ns, log positions, and identities.
+    """Records of one stream in log order: keys, event times in ns, log positions and identities, shape (n,) each.
 
-    Two records of one stream, key and time with equal identities are the same event delivered twice.
-    ``identity`` is None where no such thing is known: then no record is a duplicate.
+    Two records of one stream, key and time with equal identities are the same event, delivered twice. ``identity`` is
+    None where the source gives none; then no record is a duplicate.
     """
 
     key: Ints
@@ -43,18 +156,18 @@ class Records(NamedTuple):
     seq: Ints
     identity: Ints | None
 
-    def but(self, late: Ints) -> Records:
-        """All but those of an index."""
-        if not len(late):
+    def without(self, indices: Ints) -> Records:
+        """All records except those at ``indices``."""
+        if not len(indices):
             return self
-        fine = np.ones(len(self.key), dtype=bool)
-        fine[late] = False
-        identity = None if self.identity is None else self.identity[fine]
-        return Records(self.key[fine], self.ts[fine], self.seq[fine], identity)
+        stays = np.ones(len(self.key), dtype=bool)
+        stays[indices] = False
+        identity = None if self.identity is None else self.identity[stays]
+        return Records(self.key[stays], self.ts[stays], self.seq[stays], identity)
 
 
 class Watermarks(NamedTuple):
-    """Watermarks of one stream in log order: n keys (or `ALL_KEYS`), times in ns, log positions."""
+    """Watermarks of one stream in log order: keys (or `ALL_KEYS`), times in ns and log positions, shape (n,) each."""
 
     key: Ints
     ts: Ints
@@ -62,7 +175,10 @@ class Watermarks(NamedTuple):
 
 
 def check_records(name: str, columns: Sequence[object] | None) -> Records:
-    """``(keys, ts_ns, seq)`` or ``(keys, ts_ns, seq, identity)``, each int64 of shape (n,); None: no records."""
+    """Check ``(keys, ts_ns, seq)`` or ``(keys, ts_ns, seq, identity)``, each int64 of shape (n,); None: no records.
+
+    Raises `ArgumentError` naming the column and the index. ``name`` is that of the argument.
+    """
     if columns is None:
         return _NO_RECORDS
     with_identity = 4
@@ -73,7 +189,10 @@ def check_records(name: str, columns: Sequence[object] | None) -> Records:
 
 
 def check_watermarks(name: str, columns: Sequence[object] | None) -> Watermarks:
-    """``(keys, ts_ns, seq)``, each int64 of shape (n,); a key may be `ALL_KEYS`; None: no watermarks."""
+    """Check ``(keys, ts_ns, seq)``, each int64 of shape (n,); a key may be `ALL_KEYS`; None: no watermarks.
+
+    Raises `ArgumentError` naming the column and the index. ``name`` is that of the argument.
+    """
     if columns is None:
         return _NO_WATERMARKS
     key, ts, seq = _columns(name, columns, (3,))
@@ -83,7 +202,10 @@ def check_watermarks(name: str, columns: Sequence[object] | None) -> Watermarks:
 
 
 def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: int | None) -> int | None:
-    """The last log position of a side after these entries; positions must rise strictly, from ``last_seq`` on."""
+    """The last log position of a side after these entries.
+
+    Raises `ArgumentError` where positions do not rise strictly, from ``last_seq`` on.
+    """
     for what, seq in ((f"{name} seq", records.seq), (f"{name}_watermarks seq", watermarks.seq)):
         if not len(seq):
             continue
@@ -104,8 +226,26 @@ def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: 
     return max(lasts) if lasts else last_seq
 
 
+def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -> list[bool | None]:
+    """By side, whether its records have identities; None: no record so far.
+
+    Raises `ArgumentError` where a side gives them only sometimes: a duplicate could not be distinguished from a record
+    with an equal time.
+    """
+    found = list(known)
+    for side, batch in enumerate(batches):
+        if not len(batch.key):
+            continue
+        has_identity = batch.identity is not None
+        if found[side] not in {None, has_identity}:
+            message = f"{SIDES[side]} identity must be given with every batch of a side, or with none"
+            raise ArgumentError(message)
+        found[side] = has_identity
+    return found
+
+
 def check_duration(name: str, value: object) -> int:
-    """A duration in ns, an integer from 0 to 2**63 - 1."""
+    """A duration in ns. Raises `ArgumentError` unless it is an integer from 0 to 2**63 - 1."""
     if isinstance(value, (bool, float)) or not isinstance(value, (int, np.integer)):
         message = f"{name} must be an integer number of nanoseconds, not {value!r}"
         raise ArgumentError(message)
@@ -122,8 +262,8 @@ _NO_WATERMARKS: Final = Watermarks(_NONE, _NONE, _NONE)
 
 def _columns(name: str, columns: Sequence[object], counts: tuple[int, ...]) -> list[Ints]:
     if len(columns) not in counts:
-        wanted = "(keys, ts_ns, seq)" + (" or (keys, ts_ns, seq, identity)" if len(counts) > 1 else "")
-        message = f"{name} must be {wanted}, not {len(columns)} columns"
+        expected = "(keys, ts_ns, seq)" + (" or (keys, ts_ns, seq, identity)" if len(counts) > 1 else "")
+        message = f"{name} must be {expected}, not {len(columns)} columns"
         raise ArgumentError(message)
     names = ("keys", "ts_ns", "seq", "identity")
     arrays = [_int64(f"{name} {names[i]}", column) for i, column in enumerate(columns)]
@@ -147,7 +287,7 @@ def _int64(name: str, column: object) -> Ints:
     return np.ascontiguousarray(array)
 
 
-_TIMES: Final = "times are ns since the epoch, 1678 to 2261; NaT is no time"
+_TIMES: Final = "times are ns since the epoch, 1678 to 2261; NaT is not a time"
 
 
 def _check_range(name: str, values: Ints, low: int, high: int, hint: str) -> None:
@@ -159,7 +299,7 @@ def _check_range(name: str, values: Ints, low: int, high: int, hint: str) -> Non
 
 @compiled(COUNT, GIVEN, COUNT, COUNT)
 def _find_outside(values: Ints, low: int, high: int) -> int:
-    """The first index of a value outside a range; the length where there is none."""
+    """The first index of a value outside a range, or the length."""
     for at in range(len(values)):
         if not low <= values[at] <= high:
             return at
@@ -167,15 +307,15 @@ def _find_outside(values: Ints, low: int, high: int) -> int:
 
 
 def _check_rising_within(name: str, seq: Ints) -> None:
-    at = _find_fall(seq)
+    at = _find_not_rising(seq)
     if at < len(seq):
         message = f"{name}[{at}] = {seq[at]} does not rise: the one before is {seq[at - 1]}"
         raise ArgumentError(message)
 
 
 @compiled(COUNT, GIVEN)
-def _find_fall(values: Ints) -> int:
-    """The first index of a value that is not above the one before; the length where there is none."""
+def _find_not_rising(values: Ints) -> int:
+    """The first index of a value that is not above the one before, or the length."""
     for at in range(1, len(values)):
         if values[at] <= values[at - 1]:
             return at

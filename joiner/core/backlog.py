@@ -1,12 +1,13 @@
-"""Records of a side that runs ahead: nothing concerns them until the other side comes near, so no step looks at them.
+"""The records held of both sides: those that a step looks at, and the backlog of a side that runs ahead.
 
-A record waits here once it is behind everything that the other side has sent or promised for its key, and nothing of
-its own side can come before it any more. The first such record of a key and the last ones stay in the table: the
-first is the next neighbour of whatever the other side sends, and its own neighbours are those of all that wait; the
-last are the ones before whatever comes next. A step therefore costs what it touches, however long the backlog is.
+A record is moved to the backlog once it is behind everything that the other side has sent or promised for its key, and
+no record of its own side can arrive before it any more. Of each key, the first such record and the last ones stay in
+the table. The first is the next neighbour of any record that the other side sends, and its own neighbours are those of
+all records behind it. The last are the previous neighbours of what arrives next. The cost of a step therefore does not
+grow with the backlog.
 
-The records lie in runs, each sorted by key and order. Small runs are merged into larger ones, so that there are as many
-as the backlog has digits.
+The backlog consists of runs, each sorted by key and order. Small runs are merged into larger ones, so that their number
+grows with the logarithm of the backlog.
 """
 
 from __future__ import annotations
@@ -18,51 +19,172 @@ import numpy as np
 
 from joiner.core.compiled import FLAGS, INTS, TABLE, compiled
 from joiner.core.frontier import FOREVER
-from joiner.core.record_store import COLUMNS, KEY, SIDE, TS, Side
+from joiner.core.record_store import (
+    COLUMNS,
+    KEY,
+    SIDE,
+    TS,
+    RecordStore,
+    Side,
+    in_time_order,
+    number,
+    table_of,
+    without_duplicates,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
+
+    from joiner.core.arguments import Records
+    from joiner.core.frontier import Frontiers
 
     Ints = NDArray[np.int64]
     Flags = NDArray[np.uint8]
 
-_FEW: Final = 1_000
-_TIMES: Final = 4
+_FEW_RECORDS: Final = 1_000
+_RECORDS_PER_TOUCHED: Final = 4
+
+_LEFT, _RIGHT = 0, 1
+_BOTH_WAYS: Final = ((_LEFT, _RIGHT), (_RIGHT, _LEFT))
 
 
 def is_backlog(kept: int, touched: int) -> bool:
-    """Whether a step that keeps so many records, with ``touched`` new ones and keys, carries a backlog."""
-    return kept > _FEW + _TIMES * touched
+    """Whether a step that keeps ``kept`` records and touches ``touched`` new records and keys carries a backlog."""
+    return kept > _FEW_RECORDS + _RECORDS_PER_TOUCHED * touched
+
+
+class HeldRecords:
+    """The records held of both sides, each in a table (`RecordStore`) or in the backlog."""
+
+    def __init__(self) -> None:
+        self._tables = RecordStore(), RecordStore()
+        self._backlogs = Backlog(), Backlog()
+        # By key, its index among the keys of a step.
+        self._place = np.empty(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self.in_tables() + sum(map(len, self._backlogs))
+
+    def in_tables(self) -> int:
+        """The number of records outside the backlog."""
+        return sum(map(len, self._tables))
+
+    def grow(self, keys: int) -> None:
+        """Make room for keys below ``keys``."""
+        for table in self._tables:
+            table.grow(keys)
+
+    def keys(self) -> Ints:
+        """The keys that have records on either side, ascending."""
+        return np.union1d(*self.keys_by_side())
+
+    def keys_by_side(self) -> tuple[Ints, Ints]:
+        """The keys that have records on the left and on the right, ascending."""
+        # A key with a backlog has records in the table, too.
+        return self._tables[_LEFT].keys(), self._tables[_RIGHT].keys()
+
+    def count(self, keys: Ints) -> Ints:
+        """The number of records of each of ``keys``, ascending, on both sides together; shape (k,)."""
+        found: Ints = np.sum([held.count(keys) for held in (*self._tables, *self._backlogs)], axis=0, dtype=np.int64)
+        return found
+
+    def rows(self, side: int) -> Ints:
+        """All records of a side (0 left, 1 right) as a table: key by key, each in order."""
+        keys = self._tables[side].keys()
+        backlog = in_time_order(self._backlogs[side].all())
+        return self._tables[side].merge(keys, self._places_of(keys), backlog, since=0)[0].rows
+
+    def load(self, side: int, rows: Ints) -> None:
+        """Hold the records of a table as `rows` returns it. The side must be empty."""
+        keys = np.unique(rows[KEY])
+        table = self._tables[side]
+        merged, _ = table.merge(keys, self._places_of(keys), in_time_order(np.ascontiguousarray(rows)), since=0)
+        table.put(keys, merged, merged.begin[:-1])
+
+    def merge(
+        self,
+        keys: Ints,
+        new: tuple[Records, Records],
+        frontiers: Frontiers,
+        since: Sequence[int],
+        has_identities: Sequence[bool | None],
+    ) -> tuple[tuple[Side, Side], tuple[Ints, Ints]]:
+        """All records of ``keys``, ascending, with the new ones; and the positions of duplicates, which are left out.
+
+        ``frontiers`` include the new records. ``since``: by side, the last log position before the step.
+        ``has_identities``: by side.
+        """
+        tables = [table_of(*records) for records in new]
+        if any(map(len, self._backlogs)):
+            reached = frontiers.reached(keys, new)
+            for side, other in _BOTH_WAYS:
+                woken = self._backlogs[side].take(keys, reached[other])
+                tables[side] = np.concatenate((woken, tables[side]), axis=1)
+        places = self._places_of(keys)
+        sides, duplicates = [], []
+        for side, table in enumerate(tables):
+            merged, has_equal = self._tables[side].merge(keys, places, in_time_order(table), since=since[side])
+            repeated = _NOTHING
+            if has_equal:
+                if has_identities[side]:
+                    merged, repeated = without_duplicates(merged)
+                number(merged)
+            sides.append(merged)
+            duplicates.append(repeated)
+        return (sides[_LEFT], sides[_RIGHT]), (duplicates[_LEFT], duplicates[_RIGHT])
+
+    def put(
+        self, keys: Ints, sides: tuple[Side, Side], kept: tuple[Ints, Ints], frontiers: Ints, *, has_backlog: bool
+    ) -> None:
+        """Replace the records of ``keys`` by those of ``sides`` from ``kept`` on, shape (k,) each.
+
+        ``frontiers``: those of ``keys``, shape (2, k), ns. ``has_backlog``: move records to the backlog.
+        """
+        for own, other in _BOTH_WAYS:
+            side, first = sides[own], kept[own]
+            if has_backlog:
+                side, first = self._backlogs[own].put(side, first, sides[other], frontiers[own], frontiers[other])
+            self._tables[own].put(keys, side, first)
+
+    def _places_of(self, keys: Ints) -> Ints:
+        """By key, its index in ``keys``; the entries of other keys are undefined."""
+        if len(keys) and len(self._place) <= keys[-1]:
+            self._place = np.empty(2 * int(keys[-1]) + 1, dtype=np.int64)
+        self._place[keys] = np.arange(len(keys))
+        return self._place
 
 
 class Backlog:
-    """What waits of all keys, of one side."""
+    """The backlog of one side."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
-        # By key, the time of the record in the table before those that wait.
+        # By key, the time of the last record in the table before the backlog.
         self._first = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return sum(run.live for run in self._runs)
 
     def count(self, keys: Ints) -> Ints:
-        """How many records wait of each of ``keys``, ascending."""
+        """The number of records of each of ``keys``, ascending; shape (k,)."""
         found = np.zeros(len(keys), dtype=np.int64)
         for run in self._runs:
-            # Of a key of which everything was taken, the number may be another's by now.
+            # The number of an emptied key may have been reused for another key.
             live = (run.end > run.start).nonzero()[0]
             found[keys.searchsorted(run.key.take(live))] += (run.end - run.start).take(live)
         return found
 
     def all(self) -> Ints:
-        """Everything that waits, as a table: of each key in order."""
-        return _together([run.rows_of(run.start, run.end) for run in self._runs])
+        """All records as a table; those of each key in order."""
+        return _concatenate([run.rows_of(run.start, run.end) for run in self._runs])
 
     def take(self, keys: Ints, until: Ints) -> Ints:
-        """Take out what waits no longer, as the other side has come to ``until``, shape (k,), for ``keys``.
+        """Remove and return the records of ``keys`` that a step needs when the other side has reached ``until``.
 
-        These are the records up to there, and the first one behind: a table, of each key in order.
+        These are the records up to ``until``, shape (k,), ns, and the first one behind it: a table, those of each key
+        in order.
         """
         self._grow(keys)
         due = (self._first.take(keys) <= until).nonzero()[0]
@@ -73,27 +195,27 @@ class Backlog:
         parts = [run.take(keys, until, first) for run in self._runs]
         self._first[keys] = first
         self._runs = [run.compacted() for run in self._runs if run.live]
-        return _together(parts)
+        return _concatenate(parts)
 
     def put(self, side: Side, kept: Ints, other: Side, frontier: Ints, other_frontier: Ints) -> tuple[Side, Ints]:
-        """Take those of the records from ``kept`` on that can wait; returns the others, and where they are kept from.
+        """Move records from ``kept`` on to the backlog, where possible; returns the others, and their ``kept``.
 
-        The frontiers are those of the keys, (k,).
+        The frontiers are those of the keys, shape (k,), ns.
         """
-        waits = _can_wait(side, kept, other, frontier, other_frontier).view(bool)
-        if not waits.any():
+        moves = _can_move(side, kept, other, frontier, other_frontier).view(bool)
+        if not moves.any():
             return side, kept
-        at = waits.nonzero()[0]
+        at = moves.nonzero()[0]
         rows = side.rows.take(at, axis=1)
         self._grow(rows[KEY])
-        before = at[~waits[at - 1]] - 1
+        before = at[~moves[at - 1]] - 1
         self._first[side.rows[KEY].take(before)] = side.rows[TS].take(before)
         self._runs.append(_Run.of(rows))
         while len(self._runs) > 1 and self._runs[-2].live < 2 * self._runs[-1].live:
             newest = self._runs.pop()
             self._runs[-1] = self._runs[-1].merged(newest)
-        stay, passed = side.but(waits)
-        return stay, kept - passed.take(kept)
+        stays, removed = side.without(moves)
+        return stays, kept - removed.take(kept)
 
     def _grow(self, keys: Ints) -> None:
         have, need = len(self._first), int(keys.max(initial=-1)) + 1
@@ -102,8 +224,8 @@ class Backlog:
 
 
 @compiled(FLAGS, SIDE, INTS, SIDE, INTS, INTS)
-def _can_wait(side: Side, kept: Ints, other: Side, frontier: Ints, other_frontier: Ints) -> Flags:
-    """Which of the records from ``kept`` on can wait, shape (n,)."""
+def _can_move(side: Side, kept: Ints, other: Side, frontier: Ints, other_frontier: Ints) -> Flags:
+    """Which records from ``kept`` on can move to the backlog, shape (n,)."""
     ts = side.rows[TS]
     found = np.zeros(len(ts), dtype=np.uint8)
     for k in range(len(kept)):
@@ -115,7 +237,7 @@ def _can_wait(side: Side, kept: Ints, other: Side, frontier: Ints, other_frontie
             first += 1
         while end > first and ts[end - 1] >= frontier[k]:
             end -= 1
-        # Of equal times all or none: how they follow each other is told by where they stand.
+        # Equal times stay together, because their order is that of their places.
         for at in range(first + 1, end):
             found[at] = ts[at] < ts[end - 1]
     return found
@@ -123,7 +245,11 @@ def _can_wait(side: Side, kept: Ints, other: Side, frontier: Ints, other_frontie
 
 @dataclass
 class _Run:
-    """Records sorted by key, in order: a table; of each of m keys, where its records begin and end."""
+    """A table of records sorted by key, those of each key in order.
+
+    ``key``: its m keys. ``start``, ``end``: where the remaining records of each key begin and end. ``live``: how many
+    records remain.
+    """
 
     rows: Ints
     key: Ints
@@ -138,30 +264,33 @@ class _Run:
         return cls(rows, key.take(start), start, np.append(start[1:], len(key)), len(key))
 
     def merged(self, newer: _Run) -> _Run:
-        """Both in one; the newer one's records come behind the others of their key."""
-        rows = _together([self._live_rows(), newer._live_rows()])
+        """Both runs in one; of each key, the newer run's records come last."""
+        rows = _concatenate([self._live_rows(), newer._live_rows()])
         return self.of(rows.take(rows[KEY].argsort(kind="stable"), axis=1))
 
     def compacted(self) -> _Run:
-        """The same without what was taken out, where that is most of it."""
+        """The run without the records that were taken, once these are most of it."""
         return self if 2 * self.live > self.rows.shape[1] else self.of(self._live_rows())
 
     def take(self, keys: Ints, until: Ints, first: Ints) -> Ints:
-        """Take out the records of keys up to a time, and one more where ``first`` is not known yet: it is noted."""
+        """Remove and return the records of ``keys`` up to ``until``, shape (k,), ns.
+
+        Where ``first`` is still `FOREVER`, also the next record; its time becomes ``first``.
+        """
         at = self.key.searchsorted(keys)
-        asked = (self.key.take(at, mode="clip") == keys).nonzero()[0]
-        at = at.take(asked)
+        present = (self.key.take(at, mode="clip") == keys).nonzero()[0]
+        at = at.take(present)
         start, end = self.start.take(at), self.end.take(at)
-        behind = _find_behind(self.rows, start, end, until.take(asked))
-        one_more = (behind < end) & (first.take(asked) == FOREVER)
-        first[asked.compress(one_more)] = self.rows[TS].take(behind.compress(one_more))
+        behind = _find_behind(self.rows, start, end, until.take(present))
+        one_more = (behind < end) & (first.take(present) == FOREVER)
+        first[present.compress(one_more)] = self.rows[TS].take(behind.compress(one_more))
         behind += one_more
         self.start[at] = behind
         self.live -= int((behind - start).sum())
         return self.rows_of(start, behind)
 
     def rows_of(self, start: Ints, end: Ints) -> Ints:
-        """Some records of keys."""
+        """The records of the segments from ``start`` to ``end``."""
         return self.rows.take(_indices(start, end), axis=1)
 
     def _live_rows(self) -> Ints:
@@ -170,7 +299,7 @@ class _Run:
 
 @compiled(INTS, TABLE, INTS, INTS, INTS)
 def _find_behind(rows: Ints, start: Ints, end: Ints, until: Ints) -> Ints:
-    """Of segments of rising times, the first index behind a time."""
+    """For each segment of rising times, the first index behind a time."""
     found = np.empty_like(start)
     for n in range(len(start)):
         found[n] = start[n] + np.searchsorted(rows[TS, start[n] : end[n]], until[n], side="right")
@@ -179,7 +308,7 @@ def _find_behind(rows: Ints, start: Ints, end: Ints, until: Ints) -> Ints:
 
 @compiled(INTS, INTS, INTS)
 def _indices(start: Ints, end: Ints) -> Ints:
-    """All indices of segments, one segment after the other."""
+    """All indices of the segments, one segment after the other."""
     found, count = np.empty((end - start).sum(), dtype=np.int64), 0
     for n in range(len(start)):
         for at in range(start[n], end[n]):
@@ -188,8 +317,9 @@ def _indices(start: Ints, end: Ints) -> Ints:
     return found
 
 
-def _together(tables: list[Ints]) -> Ints:
+def _concatenate(tables: list[Ints]) -> Ints:
     return np.concatenate([_NO_TABLE, *tables], axis=1)
 
 
 _NO_TABLE: Final = np.empty((len(COLUMNS), 0), dtype=np.int64)
+_NOTHING: Final = np.empty(0, dtype=np.int64)

@@ -1,9 +1,9 @@
-"""Loops over records, compiled by numba: each says the rule as one would say it of a single record.
+"""Loops over records, compiled by numba: each states a rule for a single record.
 
-A compiled loop is kept beside its module, or in ``NUMBA_CACHE_DIR``, or among the user's caches, so that only the
-first process on a machine waits for the compiler, some ten seconds; `make setup` is that first one. Where nothing can
-be kept, each process compiles. With ``NUMBA_DISABLE_JIT=1`` the same loops run in Python, slowly, for a debugger; numpy
-then warns where `gap` wraps around.
+Compiled code is cached beside its module, in ``NUMBA_CACHE_DIR`` or in the user's cache folder, so that only the first
+process on a machine waits for the compiler, about ten seconds; `make setup` is that process. Where no folder is
+writable, each process compiles. With ``NUMBA_DISABLE_JIT=1`` the same loops run in Python, slowly, for a debugger;
+numpy then warns where `gap` wraps around.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COUNT: Final = types.int64
 FLAG: Final = types.boolean
 DURATION: Final = types.uint64
 GIVEN: Final = types.Array(types.int64, 1, "C", readonly=True)
-"""int64 of shape (n,), which a loop does not change."""
+"""int64 of shape (n,), read-only."""
 INTS: Final = types.Array(types.int64, 1, "C")
 FLAGS: Final = types.Array(types.uint8, 1, "C")
 TABLE: Final = types.Array(types.int64, 2, "C")
@@ -46,7 +46,7 @@ def named(known: type, *of: Any) -> Any:
     return _types.NamedTuple(of, known) if len(set(of)) > 1 else _types.NamedUniTuple(of[0], len(of), known)
 
 
-# numba compiles anew when the file of a loop has changed, and not when that of another loop has which it calls.
+# numba recompiles a loop when its own file has changed, but not when the file of a loop that it calls has.
 _STAMP: Final = hashlib.sha256(
     b"".join(
         file.read_bytes()
@@ -61,16 +61,16 @@ _declared: Final[list[tuple[Any, Any]]] = []
 
 
 def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
-    """A loop that `compile_declared` compiles for these types; without any, a part of the loops that call it.
+    """A loop that `compile_declared` compiles for these types; without types, it is compiled into its callers.
 
-    It does not hold Python's lock, and looks at no bounds: indices have to be right.
+    The loop releases the GIL and checks no bounds: indices must be valid.
     """
 
     def declare(loop: _Loop) -> _Loop:
         loop.__qualname__ = f"{loop.__qualname__}_{_STAMP}"
         try:
             made: Any = njit(nogil=True, cache=True)(loop)
-        except RuntimeError:  # no folder can be written to
+        except RuntimeError:  # no folder is writable
             made = njit(nogil=True)(loop)
         _loops.append(made)
         if takes:
@@ -81,24 +81,24 @@ def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
 
 
 def compile_declared() -> None:
-    """Compile all loops that were declared, or fetch what was compiled before: called once, when all are defined."""
+    """Compile all declared loops, or load them from the cache. Called once, when all are defined."""
     while _declared:
         loop, signature = _declared.pop()
         if not hasattr(loop, "compile"):
-            continue  # with NUMBA_DISABLE_JIT they are plain functions
+            continue  # with NUMBA_DISABLE_JIT, loops are plain functions
         try:
             loop.compile(signature)
         except OSError:
-            # For code in an archive, numba does not ask first whether the folder can be written to.
+            # For code in an archive, numba does not check first that the folder is writable.
             for other in _loops:
-                other._cache = NullCache()  # noqa: SLF001 - there is no public way to keep nothing
+                other._cache = NullCache()  # noqa: SLF001 - numba has no public way to disable the cache afterwards
             loop.compile(signature)
         loop.disable_compile()
 
 
 @compiled(INTS, GIVEN, GIVEN, GIVEN)
 def distinct(one: Ints, other: Ints, more: Ints) -> Ints:
-    """The different ones of small integers from 0 on, ascending."""
+    """The distinct values of three arrays of small integers from 0 on, ascending."""
     largest = -1
     for numbers in (one, other, more):
         for number in numbers:
@@ -118,17 +118,17 @@ def distinct(one: Ints, other: Ints, more: Ints) -> Ints:
 
 @compiled()
 def gap(later: int, earlier: int) -> np.uint64:
-    """``later - earlier`` in ns as uint64: exact over the whole range of int64 where it is not negative."""
+    """``later - earlier`` in ns as uint64: exact over the whole range of int64, provided it is not negative."""
     return np.uint64(later - earlier)
 
 
 @compiled()
 def is_within(tolerance: np.uint64, until: int, ts: int) -> bool:
-    """Whether ``until`` lies at most a duration in ns behind ``ts``, or before it."""
+    """Whether ``until`` is at most ``tolerance`` ns after ``ts``, or before it."""
     return bool(until <= ts or gap(until, ts) <= tolerance)
 
 
 @compiled()
 def is_apart_at_most(tolerance: np.uint64, one: int, other: int) -> bool:
-    """Whether two times are at most a duration in ns apart."""
+    """Whether two times are at most ``tolerance`` ns apart."""
     return bool(gap(max(one, other), min(one, other)) <= tolerance)

@@ -1,7 +1,7 @@
 """`LocalStreamBuffer`: joins each record with its neighbours in the other stream.
 
 What has been emitted is a function of what has been consumed of each stream, and of nothing else: not of the
-order in which the two sides came, nor of the batches, nor of a snapshot and restore in between.
+interleaving of the two sides, nor of the batches, nor of a snapshot and restore in between.
 """
 
 from __future__ import annotations
@@ -14,30 +14,21 @@ import numpy as np
 from joiner.core import snapshot
 from joiner.core.arguments import (
     ALL_KEYS,
+    SIDES,
+    Options,
     Records,
     Watermarks,
-    check_duration,
+    check_identities,
     check_records,
     check_rising,
     check_watermarks,
 )
-from joiner.core.backlog import Backlog, is_backlog
+from joiner.core.backlog import HeldRecords, is_backlog
 from joiner.core.compiled import compile_declared, distinct
 from joiner.core.errors import ArgumentError
 from joiner.core.evaluate import evaluate
 from joiner.core.frontier import NEVER, Frontiers
-from joiner.core.match import DIRECTIONS, DRIVERS, neighbour_specs
-from joiner.core.record_store import (
-    COLUMNS,
-    KEY,
-    SEQ,
-    RecordStore,
-    Side,
-    in_time_order,
-    number,
-    table_of,
-    without_repeats,
-)
+from joiner.core.record_store import COLUMNS, SEQ, Side
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,22 +40,24 @@ if TYPE_CHECKING:
 __all__ = ["ALL_KEYS", "LocalStreamBuffer", "Step"]
 
 _LEFT, _RIGHT = 0, 1
-_NAMES: Final = ("left", "right")
-WATERMARK_SCOPES: Final = ("key", "partition")
-UNMATCHED: Final = ("none", "left", "right", "both")
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step brought forth. All int64, shape (n,); n differs between the groups.
+    """The result of one step: log positions, except for the ordinals. All int64, shape (n,); n differs by group.
 
-    ``left_seq``/``right_seq`` are the two records of each pair that became certain, in the order of (key, left
-    time and position, right time and position); ``left_ordinal``/``right_ordinal`` their places among the records
-    of their stream with the same key and time, which are 0 without such ties. ``*_late_seq``: records that came
-    after their stream's frontier; ``*_duplicate_seq``: records that came before with the same identity;
-    ``*_unmatched_seq``: records that are in no pair and cannot get into one any more, where that is asked for. Each of
-    these in ascending order. ``*_released_seq``: records that left the buffer, so that nobody will ask for their
-    payload after this step, in any order.
+    Attributes:
+        left_seq, right_seq: the two records of each pair that became certain, in the order of (key, left time and
+            position, right time and position).
+        left_ordinal, right_ordinal: the places of these records among the records of their stream with the same key
+            and time, from 0 on.
+        left_late_seq, right_late_seq: records that arrived below their stream's frontier; ascending.
+        left_duplicate_seq, right_duplicate_seq: records whose key, time and identity an earlier one has; ascending.
+        left_released_seq, right_released_seq: records that have left the buffer, in any order. No later step refers to
+            them.
+        left_unmatched_seq, right_unmatched_seq: records that are in no pair and cannot get into one any more, if
+            ``emit_unmatched`` names their side; ascending.
+
     """
 
     left_seq: Ints
@@ -80,38 +73,53 @@ class Step:
     left_unmatched_seq: Ints
     right_unmatched_seq: Ints
 
+    def __repr__(self) -> str:
+        counts = {
+            "pairs": len(self.left_seq),
+            "late": len(self.left_late_seq) + len(self.right_late_seq),
+            "duplicates": len(self.left_duplicate_seq) + len(self.right_duplicate_seq),
+            "unmatched": len(self.left_unmatched_seq) + len(self.right_unmatched_seq),
+        }
+        return f"Step({', '.join(f'{name}={count}' for name, count in counts.items())})"
+
 
 class LocalStreamBuffer:
-    """The neighbour join of two streams, incrementally.
+    """The incremental neighbour join of two streams.
 
-    Emits all pairs of records of one key in which one is the previous or the next neighbour of the other (the
-    last with a time at or before, the first with a time at or after, in the order of time and log position), each
-    pair once, as soon as no continuation of the streams could take it away.
+    Emits all pairs of records of one key in which one is the previous or the next neighbour of the other. The previous
+    neighbour is the last record of the other stream with a time at or before its own, in the order of time and log
+    position; the next neighbour is the first one with a time at or after it. Each pair is emitted once, as soon as no
+    continuation of the streams can change it (docs/semantics.md).
 
     Args:
-        tolerance_ns: pairs whose times are farther apart are left out; None: no limit.
-        lateness_ns: how far a record may lag behind the largest time of its stream and key; one value for both
-            sides or (left, right).
+        tolerance_ns: the largest distance in time between the records of a pair; None: unlimited. It does not change
+            which records are neighbours.
+        lateness_ns: how far a record may lie behind the largest time of its stream and key before it is late; one
+            value for both sides or (left, right).
         direction: which neighbours a record looks for: ``"backward"`` (previous), ``"forward"`` (next), ``"both"``,
-            or ``"nearest"``, the nearer of the two, the previous one where they are equally near.
+            or ``"nearest"`` (the nearer of the two; the previous one at equal distance).
         driver: whose records look for neighbours: those of the ``"left"``, of the ``"right"``, or of ``"both"``.
             ``driver="left", direction="backward"`` is the as-of join of each left record.
         watermark_scope: what a record's time advances: the frontier of its ``"key"``, or of the whole ``"partition"``,
-            for inputs that are in the order of time across keys.
-        emit_unmatched: whose records are told that are in no pair and cannot get into one any more: those of the
-            ``"left"``, of the ``"right"``, of ``"both"``, or of ``"none"``.
+            for inputs that are in time order across keys.
+        emit_unmatched: whose unmatched records are reported: those of the ``"left"``, of the ``"right"``, of
+            ``"both"``, or of ``"none"``.
 
     Raises:
-        ArgumentError: naming the argument and what it may be.
+        ArgumentError: naming the option and its permitted values.
 
     >>> import numpy as np
     >>> def column(*values): return np.array(values, dtype=np.int64)
-    >>> buffer = LocalStreamBuffer()
+    >>> buffer = LocalStreamBuffer(tolerance_ns=15)
     >>> speed = (column(7, 7), column(10, 30), column(0, 1))   # keys, times in ns, log positions
     >>> torque = (column(7), column(20), column(0))
     >>> step = buffer.push(left=speed, right=torque)
+    >>> step
+    Step(pairs=2, late=0, duplicates=0, unmatched=0)
     >>> list(zip(step.left_seq.tolist(), step.right_seq.tolist()))
     [(0, 0), (1, 0)]
+    >>> buffer
+    <LocalStreamBuffer(tolerance_ns=15) records=3 keys=1>
 
     """
 
@@ -125,33 +133,20 @@ class LocalStreamBuffer:
         watermark_scope: str = "key",
         emit_unmatched: str = "none",
     ) -> None:
-        for name, value, known in (
-            ("direction", direction, DIRECTIONS),
-            ("driver", driver, DRIVERS),
-            ("watermark_scope", watermark_scope, WATERMARK_SCOPES),
-            ("emit_unmatched", emit_unmatched, UNMATCHED),
-        ):
-            if value not in known:
-                message = f"{name} = {value!r} is not known; it is one of {', '.join(map(repr, known))}"
-                raise ArgumentError(message)
-        self._direction, self._driver, self._watermark_scope = direction, driver, watermark_scope
-        self._emit_unmatched = emit_unmatched
-        self._wants = neighbour_specs(direction, driver)
-        self._emits_unmatched = emit_unmatched in {"left", "both"}, emit_unmatched in {"right", "both"}
-        self._tolerance_ns = None if tolerance_ns is None else check_duration("tolerance_ns", tolerance_ns)
-        self._tolerance = _ANY_DISTANCE if self._tolerance_ns is None else np.uint64(self._tolerance_ns)
-        sides = lateness_ns if isinstance(lateness_ns, (tuple, list)) else (lateness_ns, lateness_ns)
-        if len(sides) != len(_NAMES):
-            message = f"lateness_ns must be one value or (left, right), not {len(sides)} values"
-            raise ArgumentError(message)
-        lateness = [check_duration(f"lateness_ns ({name})", value) for name, value in zip(_NAMES, sides, strict=True)]
-        self._frontiers = Frontiers((lateness[_LEFT], lateness[_RIGHT]), by_partition=watermark_scope == "partition")
-        self._held = RecordStore(), RecordStore()
-        self._waiting = Backlog(), Backlog()
-        # Of each key of a step, its index among them.
-        self._place = np.empty(0, dtype=np.int64)
+        self._options = options = Options(
+            tolerance_ns=tolerance_ns,
+            lateness_ns=lateness_ns,
+            direction=direction,
+            driver=driver,
+            watermark_scope=watermark_scope,
+            emit_unmatched=emit_unmatched,
+        )
+        # Looked up once, not in every step.
+        self._rules = options.neighbour_specs, options.tolerance, options.emits_unmatched
+        self._frontiers = Frontiers(options.lateness_by_side_ns, by_partition=watermark_scope == "partition")
+        self._held = HeldRecords()
         self._last_seq: list[int | None] = [None, None]
-        self._identified: list[bool | None] = [None, None]
+        self._has_identities: list[bool | None] = [None, None]
         self._closed = False
 
     def push(
@@ -162,66 +157,72 @@ class LocalStreamBuffer:
         left_watermarks: Sequence[object] | None = None,
         right_watermarks: Sequence[object] | None = None,
     ) -> Step:
-        """Take the next records and watermarks of either side; returns what became certain by them.
+        """Consume the next records and watermarks of either side; returns what became certain.
 
         Args:
-            left: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,): join keys from 0 on, event times in
-                ns since the epoch, log positions. A fourth array of identities makes a record with the key, time
-                and identity of an earlier one of its side a duplicate, which is left out and reported.
-            right: the same of the other side.
-            left_watermarks: ``(keys, ts_ns, seq)``: from its position on, the side promises to send
+            left: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,): join keys from 0 on, event times in ns since the
+                epoch, log positions. With a fourth array of identities, a record with the key, time and identity of an
+                earlier one of its side is a duplicate: it is not joined, and reported.
+            right: the same for the other side.
+            left_watermarks: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,): behind its position, the side sends
                 nothing below the watermark's time for its key, or for all keys (`ALL_KEYS`).
-            right_watermarks: the same of the other side.
+            right_watermarks: the same for the other side.
 
         Positions rise strictly on each side, over records and watermarks together.
 
         Raises:
-            ArgumentError: naming the argument and the index; the buffer is then as it was before.
+            ArgumentError: naming the argument and the index. The buffer is unchanged.
 
         """
         self._check_open("push")
-        records = [check_records("left", left), check_records("right", right)]
-        watermarks = [
+        records = check_records("left", left), check_records("right", right)
+        watermarks = (
             check_watermarks("left_watermarks", left_watermarks),
             check_watermarks("right_watermarks", right_watermarks),
-        ]
-        return self._take(records, watermarks)
+        )
+        return self._step(records, watermarks)
 
     def close(self, *, left: Sequence[object] | None = None, right: Sequence[object] | None = None) -> Step:
-        """Both streams have ended, with these last records: everything becomes certain, and the buffer is empty.
+        """Consume the last records and end both streams: all relations become certain, and the buffer becomes empty.
 
-        Once only. Arguments and errors are those of `push`.
+        Arguments and errors are those of `push`. A second call raises `ArgumentError`, as does `push` after it.
         """
         self._check_open("close")
-        records = [check_records("left", left), check_records("right", right)]
-        step = self._take(records, [check_watermarks("left_watermarks", None)] * 2, ends=True)
+        records = check_records("left", left), check_records("right", right)
+        step = self._step(records, (check_watermarks("left_watermarks", None),) * 2, ends=True)
         self._closed = True
         return step
 
     def __len__(self) -> int:
-        """Records held, of both sides."""
-        return sum(len(records) for records in (*self._held, *self._waiting))
+        """The number of records held, of both sides."""
+        return len(self._held)
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self._options.changed().items())
+        closed = " closed" if self._closed else ""
+        return f"<LocalStreamBuffer({options}) records={len(self)} keys={len(self._held.keys())}{closed}>"
 
     def held_seq(self) -> tuple[Ints, Ints]:
-        """The positions of the records held on the left and on the right, ascending."""
-        return np.sort(self._everything(_LEFT)[SEQ]), np.sort(self._everything(_RIGHT)[SEQ])
+        """The positions of the records held on the left and on the right, ascending; shape (n,) each."""
+        return np.sort(self._held.rows(_LEFT)[SEQ]), np.sort(self._held.rows(_RIGHT)[SEQ])
 
     def held_by_key(self) -> tuple[Ints, Ints]:
-        """The keys of which records are held, ascending, and how many of each, of both sides together."""
-        keys = self._held_keys()
-        counts = [of_side.count(keys) for of_side in (*self._held, *self._waiting)]
-        return keys, np.sum(counts, axis=0, dtype=np.int64)
+        """The keys that have records, ascending, and the number of records of each, of both sides; shape (k,) each."""
+        keys = self._held.keys()
+        return keys, self._held.count(keys)
 
     def known_keys(self) -> Ints:
-        """The keys of which a record is held, or more is known than of all keys alike; ascending.
+        """The keys that have records, or a frontier above that of all keys; ascending.
 
-        Every other number is as good as one that was never used, and can be given to another key.
+        The state of any other number is that of an unused one, so it can be assigned to another key.
         """
-        known = np.flatnonzero((self._frontiers.by_key > self._frontiers.of_all).any(axis=0))
-        return np.union1d(known, self._held_keys())
+        return np.union1d(self._frontiers.known_keys(), self._held.keys())
 
     def frontier_ns(self, keys: Sequence[int] | Ints) -> tuple[Ints, Ints]:
-        """The frontiers of the left and right stream for ``keys``, in ns; the least int64 where nothing is known."""
+        """The frontiers of the left and of the right stream for ``keys``, in ns, shape (k,) each.
+
+        The smallest int64 for a key that has no record and no watermark yet.
+        """
         asked = np.asarray(keys, dtype=np.int64)
         if len(asked):
             self._grow(int(asked.max()) + 1)
@@ -229,72 +230,49 @@ class LocalStreamBuffer:
         return left, right
 
     def snapshot(self) -> bytes:
-        """The whole state, options included, as bytes for `restore`."""
-        options: dict[str, Any] = {
-            "tolerance_ns": self._tolerance_ns,
-            "direction": self._direction,
-            "driver": self._driver,
-            "progress": self._watermark_scope,
-            "emit_unmatched": self._emit_unmatched,
-            "lateness_ns": self._frontiers.lateness_ns,
+        """The whole state, with the options, as bytes for `restore`."""
+        left, right = self._held.rows(_LEFT), self._held.rows(_RIGHT)
+        header: dict[str, Any] = {
+            **self._options.to_json(),
             "of_all": self._frontiers.of_all.ravel().tolist(),
             "last_seq": self._last_seq,
-            "identified": self._identified,
+            "identified": self._has_identities,
             "closed": self._closed,
+            "lefts": left.shape[1],
         }
-        columns = {f"{name}.frontier": of_side for name, of_side in zip(_NAMES, self._frontiers.by_key, strict=True)}
-        left, right = self._everything(_LEFT), self._everything(_RIGHT)
-        options["lefts"] = left.shape[1]
+        columns = {f"{name}.frontier": of_side for name, of_side in zip(SIDES, self._frontiers.by_key, strict=True)}
         columns |= zip(COLUMNS, np.concatenate((left, right), axis=1), strict=True)
-        return snapshot.pack(options, columns)
+        return snapshot.pack(header, columns)
 
     @classmethod
     def restore(cls, data: bytes) -> Self:
-        """The buffer of a snapshot. Raises `SnapshotError` where the bytes are none, damaged, or too new."""
-        options, columns = snapshot.unpack(data)
-        buffer = cls(
-            tolerance_ns=options["tolerance_ns"],
-            lateness_ns=tuple(options["lateness_ns"]),
-            direction=options["direction"],
-            driver=options["driver"],
-            watermark_scope=options["progress"],
-            emit_unmatched=options["emit_unmatched"],
-        )
-        buffer._frontiers.of_all[:, 0] = options["of_all"]
-        buffer._frontiers.by_key = np.stack([columns[f"{name}.frontier"] for name in _NAMES])
-        rows = np.stack([columns[name] for name in COLUMNS])
+        """The buffer of a snapshot. Raises `SnapshotError`; `NewerSnapshotError` where a newer release wrote it."""
+        header, columns = snapshot.unpack(data)
+        buffer = cls(**vars(Options.from_json(header)))
+        buffer._frontiers.of_all[:, 0] = header["of_all"]
+        buffer._frontiers.by_key = np.stack([columns[f"{name}.frontier"] for name in SIDES])
         buffer._grow(buffer._frontiers.by_key.shape[1])
-        for held, table in zip(buffer._held, np.split(rows, [options["lefts"]], axis=1), strict=True):
-            keys = np.unique(table[KEY])
-            records = in_time_order(np.ascontiguousarray(table))
-            side, _ = held.merge(keys, buffer._places_of(keys), records, since=0)
-            held.put(keys, side, side.begin[:-1])
-        buffer._last_seq, buffer._identified = options["last_seq"], options["identified"]
-        buffer._closed = options["closed"]
+        rows = np.stack([columns[name] for name in COLUMNS])
+        for side, of_side in enumerate(np.split(rows, [header["lefts"]], axis=1)):
+            buffer._held.load(side, of_side)
+        buffer._last_seq, buffer._has_identities = header["last_seq"], header["identified"]
+        buffer._closed = header["closed"]
         return buffer
-
-    def _everything(self, side: int) -> Ints:
-        """All records of a side as a table, key by key, each in order."""
-        keys = self._held[side].keys()
-        waiting = in_time_order(self._waiting[side].all())
-        return self._held[side].merge(keys, self._places_of(keys), waiting, since=0)[0].rows
-
-    def _held_keys(self) -> Ints:
-        """The keys of which records are held, ascending. Where some wait, others of the key are in the table."""
-        return np.union1d(self._held[_LEFT].keys(), self._held[_RIGHT].keys())
 
     def _check_open(self, call: str) -> None:
         if self._closed:
             message = f"{call} after close: both streams have ended"
             raise ArgumentError(message)
 
-    def _take(self, records: list[Records], watermarks: list[Watermarks], *, ends: bool = False) -> Step:
-        """Take the records and watermarks of both sides; ``ends``: nothing comes behind them."""
+    def _step(
+        self, records: tuple[Records, Records], watermarks: tuple[Watermarks, Watermarks], *, ends: bool = False
+    ) -> Step:
+        """Consume the records and watermarks of both sides; ``ends``: no more follow."""
         last_seq = [
-            check_rising(_NAMES[side], records[side], watermarks[side], self._last_seq[side])
-            for side in (_LEFT, _RIGHT)
+            check_rising(SIDES[side], records[side], watermarks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)
         ]
-        self._identified = self._check_identities(records)
+        self._has_identities = check_identities(records, self._has_identities)
+        # From here on, nothing raises.
         since = [NEVER if last is None else last for last in self._last_seq]
         self._last_seq = last_seq
         keys = self._touched_keys(records, watermarks, all_held=ends)
@@ -303,31 +281,19 @@ class LocalStreamBuffer:
         if ends:
             self._frontiers.end()
         late_seq = records[_LEFT].seq[late[_LEFT]], records[_RIGHT].seq[late[_RIGHT]]
-        accepted = records[_LEFT].but(late[_LEFT]), records[_RIGHT].but(late[_RIGHT])
-        sides, repeated_seq = self._sides(keys, accepted, since)
-        touched = len(keys) + sum(len(records.key) for records in accepted)
-        return self._step(keys, before, sides, late_seq + repeated_seq, touched=touched, ends=ends)
+        accepted = records[_LEFT].without(late[_LEFT]), records[_RIGHT].without(late[_RIGHT])
+        now = self._frontiers.at(keys)
+        sides, duplicate_seq = self._held.merge(keys, accepted, self._frontiers, since, self._has_identities)
+        touched = len(keys) + sum(len(batch.key) for batch in accepted)
+        return self._evaluate(keys, sides, before, now, late_seq + duplicate_seq, touched=touched, ends=ends)
 
-    def _check_identities(self, records: list[Records]) -> list[bool | None]:
-        """A side gives identities always or never: without them a duplicate could not be told from a tie."""
-        known = list(self._identified)
-        for side, batch in enumerate(records):
-            if not len(batch.key):
-                continue
-            has = batch.identity is not None
-            if known[side] not in {None, has}:
-                message = f"{_NAMES[side]} identity must be given with every batch of a side, or with none"
-                raise ArgumentError(message)
-            known[side] = has
-        return known
-
-    def _touched_keys(self, records: list[Records], watermarks: list[Watermarks], *, all_held: bool) -> Ints:
-        """The keys, ascending, for which a batch can change anything; with ``all_held``, those of all held records."""
+    def _touched_keys(self, records: Sequence[Records], watermarks: Sequence[Watermarks], *, all_held: bool) -> Ints:
+        """The keys, ascending, for which a batch can change anything; with ``all_held``, also all keys with records."""
         keys = [batch.key for batch in records] + [
             batch.key[batch.key != ALL_KEYS] for batch in watermarks if len(batch.key)
         ]
         if all_held or any(map(self._frontiers.concerns_all, records, watermarks)):
-            keys += [held.keys() for held in self._held]
+            keys += self._held.keys_by_side()
         left, right, *more = keys
         found = distinct(left, right, np.concatenate(more) if more else _NOTHING)
         self._grow(int(found[-1]) + 1 if len(found) else 0)
@@ -335,81 +301,34 @@ class LocalStreamBuffer:
 
     def _grow(self, keys: int) -> None:
         self._frontiers.grow(keys)
-        for held in self._held:
-            held.grow(keys)
+        self._held.grow(keys)
 
-    def _places_of(self, keys: Ints) -> Ints:
-        """Of each of ``keys`` its index among them; of other keys anything."""
-        if len(keys) and len(self._place) <= keys[-1]:
-            self._place = np.empty(2 * int(keys[-1]) + 1, dtype=np.int64)
-        self._place[keys] = np.arange(len(keys))
-        return self._place
-
-    def _sides(
-        self, keys: Ints, new: tuple[Records, Records], since: list[int]
-    ) -> tuple[tuple[Side, Side], tuple[Ints, Ints]]:
-        """All records of the touched ``keys``, new ones among them; the positions of those that came before already."""
-        tables = [table_of(records.key, records.ts, records.seq, records.identity) for records in new]
-        if any(map(len, self._waiting)):
-            until = self._reached(keys, new)
-            woken = [waiting.take(keys, until[1 - side]) for side, waiting in enumerate(self._waiting)]
-            tables = [np.concatenate(both, axis=1) for both in zip(woken, tables, strict=True)]
-        sides, repeated, places = [], [], self._places_of(keys)
-        for side, table in enumerate(tables):
-            found, has_equal = self._held[side].merge(keys, places, in_time_order(table), since=since[side])
-            again = _NOTHING
-            if has_equal:
-                if self._identified[side]:
-                    found, again = without_repeats(found)
-                number(found)
-            sides.append(found)
-            repeated.append(again)
-        return (sides[_LEFT], sides[_RIGHT]), (repeated[_LEFT], repeated[_RIGHT])
-
-    def _reached(self, keys: Ints, new: tuple[Records, Records]) -> Ints:
-        """How far each side has come with a step for ``keys``, by promise or record: (2, k), ns."""
-        reached = self._frontiers.at(keys)
-        for side, records in enumerate(new):
-            np.maximum.at(reached[side], keys.searchsorted(records.key), records.ts)
-        return reached
-
-    def _step(
+    def _evaluate(
         self,
         keys: Ints,
-        before: Ints,
         sides: tuple[Side, Side],
+        before: Ints,
+        now: Ints,
         left_out: tuple[Ints, Ints, Ints, Ints],
         *,
         touched: int,
         ends: bool,
     ) -> Step:
-        """What all records of the touched ``keys`` bring forth; ``before``: the frontiers before the batch, (2, k).
+        """Apply the rules to all records of ``keys``, and hold what is still needed.
 
-        ``left_out``: the positions of late records of either side, and of repeated ones; ``touched``: keys and new
-        records.
+        ``before``, ``now``: the frontiers before and after the batch, shape (2, k), ns. ``left_out``: the positions of
+        late records, then of duplicates, by side. ``touched``: the number of keys and new records.
         """
-        now = self._frontiers.at(keys)
         left, right = sides
-        found = evaluate(left, right, before, now, self._wants, self._tolerance, self._emits_unmatched, ends)
-        kept = [found.left_kept, found.right_kept]
+        specs, tolerance, emits_unmatched = self._rules
+        found = evaluate(left, right, before, now, specs, tolerance, emits_unmatched, ends)
         released = found.left_released, found.right_released
-        if is_backlog(left.begin[-1] + right.begin[-1] - sum(map(len, released)), touched):
-            left, right = self._mark_failed(sides, kept, now)
-        for held, side, of_side in zip(self._held, (left, right), kept, strict=True):
-            held.put(keys, side, of_side)
+        kept_records = left.begin[-1] + right.begin[-1] - len(found.left_released) - len(found.right_released)
+        kept = found.left_kept, found.right_kept
+        self._held.put(keys, sides, kept, now, has_backlog=is_backlog(kept_records, touched))
         return Step(*found[:4], *left_out, *released, np.sort(found.left_unmatched), np.sort(found.right_unmatched))
-
-    def _mark_failed(self, sides: tuple[Side, Side], kept: list[Ints], now: Ints) -> tuple[Side, Side]:
-        """The same without the records that can wait; ``kept`` is changed to it."""
-        stay = []
-        for own, other in _BOTH_WAYS:
-            side, kept[own] = self._waiting[own].put(sides[own], kept[own], sides[other], now[own], now[other])
-            stay.append(side)
-        return stay[_LEFT], stay[_RIGHT]
 
 
 _NOTHING: Final = np.empty(0, dtype=np.int64)
-_BOTH_WAYS: Final = ((_LEFT, _RIGHT), (_RIGHT, _LEFT))
-_ANY_DISTANCE: Final = np.uint64(2**64 - 1)
 
 compile_declared()

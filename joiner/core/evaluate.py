@@ -1,4 +1,4 @@
-"""What a step brings forth, once the records of its keys are together: the rules of the join, one after the other."""
+"""Applies the rules of the join, in order, to all records of the keys that a step touches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from joiner.core.arguments import NeighbourSpec
 from joiner.core.compiled import DURATION, FLAG, INTS, TABLE, compiled, named, several
-from joiner.core.match import OF_BOTH, NeighbourSpec, emit_pairs, relate
+from joiner.core.match import SPECS, emit_pairs, relate
 from joiner.core.record_store import SIDE, Side
 from joiner.core.release import evict
 from joiner.core.unmatched import find_unmatched
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Evaluation(NamedTuple):
-    """What is certain now: log positions, but for ``*_ordinal`` and ``*_kept``.
+    """The result of a step, int64. All are log positions, except ``*_ordinal`` and ``*_kept``.
 
-    ``left_seq`` to ``right_ordinal``: the new pairs, as in `Step`; ``*_unmatched``, ``*_released``: as there, in any
-    order; ``*_kept``: where in each key the records begin that are held on, shape (k,).
+    ``left_seq`` to ``right_ordinal``: the new pairs, as in `Step`. ``*_unmatched``, ``*_released``: as in `Step`, in
+    any order. ``*_kept``: for each key the index of the first record that stays in the buffer, shape (k,).
     """
 
     left_seq: Ints
@@ -43,7 +44,7 @@ class Evaluation(NamedTuple):
     SIDE,
     TABLE,
     TABLE,
-    OF_BOTH,
+    SPECS,
     DURATION,
     several(FLAG, FLAG),
     FLAG,
@@ -53,25 +54,25 @@ def evaluate(
     right: Side,
     before: Ints,
     now: Ints,
-    wants: tuple[NeighbourSpec, NeighbourSpec],
+    specs: tuple[NeighbourSpec, NeighbourSpec],
     tolerance: np.uint64,
     emits_unmatched: tuple[bool, bool],
-    ends: bool,  # noqa: FBT001 - a loop takes no keywords
+    ends: bool,  # noqa: FBT001 - a compiled loop has no keyword arguments
 ) -> Evaluation:
-    """What all records of the keys of a step bring forth.
+    """Evaluate all records of the k keys of a step.
 
-    ``before``, ``now``: the frontiers before and after the step, (2, k); ``emits_unmatched``: of which side that is
-    asked for; ``ends``: nothing comes behind them.
+    ``before``, ``now``: the frontiers before and after the step, (2, k), ns. ``specs``, ``emits_unmatched``: (left,
+    right). ``tolerance``: ns. ``ends``: no record follows, on either side.
     """
-    of_left = relate(left, right, before[1], now[1], wants[0])
-    of_right = relate(right, left, before[0], now[0], wants[1])
+    of_left = relate(left, right, before[1], now[1], specs[0])
+    of_right = relate(right, left, before[0], now[0], specs[1])
     left_seq, right_seq, left_ordinal, right_ordinal = emit_pairs(left, right, of_left, of_right, tolerance)
     left_unmatched = right_unmatched = np.empty(0, dtype=np.int64)
     if emits_unmatched[0]:
-        left_unmatched = find_unmatched(left, right, of_left, of_right, now[1], wants[1], tolerance)
+        left_unmatched = find_unmatched(left, right, of_left, of_right, now[1], specs[1], tolerance)
     if emits_unmatched[1]:
-        right_unmatched = find_unmatched(right, left, of_right, of_left, now[0], wants[0], tolerance)
-    kept = evict(left, right, of_left, of_right, now, wants, tolerance, ends)
+        right_unmatched = find_unmatched(right, left, of_right, of_left, now[0], specs[0], tolerance)
+    kept = evict(left, right, of_left, of_right, now, specs, tolerance, ends)
     left_kept, right_kept, left_released, right_released = kept
     return Evaluation(
         left_seq,

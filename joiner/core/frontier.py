@@ -1,9 +1,9 @@
-"""How far a stream is: the frontier of each key, and which records came too late for it.
+"""The frontier of each key, and which records are late.
 
-``F(key)`` is the larger of (largest time of the key) - lateness and the highest watermark that covers the key. It is
-a promise about what comes later; a record below it on arrival is late. With ``by_partition`` the largest time of the
-whole stream takes the place of the key's own. Records are judged one after the other, in log order; one that is late
-moves no frontier.
+``F(key)`` is the larger of (largest time of the key) - lateness and the highest watermark that covers the key. It
+promises that no older record counts any more: a record below it on arrival is late. With ``by_partition``, the largest
+time of the whole stream replaces that of the key. Records are processed one by one, in log order. A late record
+advances no frontier.
 """
 
 from __future__ import annotations
@@ -21,42 +21,53 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 NEVER: Final = np.iinfo(np.int64).min
-"""The frontier of a key of which nothing is known: below every time."""
+"""The frontier of a key that has no record and no watermark yet: below every time."""
 
 FOREVER: Final = np.iinfo(np.int64).max
 """The frontier of a stream that has ended: above every time."""
 
 
 class Frontiers:
-    """The frontiers of both streams: of each key, ``by_key`` of shape (2, keys), and what covers all keys, (2, 1)."""
+    """The frontiers of both streams in ns: ``by_key``, shape (2, keys), and ``of_all``, for all keys, shape (2, 1)."""
 
     def __init__(self, lateness_ns: tuple[int, int], *, by_partition: bool = False) -> None:
-        """``by_partition``: a record tells of all keys, not of its own alone."""
+        """``lateness_ns``: (left, right). ``by_partition``: a record advances the frontier of all keys."""
         self.lateness_ns = lateness_ns
         self.by_partition = by_partition
         self.by_key: Ints = np.empty((2, 0), dtype=np.int64)
         self.of_all: Ints = np.full((2, 1), NEVER)
 
     def at(self, keys: Ints) -> Ints:
-        """``F`` of each of ``keys``, which have room: shape (2, k), ns."""
+        """``F`` of each of ``keys``, shape (2, k), ns. `grow` must have made room for them."""
         return np.maximum(self.by_key.take(keys, axis=1), self.of_all)
 
+    def reached(self, keys: Ints, new: tuple[Records, Records]) -> Ints:
+        """The larger of ``F`` and the latest new record, for ``keys``, ascending: shape (2, k), ns."""
+        found = self.at(keys)
+        for side, records in enumerate(new):
+            np.maximum.at(found[side], keys.searchsorted(records.key), records.ts)
+        return found
+
+    def known_keys(self) -> Ints:
+        """The keys whose own frontier is above that of all keys, ascending."""
+        return np.flatnonzero((self.by_key > self.of_all).any(axis=0))
+
     def grow(self, keys: int) -> None:
-        """Make room for keys below ``keys``; doubles so that growing stays cheap."""
+        """Make room for keys below ``keys``. The room doubles, so that growing stays cheap."""
         have = self.by_key.shape[1]
         if keys > have:
             self.by_key = np.hstack([self.by_key, np.full((2, max(keys - have, have)), NEVER)])
 
     def concerns_all(self, records: Records, watermarks: Watermarks) -> bool:
-        """Whether a batch of either side may move the frontier of keys that it does not name."""
+        """Whether a batch of either side may advance the frontier of keys that it does not contain."""
         return bool(
             (self.by_partition and len(records.key)) or (len(watermarks.key) and watermarks.key.min() == ALL_KEYS)
         )
 
     def advance(self, side: int, records: Records, watermarks: Watermarks) -> Ints:
-        """Take a batch of one side in log order; returns the indices of the records that are late.
+        """Advance by a batch of one side (0 left, 1 right) in log order; returns the indices of its late records.
 
-        Keys must have room.
+        `grow` must have made room for its keys.
         """
         lateness_ns, of_key, of_all = self.lateness_ns[side], self.by_key[side], self.of_all[side]
         return _advance(
@@ -64,12 +75,12 @@ class Frontiers:
         )
 
     def end(self) -> None:
-        """The streams have ended: nothing comes any more."""
+        """Advance all frontiers to the end of the streams."""
         self.of_all[:] = FOREVER
 
 
 @compiled(INTS, GIVEN, GIVEN, GIVEN, GIVEN, GIVEN, GIVEN, COUNT, FLAG, INTS, INTS)
-def _advance(  # noqa: PLR0913, PLR0917 - a loop takes arrays, no objects
+def _advance(  # noqa: PLR0913, PLR0917 - a compiled loop takes arrays, not objects
     key: Ints,
     ts: Ints,
     seq: Ints,
@@ -77,7 +88,7 @@ def _advance(  # noqa: PLR0913, PLR0917 - a loop takes arrays, no objects
     watermark_ts: Ints,
     watermark_seq: Ints,
     lateness_ns: int,
-    by_partition: bool,  # noqa: FBT001 - a loop takes no keywords
+    by_partition: bool,  # noqa: FBT001 - a compiled loop has no keyword arguments
     of_key: Ints,
     of_all: Ints,
 ) -> Ints:
@@ -110,5 +121,5 @@ def _add_watermark(key: int, ts: int, of_key: Ints, of_all: Ints) -> None:
 
 @compiled()
 def less(ts: int, duration_ns: int) -> int:
-    """``ts - duration_ns``, held at the least int64 where it would fall below."""
+    """``ts - duration_ns``, or the smallest int64 where that would overflow."""
     return ts - duration_ns if ts >= NEVER + duration_ns else NEVER

@@ -1,16 +1,16 @@
-"""Which relations are certain, and which pairs became so just now.
+"""Which relations are certain, and which pairs have become certain in this step.
 
-A record r has up to two relations, to its previous and to its next neighbour s, and s has two of its own; a pair
-may be held together by up to four. Certain means that no continuation of the streams can take the relation away:
+A record r has up to two relations, to its previous and to its next neighbour s, and s has two of its own. A pair
+consists of one to four of them. A relation is certain if no continuation of the streams can change it:
 
-    previous of r     once the other side's frontier > r.ts; strictly, an equal time may still come
+    previous of r     once the other side's frontier > r.ts; strictly, because a record with an equal time may follow
     next of r is s    once s.ts <= the other side's frontier, or s.ts = r.ts (a later tie has a later position)
 
-    nearest of r     prev, unless next is strictly nearer. prev once the other side's frontier F > r.ts and nothing
-                     nearer can come: F is not nearer than prev is, or next is certain; next once s.ts <= F
+    nearest of r     prev, unless next is strictly nearer. prev once the other side's frontier F > r.ts and no nearer
+                     record can follow: F is not nearer than prev is, or next is certain; next once s.ts <= F
 
-Certainty is monotone. So there is no memory of emitted pairs: a pair is emitted iff one of its relations is
-certain under the new frontiers and none was under the old ones with both records present.
+Certainty is monotone. Therefore emitted pairs need not be stored: a pair is emitted iff one of its relations is certain
+under the new frontiers and none was under the old ones with both records present.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numba import types
 
+from joiner.core.arguments import TIME_MAX_NS, NeighbourSpec
 from joiner.core.compiled import FLAG, TABLE, compiled, gap, is_apart_at_most, named, several
 from joiner.core.record_store import DONE, EMITTED, NOTES, ORDINAL, SEQ, TS, Side
 
@@ -30,40 +31,15 @@ if TYPE_CHECKING:
     Flags = NDArray[np.uint8]
 
 
-class NeighbourSpec(NamedTuple):
-    """Which neighbours the records of one side look for; ``nearest``: only the nearer one of the two."""
-
-    prev: bool
-    next: bool
-    nearest: bool = False
-
-
-WANTS: Final = named(NeighbourSpec, FLAG, FLAG, FLAG)
-OF_BOTH: Final = several(WANTS, WANTS)
-
-_DIRECTIONS: Final = {
-    "both": NeighbourSpec(prev=True, next=True),
-    "backward": NeighbourSpec(prev=True, next=False),
-    "forward": NeighbourSpec(prev=False, next=True),
-    "nearest": NeighbourSpec(prev=True, next=True, nearest=True),
-}
-_NOTHING: Final = NeighbourSpec(prev=False, next=False)
-
-DIRECTIONS: Final = tuple(_DIRECTIONS)
-DRIVERS: Final = ("both", "left", "right")
-
-
-def neighbour_specs(direction: str, driver: str) -> tuple[NeighbourSpec, NeighbourSpec]:
-    """What the left and the right records look for."""
-    wants = _DIRECTIONS[direction]
-    return (_NOTHING if driver == "right" else wants), (_NOTHING if driver == "left" else wants)
+_SPEC: Final = named(NeighbourSpec, FLAG, FLAG, FLAG)
+SPECS: Final = several(_SPEC, _SPEC)
 
 
 class Relations(NamedTuple):
-    """The relations of the n records of a side, of each the previous one (`PREV`) and the next (`NEXT`).
+    """The relations of the n records of a side: to the previous neighbour (`PREV`) and to the next one (`NEXT`).
 
-    ``at``: where in the other side the neighbour stands, or `NONE`, shape (2, n); ``known``: what is known of the
-    relation, the flags `NOW` to `HERE`, shape (2, n).
+    ``at``: the index of the neighbour in the other side, or `NONE`, shape (2, n). ``known``: the state of the relation,
+    flags `NOW` to `HERE`, shape (2, n).
     """
 
     at: Ints
@@ -78,18 +54,18 @@ NONE: Final = -1
 NOW: Final = 1
 """Certain after the step."""
 BEFORE: Final = 2
-"""Certain before the step, with both records there."""
+"""Certain before the step, when both records were present."""
 OPEN: Final = 4
-"""Looked for, and not decided yet."""
+"""Searched for, and not certain yet."""
 HERE: Final = 8
-"""There is such a neighbour for now; of nearest, the other one is none."""
+"""A candidate is present. With ``nearest``, only the nearer of the two is a candidate."""
 
 
 class NeighbourView(NamedTuple):
-    """What a record sees of the other side: its time, its neighbours' for now, and the frontier before and after.
+    """A record, its present neighbours of the other side, and that side's frontier before and after the step, in ns.
 
-    ``is_old``, ``is_next_old``: there before the step; ``is_done``: what decided its next neighbour was told long ago,
-    and is not here any more.
+    ``is_old``, ``is_next_old``: present before the step. ``is_done``: the neighbour was certain in an earlier step, and
+    has been evicted.
     """
 
     ts: int
@@ -105,8 +81,8 @@ class NeighbourView(NamedTuple):
 
 
 @compiled()
-def relate(own: Side, other: Side, before: Ints, now: Ints, wants: NeighbourSpec) -> Relations:
-    """The relations of the records of one side; ``before``, ``now``: the other's frontiers, before and after, (k,)."""
+def relate(own: Side, other: Side, before: Ints, now: Ints, spec: NeighbourSpec) -> Relations:
+    """The relations of the records of one side. ``before``, ``now``: the other side's frontiers, shape (k,), ns."""
     times, seq, notes = own.rows[TS], own.rows[SEQ], own.rows[NOTES]
     other_times, other_seq = other.rows[TS], other.rows[SEQ]
     at, known = np.empty((2, len(times)), dtype=np.int64), np.empty((2, len(times)), dtype=np.uint8)
@@ -121,7 +97,7 @@ def relate(own: Side, other: Side, before: Ints, now: Ints, wants: NeighbourSpec
             while behind < end and other_times[behind] <= ts:
                 behind += 1
             prev, following = behind - 1, min(first, end - 1)
-            sight = NeighbourView(
+            view = NeighbourView(
                 ts,
                 seq[i] <= own.since,
                 notes[i] & DONE != 0,
@@ -133,70 +109,73 @@ def relate(own: Side, other: Side, before: Ints, now: Ints, wants: NeighbourSpec
                 before[k],
                 now[k],
             )
-            at[PREV, i] = prev if sight.has_prev else NONE
-            at[NEXT, i] = following if sight.has_next else NONE
-            of_prev, of_next = _judge_nearest(sight) if wants.nearest else _judge_both(sight)
-            known[PREV, i] = of_prev if wants.prev else 0
-            known[NEXT, i] = of_next if wants.next else 0
+            at[PREV, i] = prev if view.has_prev else NONE
+            at[NEXT, i] = following if view.has_next else NONE
+            of_prev, of_next = _judge_nearest(view) if spec.nearest else _judge_both(view)
+            known[PREV, i] = of_prev if spec.prev else 0
+            known[NEXT, i] = of_next if spec.next else 0
     return Relations(at, known)
 
 
 @compiled()
-def _judge_both(sight: NeighbourView) -> tuple[int, int]:
-    """Certain is prev by itself, and next by itself."""
-    of_prev = OPEN if sight.now <= sight.ts else 0
-    if sight.has_prev:
-        # What is new was not late, so it is nobody's previous neighbour for whom the frontier had passed.
-        was_known = sight.is_old and sight.before > sight.ts
-        of_prev |= HERE | (NOW if sight.now > sight.ts else 0) | (BEFORE if was_known else 0)
-    if sight.is_done:
+def _judge_both(view: NeighbourView) -> tuple[int, int]:
+    """The states of prev and of next, which are independent."""
+    of_prev = OPEN if view.now <= view.ts else 0
+    if view.has_prev:
+        # A new record was not late, so it is not prev of a record that the frontier had passed.
+        was_known = view.is_old and view.before > view.ts
+        of_prev |= HERE | (NOW if view.now > view.ts else 0) | (BEFORE if was_known else 0)
+    if view.is_done:
         return of_prev, 0
-    if not _is_next_known(sight, sight.now):
-        return of_prev, OPEN | (HERE if sight.has_next else 0)
-    next_was_known = sight.is_old and sight.is_next_old and _is_next_known(sight, sight.before)
+    if not _is_next_known(view, view.now):
+        return of_prev, OPEN | (HERE if view.has_next else 0)
+    next_was_known = view.is_old and view.is_next_old and _is_next_known(view, view.before)
     return of_prev, HERE | NOW | (BEFORE if next_was_known else 0)
 
 
 @compiled()
-def _judge_nearest(sight: NeighbourView) -> tuple[int, int]:
-    """Certain is one of the two, once nothing nearer can come. The other one is not looked for."""
-    if sight.is_done:
+def _judge_nearest(view: NeighbourView) -> tuple[int, int]:
+    """The states of prev and of next. The nearer one is certain once no nearer record can follow; the other is 0."""
+    if view.is_done:
         return 0, 0
-    is_prev = sight.has_prev and not (sight.has_next and gap(sight.next_ts, sight.ts) < gap(sight.ts, sight.prev_ts))
-    is_known = _is_nearest_known(sight, is_prev, sight.now)
-    was_there = sight.is_old and (is_prev or sight.is_next_old)
-    was_known = is_known and was_there and _is_nearest_known(sight, is_prev, sight.before)
+    is_prev = view.has_prev and not (view.has_next and gap(view.next_ts, view.ts) < gap(view.ts, view.prev_ts))
+    is_known = _is_nearest_known(view, is_prev, view.now)
+    was_there = view.is_old and (is_prev or view.is_next_old)
+    was_known = is_known and was_there and _is_nearest_known(view, is_prev, view.before)
     known = (NOW if is_known else OPEN) | (BEFORE if was_known else 0)
     if is_prev:
         return known | HERE, known & OPEN
-    return known & OPEN, known | (HERE if sight.has_next else 0)
+    return known & OPEN, known | (HERE if view.has_next else 0)
 
 
 @compiled()
-def _is_nearest_known(sight: NeighbourView, is_prev: bool, frontier: int) -> bool:  # noqa: FBT001 - a loop takes no keywords
-    is_next_known = _is_next_known(sight, frontier)
+def _is_nearest_known(view: NeighbourView, is_prev: bool, frontier: int) -> bool:  # noqa: FBT001 - a compiled loop has no keyword arguments
+    is_next_known = _is_next_known(view, frontier)
     if not is_prev:
         return is_next_known
-    return frontier > sight.ts and (is_next_known or not gap(frontier, sight.ts) < gap(sight.ts, sight.prev_ts))
+    # Beyond the last valid time, the frontier is the end of the stream and not a distance.
+    has_ended = frontier > TIME_MAX_NS
+    is_beyond = not gap(frontier, view.ts) < gap(view.ts, view.prev_ts)
+    return frontier > view.ts and (is_next_known or has_ended or is_beyond)
 
 
 @compiled()
-def _is_next_known(sight: NeighbourView, frontier: int) -> bool:
-    """Whether nothing can come before the next neighbour any more."""
-    return sight.has_next and (sight.next_ts <= frontier or sight.next_ts == sight.ts)
+def _is_next_known(view: NeighbourView, frontier: int) -> bool:
+    """Whether no record can arrive before the next neighbour any more."""
+    return view.has_next and (view.next_ts <= frontier or view.next_ts == view.ts)
 
 
 @compiled()
 def emit_pairs(
     left: Side, right: Side, of_left: Relations, of_right: Relations, tolerance: np.uint64
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """The pairs that became certain, at most ``tolerance`` apart: the positions of both records, and their ordinals.
+    """The pairs that became certain, at most ``tolerance`` ns apart: positions of both records, then their ordinals.
 
-    In the order of the left records, of each in that of the right ones. It is noted of them that they were in a pair.
+    They are in the order of the left records, then of the right ones. Sets `EMITTED` in the notes of their records.
     """
     lefts, rights = left.rows, right.rows
     (left_at, left_known), (right_at, right_known) = of_left, of_right
-    # No more pairs than relations.
+    # There are at most as many pairs as relations.
     found, count = np.empty((4, 2 * (lefts.shape[1] + rights.shape[1])), dtype=np.int64), 0
     for k in range(len(left.begin) - 1):
         begin, end = right.begin[k], right.begin[k + 1]
@@ -215,9 +194,10 @@ def emit_pairs(
 
 @compiled()
 def _find_partners(left_at: Ints, right_at: Ints, i: int, begin: int, end: int) -> tuple[int, int, int]:
-    """The right records in a relation to a left one: the first and the last of them, and how far apart they stand.
+    """The right records that have a relation to a left one: the first index, the last index, and the step.
 
-    Those whose next neighbour it is end with its previous one; those whose previous one it is begin with its next one.
+    The records whose next neighbour is ``i`` end at its previous neighbour; those whose previous neighbour is ``i``
+    begin at its next neighbour.
     """
     prev, following = left_at[PREV, i], left_at[NEXT, i]
     first, last = prev, following
@@ -241,7 +221,7 @@ def _find_partners(left_at: Ints, right_at: Ints, i: int, begin: int, end: int) 
 
 @compiled()
 def _known(at: Ints, known: Flags, i: int, partner: int) -> int:
-    """What is known of the relations of a record to a partner."""
+    """The flags of both relations of a record to one partner."""
     of_prev = known[PREV, i] if at[PREV, i] == partner else 0
     of_next = known[NEXT, i] if at[NEXT, i] == partner else 0
     return of_prev | of_next
@@ -249,11 +229,11 @@ def _known(at: Ints, known: Flags, i: int, partner: int) -> int:
 
 @compiled()
 def is_open(known: int) -> bool:
-    """Whether a relation is pending."""
+    """Whether a relation is not certain yet."""
     return known & OPEN != 0
 
 
 @compiled()
 def is_tentative(known: int) -> bool:
-    """Whether a relation is pending, and has a neighbour for now."""
+    """Whether a relation is not certain yet and has a candidate."""
     return known & (OPEN | HERE) == OPEN | HERE

@@ -1,8 +1,8 @@
-"""The records that a buffer holds of one side: a table, and where in it the records of each key lie.
+"""The records that a buffer holds of one side: a table, and the place of each key's records in it.
 
-A step takes the records of the keys that it touches and puts back those that are still needed. The table is a log:
-what is put back is appended, and when most of it has been taken out again, the rest is moved together. So a step costs
-what it touches, however many keys are held.
+A step reads the records of the keys that it touches and puts back those that are still needed. The table is a log:
+records that are put back are appended, and when most of the table is unused, it is compacted. The cost of a step
+therefore depends on the keys that it touches, not on the number of keys held.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("key", "ts", "seq", "identity", "notes")
 """The rows of a table of n records, int64 of shape (5, n): key, time in ns, log position in the stream, identity, and
-what has been noted of the record."""
+notes: the flags `DONE` and `EMITTED`, and the ordinal above them."""
 
 KEY, TS, SEQ, IDENTITY, NOTES = range(len(COLUMNS))
 _COLUMNS: Final = len(COLUMNS)
 
 DONE: Final = 1
-"""Noted where the neighbour that was found for certain, and told, has left the buffer."""
+"""The certain next, or nearest, neighbour has been emitted and evicted."""
 EMITTED: Final = 2
-"""Noted where the record has been in a pair, or has been told to be unmatched."""
+"""The record has been in a pair, or has been reported as unmatched."""
 ORDINAL: Final = 2
-"""Above so many bits, the notes are the ordinal among the records of the same side, key and time."""
+"""The notes above this many bits are the ordinal among the records of the same side, key and time."""
 
-_ROOM_MIN: Final = 1024
-"""Records that the table has room for at least."""
+_ROOM_RECORDS_MIN: Final = 1024
+"""Smallest capacity of the table."""
 
 
 def table_of(key: Ints, ts: Ints, seq: Ints, identity: Ints | None) -> Ints:
-    """A table of records of which nothing has been noted."""
+    """A table of new records: all notes are 0."""
     table = np.empty((_COLUMNS, len(key)), dtype=np.int64)
     table[KEY], table[TS], table[SEQ] = key, ts, seq
     table[IDENTITY] = 0 if identity is None else identity
@@ -47,7 +47,7 @@ def table_of(key: Ints, ts: Ints, seq: Ints, identity: Ints | None) -> Ints:
 
 
 def in_time_order(table: Ints) -> Ints:
-    """The same records in the order of time, of equal times as they stand."""
+    """The records sorted by time; equal times keep their order."""
     if _is_in_time_order(table):
         return table
     found: Ints = table.take(table[TS].argsort(kind="stable"), axis=1)
@@ -60,31 +60,31 @@ def _is_in_time_order(table: Ints) -> bool:
 
 
 class Side(NamedTuple):
-    """The records of one side, of the k keys of a step: key by key, each in the order of (time, log position).
+    """The records of one side for the k keys of a step: key by key, each in the order of (time, log position).
 
-    ``rows``: a table of n records; ``begin``: where those of each key begin, and at last where all end, shape (k + 1,);
-    ``since``: the last log position before the step, so that what stands behind it is new.
+    ``rows``: a table of n records. ``begin``: the index of the first record of each key, then n, shape (k + 1,).
+    ``since``: the last log position before the step; records with a larger one are new.
     """
 
     rows: Ints
     begin: Ints
     since: int
 
-    def but(self, which: NDArray[np.bool_]) -> tuple[Side, Ints]:
-        """All records but some, ``which`` of shape (n,); and how many of these stand before each place, (n + 1,)."""
-        passed = np.append(0, np.cumsum(which))
+    def without(self, which: NDArray[np.bool_]) -> tuple[Side, Ints]:
+        """The records except those in ``which``, shape (n,); and how many of these precede each index, (n + 1,)."""
+        removed = np.append(0, np.cumsum(which))
         rows = self.rows.compress(~which, axis=1)
-        return Side(rows, self.begin - passed.take(self.begin), self.since), passed
+        return Side(rows, self.begin - removed.take(self.begin), self.since), removed
 
 
 SIDE: Final = named(Side, TABLE, INTS, COUNT)
 
 
 class RecordStore:
-    """What is held of all keys, of one side."""
+    """The records of one side, by key."""
 
     def __init__(self) -> None:
-        self._table = np.empty((_COLUMNS, _ROOM_MIN), dtype=np.int64)
+        self._table = np.empty((_COLUMNS, _ROOM_RECORDS_MIN), dtype=np.int64)
         self._used = self._live = 0
         # By key.
         self._start, self._count = np.zeros((2, 0), dtype=np.int64)
@@ -93,52 +93,52 @@ class RecordStore:
         return self._live
 
     def grow(self, keys: int) -> None:
-        """Make room for keys below ``keys``; doubles so that growing stays cheap."""
+        """Make room for keys below ``keys``. The room doubles, so that growing stays cheap."""
         have = len(self._count)
         if keys > have:
             more = np.zeros(max(keys - have, have), dtype=np.int64)
             self._start, self._count = np.append(self._start, more), np.append(self._count, more)
 
     def keys(self) -> Ints:
-        """The keys of which records are held, ascending."""
+        """The keys that have records, ascending."""
         return np.flatnonzero(self._count)
 
     def count(self, keys: Ints) -> Ints:
-        """How many records are held of each of ``keys``."""
+        """The number of records of each of ``keys``, shape (k,)."""
         return self._count.take(keys)
 
     def merge(self, keys: Ints, place: Ints, more: Ints, since: int) -> tuple[Side, bool]:
-        """The records of ``keys``, ascending, with those of a table ``more`` in the order of time put among them.
+        """The records of ``keys``, ascending, merged with a table ``more`` that is sorted by time.
 
-        Of equal times those of the table come last; returns also whether there are such. ``place``: of each key its
+        Of equal times, those of ``more`` come last. Returns also whether there are equal times. ``place``: by key, its
         index in ``keys``.
         """
         rows, begin, has_equal = _merge(self._table, self._start, self._count, keys, place, more)
         return Side(rows, begin, since), has_equal
 
     def put(self, keys: Ints, side: Side, kept: Ints) -> None:
-        """Hold of each of ``keys`` the records of a side from ``kept`` on, shape (k,), and no others."""
+        """Replace the records of ``keys`` by those of ``side`` from ``kept`` on, shape (k,)."""
         self._live -= _forget(self._count, keys)
         room = side.rows.shape[1]
         if self._used + room > self._table.shape[1]:
-            self._move_together(room)
+            self._compact(room)
         used = _append(self._table, self._used, self._start, self._count, keys, side.rows, kept, side.begin[1:])
         self._live += used - self._used
         self._used = used
 
-    def _move_together(self, more: int) -> None:
-        """Make room for so many records."""
+    def _compact(self, more: int) -> None:
+        """Move the live records into a new table that has room for ``more`` records."""
         keys = self.keys()
         start = self._start.take(keys)
         end = start + self._count.take(keys)
-        table = np.empty((_COLUMNS, max(_ROOM_MIN, 2 * (self._live + more))), dtype=np.int64)
+        table = np.empty((_COLUMNS, max(_ROOM_RECORDS_MIN, 2 * (self._live + more))), dtype=np.int64)
         self._used = _append(table, 0, self._start, self._count, keys, self._table, start, end)
         self._table = table
 
 
 @compiled(several(TABLE, INTS, FLAG), TABLE, INTS, INTS, INTS, INTS, TABLE)
 def _merge(table: Ints, start: Ints, count: Ints, keys: Ints, place: Ints, more: Ints) -> tuple[Ints, Ints, bool]:
-    """The records of ``keys`` in a table and of another one: in one; where they begin; are there equal times."""
+    """`RecordStore.merge`: the rows, the index of the first record of each key, and whether there are equal times."""
     new, new_begin = _by_key(place, more, len(keys))
     begin = np.empty(len(keys) + 1, dtype=np.int64)
     begin[0] = 0
@@ -162,7 +162,7 @@ def _merge(table: Ints, start: Ints, count: Ints, keys: Ints, place: Ints, more:
 
 @compiled()
 def _by_key(place: Ints, table: Ints, keys: int) -> tuple[Ints, Ints]:
-    """The records of a table, key by key: their indices, and where those of each key begin."""
+    """The indices of the records of a table, key by key, and where those of each key begin."""
     begin = np.zeros(keys + 1, dtype=np.int64)
     for i in range(table.shape[1]):
         begin[place[table[KEY, i]] + 1] += 1
@@ -184,7 +184,7 @@ def _copy(source: Ints, at: int, target: Ints, to: int) -> None:
 
 @compiled(COUNT, INTS, INTS)
 def _forget(count: Ints, keys: Ints) -> int:
-    """Hold nothing of some keys; returns how many records these had."""
+    """Remove all records of some keys; returns how many there were."""
     had = 0
     for key in keys:
         had += count[key]
@@ -194,7 +194,7 @@ def _forget(count: Ints, keys: Ints) -> int:
 
 @compiled(COUNT, TABLE, COUNT, INTS, INTS, INTS, TABLE, INTS, INTS)
 def _append(table: Ints, used: int, start: Ints, count: Ints, keys: Ints, rows: Ints, first: Ints, end: Ints) -> int:
-    """Append of each key some of the ``rows``, and note where; returns where the table is used up to."""
+    """Append the ``rows`` of each key from ``first`` to ``end``; returns the new end of the used part."""
     for k in range(len(keys)):
         start[keys[k]], count[keys[k]] = used, end[k] - first[k]
         for at in range(first[k], end[k]):
@@ -205,10 +205,10 @@ def _append(table: Ints, used: int, start: Ints, count: Ints, keys: Ints, rows: 
 
 @compiled(types.void, SIDE)
 def number(side: Side) -> None:
-    """Give the new records their ordinals among those of equal key and time.
+    """Assign ordinals to the new records: their places among the records of equal key and time.
 
-    A group of equal times that still gets records has lost none (they are held until the stream's own frontier has
-    passed them), so each one's ordinal is one more than that of the one before.
+    A group of equal times that still gets records is complete, because records are held until their own frontier has
+    passed them. So each ordinal is one more than the one before.
     """
     rows, begin = side.rows, side.begin
     for k in range(len(begin) - 1):
@@ -217,33 +217,33 @@ def number(side: Side) -> None:
                 rows[NOTES, i] += ((rows[NOTES, i - 1] >> ORDINAL) + 1) << ORDINAL
 
 
-def without_repeats(side: Side) -> tuple[Side, Ints]:
-    """The records but those that repeat the identity of an earlier one of their key and time; where these were."""
-    repeats = _find_repeats(side).view(bool)
-    positions = side.rows[SEQ].compress(repeats)
+def without_duplicates(side: Side) -> tuple[Side, Ints]:
+    """The records except duplicates, and the positions of the duplicates, ascending."""
+    duplicates = _find_duplicates(side).view(bool)
+    positions = side.rows[SEQ].compress(duplicates)
     if not len(positions):
         return side, positions
-    return side.but(repeats)[0], np.sort(positions)
+    return side.without(duplicates)[0], np.sort(positions)
 
 
 @compiled(FLAGS, SIDE)
-def _find_repeats(side: Side) -> NDArray[np.uint8]:
+def _find_duplicates(side: Side) -> NDArray[np.uint8]:
     """Which records have the key, time and identity of an earlier one, shape (n,)."""
     ts, identity = side.rows[TS], side.rows[IDENTITY]
-    repeats = np.zeros(len(ts), dtype=np.uint8)
+    duplicates = np.zeros(len(ts), dtype=np.uint8)
     for k in range(len(side.begin) - 1):
         first = side.begin[k]
         while first < side.begin[k + 1]:
             end = first + 1
             while end < side.begin[k + 1] and ts[end] == ts[first]:
                 end += 1
-            # Sorted stably, so that of the same ones the first one stays the first.
-            order = np.argsort(identity[first:end], kind="mergesort") if end - first > 1 else _ALONE
+            # A stable sort keeps the first of equal identities first.
+            order = np.argsort(identity[first:end], kind="mergesort") if end - first > 1 else _ONE
             for n in range(1, len(order)):
                 if identity[first + order[n]] == identity[first + order[n - 1]]:
-                    repeats[first + order[n]] = True
+                    duplicates[first + order[n]] = True
             first = end
-    return repeats
+    return duplicates
 
 
-_ALONE: Final = np.zeros(1, dtype=np.int64)
+_ONE: Final = np.zeros(1, dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Which records a buffer can let go.
+"""Which records the buffer can evict.
 
-A record leaves as soon as no future and no pending record can have it as a neighbour, and only from the front of its
-stream and key: one in the middle also keeps older ones from being neighbours.
+A record is evicted as soon as no future and no pending record can have it as a neighbour, and only from the front of
+its stream and key: a record in the middle also prevents older ones from being neighbours.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from joiner.core.arguments import NeighbourSpec
 from joiner.core.compiled import compiled, is_within
-from joiner.core.match import NEXT, NOW, PREV, NeighbourSpec, Relations, is_open, is_tentative
+from joiner.core.match import NEXT, NOW, PREV, Relations, is_open, is_tentative
 from joiner.core.record_store import DONE, NOTES, SEQ, TS, Side
 
 if TYPE_CHECKING:
@@ -27,22 +28,23 @@ def evict(
     of_left: Relations,
     of_right: Relations,
     frontiers: Ints,
-    wants: tuple[NeighbourSpec, NeighbourSpec],
+    specs: tuple[NeighbourSpec, NeighbourSpec],
     tolerance: np.uint64,
-    ends: bool,  # noqa: FBT001 - a loop takes no keywords
+    ends: bool,  # noqa: FBT001 - a compiled loop has no keyword arguments
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Where in each key the records begin that are held on, left and right, (k,) each; the positions of all others.
+    """For each key the index of the first record that stays, left and right, (k,) each; the positions of all others.
 
-    ``frontiers``: of either side, (2, k). What is held on learns if its neighbour is not. ``ends``: nothing is.
+    ``frontiers``: (2, k), ns. Sets `DONE` in the notes of records that stay and whose neighbour is evicted. ``ends``:
+    no record stays.
     """
     if ends:
         lefts, rights = left.begin[1:], right.begin[1:]
         return lefts, rights, _positions_before(left, lefts), _positions_before(right, rights)
     of_left_side, of_right_side = frontiers[0], frontiers[1]
-    lefts = _find_kept(left, right, of_left, of_right, of_left_side, of_right_side, wants[1], tolerance)
-    rights = _find_kept(right, left, of_right, of_left, of_right_side, of_left_side, wants[0], tolerance)
-    _note_done(left, of_left, lefts, rights, wants[0])
-    _note_done(right, of_right, rights, lefts, wants[1])
+    lefts = _find_kept(left, right, of_left, of_right, of_left_side, of_right_side, specs[1], tolerance)
+    rights = _find_kept(right, left, of_right, of_left, of_right_side, of_left_side, specs[0], tolerance)
+    _note_done(left, of_left, lefts, rights, specs[0])
+    _note_done(right, of_right, rights, lefts, specs[1])
     return lefts, rights, _positions_before(left, lefts), _positions_before(right, rights)
 
 
@@ -54,19 +56,19 @@ def _find_kept(
     of_other: Relations,
     frontier: Ints,
     other_frontier: Ints,
-    other_wants: NeighbourSpec,
+    other_spec: NeighbourSpec,
     tolerance: np.uint64,
 ) -> Ints:
-    """Where in each key the records begin that must be held on, shape (k,).
+    """For each key the index of the first record that must stay, shape (k,).
 
-    Whatever keeps a record, a time that may still come or a neighbour that does, keeps all behind it, too. With a
-    tolerance, neighbours that are farther away count as none.
+    A record that must stay, for a record that may still arrive or for a pending one, keeps all records behind it.
+    Neighbours beyond the tolerance do not count.
     """
     ts, others = own.rows[TS], other.rows[TS]
     kept = np.empty_like(frontier)
     for k in range(len(frontier)):
         until = other_frontier[k]
-        # The other side can still send these times; or a twin may come, an equal time or itself again.
+        # From this time on, the other side may still send records, and its own side equal times or duplicates.
         alive = min(frontier[k], until)
         at, end = own.begin[k], own.begin[k + 1]
         while (
@@ -75,7 +77,7 @@ def _find_kept(
             and not (is_open(relations.known[NEXT, at]) and is_within(tolerance, until, ts[at]))
         ):
             at += 1
-        if other_wants.prev:
+        if other_spec.prev:
             at = min(at, _find_last(ts, own.begin[k], end, until, tolerance))
         for pending in range(other.begin[k], other.begin[k + 1]):
             prev = of_other.at[PREV, pending]
@@ -88,9 +90,9 @@ def _find_kept(
 
 @compiled()
 def _find_last(ts: Ints, begin: int, end: int, until: int, tolerance: np.uint64) -> int:
-    """The last record up to the other side's frontier: the previous neighbour of whatever comes there, if near enough.
+    """The last record up to the other side's frontier, which is the previous neighbour of a record that arrives there.
 
-    ``end`` where there is none.
+    ``end`` if there is none, or if it is beyond the tolerance.
     """
     for at in range(end - 1, begin - 1, -1):
         if ts[at] <= until:
@@ -99,23 +101,23 @@ def _find_last(ts: Ints, begin: int, end: int, until: int, tolerance: np.uint64)
 
 
 @compiled()
-def _note_done(own: Side, relations: Relations, kept: Ints, other_kept: Ints, wants: NeighbourSpec) -> None:
-    """Note of the kept records whose certain next, or nearest, neighbour is not kept that they are done with.
+def _note_done(own: Side, relations: Relations, kept: Ints, other_kept: Ints, spec: NeighbourSpec) -> None:
+    """Set `DONE` for the kept records whose certain next, or nearest, neighbour is not kept.
 
-    For a previous one that is not the nearest it needs no note: nothing before it is kept either.
+    A previous neighbour that is not the nearest needs no note: no record before it is kept either.
     """
     partner, known = relations
     for k in range(len(kept)):
         for at in range(kept[k], own.begin[k + 1]):
             if (known[NEXT, at] & NOW and partner[NEXT, at] < other_kept[k]) or (
-                wants.nearest and known[PREV, at] & NOW and partner[PREV, at] < other_kept[k]
+                spec.nearest and known[PREV, at] & NOW and partner[PREV, at] < other_kept[k]
             ):
                 own.rows[NOTES, at] |= DONE
 
 
 @compiled()
 def _positions_before(own: Side, kept: Ints) -> Ints:
-    """The log positions of the records that stand before the kept ones."""
+    """The log positions of the records before the kept ones."""
     count = 0
     for k in range(len(kept)):
         count += kept[k] - own.begin[k]

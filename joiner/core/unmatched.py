@@ -1,13 +1,14 @@
-"""Which records may still get into a pair: the others are unmatched if they are in none.
+"""Which records are unmatched: in no pair, and unable to get into one any more.
 
-A record x may if one of these is so, each of them within the tolerance:
+A record x can still get into a pair if one of these holds, within the tolerance:
 
-    own relation      one that x looks for is open: what comes next, at the other side's frontier F or at x.ts, takes it
-    of one to come    s comes at F or x.ts, whichever is later, and x is the last record of its side before it; or at
-                      x.ts, and x is the first one behind it; where s looks for the nearest, just before x.ts
-    of a pending one  y of the other side is there, its relation is open, and x is its neighbour for now
+    own relation       a relation of x is open: the next record of the other side, at its frontier F or at x.ts, may
+                       become the neighbour
+    of a future one    a record s may arrive at the later of F and x.ts, and x is the last record of its side before s;
+                       or s may arrive at x.ts, and x is the first record behind it; with ``nearest``, just before x.ts
+    of a pending one   a record y of the other side is present, its relation is open, and x is its candidate
 
-One record that comes at the best moment, or none, does as much as any continuation: more of them only compete.
+It suffices to consider a single future record at the best time: further ones only compete with it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from joiner.core.arguments import NeighbourSpec
 from joiner.core.compiled import compiled, gap, is_apart_at_most, is_within
 from joiner.core.frontier import FOREVER, NEVER
-from joiner.core.match import NEXT, PREV, NeighbourSpec, Relations, is_open, is_tentative
+from joiner.core.match import NEXT, PREV, Relations, is_open, is_tentative
 from joiner.core.record_store import EMITTED, NOTES, SEQ, TS, Side
 
 if TYPE_CHECKING:
@@ -35,27 +37,27 @@ def find_unmatched(
     relations: Relations,
     of_other: Relations,
     frontier: Ints,
-    wants: NeighbourSpec,
+    spec: NeighbourSpec,
     tolerance: np.uint64,
 ) -> Ints:
-    """The positions of the records that are in no pair and cannot get into one, which is noted of them.
+    """The positions of the unmatched records that were not reported before; sets `EMITTED` in their notes.
 
-    ``frontier`` and ``wants`` are those of the other side.
+    ``frontier``, shape (k,), ns, and ``spec`` are those of the other side.
     """
     ts, notes, known = own.rows[TS], own.rows[NOTES], relations.known
-    is_found = _find_tentative(own, other, of_other, tolerance)
+    is_candidate = _find_candidates(own, other, of_other, tolerance)
     found, count = np.empty(len(ts), dtype=np.int64), 0
     for k in range(len(frontier)):
         until = frontier[k]
         for at in range(own.begin[k], own.begin[k + 1]):
             before = ts[at - 1] if at > own.begin[k] else NEVER
             behind = ts[at + 1] if at + 1 < own.begin[k + 1] else FOREVER
-            may_match = is_found[at] or (
+            may_match = is_candidate[at] or (
                 until != FOREVER
                 and is_within(tolerance, until, ts[at])
                 and (
                     is_open(known[PREV, at] | known[NEXT, at])
-                    or _may_be_found(before, ts[at], behind, until, wants, tolerance)
+                    or _may_become_neighbour(before, ts[at], behind, until, spec, tolerance)
                 )
             )
             if not may_match and not notes[at] & EMITTED:
@@ -66,22 +68,27 @@ def find_unmatched(
 
 
 @compiled()
-def _may_be_found(before: int, ts: int, behind: int, until: int, wants: NeighbourSpec, tolerance: np.uint64) -> bool:
-    """Whether a record of the other side that is still to come may find this one, which stands between two others."""
-    comes = max(until, ts)
-    as_prev = wants.prev and behind > comes
-    as_next = wants.next and until <= ts and before < ts
-    if wants.nearest:
-        as_prev = as_prev and not (behind != FOREVER and gap(behind, comes) < gap(comes, ts))
-        # One ns before it, and farther from the one before.
+def _may_become_neighbour(
+    before: int, ts: int, behind: int, until: int, spec: NeighbourSpec, tolerance: np.uint64
+) -> bool:
+    """Whether a record at ``ts`` may become the neighbour of a future record of the other side.
+
+    ``before``, ``behind``: the times of the records next to it on its own side. ``until``: the other side's frontier.
+    """
+    arrives = max(until, ts)
+    as_prev = spec.prev and behind > arrives
+    as_next = spec.next and until <= ts and before < ts
+    if spec.nearest:
+        as_prev = as_prev and not (behind != FOREVER and gap(behind, arrives) < gap(arrives, ts))
+        # A record one ns before `ts` must be farther from `before`.
         has_room = before == NEVER or not gap(ts, before) <= 2  # noqa: PLR2004
         as_next = as_next and until < ts and bool(tolerance > 0) and has_room
     return as_prev or as_next
 
 
 @compiled()
-def _find_tentative(own: Side, other: Side, of_other: Relations, tolerance: np.uint64) -> Flags:
-    """Which records a pending one of the other side has as its neighbour for now, shape (n,)."""
+def _find_candidates(own: Side, other: Side, of_other: Relations, tolerance: np.uint64) -> Flags:
+    """Which records are the candidate of an open relation of the other side, shape (n,)."""
     ts, others = own.rows[TS], other.rows[TS]
     partners, known = of_other
     found = np.zeros(len(ts), dtype=np.uint8)

@@ -1,1 +1,1 @@
-"""The join for programs of one's own: whole tables (`join`), or record by record (`RecordJoin`)."""
+"""The join as a library: whole tables (`join`), or record by record (`RecordJoin`)."""

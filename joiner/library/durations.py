@@ -1,4 +1,4 @@
-"""Durations as text, such as ``"10 seconds"`` or ``"1.5h"``: what `pandas.Timedelta` reads of them, without pandas."""
+"""Durations as text, such as ``"10 seconds"`` or ``"1.5h"``: the common part of `pandas.Timedelta`, without pandas."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LENGTH_MAX: Final = 100
 
 
 def duration_ns(text: str) -> int:
-    """Nanoseconds, rounded down. Raises ValueError for what is no sum of numbers with units."""
+    """Nanoseconds, rounded down. Raises ValueError unless ``text`` is a sum of numbers with units."""
     found, at = Decimal(0), 0
     while match := _PART.match(text[:_LENGTH_MAX].lower(), at):
         if match[2] not in _NS:
-            raise ValueError(f"the unit {match[2]!r} is not known; there are ns, us, ms, s, min, h, d")
+            raise ValueError(f"unknown unit {match[2]!r}; the units are ns, us, ms, s, min, h, d")
         found += Decimal(match[1]) * _NS[match[2]]
         at = match.end()
     if at != len(text) or not at:

@@ -1,11 +1,12 @@
 """`join`: the neighbour join of two whole tables, in one call.
 
-Tables are pandas or polars frames, or mappings of names to numpy arrays. pandas and polars are not required: which of
-them is used is told by the tables that come in.
+Tables are pandas or polars frames, or mappings of column names to numpy arrays. pandas and polars are not required: the
+type of the tables decides which of them is imported.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from joiner.core.arguments import DURATION_MAX_NS, TIME_MAX_NS, TIME_MIN_NS
+from joiner.core.arguments import DURATION_MAX_NS, SIDES, TIME_MAX_NS, TIME_MIN_NS
 from joiner.core.engine import LocalStreamBuffer
 from joiner.core.errors import ArgumentError
 from joiner.library.durations import duration_ns
-from joiner.library.tables import ANYTHING, NOBODY, Kind, kind_of
+from joiner.library.tables import ANYTHING, NO_ROW, Kind, kind_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,47 +28,51 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _Records: TypeAlias = "tuple[Ints, Ints, Ints]"
-"""Keys, times, positions."""
+"""Keys, times and positions, shape (n,) each."""
 
 _PART_RECORDS: Final = 10_000
-"""Of both sides, that are joined at once; more where a single key has more."""
+"""Records of both sides that are joined at once; more if a single key has more."""
 
 
 def join(  # noqa: PLR0913 - the options of the join, by name only
     left: Any,
     right: Any,
     *,
-    on: str | tuple[str, str],
+    time: str | tuple[str, str] | None = None,
     by: str | Sequence[str] = (),
     tolerance: object = None,
     direction: str = "both",
     driver: str = "both",
     emit_unmatched: str = "none",
     suffixes: tuple[str, str] = ("_left", "_right"),
+    on: str | tuple[str, str] | None = None,
 ) -> Any:
     """All pairs of rows of one key in which one is the previous or the next neighbour of the other, each pair once.
 
-    What `pandas.merge_asof` gives in four calls (backward and forward, from either side), without doubles. Rows may be
-    in any order; of rows with equal times, the one that stands later is the later one.
+    The result is the union, without duplicates, of four `pandas.merge_asof` calls (backward and forward, from either
+    side). Rows may be in any order. Of rows with equal times, the one further down counts as the later one.
 
     Args:
         left: a pandas or polars frame, or a mapping of column names to arrays of shape (n,).
-        right: another one of the same kind.
-        on: the column of event times, of one name or (left, right): integers of any unit, or datetimes.
+        right: another table of the same kind.
+        time: the column of event times, one name or (left, right): integers in any unit, or datetimes.
         by: the columns of the key, in both tables; none: all rows have one key.
-        tolerance: pairs whose times are farther apart are left out: an integer where times are integers, else a
-            duration (``"10 seconds"``, `datetime.timedelta`, `numpy.timedelta64`, `pandas.Timedelta`).
-        direction: see `LocalStreamBuffer`; ``driver`` too. ``direction="backward", driver="left"`` is the as-of join.
-        driver: whose rows look for neighbours.
-        emit_unmatched: ``"left"``, ``"right"`` or ``"both"``: rows of these that are in no pair come too, behind the
-            pairs, with nothing on the other side.
-        suffixes: for names that both tables have.
+        tolerance: the largest distance in time between the rows of a pair; None: unlimited. An integer if times are
+            integers, else a duration (``"10 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
+            `pandas.Timedelta`).
+        direction: which neighbours a row looks for, see `LocalStreamBuffer`.
+        driver: whose rows look for neighbours, see `LocalStreamBuffer`. ``direction="backward", driver="left"`` is the
+            as-of join.
+        emit_unmatched: ``"left"``, ``"right"`` or ``"both"``: rows of these sides that are in no pair are added behind
+            the pairs, without values of the other side.
+        suffixes: appended to names that both tables have.
+        on: the name of ``time`` in earlier releases, accepted for one release with a `DeprecationWarning`.
 
     Returns:
-        A table of the same kind: the columns of the key, the others of ``left``, the others of ``right``. Its
-        rows are grouped by key, and of one key in the order of left, then right time. Arrays are masked ones
-        where ``emit_unmatched`` leaves something out; integers of 64 bits in a key, on one side with a sign and on the
-        other without, are then Python's own (in polars Int128), for nothing narrower holds all of both.
+        A table of the same kind: the columns of the key, the others of ``left``, the others of ``right``. Its rows are
+        grouped by key, within a key in the order of left, then right time. With ``emit_unmatched``, arrays are masked,
+        and a key that has int64 on one side and uint64 on the other becomes Python integers (in polars Int128), because
+        no narrower type holds both.
 
     Raises:
         ArgumentError: naming the table, the column and the row.
@@ -75,20 +80,20 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     >>> import numpy as np
     >>> speed = {"machine": np.array([7, 7]), "at": np.array([10, 30]), "rpm": np.array([900.0, 950.0])}
     >>> torque = {"machine": np.array([7]), "at": np.array([20]), "nm": np.array([4.5])}
-    >>> joined = join(speed, torque, on="at", by="machine")
+    >>> joined = join(speed, torque, time="at", by="machine")
     >>> list(zip(joined["at_left"].tolist(), joined["at_right"].tolist(), joined["nm"].tolist()))
     [(10, 20, 4.5), (30, 20, 4.5)]
 
     """
     kind = kind_of(left, right)
     names = [by] if isinstance(by, str) else list(by)
-    times = (on, on) if isinstance(on, str) else tuple(on)
+    times = _time_columns(time, on)
     sides = [_Side("left", left, times[0], names), _Side("right", right, times[1], names)]
     for side in sides:
         side.check_columns(kind)
     stamps = [side.times(kind) for side in sides]
     if stamps[0].is_datetime != stamps[1].is_datetime or stamps[0].has_zone != stamps[1].has_zone:
-        raise ArgumentError(f"on: the times of left are {stamps[0].what}, those of right {stamps[1].what}")
+        raise ArgumentError(f"time: the times of left are {stamps[0].what}, those of right {stamps[1].what}")
     keys = _keys(kind, sides, [len(at.ns) for at in stamps])
     make_buffer = partial(
         LocalStreamBuffer,
@@ -98,29 +103,44 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         driver=driver,
         emit_unmatched=emit_unmatched,
     )
-    left_seq, right_seq, alone, other = _found(make_buffer, keys, (stamps[0].ns, stamps[1].ns))
+    left_seq, right_seq, left_unmatched, right_unmatched = _join_parts(make_buffer, keys, (stamps[0].ns, stamps[1].ns))
     if emit_unmatched != "none":
-        left_seq = np.concatenate([left_seq, np.sort(alone), np.full_like(other, NOBODY)])
-        right_seq = np.concatenate([right_seq, np.full_like(alone, NOBODY), np.sort(other)])
+        left_seq = np.concatenate([left_seq, np.sort(left_unmatched), np.full_like(right_unmatched, NO_ROW)])
+        right_seq = np.concatenate([right_seq, np.full_like(left_unmatched, NO_ROW), np.sort(right_unmatched)])
     rows = _Rows(left_seq, right_seq, len(stamps[0].ns), may_lack=emit_unmatched != "none")
     return _assembled(kind, sides, rows, suffixes)
 
 
-def _found(
+def _time_columns(time: str | tuple[str, str] | None, on: str | tuple[str, str] | None) -> tuple[str, ...]:
+    """The names of the time columns of left and right."""
+    if on is not None:
+        if time is not None:
+            raise ArgumentError("on is the former name of time; give time alone")
+        warnings.warn("join: on is now called time; the next release does not accept on", DeprecationWarning, 3)
+        time = on
+    if time is None:
+        raise ArgumentError("time is required: the column of event times, one name or (left, right)")
+    names = (time, time) if isinstance(time, str) else tuple(time)
+    if len(names) != len(SIDES):
+        raise ArgumentError(f"time = {time!r}: one name is needed, or (left, right)")
+    return names
+
+
+def _join_parts(
     make_buffer: Callable[[], LocalStreamBuffer], keys: tuple[Ints, Ints], times: tuple[Ints, Ints]
 ) -> tuple[Ints, ...]:
-    """The positions of the left and the right records of all pairs, and of the unmatched ones of either side."""
+    """The positions of the left and of the right records of all pairs, and of the unmatched records of either side."""
     found = []
     for left, right in _parts(keys, times):
         step = make_buffer().close(left=left, right=right)
         of_step = step.left_seq, step.right_seq, step.left_unmatched_seq, step.right_unmatched_seq
-        # Copies, so that the memory of the step is there for the next one.
+        # Copies, so that the next step can reuse the memory of this one.
         found.append([positions.copy() for positions in of_step])
     return tuple(np.concatenate(positions) for positions in zip(*found, strict=True))
 
 
 def _parts(keys: tuple[Ints, Ints], times: tuple[Ints, Ints]) -> Iterator[tuple[_Records, _Records]]:
-    """The records of both sides, some keys after the others: so many at once that memory is used again and again."""
+    """The records of both sides, in parts of whole keys; parts are small, so that their memory is reused."""
     keys_end = max(int(key.max(initial=0)) for key in keys) + 1
     counts = [np.bincount(key, minlength=keys_end) for key in keys]
     _, part_of_key = np.unique(((counts[0] + counts[1]).cumsum() - 1) // _PART_RECORDS, return_inverse=True)
@@ -128,7 +148,7 @@ def _parts(keys: tuple[Ints, Ints], times: tuple[Ints, Ints]) -> Iterator[tuple[
     positions = []
     for key in keys:
         part = part_of_key.take(key)
-        # Numbers of 16 bits are sorted by counting.
+        # numpy sorts 16-bit integers by radix sort.
         order = (part.astype(np.uint16) if last <= np.iinfo(np.uint16).max else part).argsort(kind="stable")
         positions.append(np.split(order, np.bincount(part, minlength=last + 1).cumsum()[:-1]))
     for number in range(last + 1):
@@ -141,7 +161,7 @@ def _parts(keys: tuple[Ints, Ints], times: tuple[Ints, Ints]) -> Iterator[tuple[
 
 @dataclass(frozen=True)
 class _Times:
-    """Event times in ns, or in whatever unit integers have."""
+    """Event times in ns, or in the unit of integer times; shape (n,)."""
 
     ns: Ints
     is_datetime: bool
@@ -156,9 +176,9 @@ class _Times:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Which rows of both tables stand beside each other; `NOBODY` may be among them where ``may_lack``.
+    """The rows of both tables that form the result, shape (n,) each; with ``may_lack``, `NO_ROW` is among them.
 
-    ``lefts``: how many rows the left table has.
+    ``lefts``: the number of rows of the left table.
     """
 
     left: Ints
@@ -173,29 +193,29 @@ class _Side:
 
     name: str
     table: Any
-    on: str
+    time: str
     by: list[str]
 
     def check_columns(self, kind: Kind) -> None:
-        there = kind.names(self.table)
-        for column in (self.on, *self.by):
-            if column not in there:
-                raise ArgumentError(f"{self.name} has no column {column!r}; it has {', '.join(map(repr, there))}")
-            lacking = np.flatnonzero(kind.lacks(self.table, column))
-            if len(lacking):
+        columns = kind.names(self.table)
+        for column in (self.time, *self.by):
+            if column not in columns:
+                raise ArgumentError(f"{self.name} has no column {column!r}; it has {', '.join(map(repr, columns))}")
+            missing = np.flatnonzero(kind.lacks(self.table, column))
+            if len(missing):
                 raise ArgumentError(
-                    f"{self.name}[{column!r}] has no value in row {lacking[0]} (and {len(lacking)} rows in all): "
-                    "leave such rows out, they are nobody's neighbour"
+                    f"{self.name}[{column!r}] has no value in row {missing[0]} (and {len(missing)} rows in all): "
+                    "drop such rows, they have no neighbours"
                 )
 
     def times(self, kind: Kind) -> _Times:
-        values, has_zone = kind.column(self.table, self.on)
+        values, has_zone = kind.column(self.table, self.time)
         if values.dtype.kind == "M":
-            return _Times(_in_ns(f"{self.name}[{self.on!r}]", values), is_datetime=True, has_zone=has_zone)
+            return _Times(_in_ns(f"{self.name}[{self.time!r}]", values), is_datetime=True, has_zone=has_zone)
         if values.dtype.kind not in "iu" or (values.dtype == np.uint64):
             raise ArgumentError(
-                f"{self.name}[{self.on!r}] must hold integers or datetimes, not {values.dtype}: times that are not "
-                "exact have no certain neighbours"
+                f"{self.name}[{self.time!r}] must hold integers or datetimes, not {values.dtype}: inexact times have "
+                "no certain neighbours"
             )
         return _Times(values.astype(np.int64), is_datetime=False, has_zone=False)
 
@@ -204,7 +224,7 @@ class _Side:
 
 
 def _in_ns(what: str, values: Array) -> Ints:
-    """Datetimes of any unit; those that ns cannot hold are refused."""
+    """Datetimes of any unit in ns. Raises `ArgumentError` for a time outside 1678 to 2261."""
     low, high = (np.datetime64(bound, "ns").astype("datetime64[D]") for bound in (TIME_MIN_NS, TIME_MAX_NS))
     days = values.astype("datetime64[D]")
     outside = np.flatnonzero((days < low) | (days > high))
@@ -215,7 +235,7 @@ def _in_ns(what: str, values: Array) -> Ints:
 
 def _tolerance(value: Any, times: _Times) -> int | None:
     if value is None or not times.is_datetime:
-        # An integer, or refused with the name of the option by the buffer.
+        # The buffer checks that it is an integer.
         return value  # type: ignore[no-any-return] # see above
     if isinstance(value, str):
         try:
@@ -226,14 +246,14 @@ def _tolerance(value: Any, times: _Times) -> int | None:
         value = value.to_timedelta64()
     if not isinstance(value, timedelta | np.timedelta64):
         raise ArgumentError(
-            f"tolerance = {value!r}: a duration is needed where times are datetimes, such as '10 seconds' or "
+            f"tolerance = {value!r}: a duration is needed for datetimes, such as '10 seconds' or "
             "datetime.timedelta(seconds=10)"
         )
     return int(np.timedelta64(value).astype("timedelta64[ns]").astype(np.int64))
 
 
 def _keys(kind: Kind, sides: list[_Side], counts: list[int]) -> tuple[Ints, Ints]:
-    """The keys of the left and of the right rows, of which there are so many, as small integers."""
+    """The keys of the left and of the right rows as small integers. ``counts``: the number of rows of either side."""
     names = sides[0].by
     for name in names:
         types = [kind.key_type(side.table, name) for side in sides]
@@ -252,10 +272,12 @@ def _assembled(kind: Kind, sides: list[_Side], rows: _Rows, suffixes: tuple[str,
         [name + suffix if name in shared else name for name in names]
         for names, suffix in zip(others, suffixes, strict=True)
     ]
-    every = [*left.by, *new[0], *new[1]]
-    twice = sorted({name for name in every if every.count(name) > 1})
-    if twice:
-        raise ArgumentError(f"suffixes = {suffixes!r}: the result would have two columns {twice[0]!r}; choose others")
+    columns = [*left.by, *new[0], *new[1]]
+    duplicates = sorted({name for name in columns if columns.count(name) > 1})
+    if duplicates:
+        raise ArgumentError(
+            f"suffixes = {suffixes!r}: the result would have two columns {duplicates[0]!r}; choose other suffixes"
+        )
     parts = [
         (kind.take(left.table, others[0], rows.left, may_lack=rows.may_lack), new[0]),
         (kind.take(right.table, others[1], rows.right, may_lack=rows.may_lack), new[1]),
@@ -263,8 +285,8 @@ def _assembled(kind: Kind, sides: list[_Side], rows: _Rows, suffixes: tuple[str,
     if left.by and not rows.may_lack:
         parts.insert(0, (kind.take(left.table, left.by, rows.left, may_lack=False), left.by))
     elif left.by:
-        # Of the left row, or of the right one where there is no left one.
+        # The key of the left row, or of the right one where there is no left row.
         of_both = kind.stacked(left.table, right.table, left.by)
-        at = np.where(rows.left != NOBODY, rows.left, rows.lefts + rows.right)
+        at = np.where(rows.left != NO_ROW, rows.left, rows.lefts + rows.right)
         parts.insert(0, (kind.take(of_both, left.by, at, may_lack=False), left.by))
     return kind.beside(parts)

@@ -1,6 +1,6 @@
-"""`RecordJoin`: the join record by record, with a function of two records. A thin layer for small jobs.
+"""`RecordJoin`: the join record by record, with a function of two records, for small jobs.
 
-Every call is a step of the buffer of its own, some ten thousand of them in a second. Whoever has more gives arrays to
+Each call is a step of the buffer, at about ten thousand calls a second. For higher rates, pass arrays to
 `LocalStreamBuffer`.
 """
 
@@ -21,27 +21,28 @@ Result = TypeVar("Result")
 _LEFT: Final = "left"
 _RIGHT: Final = "right"
 _KEYS_MIN: Final = 64
-"""Fewer keys are not looked through for idle ones."""
+"""Up to this number of keys, idle ones are not searched for."""
 
 
 class RecordJoin(Generic[Left, Right, Result]):
-    """Joins records of any kind as they come, each with its previous and next neighbours of the other side.
+    """Joins records of any type one by one, each with its previous and next neighbours of the other side.
 
     Args:
-        join_function: called for each pair, once, as soon as the pair is certain. What it raises goes to the caller,
-            whose call is then without results; the join can go on.
-        time: the event time of a record of either side, as an integer: ns, unless all your times have another unit.
-        key: only records with equal keys are neighbours; any hashable value, by default the same for all.
-        on_late: called with each record that came below its stream's frontier and is not joined.
+        join_function: called once for each pair, as soon as the pair is certain. An exception that it raises is passed
+            to the caller. The results of that call are lost, and the join can go on.
+        time: returns the event time of a record of either side, an integer: in ns, or in one other unit for all times.
+        key: returns the key of a record, any hashable value. Only records with equal keys are neighbours. By default
+            all records have one key.
+        on_late: called with each late record: it is below its stream's frontier, and is not joined.
         on_unmatched: called with each record that is in no pair and cannot get into one any more, of the sides that
             ``emit_unmatched`` names.
         options: those of `LocalStreamBuffer`, such as ``tolerance_ns`` and ``lateness_ns``, in the unit of the times.
 
     Raises:
-        ArgumentError: naming the option and what it may be.
+        ArgumentError: naming the option and its permitted values.
 
-    A key is remembered for good, with how far its streams are, which decides what is late. Where keys come and go, have
-    ``watermark_scope="partition"`` and a tolerance: a key of which no record is held is then forgotten.
+    The frontier of each key decides which records are late, so a key is never forgotten by default. If keys come and
+    go, set ``watermark_scope="partition"`` and a tolerance: a key is then forgotten once none of its records is held.
 
     >>> join = RecordJoin(
     ...     lambda speed, torque: speed["rpm"] * torque["nm"],
@@ -84,25 +85,26 @@ class RecordJoin(Generic[Left, Right, Result]):
         self._count = 0
 
     def left(self, record: Left) -> list[Result]:
-        """Take a record of the left stream; returns what the function made of the pairs that became certain.
+        """Add a record of the left stream; returns the results of the pairs that became certain.
 
-        Raises `ArgumentError` where its time is none, and whatever ``time`` or ``key`` raises; nothing is taken then.
+        Raises `ArgumentError` for an invalid time, and any exception of ``time`` or ``key``; the join is then
+        unchanged.
         """
-        return self._take(_LEFT, record)
+        return self._push(_LEFT, record)
 
     def right(self, record: Right) -> list[Result]:
-        """Take a record of the right stream; see `left`."""
-        return self._take(_RIGHT, record)
+        """Add a record of the right stream; see `left`."""
+        return self._push(_RIGHT, record)
 
     def close(self) -> list[Result]:
-        """Both streams have ended: returns what is left. Once only."""
+        """End both streams; returns the results of all remaining pairs. A second call raises `ArgumentError`."""
         return self._results(self._buffer.close())
 
     def __len__(self) -> int:
-        """Records held, of both sides."""
+        """The number of records held, of both sides."""
         return len(self._buffer)
 
-    def _take(self, side: str, record: Any) -> list[Result]:
+    def _push(self, side: str, record: Any) -> list[Result]:
         key, ts = self._key(record), np.array([self._time(record)])
         number = self._number(key)
         columns = np.array([number]), ts, np.array([self._count])
@@ -112,38 +114,38 @@ class RecordJoin(Generic[Left, Right, Result]):
         return self._results(step)
 
     def _number(self, key: Hashable) -> int:
-        """The number of a key, a new one's among them."""
+        """The number of a key; a new key gets one."""
         number = self._keys.get(key)
         if number is None:
             if len(self._keys) > self._keys_swept_above:
                 self._forget_idle_keys()
-            # Where none is free, those in use are the numbers from 0 on.
+            # If no number is free, the used ones are 0 to len - 1.
             number = self._keys[key] = self._free.pop() if self._free else len(self._keys)
         return number
 
     def _forget_idle_keys(self) -> None:
-        """Give back the numbers of keys of which the buffer knows nothing."""
+        """Free the numbers of keys for which the buffer has no state."""
         known = set(self._buffer.known_keys().tolist())
         for key in [key for key, number in self._keys.items() if number not in known]:
             self._free.append(self._keys.pop(key))
-        # So seldom that it costs little for each new key.
+        # Doubling keeps the cost for each new key constant.
         self._keys_swept_above = max(_KEYS_MIN, 2 * len(self._keys))
 
     def _results(self, step: Step) -> list[Result]:
         left, right = self._held[_LEFT], self._held[_RIGHT]
-        found = zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True)
-        pairs = [(left[one], right[other]) for one, other in found]
+        positions = zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True)
+        pairs = [(left[one], right[other]) for one, other in positions]
         late = [left.pop(seq) for seq in step.left_late_seq.tolist()]
         late += [right.pop(seq) for seq in step.right_late_seq.tolist()]
-        alone = [left[seq] for seq in step.left_unmatched_seq.tolist()]
-        alone += [right[seq] for seq in step.right_unmatched_seq.tolist()]
+        unmatched = [left[seq] for seq in step.left_unmatched_seq.tolist()]
+        unmatched += [right[seq] for seq in step.right_unmatched_seq.tolist()]
         for held, released in ((left, step.left_released_seq), (right, step.right_released_seq)):
             for seq in released.tolist():
                 del held[seq]
-        # Last, because these are not ours and may raise.
+        # Last, because the caller's functions may raise.
         for record in late:
             self._on_late(record)
         if self._on_unmatched is not None:
-            for record in alone:
+            for record in unmatched:
                 self._on_unmatched(record)
         return [self._join_function(one, other) for one, other in pairs]

@@ -1,4 +1,4 @@
-"""The kinds of tables that `join` knows: pandas frames, polars frames, mappings of names to arrays."""
+"""The kinds of tables that `join` accepts: pandas frames, polars frames, mappings of column names to arrays."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Array = NDArray[Any]
 
-NOBODY: Final = -1
-"""The row of a record that has no partner."""
+NO_ROW: Final = -1
+"""Stands for the missing partner of an unmatched row."""
 
 
 class Kind(Protocol):
-    """What `join` needs of a kind of table."""
+    """The operations that `join` needs of a kind of table."""
 
     def names(self, table: Any) -> list[str]:
-        """Its columns."""
+        """The names of the columns."""
         ...
 
     def column(self, table: Any, name: str) -> tuple[Array, bool]:
-        """A column as an array, datetimes in UTC, and whether they have a time zone."""
+        """A column as an array, shape (n,), datetimes in UTC; and whether they have a time zone."""
         ...
 
     def lacks(self, table: Any, name: str) -> Array:
-        """Where a column has no value, shape (n,)."""
+        """Which rows have no value in a column, bool, shape (n,)."""
         ...
 
     def key_type(self, table: Any, name: str) -> str:
-        """What must be equal on both sides for values to be comparable."""
+        """The type of a key column. It must be equal on both sides."""
         ...
 
     def codes(self, left: Any, right: Any, names: list[str]) -> Ints:
-        """The keys of the left, then of the right rows as small integers from 0 on."""
+        """The keys of the left rows, then of the right rows, as small integers from 0 on; shape (n,)."""
         ...
 
     def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:
-        """Rows of some columns; `NOBODY` gives nothing."""
+        """The given rows of some columns; with ``may_lack``, `NO_ROW` gives a missing value."""
         ...
 
     def stacked(self, left: Any, right: Any, names: list[str]) -> Any:
@@ -57,10 +57,10 @@ class Kind(Protocol):
 
 
 def kind_of(left: Any, right: Any) -> Kind:
-    """The kind of both tables. Raises `ArgumentError` where they are of two kinds, or of none."""
+    """The kind of both tables. Raises `ArgumentError` if their kinds differ or are not supported."""
     kinds = {_module(table) for table in (left, right)}
     if len(kinds) > 1:
-        raise ArgumentError(f"left is {_shown(left)} and right {_shown(right)}: two of one kind are needed")
+        raise ArgumentError(f"left is {_shown(left)} and right {_shown(right)}: both must be of one kind")
     (module,) = kinds
     if module == "pandas" and hasattr(left, "columns"):
         return _Pandas()
@@ -87,7 +87,7 @@ class _Arrays:
     def names(self, table: Mapping[str, Any]) -> list[str]:
         lengths = {name: np.shape(column) for name, column in table.items()}
         if any(len(shape) != 1 for shape in lengths.values()) or len(set(lengths.values())) > 1:
-            raise ArgumentError(f"columns of one dimension and length are needed, not {lengths}")
+            raise ArgumentError(f"columns must have one dimension and equal lengths, not {lengths}")
         return list(table)
 
     def column(self, table: Mapping[str, Any], name: str) -> tuple[Array, bool]:
@@ -129,45 +129,45 @@ ANYTHING: Final = "objects"
 """The type of a column that may hold values of any type."""
 
 _INFERRED: Final = {"string": "texts", "integer": "integers"}
-"""What pandas finds in a column, of which there are columns of several types."""
+"""Types that pandas infers and that several dtypes can hold."""
 
-_WIDEST: Final = 8
-"""Bytes of the widest integers."""
+_WIDEST_BYTES: Final = 8
+"""The width of the widest integers."""
 
 
 def _of_one_type(left: Any, right: Any) -> list[Any]:
-    """Two columns, with Python's own integers where no other type holds all of both.
+    """Two columns, as Python integers if one is int and the other uint64.
 
-    With and without a sign, numpy and pandas make floats of 64 bits of them, in which neighbours are equal.
+    numpy and pandas would convert them to float64, in which different integers become equal.
     """
     types = {column.dtype.kind: column.dtype for column in (left, right)}
-    if types.keys() == {"i", "u"} and types["u"].itemsize == _WIDEST:
+    if types.keys() == {"i", "u"} and types["u"].itemsize == _WIDEST_BYTES:
         return [left.astype(object), right.astype(object)]
     return [left, right]
 
 
 def _numbered(values: Array) -> Ints:
-    """Numbers from 0 on, equal ones for equal values."""
+    """Integers from 0 on, equal for equal values."""
     dense = _dense(values)
     return np.unique(values, return_inverse=True)[1].astype(np.int64) if dense is None else dense
 
 
 def _dense(values: Array) -> Ints | None:
-    """The same of integers that lie close together, which are such numbers nearly; None of all others."""
+    """The same for integers within a small range, without sorting; None for all other values."""
     if values.dtype.kind not in "iu" or not len(values):
         return None
     low, high = int(values.min()), int(values.max())
     if high - low >= 2 * len(values):
         return None
-    # Of a small type with a sign, the difference may have no place in it.
+    # In a small signed type, the difference could overflow.
     wide = values if values.dtype.kind == "u" else values.astype(np.int64)
     return (wide - low).astype(np.int64)
 
 
 def _masked(column: Array, rows: Ints) -> Any:
-    """The rows of a column, those of `NOBODY` masked; a table without rows has only such."""
-    there = column[rows] if len(column) else np.zeros(len(rows), dtype=column.dtype)
-    return np.ma.masked_array(there, mask=rows == NOBODY)
+    """The rows of a column, with `NO_ROW` masked. Of an empty table, all rows are `NO_ROW`."""
+    values = column[rows] if len(column) else np.zeros(len(rows), dtype=column.dtype)
+    return np.ma.masked_array(values, mask=rows == NO_ROW)
 
 
 class _Pandas:
@@ -195,7 +195,7 @@ class _Pandas:
             values = values.cat.categories
         if values.dtype.kind in "iu":
             return "integers"
-        # Of objects, and of the types for texts, the values tell.
+        # For objects and for the string types, the values decide.
         kind = self._pandas.api.types.infer_dtype(values, skipna=True)
         return _INFERRED.get(kind, ANYTHING if values.dtype == object else str(values.dtype))
 
@@ -211,7 +211,7 @@ class _Pandas:
     def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:
         if may_lack:
             return table[names].reset_index(drop=True).reindex(rows).reset_index(drop=True)
-        # Column by column: of a frame, pandas makes copies on the way.
+        # Column by column: taking rows of a frame makes extra copies.
         columns = {name: table[name].array.take(rows) for name in names}
         return self._pandas.DataFrame(columns, index=range(len(rows)), copy=False)
 
@@ -256,7 +256,7 @@ class _Polars:
     def codes(self, left: Any, right: Any, names: list[str]) -> Ints:
         both = self.stacked(left, right, names)
         dtype = both[names[0]].dtype
-        # numpy has no integers of 128 bits.
+        # numpy has no 128-bit integers.
         if len(names) == 1 and dtype.is_integer() and dtype != self._polars.Int128:
             dense = _dense(both[names[0]].to_numpy())
             if dense is not None:
@@ -269,7 +269,7 @@ class _Polars:
     def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:
         index = self._polars.Series(rows)
         if may_lack:
-            index = index.set(index == NOBODY, None)
+            index = index.set(index == NO_ROW, None)
         return table.select(self._polars.col(name).gather(index) for name in names)
 
     def stacked(self, left: Any, right: Any, names: list[str]) -> Any:
@@ -287,7 +287,7 @@ class _Polars:
         return one != other and self._is_text(one) and self._is_text(other)
 
     def _is_mixed(self, one: Any, other: Any) -> bool:
-        """Whether no type of 64 bits holds all of both."""
+        """Whether no 64-bit type holds the values of both."""
         widest = self._polars.UInt64
         return any(a == widest and b.is_signed_integer() for a, b in ((one, other), (other, one)))
 

@@ -1,4 +1,4 @@
-"""The join in Spark: `neighbour_join`, for anyone's streaming and batch DataFrames; `application`, the joiner there."""
+"""The join in Spark: `neighbour_join`, for streaming and batch DataFrames."""
 
 try:
     from joiner.spark.frames import neighbour_join

@@ -1,10 +1,10 @@
-"""Buckets: many keys in one group, so that work in Python is done for all of them at once.
+"""Buckets: many keys in one group, so that Python processes all of them at once.
 
-A group of Spark costs milliseconds, whatever is in it, and a key of Spark's own would be a group. So keys are hashed
-into buckets; all rows of a key are in one bucket, a bucket is a group, and has one state. Between the JVM and the
-operator travels one packed table for a bucket, not a row for a row: Arrow on both ends holds every type exactly.
+A group of Spark costs milliseconds, whatever its size, and grouping by key would make each key a group. So keys are
+hashed into buckets. All rows of a key are in one bucket; a bucket is one group and has one state. Between the JVM and
+the operator, each bucket is one packed table instead of single rows: Arrow on both ends represents every type exactly.
 
-What is here runs in Python workers, but for `group_keys`.
+All functions run in Python workers, except `group_keys`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from joiner.spark import rows as arrow
 from joiner.spark.reordering import Rules, join_whole
 
 PACKED: Final = "bucket int, side tinyint, packed binary"
-"""What goes into the operator: a table of one bucket and side."""
+"""Input of the operator: a table of one bucket and side."""
 
 _PACKED_ROWS_MAX: Final = 200_000
-"""Rows that wait in a worker to be packed together: tens of megabytes, and few small tables."""
+"""Rows that a worker collects before it packs them: tens of megabytes, and few small tables."""
 
 _JOINED_ROWS_MAX: Final = 50_000
-"""Rows of a result in one packed table: megabytes, as Spark likes them."""
+"""Rows of a result in one packed table: a few megabytes, which suits Spark's batches."""
 
 
 def group_keys(buckets: int) -> list[int]:
-    """For each bucket the value that Spark groups it by: as many partitions as buckets get one bucket each.
+    """For each bucket its group value, such that with as many partitions as buckets each partition gets one bucket.
 
-    Spark puts a group into the partition ``pmod(hash(value), partitions)``; the bucket's own number would leave a third
-    of the partitions empty.
+    Spark puts a group into the partition ``pmod(hash(value), partitions)``. With the bucket's number as the value, a
+    third of the partitions would be empty.
     """
     found: dict[int, int] = {}
     value = 0
@@ -43,7 +43,7 @@ def group_keys(buckets: int) -> list[int]:
 
 
 def _hash(value: int) -> int:
-    """Spark's ``hash`` of an integer: MurmurHash3 of its four bytes with the seed 42, as a signed number."""
+    """Spark's ``hash`` of an integer: MurmurHash3 (32 bit) of its four bytes with seed 42, signed."""
     word = 0xFFFFFFFF
     mixed = value * 0xCC9E2D51 & word
     mixed = (mixed << 15 | mixed >> 17) & word
@@ -57,7 +57,7 @@ def _hash(value: int) -> int:
 
 
 def packer(rules: Rules, at: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: rows of side ``at`` (0 left, 1 right), their bucket in the first column, become `PACKED`."""
+    """For ``mapInArrow``: packs rows of side ``at`` (0 left, 1 right), with their bucket in the first column."""
     side = rules.sides[at]
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -68,14 +68,14 @@ def packer(rules: Rules, at: int) -> Callable[[Iterable[pa.RecordBatch]], Iterat
 
 
 def _in_large_parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    waiting: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     for batch in batches:
-        waiting.append(batch)
-        if sum(one.num_rows for one in waiting) >= _PACKED_ROWS_MAX:
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+        pending.append(batch)
+        if sum(one.num_rows for one in pending) >= _PACKED_ROWS_MAX:
+            yield pa.Table.from_batches(pending)
+            pending = []
+    if pending:
+        yield pa.Table.from_batches(pending)
 
 
 def _packed(bucket: np.ndarray, table: pa.Table, at: int) -> pa.RecordBatch:
@@ -96,13 +96,13 @@ def _packed(bucket: np.ndarray, table: pa.Table, at: int) -> pa.RecordBatch:
 
 
 def in_packed_parts(table: pa.Table) -> Iterator[bytes]:
-    """A result as packed tables of bounded length; none for an empty one."""
+    """A result as packed tables of bounded length; none for an empty result."""
     for start in range(0, table.num_rows, _JOINED_ROWS_MAX):
         yield arrow.to_bytes(table.slice(start, _JOINED_ROWS_MAX))
 
 
 def unpacker(names: list[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: packed tables in the first column become rows; their columns get ``names``."""
+    """For ``mapInArrow``: unpacks the tables in the first column, and names their columns."""
 
     def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -114,7 +114,7 @@ def unpacker(names: list[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[
 
 
 def whole_joiner(rules: Rules, names: list[str]) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    """For a cogrouped ``applyInArrow``: both tables of a bucket, its value in their first column, become the result."""
+    """For a cogrouped ``applyInArrow``: joins both tables of a bucket, which have its value in the first column."""
 
     def join_bucket(left: pa.Table, right: pa.Table) -> pa.Table:
         return join_whole(rules, left.remove_column(0), right.remove_column(0)).rename_columns(names)

@@ -1,11 +1,11 @@
-"""`neighbour_join`: the neighbour join of two DataFrames of Spark, streams or tables."""
+"""`neighbour_join`: the neighbour join of two Spark DataFrames, streaming or batch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - Spark's convention
 
 from joiner.spark.buckets import PACKED, group_keys, packer, unpacker, whole_joiner
 from joiner.spark.processor import JOINED, processor
@@ -33,41 +33,41 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
 ) -> DataFrame:
     """All pairs of rows of one key in which one is the previous or the next neighbour of the other, each pair once.
 
-    Of two tables the result is that of `joiner.join`. Of two streams it is the same, in append mode, each pair as soon
-    as nothing that may still come could take it away: when the frontiers of both streams have passed both rows. The
-    frontier of a side and key is the watermark of the side, or its largest time minus ``lateness``, whichever is
-    larger. Streams need RocksDB as state store.
+    For tables, the result is that of `joiner.join`. For streams it is the same, in append mode. A pair is emitted as
+    soon as no continuation of the streams can change it: once the frontiers of both streams have passed both rows. The
+    frontier of a side and key is the larger of the watermark of the side and the largest time of the key minus
+    ``lateness``. Streams need the RocksDB state store.
 
     Args:
         left: a DataFrame, streaming or not.
-        right: another one, streaming if and only if ``left`` is.
-        by: the columns of the key, in both frames; none (``()``): all rows have one key. Rows with a null among them,
-            or without a time, are nobody's neighbours, as in every join of Spark's.
-        time: the column of event times, of one name or (left, right): timestamps, timestamps without time zone, dates,
-            or integers of any unit.
-        order: the columns that decide which of the rows with equal key and time comes first, ascending, nulls first;
-            each side uses those that it has, and then all its others.
-        tolerance: pairs whose times are farther apart are left out: a duration (``"10 seconds"``,
-            `datetime.timedelta`), or an integer where times are integers.
+        right: another DataFrame, streaming if and only if ``left`` is.
+        by: the columns of the key, in both frames; none (``()``): all rows have one key. As in every join of Spark,
+            rows with a null in the key, or without a time, have no neighbours.
+        time: the column of event times, one name or (left, right): timestamps, timestamps without time zone, dates, or
+            integers in any unit.
+        order: the columns that order rows with equal key and time, ascending, nulls first. Each side uses those that it
+            has, then all its other columns.
+        tolerance: the largest distance in time between the rows of a pair; None: unlimited. A duration
+            (``"10 seconds"``, `datetime.timedelta`), or an integer if times are integers.
         direction: which neighbours a row looks for: ``"backward"`` (previous), ``"forward"`` (next), ``"both"``, or
-            ``"nearest"``, the nearer of the two, the previous one where they are equally near.
+            ``"nearest"`` (the nearer of the two; the previous one at equal distance).
         driver: whose rows look for neighbours: those of the ``"left"``, of the ``"right"``, or of ``"both"``.
             ``driver="left", direction="backward"`` is the as-of join.
-        lateness: for streams: how far a row may lag behind the largest time of its side and key in earlier
-            micro-batches; one value or (left, right). None: only the watermark tells how far that side is.
-        emit_unmatched: ``"left"``, ``"right"`` or ``"both"``: rows of these that are in no pair come too, with
-            nulls on the other side. Of a stream, once no continuation can put them into one.
-        suffixes: for names that both frames have.
-        buckets: for how many groups of keys there is a state each, by default as many as
-            ``spark.sql.shuffle.partitions``. Fixed for the life of a checkpoint.
-        name: under which the numbers of late rows, ``late_left`` and ``late_right``, are in the ``observedMetrics`` of
-            each progress report of a streaming query. Late rows are not joined.
+        lateness: for streams, how far a row may lie behind the largest time of its side and key in earlier
+            micro-batches before it is late; one value or (left, right). None: only the watermark advances that side.
+        emit_unmatched: ``"left"``, ``"right"`` or ``"both"``: rows of these sides that are in no pair are added, with
+            nulls on the other side. In a stream, a row is added once no continuation can put it into a pair.
+        suffixes: appended to names that both frames have.
+        buckets: the number of groups of keys, each with its own state; by default
+            ``spark.sql.shuffle.partitions``. It cannot change while a checkpoint is in use.
+        name: the name of this join in the ``observedMetrics`` of each progress report of a streaming query. They hold
+            the numbers of late rows, ``late_left`` and ``late_right``. Late rows are not joined.
 
     Returns:
-        The columns of the key, the others of ``left``, the others of ``right``, in no particular order of rows.
+        The columns of the key, the others of ``left``, the others of ``right``. The order of rows is unspecified.
 
     Raises:
-        AnalysisException: saying which argument, which frame, and what to do.
+        AnalysisException: naming the argument and the frame, and saying how to correct it.
 
     Example, for streams and tables alike::
 
@@ -85,7 +85,7 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
 
 
 def _in_buckets(frame: DataFrame, request: Request, at: int) -> DataFrame:
-    """The columns by place, ``c0`` and so on, behind the value by which their bucket is grouped."""
+    """The columns by position, named ``c0`` and so on, behind the group value of their bucket."""
     rules = request.rules
     side = rules.sides[at]
     placed = frame.toDF(*side.schema.names)

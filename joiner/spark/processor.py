@@ -1,4 +1,4 @@
-"""`ReorderedJoin` in Spark's state store, one state a bucket: what ``transformWithStateInPandas`` calls."""
+"""`ReorderedJoin` in Spark's state store, one state per bucket: the processor of ``transformWithStateInPandas``."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     )
 
 JOINED: Final = "packed binary, late_left long, late_right long"
-"""What comes out of the operator: a packed part of the result, or nothing, and how many rows came too late."""
+"""Output of the operator: a packed part of the result, or null, and the numbers of late rows."""
 
 _US_PER_MS: Final = 1_000
 
 
 def processor(rules: Rules) -> StatefulProcessor:
-    """The processor for some rules.
+    """The processor for ``rules``.
 
-    Its class is made here, and refers to nothing of the project before the first row comes, so that it travels as code
-    and not as a name to import: before the first micro-batch Spark asks it for its states in a process beside the
-    driver, which does not see what ``--py-files`` brought.
+    The class is defined here and imports nothing of the project before the first row arrives, so that it is pickled by
+    value. Before the first micro-batch, Spark asks it for its states in a process beside the driver, which does not see
+    the files of ``--py-files``.
     """
     packed = pickle.dumps(rules)
 
@@ -44,15 +44,15 @@ def processor(rules: Rules) -> StatefulProcessor:
             self._state = handle.getValueState("neighbour_join", "state binary")
             self._steps: Any = None
 
-        def handleInputRows(  # noqa: N802 - the name is Spark's
+        def handleInputRows(  # noqa: N802 - Spark's name
             self,
             key: Any,
             rows: Iterator[pd.DataFrame],
             timerValues: TimerValues,  # noqa: N803 - passed by this name
         ) -> Iterator[pd.DataFrame]:
-            yield from self._of_task().take(key, rows, timerValues.getCurrentWatermarkInMs)
+            yield from self._of_task().process(key, rows, timerValues.getCurrentWatermarkInMs)
 
-        def handleExpiredTimer(  # noqa: N802 - the name is Spark's
+        def handleExpiredTimer(  # noqa: N802 - Spark's name
             self,
             key: Any,
             timerValues: TimerValues,  # noqa: N803 - passed by this name
@@ -74,20 +74,22 @@ def processor(rules: Rules) -> StatefulProcessor:
 
 
 class Steps:
-    """The steps of one task: one for each bucket that has new rows, or that the watermark concerns.
+    """The steps of one task: one for each bucket that has new rows or an expired timer.
 
-    The watermark of a micro-batch counts behind its rows: what was known before it decides which of them are late, so a
-    row that is not below the watermark is never late by it.
+    The watermark of a micro-batch applies behind its rows. The frontiers of earlier micro-batches decide which rows are
+    late, so a row that is not below the watermark is never late because of it.
     """
 
     def __init__(self, rules: Rules, handle: StatefulProcessorHandle, state: ValueState) -> None:
-        """``handle`` and ``state``: those of the processor; Spark turns them to the bucket that it calls for."""
+        """``handle`` and ``state``: those of the processor. Spark sets them to the bucket of each call."""
         self._rules, self._handle, self._state = rules, handle, state
         self._uses_watermark = any(rules.has_watermark)
         self._done: set[Any] = set()
 
-    def take(self, bucket: Any, rows: Iterator[pd.DataFrame], watermark: Callable[[], int]) -> Iterator[pd.DataFrame]:
-        """All new rows of a bucket, packed; ``watermark``: asked for its milliseconds where there is one."""
+    def process(
+        self, bucket: Any, rows: Iterator[pd.DataFrame], watermark: Callable[[], int]
+    ) -> Iterator[pd.DataFrame]:
+        """Process all new rows of a bucket, which are packed. ``watermark`` returns milliseconds."""
         parts: tuple[list[pa.Table], list[pa.Table]] = ([], [])
         for frame in rows:
             for side, packed in zip(frame["side"], frame["packed"], strict=True):
@@ -96,8 +98,8 @@ class Steps:
         yield from self._step(bucket, watermark, left, right)
 
     def wake(self, bucket: Any, watermark: Callable[[], int]) -> Iterator[pd.DataFrame]:
-        """The watermark has passed something that a bucket waits for."""
-        # Several timers of a bucket may end in one micro-batch, and its rows have met the same watermark.
+        """Process the watermark for a bucket whose timer has expired."""
+        # A bucket may have several expired timers in one micro-batch, and new rows with the same watermark.
         if bucket not in self._done:
             yield from self._step(bucket, watermark, None, None)
 
@@ -107,13 +109,13 @@ class Steps:
         self._done.add(bucket)
         saved = self._state.get()
         join = ReorderedJoin(self._rules) if saved is None else ReorderedJoin.restore(self._rules, bytes(saved[0]))
-        # Spark says 0 before there is any.
+        # Spark returns 0 before the first watermark.
         watermark_ms = watermark() if self._uses_watermark else 0
         outcome = join.step(left, right, watermark=watermark_ms * _US_PER_MS if watermark_ms else NEVER)
         self._state.update((join.snapshot(),))
-        wakes_at = join.wakes_at() if self._uses_watermark else None
-        if wakes_at is not None:
-            self._handle.registerTimer(max(-(-wakes_at // _US_PER_MS), watermark_ms + 1))
+        wakes_at_us = join.wakes_at() if self._uses_watermark else None
+        if wakes_at_us is not None:
+            self._handle.registerTimer(max(-(-wakes_at_us // _US_PER_MS), watermark_ms + 1))
         parts: list[bytes | None] = list(in_packed_parts(outcome.table))
         if parts or any(outcome.late):
             parts = parts or [None]

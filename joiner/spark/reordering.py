@@ -1,26 +1,26 @@
 """`ReorderedJoin`: the neighbour join of rows without an arrival order, micro-batch by micro-batch. No Spark here.
 
-`LocalStreamBuffer` orders equal times by position in a log. Rows of a DataFrame have none: how they are cut into
-micro-batches, and how they lie in one, is chance. What decides between rows of equal key and time is what they hold
-(`Side.order`), so a row that comes later may stand before one that came earlier.
+`LocalStreamBuffer` orders equal times by position in a log. Rows of a DataFrame have no position: their division into
+micro-batches, and their order within one, is arbitrary. Rows of equal key and time are ordered by their content
+(`Side.order`), so a row that arrives later may precede one that arrived earlier.
 
 **The rule.** The frontier ``F`` of a side and key is the larger of its largest time minus the lateness, and the
-watermark; it promises that nothing below it comes any more. A row waits until the frontier of its own side lies
-*strictly above* its time. Then it is settled: it goes to the buffer, together with all others that became settled,
-in the order of time and content, and behind them goes ``F`` as a watermark. What has come out is the answer of the
-buffer to all settled rows in their final order.
+watermark; no row below it counts any more. A row is buffered until the frontier of its own side is *strictly above* its
+time. Then the row is final: it is pushed to the buffer with all other rows that became final, in the order of time and
+content, followed by ``F`` as a watermark. The output so far is the output of the buffer for all final rows in this
+order.
 
-**Why this is right.** (1) *Order.* When a row of time ``t`` is settled, ``F > t``, so every row of its key and time has
-come, and all of them are settled in this same step: their order is final, and positions given now are those of the
-batch. Rows settled earlier lie below the earlier frontier, which no row settled later is below. So positions
-rise in the order of (time, content), as in the sorted whole. (2) *Nothing too early.* A pair comes out when the buffer
-holds it certain over the settled rows and the promise ``F``; every continuation keeps that promise, because rows that
-would break it are late and left out, and waiting rows lie at ``F`` or above. (3) *Nothing is forgotten.* The buffer's
-answer is a function of the settled rows and ``F`` alone, and both only grow; once ``F`` has passed all rows, all are
-settled. (4) *Cuts do not matter.* ``F`` after some rows is a maximum over them, which rows are settled follows
-from it, and no row within the lateness is late in any cut: rows of one micro-batch are judged by what came before it.
+**Correctness.** (1) *Order.* When a row of time ``t`` becomes final, ``F > t``. So every row of its key and time has
+arrived, and all of them become final in the same step: their order cannot change, and positions assigned now are those
+of the sorted whole. Rows that became final earlier are below the earlier frontier, and no later row is below it. So
+positions rise in the order of (time, content). (2) *Nothing too early.* A pair is emitted when it is certain given the
+final rows and the promise ``F``. Every continuation keeps that promise: rows that would break it are late and are not
+joined, and buffered rows are at ``F`` or above. (3) *Completeness.* The output is a function of the final rows and
+``F`` alone, and both only grow. Once ``F`` has passed all rows, all are final. (4) *Independence of batches.* ``F`` is
+a maximum over rows and determines which rows are final. No row within the lateness is late in any division into
+micro-batches, because rows of one micro-batch are compared with the frontiers before it.
 
-The price is that a pair waits until *both* rows are settled, where a log would give it as soon as one relation is.
+The cost is latency: a pair is emitted once *both* rows are final, while a log emits it once one relation is certain.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from joiner.core.engine import LocalStreamBuffer, Step
 from joiner.core.errors import ArgumentError
 from joiner.core.frontier import NEVER
 from joiner.spark import rows as arrow
-from joiner.spark.rows import NOBODY, Side
+from joiner.spark.rows import NO_ROW, Side
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
 
-_WAITS: Final = -1
-"""The position of a row that is not settled yet."""
+_NOT_FINAL: Final = -1
+"""The position of a row that is not final yet."""
 
 _OPTIONS: Final = ("tolerance", "lateness", "has_watermark", "direction", "driver", "emit_unmatched", "buckets")
 
@@ -57,10 +57,10 @@ _LENGTHS: Final = struct.Struct("<5Q")
 
 @dataclass(frozen=True)
 class Rules:
-    """What is joined, and how. Durations in the unit of the times: microseconds, or that of integer times.
+    """The options of the join. Durations are in the unit of the times: microseconds, or that of integer times.
 
-    ``lateness`` of a side: None where only the watermark tells how far it is. ``has_watermark``: whether a side
-    promises what the watermark says. ``buckets``: how many such joins share the keys; told to find a changed number.
+    ``lateness``, by side: None if only the watermark advances it. ``has_watermark``: whether the watermark advances a
+    side. ``buckets``: the number of buckets, stored to detect a change.
     """
 
     sides: tuple[Side, Side]
@@ -74,7 +74,7 @@ class Rules:
     buckets: int
 
     def buffer(self) -> LocalStreamBuffer:
-        """An empty buffer for these rules. It gets its rows in order and how far a side is as watermarks."""
+        """An empty buffer with these options. It gets rows in order, and frontiers as watermarks."""
         return LocalStreamBuffer(
             tolerance_ns=self.tolerance,
             direction=self.direction,
@@ -83,11 +83,11 @@ class Rules:
         )
 
     def emits_unmatched(self, side: int) -> bool:
-        """Whether rows of the left (0) or right (1) that are in no pair are told."""
+        """Whether unmatched rows of the left (0) or right (1) side are emitted."""
         return self.emit_unmatched in {"both", self.sides[side].name}
 
     def fingerprint(self) -> dict[str, Any]:
-        """What must not change while a state lives, by name; JSON-able. Columns are told by their places."""
+        """The options that must not change while a state is in use, by name; JSON-able. Columns are positions."""
         named = {field: getattr(self, field) for field in _OPTIONS}
         for side in self.sides:
             named |= {f"{side.name} {what}": getattr(side, what) for what in ("by", "time", "order", "others")}
@@ -95,23 +95,23 @@ class Rules:
         return plain
 
     def check_same(self, earlier: dict[str, Any]) -> None:
-        """Raises `ArgumentError` where a state was made under other rules."""
+        """Raises `ArgumentError` if ``earlier``, a fingerprint, differs."""
         now = self.fingerprint()
-        other = [
+        changes = [
             f"{name} was {earlier.get(name)}, is now {now[name]}" for name in now if now[name] != earlier.get(name)
         ]
-        if other:
+        if changes:
             raise ArgumentError(
-                f"the checkpoint belongs to another neighbour_join: {'; '.join(other)}. Take the old options, or begin "
-                "with a new checkpoint folder"
+                f"the checkpoint belongs to another neighbour_join: {'; '.join(changes)}. Restore the old options, or "
+                "start with a new checkpoint folder"
             )
 
 
 @dataclass
 class _Held:
-    """The rows of one side that are waiting or may still get a neighbour: columns of shape (n,), beside their table.
+    """The rows of one side that are not final or may still get a neighbour: columns of shape (n,), and their table.
 
-    ``seq``: the row's position in the stream of settled rows, or `_WAITS`.
+    ``seq``: the row's position in the stream of final rows, or `_NOT_FINAL`.
     """
 
     table: pa.Table
@@ -124,19 +124,19 @@ class _Held:
             pa.concat_tables([self.table, table]),
             np.concatenate([self.key, key]),
             np.concatenate([self.time, time]),
-            np.concatenate([self.seq, np.full_like(key, _WAITS)]),
+            np.concatenate([self.seq, np.full_like(key, _NOT_FINAL)]),
         )
 
     def only(self, which: NDArray[np.bool_]) -> _Held:
         return _Held(self.table.filter(which), self.key[which], self.time[which], self.seq[which])
 
     def rows_of(self, seq: Ints) -> Ints:
-        """Where the rows of these positions stand."""
-        # Most of what is asked for came lately, and lies densely: a table finds it quicker than a search.
+        """The indices of the rows with these positions."""
+        # Most positions are recent and dense, so a lookup table is faster than a search.
         base = int(self.seq.max(initial=0)) - 2 * len(self.seq)
-        lately = (self.seq > base).nonzero()[0]
-        place = np.full(2 * len(self.seq) + 1, NOBODY)
-        place[self.seq[lately] - base] = lately
+        recent = (self.seq > base).nonzero()[0]
+        place = np.full(2 * len(self.seq) + 1, NO_ROW)
+        place[self.seq[recent] - base] = recent
         found = place[np.maximum(seq - base, 0)]
         earlier = (seq <= base).nonzero()[0]
         if len(earlier):
@@ -147,21 +147,21 @@ class _Held:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one step brought forth: the rows of the result, and how many rows of each side came too late."""
+    """The result of one step: its rows, and the number of late rows by side."""
 
     table: pa.Table
     late: tuple[int, int]
 
 
 class ReorderedJoin:
-    """The neighbour join of all keys of a bucket; see the module's text for the rule and why it is right."""
+    """The neighbour join of all keys of a bucket; the module's docstring states the rule and its proof."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._buffer = rules.buffer()
         nothing = np.empty(0, dtype=np.int64)
         self._held = [_Held(side.schema.empty_table(), nothing, nothing, nothing) for side in rules.sides]
-        # Row i of the keys has the number i of the numbers, by which the buffer knows it.
+        # The buffer's number of the key in row i is entry i of the numbers.
         self._keys = arrow.keys_of(self._held[0].table, rules.sides[0])
         self._numbers = nothing
         self._next_seq = [0, 0]
@@ -170,60 +170,60 @@ class ReorderedJoin:
     def step(
         self, left: pa.Table | None = None, right: pa.Table | None = None, *, watermark: int = NEVER, ends: bool = False
     ) -> Outcome:
-        """Take the rows of a micro-batch, then the watermark; ``ends``: nothing comes any more on either side.
+        """Process the rows of a micro-batch, then the watermark; ``ends``: no row follows on either side.
 
-        Rows are judged by what was known before this step, since within a micro-batch none came before another.
-        Raises `ArgumentError` for rows that cannot be used.
+        The frontiers before this step decide which rows are late, because rows of one micro-batch have no order.
+        Raises `ArgumentError` for rows with other columns or with invalid times.
         """
-        given = [
+        declared = [
             side.schema.empty_table() if table is None else arrow.as_declared(table, side)
             for table, side in zip((left, right), self._rules.sides, strict=True)
         ]
-        whole = [arrow.complete(table, side) for table, side in zip(given, self._rules.sides, strict=True)]
-        lacking = [table.filter(~fine) for table, fine in zip(given, whole, strict=True)]
-        late, own = self._take([table.filter(fine) for table, fine in zip(given, whole, strict=True)])
+        complete = [arrow.complete(table, side) for table, side in zip(declared, self._rules.sides, strict=True)]
+        incomplete = [table.filter(~which) for table, which in zip(declared, complete, strict=True)]
+        late, own = self._hold([table.filter(which) for table, which in zip(declared, complete, strict=True)])
         self._watermark = max(self._watermark, watermark)
-        step = self._settle(own, ends=ends)
-        tables = [self._joined(step), self._alone(lacking)]
-        self._forget(step)
+        step = self._push_final(own, ends=ends)
+        tables = [self._joined(step), self._incomplete(incomplete)]
+        self._evict(step)
         return Outcome(pa.concat_tables(tables), late)
 
     def wakes_at(self) -> int | None:
-        """The least watermark beyond the last one at which rows can come out without any row coming in; None: none."""
+        """The smallest watermark above the last one at which the output can grow without new rows; None: none."""
         rules = self._rules
         time = np.concatenate([held.time for held in self._held])
         if not len(time):
             return None
         if rules.direction == "nearest" or (rules.tolerance is not None and rules.emit_unmatched != "none"):
-            # Also moments between and behind the times of rows count.
+            # The output can also grow at times between and behind those of rows.
             reach = (rules.tolerance or 0) + (int(time.max() - time.min()) if rules.direction == "nearest" else 0)
             return self._watermark + 1 if int(time.max()) + reach >= self._watermark else None
         ahead = time[time >= self._watermark]
         if not len(ahead):
             return None
         if rules.emit_unmatched != "none":
-            # A row is unmatched as soon as the other side has reached the one behind it, which takes all that comes.
+            # A row is unmatched once the other side has reached the row behind it, which is then found instead of it.
             return max(int(ahead.min()), self._watermark + 1)
         return int(ahead.min()) + 1
 
-    def _take(self, tables: list[pa.Table]) -> tuple[tuple[int, int], list[Ints]]:
-        """Hold new rows but the late ones; returns how many these were, and what each key's own rows promise."""
+    def _hold(self, tables: list[pa.Table]) -> tuple[tuple[int, int], list[Ints]]:
+        """Hold new rows that are not late; returns the number of late ones, and the frontiers from the rows, by key."""
         numbers = np.split(self._numbered(tables), [tables[0].num_rows])
         late, own = [], []
         for at, (table, side, key) in enumerate(zip(tables, self._rules.sides, numbers, strict=True)):
             time = arrow.times(table, side)
-            fine = time >= self._buffer.frontier_ns(key)[at]
-            late.append(len(fine) - int(fine.sum()))
-            self._held[at] = self._held[at].and_new(table.filter(fine), key[fine], time[fine])
-            promised = np.full(self._numbers.max(initial=-1) + 1, NEVER)
+            accepted = time >= self._buffer.frontier_ns(key)[at]
+            late.append(len(accepted) - int(accepted.sum()))
+            self._held[at] = self._held[at].and_new(table.filter(accepted), key[accepted], time[accepted])
+            frontier = np.full(self._numbers.max(initial=-1) + 1, NEVER)
             lateness = self._rules.lateness[at]
             if lateness is not None:
-                np.maximum.at(promised, key[fine], _less(time[fine], lateness))
-            own.append(promised)
+                np.maximum.at(frontier, key[accepted], _less(time[accepted], lateness))
+            own.append(frontier)
         return (late[0], late[1]), own
 
     def _numbered(self, tables: list[pa.Table]) -> Ints:
-        """The numbers of the keys of the rows of both tables; those of new keys are the smallest that are free."""
+        """The numbers of the keys of the rows of both tables; new keys get the smallest free numbers."""
         new = [arrow.keys_of(table, side) for table, side in zip(tables, self._rules.sides, strict=True)]
         if not self._rules.sides[0].by:
             self._numbers = np.zeros(1, dtype=np.int64)
@@ -237,14 +237,14 @@ class ReorderedJoin:
         self._numbers = np.concatenate([self._numbers, free])
         return self._numbers[codes[known:]]
 
-    def _settle(self, own: list[Ints], *, ends: bool) -> Step:
-        """Push what the frontiers have passed, and behind it the frontiers themselves."""
+    def _push_final(self, own: list[Ints], *, ends: bool) -> Step:
+        """Push the rows that the frontiers have passed, then the frontiers as watermarks."""
         records: dict[str, Any] = {}
         watermarks: dict[str, Any] = {}
         for at, (held, side) in enumerate(zip(self._held, self._rules.sides, strict=True)):
             watermark = self._watermark if self._rules.has_watermark[at] else NEVER
             frontier = np.maximum(np.maximum(self._buffer.frontier_ns(held.key)[at], own[at][held.key]), watermark)
-            ready = np.flatnonzero((held.seq == _WAITS) & ((held.time < frontier) | ends))
+            ready = np.flatnonzero((held.seq == _NOT_FINAL) & ((held.time < frontier) | ends))
             ready = ready[arrow.ordered(held.table.take(ready), held.key[ready], held.time[ready], side)]
             held.seq[ready] = self._next_seq[at] + np.arange(len(ready))
             records[side.name] = held.key[ready], held.time[ready], held.seq[ready]
@@ -259,25 +259,25 @@ class ReorderedJoin:
 
     def _joined(self, step: Step) -> pa.Table:
         left, right = self._held
-        alone, other = left.rows_of(step.left_unmatched_seq), right.rows_of(step.right_unmatched_seq)
+        of_left, of_right = left.rows_of(step.left_unmatched_seq), right.rows_of(step.right_unmatched_seq)
         return arrow.beside(
             (left.table, right.table),
             self._rules.sides,
-            np.concatenate([left.rows_of(step.left_seq), alone, np.full_like(other, NOBODY)]),
-            np.concatenate([right.rows_of(step.right_seq), np.full_like(alone, NOBODY), other]),
+            np.concatenate([left.rows_of(step.left_seq), of_left, np.full_like(of_right, NO_ROW)]),
+            np.concatenate([right.rows_of(step.right_seq), np.full_like(of_left, NO_ROW), of_right]),
         )
 
-    def _alone(self, tables: list[pa.Table]) -> pa.Table:
-        """The rows without a key or a time, where unmatched ones are told."""
+    def _incomplete(self, tables: list[pa.Table]) -> pa.Table:
+        """The rows without a key or a time, of sides whose unmatched rows are emitted."""
         left, right = (
             np.arange(table.num_rows if self._rules.emits_unmatched(at) else 0) for at, table in enumerate(tables)
         )
-        nobody = np.full_like(left, NOBODY), np.full_like(right, NOBODY)
-        rows = np.concatenate([left, nobody[1]]), np.concatenate([nobody[0], right])
+        no_rows = np.full_like(left, NO_ROW), np.full_like(right, NO_ROW)
+        rows = np.concatenate([left, no_rows[1]]), np.concatenate([no_rows[0], right])
         return arrow.beside((tables[0], tables[1]), self._rules.sides, *rows)
 
-    def _forget(self, step: Step) -> None:
-        """Let go of rows that the buffer has let go of, and of keys of which nothing is known."""
+    def _evict(self, step: Step) -> None:
+        """Evict rows that the buffer has released, and keys without state."""
         for at, released in enumerate((step.left_released_seq, step.right_released_seq)):
             if len(released):
                 self._held[at] = self._held[at].only(~np.isin(self._held[at].seq, released))
@@ -287,7 +287,7 @@ class ReorderedJoin:
             self._keys, self._numbers = self._keys.filter(stays), self._numbers[stays]
 
     def snapshot(self) -> bytes:
-        """The whole state, for `restore` with the same rules."""
+        """The whole state as bytes, for `restore` with the same rules."""
         header = {
             "rules": self._rules.fingerprint(),
             "next_seq": self._next_seq,
@@ -305,7 +305,7 @@ class ReorderedJoin:
 
     @classmethod
     def restore(cls, rules: Rules, data: bytes) -> Self:
-        """The join of a snapshot. Raises `ArgumentError` where it was made under other rules, saying which differ."""
+        """The join of a snapshot. Raises `ArgumentError` that names the changes if it has other rules."""
         ends = np.cumsum([_LENGTHS.size, *_LENGTHS.unpack_from(data)])
         parts = [data[start:end] for start, end in itertools.pairwise(ends)]
         header, columns = snapshot.unpack(parts[0])
@@ -326,10 +326,10 @@ class ReorderedJoin:
 
 
 def join_whole(rules: Rules, left: pa.Table, right: pa.Table) -> pa.Table:
-    """The join of two whole tables; the columns of the result have places, no names."""
+    """The join of two whole tables; the columns of the result are named by position."""
     return ReorderedJoin(rules).step(left, right, ends=True).table
 
 
 def _less(time: Ints, duration_ns: int) -> Ints:
-    """``time - duration_ns``, held at the least int64 where it would fall below."""
+    """``time - duration_ns``, or the smallest int64 where that would overflow."""
     return np.where(time < NEVER + duration_ns, NEVER, time - duration_ns)

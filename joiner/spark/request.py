@@ -1,6 +1,6 @@
-"""What a user asks `neighbour_join` for, checked against the two frames before anything runs.
+"""The arguments of `neighbour_join`, validated against the two frames before anything runs.
 
-Every refusal is an `AnalysisException` of Spark's, which says what is wrong, where, and what to do.
+Every error is Spark's `AnalysisException`, which says what is wrong, where, and how to correct it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from joiner.core.arguments import DURATION_MAX_NS
-from joiner.core.engine import UNMATCHED
-from joiner.core.match import DIRECTIONS, DRIVERS
+from joiner.core.arguments import DIRECTIONS, DRIVERS, DURATION_MAX_NS, UNMATCHED
 from joiner.spark.reordering import Rules
 from joiner.spark.rows import Side, in_utc
 
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 _NAMES: Final = ("left", "right")
 _WATERMARK: Final = "spark.watermarkDelayMs"
-"""Under this name the metadata of a column say that it has a watermark."""
+"""The member of a column's metadata that marks its watermark."""
 
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -44,7 +42,7 @@ Pair = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of `neighbour_join` as they were given; see there."""
+    """The arguments of `neighbour_join`, unchecked."""
 
     by: str | Sequence[str]
     time: str | tuple[str, str]
@@ -60,7 +58,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """What to do, and what comes out. ``types``: those of the columns of either side, where keys have become equal."""
+    """A validated request. ``types``: of the columns of either side, after keys were cast to equal types."""
 
     rules: Rules
     types: tuple[list[spark.DataType], list[spark.DataType]]
@@ -69,7 +67,7 @@ class Request:
 
     @classmethod
     def of(cls, left: DataFrame, right: DataFrame, options: Options) -> Request:
-        """Raises `AnalysisException`."""
+        """Validate the arguments. Raises `AnalysisException`."""
         _check_choices(options)
         session = left.sparkSession
         is_sensitive = session.conf.get("spark.sql.caseSensitive") == "true"
@@ -83,11 +81,11 @@ class Request:
         _check_times(frames, at)
         frames = _with_equal_keys(frames, keys)
         unit = _Unit.of(frames[0].fields[at[0]].dataType)
-        marked = _has_watermark(frames, at) if left.isStreaming or right.isStreaming else (False, False)
+        has_watermark = _has_watermark(frames, at) if left.isStreaming or right.isStreaming else (False, False)
         lateness = unit.of_sides(options.lateness)
         if _check_streaming(left, right):
             _check_state_store(session)
-            _check_scope(marked, lateness)
+            _check_certainty(has_watermark, lateness)
         order = _order(options.order, frames)
         sides = [
             frame.side(tuple(key), time, places)
@@ -97,7 +95,7 @@ class Request:
             sides=(sides[0], sides[1]),
             tolerance=None if options.tolerance is None else unit.duration("tolerance", options.tolerance),
             lateness=lateness,
-            has_watermark=marked,
+            has_watermark=has_watermark,
             direction=options.direction,
             driver=options.driver,
             emit_unmatched=options.emit_unmatched,
@@ -143,7 +141,7 @@ class _Frame:
 
 @dataclass(frozen=True)
 class _Unit:
-    """What durations are counted in: microseconds, or the unit of integer times."""
+    """The unit of durations: microseconds, or the unit of integer times."""
 
     is_datetime: bool
 
@@ -152,7 +150,7 @@ class _Unit:
         return cls(not isinstance(kind, _INTEGERS))
 
     def of_sides(self, value: object) -> tuple[int | None, int | None]:
-        """A lateness for both sides or for each; None: not given."""
+        """The lateness of either side; None: not given."""
         sides = list(value) if isinstance(value, (tuple, list)) else [value, value]
         if len(sides) != len(_NAMES):
             raise AnalysisException(f"lateness = {value!r}: one duration is needed, or (left, right)")
@@ -160,10 +158,10 @@ class _Unit:
         return left, right
 
     def duration(self, name: str, value: object) -> int:
-        """Raises `AnalysisException` for what is no duration, or a negative one."""
+        """Raises `AnalysisException` unless ``value`` is a duration, and not negative."""
         found = self._timedelta(name, value) if self.is_datetime else value
         if isinstance(found, bool) or not isinstance(found, (int, np.integer)):
-            raise AnalysisException(f"{name} = {value!r}: an integer is needed where times are integers")
+            raise AnalysisException(f"{name} = {value!r}: an integer is needed for integer times")
         if not 0 <= found <= DURATION_MAX_NS:
             raise AnalysisException(f"{name} = {value!r}: it must not be negative, nor above 2**63 - 1")
         return int(found)
@@ -171,15 +169,15 @@ class _Unit:
     def _timedelta(self, name: str, value: object) -> int:
         if not isinstance(value, (str, timedelta, np.timedelta64)):
             raise AnalysisException(
-                f"{name} = {value!r}: a duration is needed where times are dates or timestamps, "
-                "such as '10 seconds' or datetime.timedelta(seconds=10)"
+                f"{name} = {value!r}: a duration is needed for dates and timestamps, such as '10 seconds' or "
+                "datetime.timedelta(seconds=10)"
             )
         try:
             found = pd.Timedelta(value)
         except ValueError as error:
             raise AnalysisException(f"{name} = {value!r}: {error}; write it like '10 seconds'") from error
         if found is pd.NaT:
-            raise AnalysisException(f"{name} = {value!r} is no duration")
+            raise AnalysisException(f"{name} = {value!r} is not a duration")
         return int(found.value // 1_000)
 
 
@@ -199,23 +197,23 @@ def _check_times(frames: list[_Frame], at: list[int]) -> None:
         if not isinstance(kind, _TIMES):
             raise AnalysisException(
                 f"time: {frame.name}[{frame.fields[place].name!r}] is {kind.simpleString()}; it must be a timestamp, a "
-                "timestamp_ntz, a date or an integer: times that are not exact have no certain neighbours"
+                "timestamp_ntz, a date or an integer: inexact times have no certain neighbours"
             )
     if _Unit.of(kinds[0]) != _Unit.of(kinds[1]) or (_Unit.of(kinds[0]).is_datetime and kinds[0] != kinds[1]):
         shown = " and of right ".join(kind.simpleString() for kind in kinds)
-        raise AnalysisException(f"time: that of left is {shown}; cast one of them, so that both mean the same")
+        raise AnalysisException(f"time: that of left is {shown}; cast one of them, so that both have one type")
 
 
 def _with_equal_keys(frames: list[_Frame], keys: list[list[int]]) -> list[_Frame]:
-    """The frames, in whose keys integers of two widths have become the wider one."""
+    """The frames with integer keys of different widths cast to the wider type."""
     fields = [list(frame.fields) for frame in frames]
     for places in zip(*keys, strict=True):
         kinds = [frame.fields[place].dataType for frame, place in zip(frames, places, strict=True)]
         for frame, place, kind in zip(frames, places, kinds, strict=True):
             if not isinstance(kind, _KEYS) or getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
                 raise AnalysisException(
-                    f"by: {frame.name}[{frame.fields[place].name!r}] is {kind.simpleString()}, by which rows cannot be "
-                    "grouped here; take its parts, or a plain value made of it"
+                    f"by: {frame.name}[{frame.fields[place].name!r}] is {kind.simpleString()}, which is not supported "
+                    "as a key; use its parts, or a simple value computed from it"
                 )
         if all(isinstance(kind, _INTEGERS) for kind in kinds):
             wider = max(kinds, key=lambda kind: [type(kind) is known for known in _INTEGERS].index(True))
@@ -236,7 +234,7 @@ def _has_watermark(frames: list[_Frame], at: list[int]) -> tuple[bool, bool]:
         time = frame.fields[place]
         if others and _WATERMARK not in (time.metadata or {}):
             raise AnalysisException(
-                f"{frame.name} has its watermark on {others[0]!r}, not on {time.name!r}, its time: "
+                f"{frame.name} has its watermark on {others[0]!r}, not on its time column {time.name!r}: "
                 f"call withWatermark({time.name!r}, …)"
             )
     left, right = (_WATERMARK in (frame.fields[place].metadata or {}) for frame, place in zip(frames, at, strict=True))
@@ -247,7 +245,7 @@ def _check_streaming(left: DataFrame, right: DataFrame) -> bool:
     if left.isStreaming != right.isStreaming:
         which = _NAMES if left.isStreaming else _NAMES[::-1]
         raise AnalysisException(
-            f"{which[0]} is a stream and {which[1]} is a table: a table has no progress that could make a neighbour "
+            f"{which[0]} is a stream and {which[1]} is a table: a table has no frontier, so no neighbour would be "
             "certain. Read both as streams, or join each batch with the table in foreachBatch"
         )
     return left.isStreaming
@@ -262,18 +260,18 @@ def _check_state_store(session: SparkSession) -> None:
         )
 
 
-def _check_scope(marked: tuple[bool, bool], lateness: tuple[int | None, int | None]) -> None:
-    for name, has_watermark, own in zip(_NAMES, marked, lateness, strict=True):
+def _check_certainty(watermarks: tuple[bool, bool], lateness: tuple[int | None, int | None]) -> None:
+    for name, has_watermark, own in zip(_NAMES, watermarks, lateness, strict=True):
         if not has_watermark and own is None:
             raise AnalysisException(
                 f"{name} is a stream with neither watermark nor lateness, so no neighbour would ever be certain: "
-                f"call {name}.withWatermark(time, '10 minutes'), or say by lateness=… how far a row may lag behind the "
+                f"call {name}.withWatermark(time, '10 minutes'), or set lateness to how far a row may lie behind the "
                 "largest time of its key"
             )
 
 
 def _order(order: str | Sequence[str] | None, frames: list[_Frame]) -> list[tuple[int, ...]]:
-    """Of each side, all places, those that were asked for first."""
+    """For each side the positions of all columns, those in ``order`` first."""
     names = [] if order is None else [order] if isinstance(order, str) else list(order)
     for name in names:
         if not any(frame.places(name) for frame in frames):
@@ -294,7 +292,7 @@ def _buckets(buckets: object, session: SparkSession) -> int:
 
 
 def _result(frames: list[_Frame], sides: tuple[Side, Side], suffixes: tuple[str, str]) -> spark.StructType:
-    """The columns of the result, any of which may be null: a row of one side may stand alone."""
+    """The columns of the result. All are nullable, because unmatched rows lack the other side."""
     left, right = ([frame.fields[at] for at in side.others] for frame, side in zip(frames, sides, strict=True))
     folded = frames[0].folded
     shared = {folded(field.name) for field in left} & {folded(field.name) for field in right}
@@ -302,10 +300,11 @@ def _result(frames: list[_Frame], sides: tuple[Side, Side], suffixes: tuple[str,
     for of_side, suffix in zip((left, right), suffixes, strict=True):
         fields += [_nullable(field, suffix if folded(field.name) in shared else "") for field in of_side]
     names = [folded(field.name) for field in fields]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
         raise AnalysisException(
-            f"suffixes = {suffixes!r}: the result would have two columns {twice[0]!r}; choose others, or rename one"
+            f"suffixes = {suffixes!r}: the result would have two columns {duplicates[0]!r}; choose other suffixes, or "
+            "rename one"
         )
     return spark.StructType(fields)
 

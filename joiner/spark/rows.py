@@ -1,8 +1,7 @@
-"""Rows as Arrow tables: what the neighbour join asks of them. No Spark here, and no state.
+"""Rows as Arrow tables: the operations that the neighbour join needs. No Spark here, and no state.
 
-Columns are addressed by their place, never by name: names are the business of whoever declares the result. Arrow
-holds every type of Spark exactly (a null among integers, nested columns, the whole range of timestamps), which pandas
-does not.
+Columns are addressed by position, not by name; only the declared result has names. Arrow represents every type of Spark
+exactly (nulls among integers, nested columns, the whole range of timestamps); pandas does not.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
 
-NOBODY: Final = -1
-"""The row of a record that has no partner."""
+NO_ROW: Final = -1
+"""Stands for the missing partner of an unmatched row."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """Where things stand in the rows of one side: places of columns.
+    """The positions of columns in the rows of one side.
 
-    ``by``: the key. ``time``: the event time. ``order``: what decides between rows of equal key and time, all columns,
-    the most important one first. ``others``: what the result takes beside the key. ``schema``: see `in_utc`.
+    ``by``: the key. ``time``: the event time. ``order``: all columns, in the order in which they order rows of equal
+    key and time. ``others``: the columns of the result beside the key. ``schema``: see `in_utc`.
     """
 
     name: str
@@ -44,7 +43,7 @@ class Side:
 
 
 def in_utc(schema: pa.Schema) -> pa.Schema:
-    """The same columns, whatever the session's time zone is called; names are their places, ``c0``, ``c1``, …"""
+    """The schema independent of the session's time zone; names are positions: ``c0``, ``c1``, …"""
     return pa.schema([pa.field(f"c{place}", _in_utc(kind)) for place, kind in enumerate(schema.types)])
 
 
@@ -61,7 +60,7 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
 
 
 def to_bytes(table: pa.Table) -> bytes:
-    """A table as one Arrow stream."""
+    """Serialize a table as one Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
@@ -75,18 +74,18 @@ def from_bytes(data: bytes) -> pa.Table:
 
 
 def as_declared(table: pa.Table, side: Side) -> pa.Table:
-    """The table with the columns of ``side``. Raises `ArgumentError` where it has others."""
+    """The table with the columns of ``side``. Raises `ArgumentError` if they differ."""
     try:
         return table.rename_columns(side.schema.names).cast(side.schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise ArgumentError(
-            f"{side.name}: rows of {table.schema.types} came where {side.schema.types} are declared ({error}); columns "
-            "cannot change while a query lives: begin with a new checkpoint folder"
+            f"{side.name}: rows have the types {table.schema.types}, declared are {side.schema.types} ({error}); the "
+            "columns of a query cannot change: start with a new checkpoint folder"
         ) from error
 
 
 def complete(table: pa.Table, side: Side) -> Bools:
-    """Which rows have a time and all of a key, shape (n,). The others are nobody's neighbours."""
+    """Which rows have a time and a whole key, shape (n,). The others have no neighbours."""
     found: Bools = np.ones(table.num_rows, dtype=bool)
     for place in (*side.by, side.time):
         if table.column(place).null_count:
@@ -95,9 +94,9 @@ def complete(table: pa.Table, side: Side) -> Bools:
 
 
 def times(table: pa.Table, side: Side) -> Ints:
-    """Event times: integers as they are, dates and timestamps in microseconds since the epoch, UTC.
+    """Event times, int64 of shape (n,): integers unchanged, dates and timestamps in microseconds since the epoch, UTC.
 
-    Raises `ArgumentError` for an integer that the buffer cannot hold. Timestamps of Spark all fit.
+    Raises `ArgumentError` for an integer outside the range of the buffer. All timestamps of Spark are in it.
     """
     column = table.column(side.time)
     if pa.types.is_date(column.type):
@@ -113,14 +112,14 @@ def times(table: pa.Table, side: Side) -> Ints:
 
 
 def keys_of(table: pa.Table, side: Side) -> pa.Table:
-    """The columns of the key, equally named for both sides."""
+    """The columns of the key, with the same names for both sides."""
     return table.select(list(side.by)).rename_columns(_names(len(side.by)))
 
 
 def codes(keys: pa.Table) -> Ints:
-    """The rows as numbers: equal ones for equal keys, counted from 0 in the order in which they first come.
+    """A number for each row, equal for equal keys, from 0 on in the order of first occurrence; shape (n,).
 
-    As in Spark's own joins NaN equals NaN, and 0.0 equals -0.0.
+    As in Spark's own joins, NaN equals NaN, and 0.0 equals -0.0.
     """
     found = np.zeros(keys.num_rows, dtype=np.int64)
     for place, column in enumerate(keys.columns):
@@ -131,7 +130,7 @@ def codes(keys: pa.Table) -> Ints:
 
 
 def _plain(floats: NDArray[np.floating[Any]]) -> pa.Array:
-    """One form of NaN and of zero, of which there are many and two."""
+    """The floats with one representation of NaN and of zero."""
     floats = floats + 0.0
     floats[np.isnan(floats)] = np.nan
     return pa.array(floats)
@@ -146,10 +145,10 @@ def _in_first_order(values: Ints) -> Ints:
 
 
 def ordered(table: pa.Table, key: Ints, time: Ints, side: Side) -> Ints:
-    """The rows of ``table`` in the order of time, those of one key and time in the order of ``side.order``.
+    """The indices of the rows in the order of time; rows of equal key and time in the order of ``side.order``.
 
-    Nulls come first. Nested columns, which Arrow does not compare, are ordered by their written form: some order, the
-    same one every time. Rows that are equal in all columns are interchangeable.
+    Nulls come first. Arrow cannot compare nested columns; they are ordered by their repr, which is arbitrary but
+    deterministic. Rows that are equal in all columns are interchangeable.
     """
     found: Ints = np.lexsort((key, time))
     same = (np.diff(time[found]) == 0) & (np.diff(key[found]) == 0)
@@ -175,26 +174,26 @@ def ordered(table: pa.Table, key: Ints, time: Ints, side: Side) -> Ints:
 
 
 def _ranks(column: pa.ChunkedArray) -> Ints:
-    """Equal numbers for equal values, larger ones for larger values, the smallest one for null."""
+    """A rank for each value: equal for equal values, rising with the values, smallest for null."""
     if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
         column = pa.chunked_array([[repr(value) for value in column.to_pylist()]], pa.string())
     ranks: Ints = pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
-    ranks[column.is_null().to_numpy()] = NOBODY
+    ranks[column.is_null().to_numpy()] = NO_ROW
     return ranks
 
 
 def beside(tables: tuple[pa.Table, pa.Table], sides: tuple[Side, Side], left: Ints, right: Ints) -> pa.Table:
-    """Rows of both tables side by side: the key, the others of the left, the others of the right; `NOBODY` gives nulls.
+    """Rows of both tables side by side: the key, the others of the left, the others of the right.
 
-    The key is that of the left row, or of the right one where there is no left one.
+    ``left``, ``right``: the rows, shape (n,); `NO_ROW` gives nulls. The key is that of the left row, or of the right
+    one if there is no left row.
     """
     columns: list[Any] = []
     if sides[0].by:
         keys = pa.concat_tables(keys_of(table, side) for table, side in zip(tables, sides, strict=True))
-        columns = keys.take(np.where(left != NOBODY, left, tables[0].num_rows + right)).columns
+        columns = keys.take(np.where(left != NO_ROW, left, tables[0].num_rows + right)).columns
     for table, side, rows in zip(tables, sides, (left, right), strict=True):
-        taken = table.select(list(side.others)).take(pa.array(rows, mask=rows == NOBODY))
-        columns += taken.columns
+        columns += table.select(list(side.others)).take(pa.array(rows, mask=rows == NO_ROW)).columns
     return pa.table(columns, names=_names(len(columns)))
 
 

@@ -74,10 +74,10 @@ REASONS = {
     "leaves": "SystemExit: 0",
     "infinite": "the value is inf, not a finite number",
     "undefined": "the value is nan, not a finite number",
-    "too_wide": "it gave an array of shape (1, 3) for 1 pairs",
-    "too_few": "it gave an array of shape () for 1 pairs",
+    "too_wide": "it returned an array of shape (1, 3) for 1 pairs",
+    "too_few": "it returned an array of shape () for 1 pairs",
     "words": "values, not real numbers",
-    "imaginary": "it gave complex128 values, not real numbers",
+    "imaginary": "it returned complex128 values, not real numbers",
     "alters": "RuntimeError: too much",
 }
 PARTLY = {"infinite", "undefined", "alters"}

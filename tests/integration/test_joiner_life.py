@@ -162,7 +162,7 @@ def test_status_distinguishes_a_killed_owner_from_a_running_one(app: Application
 
 
 def test_reset_asks_first_and_then_everything_starts_from_the_beginning(app: Application) -> None:
-    assert "nothing to forget" in app.command("reset", "--yes").stdout
+    assert "nothing to reset" in app.command("reset", "--yes").stdout
     app.create_topics()
     app.produce(seeded_entries(10, 800))
     joiner = app.start()

@@ -69,7 +69,7 @@ def test_all_units_move_there_and_back_while_data_flows(app: Application) -> Non
             assert owners(app) == all_of(owner)
         again = move(app, "green")
         assert again.returncode == 0
-        assert again.stdout.count("is green green already, nothing to do") == PARTITIONS
+        assert again.stdout.count("owner is already green green, nothing to do") == PARTITIONS
     app.wait_until_through()
     assert "green green" in app.command("status").stdout
     assert (blue.stop(), green.stop()) == (0, 0)
@@ -140,7 +140,7 @@ def test_a_unit_without_an_owner_is_not_moved_and_the_remedy_is_printed(app: App
     assert app.command("reset", "--yes").returncode == 0
     moved = move(app)
     assert moved.returncode == 1
-    assert moved.stdout.count("is nobody's since a reset: start a joiner with --site green") == PARTITIONS
+    assert moved.stdout.count("has no owner since a reset: start a joiner with --site green") == PARTITIONS
     green = standby(app)
     app.wait_until_through()
     assert owners(app) == all_of("green green")

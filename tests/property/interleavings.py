@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from joiner import LocalStreamBuffer, Step
 from joiner.check.model.oracle import ALL_KEYS, Rec, Watermark
-from joiner.core.engine import WATERMARK_SCOPES
-from joiner.core.match import DIRECTIONS, DRIVERS
+from joiner.core.arguments import DIRECTIONS, DRIVERS, WATERMARK_SCOPES
 
 
 @dataclass(frozen=True)

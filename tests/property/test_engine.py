@@ -156,6 +156,18 @@ def test_mean_times_of_pairs_are_unique_where_a_stream_has_no_equal_times(
     assert len(sums) == len(set(sums))
 
 
+@pytest.mark.parametrize("driver", ["both", "right"])
+def test_at_the_end_the_nearest_neighbour_is_certain_however_far_away_it_is(driver: str) -> None:
+    left: list[oracle.Rec | oracle.Watermark] = [oracle.Rec(0, 0, 0)]
+    # Farther from the left record than from the largest int64.
+    right: list[oracle.Rec | oracle.Watermark] = [oracle.Rec(0, 2**62, 0), oracle.Rec(0, 2**62 + 1, 1)]
+    buffer = LocalStreamBuffer(direction="nearest", driver=driver)
+    before = pairs(push(buffer, left, right))
+    expected = oracle.join(left, right, direction="nearest", driver=driver, closed=True).pairs
+    assert expected == {(0, 0), (0, 1)}
+    assert sorted(before + pairs(buffer.close())) == sorted(expected)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_in_order_streams_hold_only_what_may_still_have_neighbours(seed: int) -> None:
     buffer = LocalStreamBuffer()

@@ -42,7 +42,9 @@ def test_the_join_of_two_tables_is_that_of_the_streams_which_bring_their_rows(
     left: list[tuple[int, int]], right: list[tuple[int, int]], tolerance: int | None, direction: str, driver: str
 ) -> None:
     options: dict[str, Any] = {"direction": direction, "driver": driver, "emit_unmatched": "both"}
-    found = pairs(join(arrays(left, "left"), arrays(right, "right"), on="ts", by="key", tolerance=tolerance, **options))
+    found = pairs(
+        join(arrays(left, "left"), arrays(right, "right"), time="ts", by="key", tolerance=tolerance, **options)
+    )
     buffer = LocalStreamBuffer(tolerance_ns=tolerance, lateness_ns=30, **options)
     sides = [(table["key"], table["ts"], np.arange(len(table["ts"]))) for table in map(arrays, (left, right), "lr")]
     steps = [buffer.push(left=sides[0]), buffer.push(right=sides[1]), buffer.close()]
@@ -65,7 +67,7 @@ def test_every_kind_of_table_gives_the_same_rows(
         table["name"] = np.array(["a", "b", "c"])[table["key"]]
     for by in ("key", ["key", "name"], ["name"]):
         of_arrays, of_pandas, of_polars = (
-            pairs(join(*map(kind, tables), on="ts", by=by, emit_unmatched=unmatched))
+            pairs(join(*map(kind, tables), time="ts", by=by, emit_unmatched=unmatched))
             for kind in (dict, pd.DataFrame, pl.DataFrame)
         )
         assert sorted(of_arrays, key=str) == sorted(of_pandas, key=str) == sorted(of_polars, key=str)
@@ -85,7 +87,7 @@ def test_the_as_of_join_of_each_direction_is_that_of_polars(
     expected = lefts.join_asof(
         rights, on="ts", by="key", strategy=direction, tolerance=tolerance, check_sortedness=False
     ).drop_nulls()
-    found = join(lefts, rights, on="ts", by="key", tolerance=tolerance, direction=direction, driver="left")
+    found = join(lefts, rights, time="ts", by="key", tolerance=tolerance, direction=direction, driver="left")
     assert sorted(pairs(found), key=str) == sorted(pairs(expected), key=str)
 
 
@@ -97,4 +99,4 @@ def test_the_order_of_rows_does_not_matter_where_times_differ(
     draw = np.random.default_rng(seed)
     tables = [pd.DataFrame(arrays(sorted(set(rows)), name)) for rows, name in ((left, "left"), (right, "right"))]
     shuffled = [table.iloc[draw.permutation(len(table))] for table in tables]
-    assert sorted(pairs(join(*tables, on="ts", by="key"))) == sorted(pairs(join(*shuffled, on="ts", by="key")))
+    assert sorted(pairs(join(*tables, time="ts", by="key"))) == sorted(pairs(join(*shuffled, time="ts", by="key")))

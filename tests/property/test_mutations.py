@@ -1,4 +1,4 @@
-"""Can each mutation of the core still be made? Whether it is noticed takes minutes: `make mutations`."""
+"""Can each mutation still be applied? `make mutations` checks that tests detect them, which takes minutes."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from joiner.check.model import expected, oracle
@@ -42,6 +42,7 @@ def judge_all(judge: Judge, entries: list[Rec | Watermark]) -> Judge:
 
 LATENESS = st.one_of(st.integers(0, 8), st.integers(0, 2**62))
 DIRECTIONS = ("both", "backward", "forward", "nearest")
+NEAREST = {"tolerance_ns": None, "lateness_ns": 0, "direction": "nearest", "driver": "right", "watermark_scope": "key"}
 OPTIONS = st.fixed_dictionaries(
     {
         "tolerance_ns": st.one_of(st.none(), st.integers(0, 6), st.integers(0, 2**63 - 1)),
@@ -53,6 +54,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
+@example(left=[Rec(0, 0, 0)], right=[Rec(0, 2**62, 0)], options=NEAREST, closed=True)
 @given(left=streams(), right=streams(), options=OPTIONS, closed=st.booleans())
 def test_the_quick_computation_equals_the_nested_loops(
     left: list[Rec | Watermark], right: list[Rec | Watermark], options: dict[str, Any], *, closed: bool

@@ -43,7 +43,7 @@ def stream(spark: SparkSession) -> DataFrame:
         ({"tolerance": timedelta(seconds=-1)}, "it must not be negative"),
         ({"lateness": ("1 s", "-1 s")}, "lateness = '-1 s': it must not be negative"),
         ({"lateness": ("1 s",)}, "one duration is needed, or"),
-        ({"suffixes": ("", "")}, "the result would have two columns 'at'; choose others"),
+        ({"suffixes": ("", "")}, "the result would have two columns 'at'; choose other suffixes"),
         ({"buckets": 0}, "buckets = 0: an integer from 1 to"),
     ],
 )
@@ -62,8 +62,8 @@ def test_an_argument_that_cannot_be_used_is_named(spark: SparkSession, options: 
             "that of left is timestamp and of right timestamp",
         ),
         ("key string, at date", "key string, at int", "that of left is date and of right int; cast one"),
-        ("key array<int>, at int", "key array<int>, at int", "is array<int>, by which rows cannot be grouped"),
-        ("key string collate UTF8_LCASE, at int", "key string collate UTF8_LCASE, at int", "cannot be grouped"),
+        ("key array<int>, at int", "key array<int>, at int", "is array<int>, which is not supported"),
+        ("key string collate UTF8_LCASE, at int", "key string collate UTF8_LCASE, at int", "not supported as a key"),
         ("key string, KEY string, at int", "key string, at int", "left has 2 columns 'key'; rename or drop one"),
         ("key string, at string", "key string, at string", "is string; it must be a timestamp"),
     ],
@@ -74,29 +74,34 @@ def test_frames_that_do_not_fit_are_named(spark: SparkSession, left: str, right:
 
 
 def test_streams_that_could_never_answer_are_refused(spark: SparkSession) -> None:
-    marked, plain = stream(spark).withWatermark("at", "1 second"), stream(spark)
+    watermarked, plain = stream(spark).withWatermark("at", "1 second"), stream(spark)
     cases: list[tuple[DataFrame, DataFrame, dict[str, Any], str]] = [
-        (marked, table(spark), {}, "left is a stream and right is a table"),
-        (table(spark), marked, {}, "right is a stream and left is a table"),
-        (marked, plain, {}, "right is a stream with neither watermark nor lateness"),
-        (plain, marked, {"lateness": (None, "1 s")}, "left is a stream with neither watermark nor lateness"),
-        (marked, stream(spark).withWatermark("seen", "1 second"), {}, "right has its watermark on 'seen', not on 'at'"),
+        (watermarked, table(spark), {}, "left is a stream and right is a table"),
+        (table(spark), watermarked, {}, "right is a stream and left is a table"),
+        (watermarked, plain, {}, "right is a stream with neither watermark nor lateness"),
+        (plain, watermarked, {"lateness": (None, "1 s")}, "left is a stream with neither watermark nor lateness"),
+        (
+            watermarked,
+            stream(spark).withWatermark("seen", "1 second"),
+            {},
+            "right has its watermark on 'seen', not on its time",
+        ),
     ]
     for left, right, options, text in cases:
         with pytest.raises(AnalysisException, match=text):
             neighbour_join(left, right, by="key", time="at", **options)
-    assert neighbour_join(marked, plain, by="key", time="at", lateness=(None, "1 s")).isStreaming
+    assert neighbour_join(watermarked, plain, by="key", time="at", lateness=(None, "1 s")).isStreaming
     assert not neighbour_join(table(spark), table(spark), by="key", time="at").isStreaming
 
 
 def test_a_state_store_that_cannot_hold_the_state_is_refused_with_the_setting(spark: SparkSession) -> None:
-    marked = stream(spark).withWatermark("at", "1 second")
+    watermarked = stream(spark).withWatermark("at", "1 second")
     rocksdb = spark.conf.get(PROVIDER)
     spark.conf.unset(PROVIDER)
     try:
         spark.conf.set(PROVIDER, "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
         with pytest.raises(AnalysisException, match=r"spark.conf.set\(.*RocksDBStateStoreProvider"):
-            neighbour_join(marked, marked, by="key", time="at")
+            neighbour_join(watermarked, watermarked, by="key", time="at")
     finally:
         spark.conf.set(PROVIDER, str(rocksdb))
 

@@ -55,7 +55,7 @@ def test_the_join_of_tables_is_that_of_the_library_and_of_pandas(spark: SparkSes
     # In any order, in any number of partitions: the numbers decide between equal times.
     shuffled = [spark.createDataFrame(table.sample(frac=1, random_state=3)).repartition(3) for table in (left, right)]
     joined = neighbour_join(shuffled[0], shuffled[1], by="machine", time="at", order=("left", "right"), **options)
-    assert found_pairs(joined) == found_pairs(join(left, right, on="at", by="machine", **options))
+    assert found_pairs(joined) == found_pairs(join(left, right, time="at", by="machine", **options))
     if not options:
         assert set(found_pairs(joined)) == of_pandas(left, right)
 
@@ -63,7 +63,7 @@ def test_the_join_of_tables_is_that_of_the_library_and_of_pandas(spark: SparkSes
 def test_neither_partitions_nor_buckets_nor_the_order_of_rows_change_the_result(spark: SparkSession) -> None:
     # The default order: all columns, so rows of equal key and time are ordered by their numbers here, too.
     left, right = (frame(seed, 500, name) for seed, name in ((4, "left"), (5, "right")))
-    expected = found_pairs(join(left, right, on="at", by="machine"))
+    expected = found_pairs(join(left, right, time="at", by="machine"))
     for buckets, partitions, seed in ((1, 1, 1), (17, 4, 2)):
         tables = [
             spark.createDataFrame(table.sample(frac=1, random_state=seed)).repartition(partitions)

@@ -1,1 +1,1 @@
-"""What is there: records read from Kafka, and the findings of a check. Begin with `evidence`."""
+"""The actual outputs: records read from Kafka, and the findings of a check. Begin with `evidence`."""

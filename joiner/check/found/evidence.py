@@ -1,8 +1,8 @@
-"""What a verdict rests on: checkpoints, input logs, output logs. Plain data, wherever it comes from.
+"""The data that a check reads: checkpoints, input logs, output logs.
 
-`joiner.check.found.kafka_log` reads it from Kafka; tests make a `RecordedEvidence` by hand. The order of asking
-matters while the joiner runs: the vector C before any output, C once more (C') after the outputs. Whatever
-was found must then hold all of E(C) and nothing outside E(C'), and with a joiner at rest C' = C.
+`joiner.check.found.kafka_log` reads it from Kafka; tests create a `RecordedEvidence`. While the joiner runs, the order
+of reads matters: the vector C before any output, and C again (C') after the outputs. The outputs must then contain all
+of E(C) and nothing outside E(C'). With a joiner at rest, C' = C.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class EvidenceError(Exception):
-    """The check cannot be made, or not any more; ``str`` says what is missing, where, and what to do."""
+    """The check is not possible, or not any more. The message says what is missing, where, and what to do."""
 
 
 class Message(NamedTuple):
@@ -33,17 +33,15 @@ class Message(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where to look."""
+        """Topic, partition and offset."""
         return f"{self.topic} partition {self.partition} offset {self.offset}"
 
 
 class Evidence(Protocol):
-    """What `verify.outputs` asks for, in this order: progress, late, unmatched, rejected, then unit by unit."""
+    """The reads of `verify.outputs`, in this order: checkpoints, late, unmatched, rejected, then unit by unit."""
 
     def checkpoint(self, unit: int) -> Checkpoint | None:
-        """The newest committed checkpoint before any output was read: C. None: the unit has not
-        begun.
-        """
+        """C: the newest committed checkpoint before any output was read. None: the unit has not begun."""
         ...
 
     def late(self) -> Iterable[Message]:
@@ -55,7 +53,7 @@ class Evidence(Protocol):
         ...
 
     def unmatched(self) -> Iterable[Message]:
-        """The unmatched records, all partitions; nothing where no join tells any."""
+        """The unmatched records, all partitions; none if no join emits them."""
         ...
 
     def out(self, unit: int) -> Iterable[Message]:
@@ -63,28 +61,28 @@ class Evidence(Protocol):
         ...
 
     def progress_after(self, unit: int) -> Checkpoint | None:
-        """The newest committed checkpoint now that all outputs have been read: C'."""
+        """C': the newest committed checkpoint, after all outputs have been read."""
         ...
 
     def inputs(self, unit: int, topic: str, start: int, stop: int) -> Iterable[Message]:
-        """The unit's partition of an input topic from ``start`` up to and without ``stop``.
+        """The unit's partition of an input topic from ``start`` to ``stop``, exclusive.
 
-        Raises `EvidenceError` where the log does not hold all of it any more.
+        Raises `EvidenceError` if the log does not hold all of it any more.
         """
         ...
 
     def whole_input(self, unit: int, topic: str) -> Iterable[Message]:
-        """The unit's partition of an input topic, all that is there."""
+        """The unit's partition of an input topic, as far as the log holds it."""
         ...
 
     def unread(self, unit: int, topic: str, stop: int) -> int:
-        """Offsets of an input log at and after ``stop`` (control records of transactions count)."""
+        """The number of offsets of an input log from ``stop`` on, including control records of transactions."""
         ...
 
 
 @dataclass
 class RecordedEvidence:
-    """Evidence made by hand: logs as lists of messages, checkpoints by unit."""
+    """Evidence in memory: logs as lists of messages, checkpoints by unit."""
 
     progress_by_unit: dict[int, Checkpoint]
     messages: list[Message]
@@ -92,7 +90,7 @@ class RecordedEvidence:
     progress_later: dict[int, Checkpoint] = field(default_factory=dict)
 
     def checkpoint(self, unit: int) -> Checkpoint | None:
-        """See `Evidence.progress`."""
+        """See `Evidence.checkpoint`."""
         return self.progress_by_unit.get(unit)
 
     def progress_after(self, unit: int) -> Checkpoint | None:

@@ -1,4 +1,4 @@
-"""What a check counted and which differences it found, with examples of where to look."""
+"""The counts and the differences that a check found, with examples."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 DIFFERENCES: Final = ("missing", "doubled", "unexpected", "altered")
-"""The kinds of a difference, any of which fails the check."""
+"""The kinds of differences. Any of them fails the check."""
 
 
 @dataclass
 class Tally:
-    """One kind of output, compared: ``expected`` = ``found`` + ``missing``.
+    """The comparison of one kind of output: ``expected`` = ``found`` + ``missing``.
 
-    ``doubled`` are further copies of one that was found, ``unexpected`` those that should not be there,
-    ``altered`` those whose content is wrong. ``after`` became due after C was read, while the joiner ran on.
+    ``doubled``: further copies of found outputs. ``unexpected``: outputs that must not exist. ``altered``: outputs with
+    wrong content. ``after``: outputs that became due after C was read, while the joiner ran.
     """
 
     expected: int = 0
@@ -33,7 +33,7 @@ class Tally:
 
 @dataclass
 class Findings:
-    """All that is reported. ``tallies`` by (what, of which join or ''); ``counts`` are for information."""
+    """The content of a report. ``tallies`` by (kind of output, join or ''). ``counts`` are informational."""
 
     examples_max: int = 5
     tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
@@ -45,28 +45,28 @@ class Findings:
     notes: list[str] = field(default_factory=list)
 
     def tally(self, what: str, join: str = "") -> Tally:
-        """The tally of ``what`` for ``join``, made where there is none yet."""
+        """The tally of ``what`` for ``join``; created if there is none."""
         return self.tallies.setdefault((what, join), Tally())
 
     def differ(self, kind: str, what: str, join: str, text: str, count: int = 1) -> None:
-        """Count a difference of ``kind`` (of `DIFFERENCES`) and keep ``text`` while examples are few."""
+        """Count a difference of ``kind`` (of `DIFFERENCES`), and keep ``text`` as an example."""
         tally = self.tally(what, join)
         setattr(tally, kind, getattr(tally, kind) + count)
         self.example(f"{kind} {what}", text)
 
     def example(self, heading: str, text: str) -> None:
-        """Keep an example under a heading."""
+        """Keep an example under a heading, up to ``examples_max``."""
         kept = self.examples.setdefault(heading, [])
         if len(kept) < self.examples_max:
             kept.append(text)
 
     def count(self, what: str, number: int = 1) -> None:
-        """Add to a count that is only for information."""
+        """Add to an informational count."""
         self.counts[what] = self.counts.get(what, 0) + number
 
     @property
     def total(self) -> Tally:
-        """All tallies together."""
+        """The sum of all tallies."""
         total = Tally()
         for tally in self.tallies.values():
             for name, value in asdict(tally).items():
@@ -75,11 +75,11 @@ class Findings:
 
     @property
     def is_right(self) -> bool:
-        """The verdict."""
+        """Whether there is no difference."""
         return self.total.is_right
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as plain JSON values."""
+        """The findings as JSON-able values."""
         rows = [{"what": what, "join": join, **asdict(tally)} for (what, join), tally in self.tallies.items()]
         return {
             "verdict": "right" if self.is_right else "wrong",

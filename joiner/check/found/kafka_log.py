@@ -1,9 +1,8 @@
-"""Reads the evidence from Kafka: committed records only, each partition up to an end that was fixed before.
+"""Reads the evidence from Kafka: committed records only, each partition up to an end that was determined before.
 
-The end of an output partition is its high watermark at the time C had been read: a transaction whose checkpoint
-record is visible may not have its marker in every partition yet, and then what it wrote lies before that end
-and becomes readable in a moment. An open transaction of a joiner that died is waited for no longer than
-``stall_s``: the broker ends it when its own timeout has passed.
+The end of an output partition is its high watermark after C was read. A transaction whose checkpoint is visible may not
+have its marker in every partition yet; its records are then below that end, and become readable in a moment. An open
+transaction of a joiner that died is waited for up to ``stall_s``: the broker aborts it after its timeout.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ if TYPE_CHECKING:
 
 _BATCH_RECORDS: Final = 20_000
 _POLL_S: Final = 0.05
-"""Longest wait of one call: it is what the end of each partition costs."""
+"""Longest wait of one call, which the end of each partition costs."""
 
 _REQUEST_TIMEOUT_S: Final = 20.0
-"""For one question to Kafka; the first one waits no longer than ``stall_s`` either."""
+"""For one request to Kafka. The first request is also limited by ``stall_s``."""
 
 _TAIL_OFFSETS: Final = 2_000
 """Offsets at the end of the state topic that are searched first for the newest checkpoint."""
 
-_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # the library types it not
-_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call] # the library types it not
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # the library does not type it
+_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call] # the library does not type it
 
 _log = client_logger(__name__)
 
@@ -79,7 +78,7 @@ class KafkaEvidence:
         self._admin = AdminClient(settings.kafka.client_config(), logger=_log)
 
     def __enter__(self) -> Self:
-        """Check the topics, read C of every unit, then fix the ends of the outputs."""
+        """Check the topics, read C of every unit, then determine the ends of the outputs."""
         try:
             self._open()
         except BaseException:
@@ -91,14 +90,14 @@ class KafkaEvidence:
         self.close()
 
     def close(self) -> None:
-        """Leave Kafka."""
+        """Close the consumer."""
         self._consumer.close()
 
     def _open(self) -> None:
         partitions = self._settings.topics.partitions
         facts = self._topic_facts()
         for unit in range(partitions):
-            checkpoint = self._newest_progress(unit)
+            checkpoint = self._newest_checkpoint(unit)
             if checkpoint is not None:
                 _check_topics(checkpoint, facts, partitions)
             self._checkpoints[unit] = checkpoint
@@ -120,7 +119,7 @@ class KafkaEvidence:
         except KafkaAway as error:
             raise EvidenceError(str(error)) from error
         except KafkaException as error:
-            message = f"Kafka at {servers} does not tell of its topics: {error.args[0].str()}"
+            message = f"Kafka at {servers} does not describe its topics: {error.args[0].str()}"
             raise EvidenceError(message) from error
         faults = [f"there is no topic {name}" for name in names if name not in facts]
         faults += [
@@ -139,7 +138,7 @@ class KafkaEvidence:
 
     def progress_after(self, unit: int) -> Checkpoint | None:
         """C'."""
-        return self._newest_progress(unit)
+        return self._newest_checkpoint(unit)
 
     def late(self) -> Iterator[Message]:
         """The late topic."""
@@ -164,7 +163,7 @@ class KafkaEvidence:
         if low > start and stop > start:
             message = (
                 f"{topic} partition {unit} begins at offset {low}, and the application began at {start}: "
-                "what it read first is gone (retention), so the check cannot be made any more"
+                "its first input is gone (retention), so the check is not possible any more"
             )
             raise EvidenceError(message)
         if high < stop:
@@ -191,7 +190,7 @@ class KafkaEvidence:
         return self._read(topic, partition, self._range(topic, partition)[0], self._ends[topic, partition])
 
     def _range(self, topic: str, partition: int) -> tuple[int, int]:
-        """First offset and high watermark. A consumer of committed records would be told an earlier end."""
+        """First offset and high watermark. A consumer of committed records would get an earlier end."""
         place = TopicPartition(topic, partition)
         try:
             low, high = (
@@ -235,12 +234,12 @@ class KafkaEvidence:
 
     def _stalled(self, topic: str, partition: int, position: int, stop: int) -> str:
         return (
-            f"{topic} partition {partition} gave nothing for {self._stall_s:g} s at offset {position} of "
-            f"{stop}: an open transaction hides what follows (of a joiner that died?); try again when its "
-            "timeout has passed, or with a longer --timeout"
+            f"{topic} partition {partition} returned nothing for {self._stall_s:g} s at offset {position} of "
+            f"{stop}: an open transaction, perhaps of a joiner that died, hides later records; try again after its "
+            "timeout, or with a longer --timeout"
         )
 
-    def _newest_progress(self, unit: int) -> Checkpoint | None:
+    def _newest_checkpoint(self, unit: int) -> Checkpoint | None:
         """Search the unit's partition of the state topic from its end, in growing steps."""
         topic, key = self._settings.state_topic, checkpoint_key(unit).encode()
         low, high = self._range(topic, unit)
@@ -274,12 +273,12 @@ def _decode_checkpoint(message: Message) -> Checkpoint:
     try:
         checkpoint = decode_checkpoint(message.value or b"")
     except ValueError as error:
-        text = f"{message.place} is no checkpoint: {error}"
+        text = f"{message.place} is not a checkpoint: {error}"
         raise EvidenceError(text) from error
     if checkpoint.format > FORMAT_VERSION:
         text = (
-            f"{message.place} has format {checkpoint.format}, and this program knows {FORMAT_VERSION}: "
-            "use the version that the joiner has"
+            f"{message.place} has format {checkpoint.format}, and this release reads up to {FORMAT_VERSION}: "
+            "use the release of the joiner"
         )
         raise EvidenceError(text)
     return checkpoint
@@ -290,8 +289,7 @@ def _check_topics(checkpoint: Checkpoint, facts: dict[str, TopicFacts], partitio
         if topic in facts and facts[topic].topic_id != topic_id:
             message = (
                 f"topic {topic} was deleted and recreated since unit {checkpoint.unit} of "
-                f"{checkpoint.application!r} read it: what it has read is gone, so the check cannot "
-                "be made any more"
+                f"{checkpoint.application!r} read it: its input is gone, so the check is not possible any more"
             )
             raise EvidenceError(message)
     if checkpoint.partitions != partitions:

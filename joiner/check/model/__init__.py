@@ -1,4 +1,4 @@
-"""What must come out: the definition as nested loops, and the engine in memory held against it.
+"""The expected output: the definition as nested loops, and the engine in memory compared with it.
 
-Imports nothing of the rest of the checker, and of the engine its public face alone. Begin with `oracle`.
+Imports nothing of the rest of the checker, and only the public interface of the engine. Begin with `oracle`.
 """

@@ -1,7 +1,6 @@
 """The built-in cases: small streams whose joins a reader can work out, and seeded random ones.
 
-What a case is and where it comes from stands here; `joiner.check.model.drive` runs the engine over it. Times are
-written in whole numbers, as the definition does; their unit (ns) does not matter.
+`joiner.check.model.drive` runs the engine over them. Times are small integers; their unit (ns) does not matter.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ Entry = Rec | Watermark
 class Case:
     """Two streams in log order and the options of the join.
 
-    ``pairs`` is how many pairs are certain once both have been read, and how many after both have ended,
-    where somebody worked it out by hand; the oracle is asked in any case.
+    ``pairs``: the number of pairs that are certain once both have been read, and once both have ended, worked out by
+    hand; None: not worked out. The oracle is compared in any case.
     """
 
     name: str
@@ -35,13 +34,14 @@ class Case:
 
 
 def records(*times: int, key: int = 0) -> list[Rec]:
-    """Records of one key at ``times``; their seq is their place."""
+    """Records of one key at ``times``; their seq is their index."""
     return [Rec(key, ts, seq) for seq, ts in enumerate(times)]
 
 
 def entries(*given: int | tuple[int, int] | str) -> list[Entry]:
-    """A stream in short: ``3`` a record of key 0, ``(1, 3)`` one of key 1, ``">3"`` a watermark for all keys,
-    ``"1>3"`` a watermark for key 1.
+    """A stream in short notation.
+
+    ``3`` is a record of key 0, ``(1, 3)`` one of key 1, ``">3"`` a watermark for all keys, ``"1>3"`` one for key 1.
     """
     made: list[Entry] = []
     for seq, entry in enumerate(given):
@@ -56,14 +56,14 @@ def entries(*given: int | tuple[int, int] | str) -> list[Entry]:
 
 
 def blocks(length: int, total: int) -> tuple[list[Rec], list[Rec]]:
-    """``total`` records at times 0, 1, …, in blocks of ``length`` that go left, right, left, …"""
+    """``total`` records at times 0, 1, …, in blocks of ``length`` that are left, right, left, …"""
     left = [ts for ts in range(total) if ts // length % 2 == 0]
     right = [ts for ts in range(total) if ts // length % 2 == 1]
     return records(*left), records(*right)
 
 
 def built_in_cases() -> list[Case]:
-    """The cases with a name, simplest first."""
+    """The named cases, simplest first."""
     return [*_ancestor_cases(), *_tie_cases(), *_option_cases(), *_watermark_cases(), *_late_cases()]
 
 
@@ -74,9 +74,9 @@ def _ancestor_cases() -> list[Case]:
         Case("nothing at all", [], [], pairs=(0, 0)),
         Case("one side alone", records(1, 2, 3), [], pairs=(0, 0)),
         Case("100 alternating records", alternating_left, alternating_right, pairs=(99, 99)),
-        # Each of the three seams between blocks gives 5 next + 5 prev - 1 common = 9 pairs. At the last one
-        # the left record 14 is prev of 15..19, which stays open until the left stream passes them; only with
-        # 15 it is a pair already, for 15 is next of 14: 4 pairs wait.
+        # Each of the three boundaries between blocks gives 5 next + 5 prev - 1 common = 9 pairs. At the last one, the
+        # left record 14 is prev of 15..19, which stays open until the left stream passes them. Only its pair with 15
+        # is certain, because 15 is next of 14: 4 pairs are open.
         Case("blocks of 5, 20 records", block_left, block_right, pairs=(23, 27)),
         Case("blocks of 1,000, 3,000 records", *blocks(1000, 3000), pairs=(2999, 3998)),
     ]
@@ -88,7 +88,7 @@ def _tie_cases() -> list[Case]:
         Case("three equal times on each side", records(5, 5, 5), records(5, 5, 5), pairs=(5, 8)),
         Case("ties before, at and after", records(1, 1, 5, 5, 9, 9), records(1, 5, 5, 5, 9)),
         Case("an equal time comes later", entries(4, 4), entries(4, 6, 6)),
-        # prev_S(2) = 1 is open while F_S = 1; then 3 makes next certain too: (2, 1) must not come twice.
+        # prev_S(2) = 1 is open while F_S = 1. 3 makes it certain, and next too: (2, 1) must be emitted once.
         Case("R=[2], S=[1], then S=[3]", records(2), records(1, 3), pairs=(2, 2)),
     ]
 
@@ -139,9 +139,7 @@ def _late_cases() -> list[Case]:
 
 
 def random_case(seed: int) -> Case:
-    """A small case drawn from ``seed``: few keys, few times (hence ties), disorder, lateness, tolerance,
-    watermarks.
-    """
+    """A small random case: few keys, few times (hence ties), disorder, lateness, tolerance, watermarks."""
     rng = random.Random(seed)  # noqa: S311 - seeded test data, no secret
     keys, span = rng.randint(1, 4), rng.choice((3, 8, 30))
     disorder, watermark_share = rng.choice((0, 0, 2, 6)), rng.choice((0.0, 0.0, 0.15))

@@ -1,10 +1,9 @@
-"""Runs the engine over a case, in several cuts into batches, and holds every step against the oracle.
+"""Runs the engine over a case, with several divisions into batches, and compares every step with the oracle.
 
-The engine is reached only as `joiner.LocalStreamBuffer`, its public face, or as whatever a test hands in its
-place. What is checked after every step: the set of pairs so far is what must have been emitted at exactly
-these prefixes; no pair came twice; the late records are the oracle's; a record that was released is in no
-later pair; ``len`` is what was neither late nor released. Between steps the buffer goes through ``snapshot``
-and ``restore``.
+The engine is used only through its public interface, `joiner.LocalStreamBuffer`; a test may pass a substitute. After
+every step: the pairs so far are those that must have been emitted for exactly these prefixes; no pair was emitted
+twice; the late records are those of the oracle; a released record is in no later pair; ``len`` is the number of records
+that are neither late nor released. Between steps the buffer goes through ``snapshot`` and ``restore``.
 """
 
 from __future__ import annotations
@@ -28,32 +27,32 @@ Entry = Rec | Watermark
 Plan = list[tuple[int, int]]
 
 _CHECKS_MAX: Final = 40
-"""Steps of one run that are held against the nested loops: they cost the square of the case."""
+"""Steps of one run that are compared with the nested loops, whose cost is quadratic."""
 
 _LARGE_CHECKS_MAX: Final = 3
-"""The same for a case beyond the nested loops."""
+"""The same for a case that is too large for the nested loops."""
 
 _ORACLE_RECORDS_MAX: Final = 400
-"""Records a side up to which the nested loops are asked; beyond, their quick form, which equals them."""
+"""Records per side up to which the nested loops are used; above, the equivalent `joiner.check.model.expected`."""
 
 _DIFFERENCES_SHOWN: Final = 5
 
 
 class BufferClass(Protocol):
-    """`joiner.LocalStreamBuffer`, as far as it is used here."""
+    """The part of `joiner.LocalStreamBuffer` that is used here."""
 
     def __call__(self, *, tolerance_ns: int | None, lateness_ns: tuple[int, int]) -> Any:
         """A new, empty buffer."""
         ...
 
     def restore(self, data: bytes) -> Any:
-        """The buffer that a snapshot was taken of."""
+        """The buffer of a snapshot."""
         ...
 
 
 @dataclass
 class Outcome:
-    """What a case gave: pairs at the end of the input and after both streams ended, and every difference."""
+    """The result of a case: pairs at the end of the input, pairs after both streams have ended, and differences."""
 
     name: str
     records: int
@@ -64,7 +63,7 @@ class Outcome:
 
 @dataclass
 class _Seen:
-    """What one run of the engine has given so far."""
+    """What one run of the engine has reported so far."""
 
     pairs: set[tuple[int, int]] = field(default_factory=set)
     late: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
@@ -72,14 +71,14 @@ class _Seen:
 
 
 def load_buffer() -> BufferClass:
-    """The engine under test. Raises ImportError where it is not installed."""
+    """The engine under test. Raises ImportError if it is not installed."""
     from joiner import LocalStreamBuffer  # noqa: PLC0415 - `verify` works without the engine
 
     return LocalStreamBuffer
 
 
 def run_case(case: Case, buffer_class: BufferClass, seed: int) -> Outcome:
-    """Run ``case`` in every cut, until one of them differs from the oracle."""
+    """Run ``case`` with every division into batches, until one differs from the oracle."""
     outcome = Outcome(case.name, sum(isinstance(e, Rec) for e in (*case.left, *case.right)))
     outcome.certain, outcome.after_end = (len(answer(case, closed=closed).pairs) for closed in (False, True))
     if case.pairs is not None and (outcome.certain, outcome.after_end) != case.pairs:
@@ -96,7 +95,7 @@ def run_case(case: Case, buffer_class: BufferClass, seed: int) -> Outcome:
 
 
 def answer(case: Case, stops: tuple[int, int] | None = None, *, closed: bool = False) -> expected.Answer:
-    """What must have been emitted when the first ``stops`` entries of each side have been read."""
+    """What must have been emitted once the first ``stops`` entries of each side have been read."""
     left_stop, right_stop = stops or (len(case.left), len(case.right))
     left, right = case.left[:left_stop], case.right[:right_stop]
     options = {"tolerance_ns": case.tolerance_ns, "lateness_ns": case.lateness_ns, "closed": closed}
@@ -107,7 +106,7 @@ def answer(case: Case, stops: tuple[int, int] | None = None, *, closed: bool = F
 
 
 def _plans(case: Case, rng: random.Random) -> Iterator[tuple[str, Plan, bool]]:
-    """Ways to feed a case: a name, the prefixes after each step, and whether to restore between steps."""
+    """Ways to feed a case: a name, the prefixes after each step, whether to restore between steps."""
     sizes = len(case.left), len(case.right)
     yield "all at once", [sizes], False
     yield "left first, then right", [(sizes[0], 0), sizes], True
@@ -126,8 +125,8 @@ def _by_time(case: Case) -> Plan:
             side[at].ts if at < len(side) else None for side, at in zip((case.left, case.right), done, strict=True)
         ]
         left, right = heads
-        take = 0 if right is None or (left is not None and left <= right) else 1
-        done[take] += 1
+        side = 0 if right is None or (left is not None and left <= right) else 1
+        done[side] += 1
         plan.append((done[0], done[1]))
     return plan or [(0, 0)]
 
@@ -152,14 +151,14 @@ def _run(case: Case, plan: Plan, buffer_class: BufferClass, *, restoring: bool) 
     for number, stops in enumerate(plan, start=1):
         step = _push(buffer, case.left[done[0] : stops[0]], case.right[done[1] : stops[1]])
         done, where = stops, f"after {stops[0]} left and {stops[1]} right entries"
-        differences = _take(step, seen)
+        differences = _record(step, seen)
         if number % stride == 0 or stops == plan[-1]:
             differences += _compare(case, stops, seen, len(buffer), closed=False)
         if differences:
             return [f"{where}: {difference}" for difference in differences]
         if restoring:
             buffer = buffer_class.restore(buffer.snapshot())
-    differences = _take(buffer.close(), seen)
+    differences = _record(buffer.close(), seen)
     differences += _compare(case, done, seen, None, closed=True)
     return [f"after the end: {difference}" for difference in differences]
 
@@ -178,8 +177,8 @@ def _columns(entries: Sequence[Entry], kind: type[Rec | Watermark]) -> tuple[np.
     return tuple(np.array(chosen, dtype=np.int64).reshape(-1, 3).T.copy())
 
 
-def _take(step: Any, seen: _Seen) -> list[str]:
-    """Add a step to what was seen; what is wrong with the step by itself."""
+def _record(step: Any, seen: _Seen) -> list[str]:
+    """Add a step to ``seen``; returns what is wrong with the step itself."""
     differences = []
     for pair in zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True):
         if pair in seen.pairs:
@@ -197,10 +196,10 @@ def _take(step: Any, seen: _Seen) -> list[str]:
 
 
 def _compare(case: Case, stops: tuple[int, int], seen: _Seen, held: int | None, *, closed: bool) -> list[str]:
-    right_now = answer(case, stops, closed=closed)
-    differences = [f"the pair {pair} is missing" for pair in sorted(right_now.pairs - seen.pairs)]
-    differences += [f"the pair {pair} is unexpected" for pair in sorted(seen.pairs - right_now.pairs)]
-    late = zip(("left", "right"), seen.late, (right_now.left_late, right_now.right_late), strict=True)
+    correct = answer(case, stops, closed=closed)
+    differences = [f"the pair {pair} is missing" for pair in sorted(correct.pairs - seen.pairs)]
+    differences += [f"the pair {pair} is unexpected" for pair in sorted(seen.pairs - correct.pairs)]
+    late = zip(("left", "right"), seen.late, (correct.left_late, correct.right_late), strict=True)
     for side, found, wanted in late:
         differences += [f"{side} record {seq} should be late" for seq in sorted(wanted - found)]
         differences += [f"{side} record {seq} should not be late" for seq in sorted(found - wanted)]
@@ -208,7 +207,8 @@ def _compare(case: Case, stops: tuple[int, int], seen: _Seen, held: int | None, 
         {e.seq for e in entries[:stop] if isinstance(e, Rec)}
         for entries, stop in zip((case.left, case.right), stops, strict=True)
     ]
-    kept = sum(len(all_ - late - gone) for all_, late, gone in zip(pushed, seen.late, seen.released, strict=True))
+    sides = zip(pushed, seen.late, seen.released, strict=True)
+    kept = sum(len(of_side - late - released) for of_side, late, released in sides)
     if held is not None and held != kept:
         differences.append(f"the buffer holds {held} records, and {kept} were neither late nor released")
     return differences

@@ -1,8 +1,8 @@
-"""What must have been emitted, quickly: the oracle's answer for millions of records.
+"""What must have been emitted: the oracle's answer, computed fast enough for millions of records.
 
-Written for itself, not from the engine: nothing is incremental here. All records are sorted once by key and
-time, neighbours are found by binary search, and what is not certain at the final frontiers is masked out.
-Property tests hold it equal to the nested loops of `joiner.check.model.oracle`.
+It is independent of the engine, and not incremental. All records are sorted once by key and time, neighbours are found
+by binary search, and relations that are not certain at the final frontiers are masked out. Property tests compare it
+with the nested loops of `joiner.check.model.oracle`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ENDED: Final = np.iinfo(np.int64).max
 
 
 class Answer(NamedTuple):
-    """Pairs of (left seq, right seq) that must have been emitted, and the seq of each side's late records."""
+    """The pairs (left seq, right seq) that must have been emitted, and the seqs of each side's late records."""
 
     pairs: set[tuple[int, int]]
     left_late: set[int]
@@ -47,7 +47,7 @@ def join(
     watermark_scope: str = "key",
     closed: bool = False,
 ) -> Answer:
-    """As `joiner.check.model.oracle.join`."""
+    """See `joiner.check.model.oracle.join`."""
     lateness = lateness_ns if isinstance(lateness_ns, tuple) else (lateness_ns, lateness_ns)
     judges = [Judge(lateness[side], watermark_scope) for side in (0, 1)]
     late: list[set[int]] = [set(), set()]
@@ -71,50 +71,53 @@ def unmatched(
     direction: str = "both",
     driver: str = "both",
 ) -> tuple[set[int], set[int]]:
-    """As `joiner.check.model.oracle.unmatched`: what is alone now is tried with each record that might still come."""
+    """See `joiner.check.model.oracle.unmatched`: each record without a pair is tried with possible future records."""
     paired = certain_pairs(left, right, tolerance_ns, direction=direction, driver=driver, closed=True)
     sides = ("left", left, right, paired.left_seq), ("right", right, left, paired.right_seq)
     found: list[set[int]] = []
     for name, own, other, has_pair in sides:
-        looks, others_look = driver in {"both", name}, driver != name
+        drives, other_drives = driver in {"both", name}, driver != name
         own_times, other_times = own.times_by_key(), other.times_by_key()
         frontier, place = other.frontier_of(own.key), np.arange(len(own.key)) - np.searchsorted(own.key, own.key)
-        alone: set[int] = set()
+        unpaired: set[int] = set()
         for at in np.flatnonzero(~np.isin(own.seq, has_pair)).tolist():
             key, ts = int(own.key[at]), int(own.ts[at])
-            moments = [
-                comes
-                for comes in {max(int(frontier[at]), ts), ts, ts - 1}
-                if comes >= frontier[at] and (tolerance_ns is None or abs(comes - ts) <= tolerance_ns)
+            future_times = [
+                future
+                for future in {max(int(frontier[at]), ts), ts, ts - 1}
+                if future >= frontier[at] and (tolerance_ns is None or abs(future - ts) <= tolerance_ns)
             ]
             others, here = other_times.get(key, []), int(place[at])
-            finds = looks and any(_finds_newcomer(ts, comes, others, direction) for comes in moments)
-            is_found = others_look and any(
-                here in _newcomer_finds(comes, own_times[key], direction) for comes in moments
+            has_neighbour = drives and any(_is_neighbour(ts, future, others, direction) for future in future_times)
+            is_neighbour = other_drives and any(
+                here in _neighbours_of(future, own_times[key], direction) for future in future_times
             )
-            if not finds and not is_found:
-                alone.add(int(own.seq[at]))
-        found.append(alone)
+            if not has_neighbour and not is_neighbour:
+                unpaired.add(int(own.seq[at]))
+        found.append(unpaired)
     return found[0], found[1]
 
 
-def _finds_newcomer(ts: int, comes: int, others: list[int], direction: str) -> bool:
-    """Whether a record at ``ts`` has as its neighbour one that comes last of all, among ``others``, which rise."""
+def _is_neighbour(ts: int, future: int, others: list[int], direction: str) -> bool:
+    """Whether a record that arrives last, at ``future``, would be a neighbour of a record at ``ts``.
+
+    ``others``: the other times of its side, rising.
+    """
     before, behind = bisect_right(others, ts), bisect_left(others, ts)
-    is_prev = comes <= ts and bisect_right(others, comes) == before
-    is_next = comes >= ts and bisect_right(others, comes) == behind
+    is_prev = future <= ts and bisect_right(others, future) == before
+    is_next = future >= ts and bisect_right(others, future) == behind
     if direction == "nearest":
-        is_next &= not is_prev and (not before or comes - ts < ts - others[before - 1])
-        is_prev &= behind == len(others) or ts - comes <= others[behind] - ts
+        is_next &= not is_prev and (not before or future - ts < ts - others[before - 1])
+        is_prev &= behind == len(others) or ts - future <= others[behind] - ts
     return (is_prev and direction != "forward") or (is_next and direction != "backward")
 
 
-def _newcomer_finds(comes: int, times: list[int], direction: str) -> set[int]:
-    """The places in ``times``, which rise, of the neighbours of a record that comes at a time."""
-    before, behind = bisect_right(times, comes) - 1, bisect_left(times, comes)
+def _neighbours_of(future: int, times: list[int], direction: str) -> set[int]:
+    """The indices in ``times``, which rise, of the neighbours of a record that arrives at ``future``."""
+    before, behind = bisect_right(times, future) - 1, bisect_left(times, future)
     has_prev, has_next = before >= 0 and direction != "forward", behind < len(times) and direction != "backward"
     if direction == "nearest" and has_prev and has_next:
-        has_next = times[behind] - comes < comes - times[before]
+        has_next = times[behind] - future < future - times[before]
         has_prev = not has_next
     return {place for place, has in ((before, has_prev), (behind, has_next)) if has}
 
@@ -125,14 +128,14 @@ DUPLICATE: Final = 2
 
 
 class Judge:
-    """Judges the records of one stream as they come: accepted, late or duplicate; keeps the accepted ones."""
+    """Classifies the records of one stream in log order as accepted, late or duplicate; keeps the accepted ones."""
 
     def __init__(self, lateness_ns: int, watermark_scope: str = "key") -> None:
-        """``watermark_scope``: a record tells how far the stream is for its "key", or for the whole "partition"."""
+        """``watermark_scope``: a record advances the frontier of its "key", or of the whole "partition"."""
         self._lateness_ns = lateness_ns
         self._by_partition = watermark_scope == "partition"
         self._frontiers: dict[int, int] = {}
-        self._twins: set[tuple[int, int, str]] = set()
+        self._events: set[tuple[int, int, str]] = set()
         self._accepted: list[tuple[int, int, int]] = []
 
     def watermark(self, key: int, ts: int) -> None:
@@ -147,16 +150,16 @@ class Judge:
         if ts < own or ts < frontiers.get(ALL_KEYS, _NOTHING_YET):
             return LATE
         if event is not None:
-            twin = (key, ts, event)
-            if twin in self._twins:
+            identity = (key, ts, event)
+            if identity in self._events:
                 return DUPLICATE
-            self._twins.add(twin)
+            self._events.add(identity)
         self._accepted.append((key, ts, seq))
         self.watermark(ALL_KEYS if self._by_partition else key, ts - self._lateness_ns)
         return ACCEPTED
 
     def stream(self) -> Stream:
-        """The accepted records, sorted, with the frontiers as they are now."""
+        """The accepted records, sorted, with the present frontiers."""
         table = np.array(self._accepted, dtype=np.int64).reshape(-1, 3)
         key, ts, seq = table[np.lexsort((table[:, 2], table[:, 1], table[:, 0]))].T
         return Stream(key, ts, seq, dict(self._frontiers))
@@ -187,9 +190,7 @@ class Stream:
 
 
 class Pairs(NamedTuple):
-    """n pairs in the order (left seq, right seq): seqs, times, and each record's ordinal among equal
-    times.
-    """
+    """n pairs in the order (left seq, right seq): seqs, times in ns, ordinals among equal times; shape (n,) each."""
 
     left_seq: Ints
     right_seq: Ints
@@ -208,7 +209,7 @@ def certain_pairs(
     driver: str = "both",
     closed: bool = False,
 ) -> Pairs:
-    """Every pair with a relation that is certain at the frontiers of the two streams."""
+    """All pairs with a relation that is certain at the frontiers of the two streams."""
     left_place, right_place = _places(left, right)
     from_left = from_right = (left_place[:0], left_place[:0])
     if driver != "right":
@@ -233,9 +234,7 @@ def certain_pairs(
 
 
 def _places(left: Stream, right: Stream) -> tuple[Ints, Ints]:
-    """One number for (key, time), the same on both sides, that sorts as they do: ranks, for ns would
-    overflow.
-    """
+    """For each record a number that orders records of both sides by (key, time). It uses ranks, because ns overflow."""
     times, rank = np.unique(np.concatenate([left.ts, right.ts]), return_inverse=True)
     keys, key_rank = np.unique(np.concatenate([left.key, right.key]), return_inverse=True)
     del keys
@@ -244,24 +243,24 @@ def _places(left: Stream, right: Stream) -> tuple[Ints, Ints]:
 
 
 def _neighbours(
-    mine: Stream, place: Ints, other: Stream, others: Ints, direction: str, *, closed: bool
+    own: Stream, place: Ints, other: Stream, others: Ints, direction: str, *, closed: bool
 ) -> tuple[Ints, Ints]:
-    """Positions of my records and of their certain neighbours among the others."""
+    """The indices of a stream's records and of their certain neighbours in the other stream."""
     here = np.arange(len(place), dtype=np.int64)
-    frontier = np.full(len(place), _ENDED) if closed else other.frontier_of(mine.key)
+    frontier = np.full(len(place), _ENDED) if closed else other.frontier_of(own.key)
     if not len(others):
         return here[:0], here[:0]
     before = np.searchsorted(others, place, side="right") - 1
     after = np.minimum(np.searchsorted(others, place, side="left"), len(others) - 1)
-    has_before = (before >= 0) & (other.key[before] == mine.key)
-    has_after = (others[after] >= place) & (other.key[after] == mine.key)
+    has_before = (before >= 0) & (other.key[before] == own.key)
+    has_after = (others[after] >= place) & (other.key[after] == own.key)
     previous, following = other.ts[before], other.ts[after]
-    is_before = has_before & (frontier > mine.ts)
-    is_after = has_after & ((following <= frontier) | (following == mine.ts))
+    is_before = has_before & (frontier > own.ts)
+    is_after = has_after & ((following <= frontier) | (following == own.ts))
     if direction == "nearest":
-        to_before = _distance(mine.ts, previous)
-        is_nearer = has_before & (~has_after | (to_before <= _distance(mine.ts, following)))
-        is_before &= is_nearer & (is_after | (to_before <= _distance(mine.ts, frontier)))
+        to_before = _distance(own.ts, previous)
+        is_nearer = has_before & (~has_after | (to_before <= _distance(own.ts, following)))
+        is_before &= is_nearer & (is_after | (frontier == _ENDED) | (to_before <= _distance(own.ts, frontier)))
         is_after &= ~is_nearer
     is_before &= direction != "forward"
     is_after &= direction != "backward"
@@ -272,9 +271,7 @@ def _neighbours(
 
 
 def _distance(left_ts: Ints, right_ts: Ints) -> NDArray[np.uint64]:
-    """How far two times are apart; as unsigned numbers, for the ends of the range are further than int64
-    goes.
-    """
+    """The distance between two times, unsigned, because it can exceed int64."""
     return np.maximum(left_ts, right_ts).view(np.uint64) - np.minimum(left_ts, right_ts).view(np.uint64)
 
 

@@ -1,12 +1,12 @@
-"""The neighbour join as a newcomer would write it down: nested loops over two lists, nothing clever.
+"""The neighbour join in its simplest form: nested loops over two lists.
 
-This is the executable form of the definition (docs/semantics.md). It answers one question: which pairs must
-have been emitted, neither less nor more, once exactly these entries of the two streams have been read? It
-knows no batches, no interleaving, no buffer and no clock, because the answer depends on none of them. It is
-slow (the square of its input) on purpose: `joiner.check.model.expected` computes the same quickly, the engine does
-it while the records arrive, and both are held against this file.
+This is the executable form of the definition (docs/semantics.md). It answers one question: exactly which pairs must
+have been emitted once these entries of the two streams have been read? It has no batches, interleaving, buffer or
+clock, because the answer depends on none of them. It is deliberately simple and quadratic:
+`joiner.check.model.expected` computes the same fast, the engine computes it incrementally, and both are compared with
+this file.
 
-All times are int nanoseconds. It imports nothing, so that nothing can be wrong but what stands here.
+All times are int nanoseconds. It imports nothing, so that it depends on no other code.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ ALL_KEYS: Final = -1
 """The key of a watermark that covers every key."""
 
 NOTHING_YET: Final = -(1 << 70)
-"""The frontier of a key that nothing has been promised of: below every time."""
+"""The frontier of a key without records and watermarks: below every time."""
 
 ENDED: Final = 1 << 70
 """The frontier of every key once its stream has ended: above every time."""
 
 
 class Rec(NamedTuple):
-    """A record of one stream. ``event`` is the id by which a redelivered record is known; None: never one."""
+    """A record of one stream. ``event``: the id that identifies duplicates; None: the record is not one."""
 
     key: int
     ts: int
@@ -37,7 +37,7 @@ class Rec(NamedTuple):
 
 
 class Watermark(NamedTuple):
-    """The promise that the stream sends nothing below ``ts`` any more, for one key or for `ALL_KEYS`."""
+    """The promise that the stream sends nothing below ``ts`` from now on, for one key or for `ALL_KEYS`."""
 
     key: int
     ts: int
@@ -45,14 +45,12 @@ class Watermark(NamedTuple):
 
 
 class Stream:
-    """One stream, read entry by entry: what was accepted, what was late, what was a duplicate, its
-    frontiers.
-    """
+    """One stream, read entry by entry: its accepted, late and duplicate records, and its frontiers."""
 
     def __init__(self, entries: Sequence[Rec | Watermark], lateness_ns: int, *, watermark_scope: str = "key") -> None:
-        """Read ``entries``, which are in the order of the log: their ``seq`` rises.
+        """Read ``entries`` in log order: their ``seq`` rises.
 
-        ``watermark_scope``: a record tells how far the stream is for its "key", or for the whole "partition".
+        ``watermark_scope``: a record advances the frontier of its "key", or of the whole "partition".
         """
         self.accepted: list[Rec] = []
         self.late: list[Rec] = []
@@ -63,7 +61,7 @@ class Stream:
             self._read(entry, lateness_ns)
 
     def frontier(self, key: int) -> int:
-        """What comes later for ``key`` has at least this time: its own promise or the one for all keys."""
+        """Later records of ``key`` have at least this time: the larger of the frontiers of the key and of all keys."""
         return max(self._promised.get(key, NOTHING_YET), self._promised.get(ALL_KEYS, NOTHING_YET))
 
     def _read(self, entry: Rec | Watermark, lateness_ns: int) -> None:
@@ -71,7 +69,7 @@ class Stream:
             self._promise(entry.key, entry.ts)
         elif entry.ts < self.frontier(entry.key):
             self.late.append(entry)
-        elif entry.event is not None and any(_is_twin(entry, known) for known in self.accepted):
+        elif entry.event is not None and any(_is_duplicate(entry, known) for known in self.accepted):
             self.duplicates.append(entry)
         else:
             self.accepted.append(entry)
@@ -82,9 +80,7 @@ class Stream:
 
 
 class Answer(NamedTuple):
-    """What must have been emitted: ``pairs`` of (left seq, right seq), and what became of each stream's
-    records.
-    """
+    """The ``pairs`` (left seq, right seq) that must have been emitted, and the two streams."""
 
     pairs: set[tuple[int, int]]
     left: Stream
@@ -102,11 +98,11 @@ def join(
     watermark_scope: str = "key",
     closed: bool = False,
 ) -> Answer:
-    """What must have been emitted when ``left`` and ``right`` have been read, and nothing more of either.
+    """What must have been emitted once exactly ``left`` and ``right`` have been read.
 
-    ``lateness_ns`` is one value for both streams or (left, right). ``driver``: whose records look for neighbours,
-    left, right or both. ``direction``: which ones they look for: backward (prev), forward (next), both, or the
-    nearest of the two. ``closed``: both streams have ended, so nothing that could still come leaves a relation open.
+    ``lateness_ns``: one value for both streams or (left, right). ``driver``: whose records look for neighbours, left,
+    right or both. ``direction``: which neighbours they look for: backward (prev), forward (next), both, or the nearest
+    of the two. ``closed``: both streams have ended, so that no relation is open.
     """
     left_lateness_ns, right_lateness_ns = lateness_ns if isinstance(lateness_ns, tuple) else (lateness_ns, lateness_ns)
     r_stream = Stream(left, left_lateness_ns, watermark_scope=watermark_scope)
@@ -124,10 +120,10 @@ def join(
 def unmatched(
     left: Sequence[Rec | Watermark], right: Sequence[Rec | Watermark], *, closed: bool = False, **options: Any
 ) -> tuple[set[int], set[int]]:
-    """Which accepted records, by seq, are in no pair and get into none however the streams go on.
+    """Which accepted records, by seq, are in no pair, and in none for any continuation of the streams.
 
-    ``options`` as those of `join`. It is tried: with nothing more of the other stream, and with one more record of it
-    at each moment that could be the best one. More records only compete for the neighbours.
+    ``options``: those of `join`. Two kinds of continuation suffice: no further record of the other stream, and one
+    further record at each time that could be the best one. More records only compete for the neighbours.
     """
     now, ended = join(left, right, **options), join(left, right, closed=True, **options)
     found: tuple[set[int], set[int]] = (set(), set())
@@ -147,7 +143,7 @@ def _can_be_paired(
     other: Stream,
     options: Any,
 ) -> bool:
-    """Whether one more record of the other stream gets into a pair with ``record``."""
+    """Whether one further record of the other stream would form a pair with ``record``."""
     frontier = other.frontier(record.key)
     for ts in {max(frontier, record.ts), record.ts, record.ts - 1}:
         if ts >= frontier:
@@ -161,11 +157,11 @@ def _can_be_paired(
 def _certain_neighbours(
     records: list[Rec], other: Stream, direction: str, *, closed: bool
 ) -> Iterator[tuple[Rec, Rec]]:
-    """Each record with its neighbours in the other stream that no continuation could take away any more.
+    """Each record with its neighbours in the other stream that no continuation can change.
 
-    prev, the last at or before the record's time: certain once the other stream cannot send that time again.
-    next, the first at or after it: certain once the other stream cannot send an earlier one, or if the times
-    are equal (one that comes later with the same time stands behind it).
+    prev, the last record at or before the record's time, is certain once the other stream cannot send that time again.
+    next, the first record at or after it, is certain once the other stream cannot send an earlier one, or if the times
+    are equal (a later record with an equal time is behind it).
     """
     for record in records:
         frontier = ENDED if closed else other.frontier(record.key)
@@ -177,10 +173,10 @@ def _certain_neighbours(
 
 
 def _certain_nearest(records: list[Rec], other: Stream, _direction: str, *, closed: bool) -> Iterator[tuple[Rec, Rec]]:
-    """Each record with the nearer of its neighbours, prev where they are equally near, once nothing nearer can come.
+    """Each record with the nearer of its neighbours, prev at equal distance, once no nearer record can follow.
 
-    What comes has at least the frontier's time. So prev is certain once that is above the record's time and not
-    nearer than prev is; next, if it is nearer than prev, once the other stream cannot send an earlier one.
+    Later records have at least the frontier's time. So prev is certain once the frontier is above the record's time and
+    not nearer than prev. next, if it is nearer than prev, is certain once the other stream cannot send an earlier one.
     """
     for record in records:
         frontier = ENDED if closed else other.frontier(record.key)
@@ -205,12 +201,12 @@ def _order(record: Rec) -> tuple[int, int]:
     return record.ts, record.seq
 
 
-def _is_twin(record: Rec, known: Rec) -> bool:
+def _is_duplicate(record: Rec, known: Rec) -> bool:
     return (record.key, record.ts, record.event) == (known.key, known.ts, known.event)
 
 
 def ordinals(accepted: Sequence[Rec]) -> dict[int, int]:
-    """By seq: how many accepted records of the same stream, key and time stand before this one."""
+    """By seq, the number of accepted records of the same stream, key and time with a lower seq."""
     return {
         record.seq: sum(
             1 for other in accepted if (other.key, other.ts) == (record.key, record.ts) and other.seq < record.seq

@@ -1,4 +1,4 @@
-"""What is there against what must be there: outputs, events of a recording, points in the database.
+"""Compares actual with expected outputs: topics, the events of a recording, points in the database.
 
 May import `model` and `found`. Begin with `outputs`.
 """

@@ -1,7 +1,7 @@
-"""Holds the outputs of one unit against what must be there: results, late and unmatched records, dead letters.
+"""Compares the outputs of one unit with the expected ones: results, late and unmatched records, dead letters.
 
-`Outputs` are the late, unmatched and rejected records of the whole application, read once. A unit takes what it
-expects out of them; what nobody has taken in the end is unexpected.
+`Outputs` are the late, unmatched and rejected records of the whole application, read once. Each unit removes those that
+it expects; the rest is unexpected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _FoundOutputRecord(FoundRecord, frozen=True, kw_only=True):
 
 
 class FoundOutput(msgspec.Struct, frozen=True):
-    """A late or unmatched record as it stands in its topic."""
+    """A late or unmatched record in its topic."""
 
     id: str
     application: str
@@ -53,38 +53,41 @@ class _FoundId(msgspec.Struct):
 
 
 _joined = msgspec.json.Decoder(FoundJoined)
-_told = msgspec.json.Decoder(FoundOutput)
+_output = msgspec.json.Decoder(FoundOutput)
 _ids = msgspec.json.Decoder(_FoundId)
 
 
 @dataclass
 class Outputs:
-    """The application's late and unmatched records, and dead letters, by id: what nobody has expected yet."""
+    """The application's late and unmatched records, and dead letters, by id, that no unit has expected so far.
 
-    told: dict[str, dict[str, list[Message]]] = field(default_factory=lambda: {LATE: {}, UNMATCHED: {}})
+    ``by_kind``: the late and the unmatched records. ``foreign_rejected``: dead letters of other services.
+    """
+
+    by_kind: dict[str, dict[str, list[Message]]] = field(default_factory=lambda: {LATE: {}, UNMATCHED: {}})
     rejected: dict[str, list[tuple[Message, Rejected]]] = field(default_factory=dict)
     foreign_rejected: list[Rejected] = field(default_factory=list)
 
 
 def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Findings) -> Outputs:
-    """Sort the late and unmatched records and the dead letters into ours, by id, and those of others."""
+    """Read late and unmatched records and dead letters; separate the application's, by id, from those of others."""
     outputs, application = Outputs(), settings.application.name
     for what, messages in ((LATE, evidence.late()), (UNMATCHED, evidence.unmatched())):
         for message in messages:
             try:
                 found = _ids.decode(message.value or b"")
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                findings.differ("unexpected", what, "", f"{message.place}: no such record: {error}")
+                findings.differ("unexpected", what, "", f"{message.place}: not a valid record: {error}")
                 continue
             if found.application == application:
-                outputs.told[what].setdefault(found.id, []).append(message)
+                outputs.by_kind[what].setdefault(found.id, []).append(message)
             else:
                 findings.count(f"{what} of other applications")
     for message in evidence.rejected():
         try:
             dead_letter = decode_rejected(message.value or b"")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            findings.differ("unexpected", REJECTED, "", f"{message.place}: no dead letter: {error}")
+            findings.differ("unexpected", REJECTED, "", f"{message.place}: not a dead letter: {error}")
             continue
         if dead_letter.source == application:
             outputs.rejected.setdefault(dead_letter.id, []).append((message, dead_letter))
@@ -115,7 +118,7 @@ def compare_results(
             continue
         at, want = places[name].get(identity), wanted[name]
         if at is None or want.failed[at]:
-            why = "no such pair may be here" if at is None else "its function fails: it must be a dead letter"
+            why = "no such pair is expected" if at is None else "its function fails, so a dead letter is expected"
             findings.differ("unexpected", RESULTS, name, f"pair {identity} at {message.place}: {why}")
             continue
         if at in seen[name]:
@@ -135,12 +138,12 @@ def _places(want: ExpectedPairs, unit: int) -> dict[str, int]:
 
 
 def _decode_result(message: Message) -> tuple[str, FoundJoined | None, str]:
-    """The id of a result, the result, and what is wrong where it is none."""
+    """The id of a result, the result, and what is wrong if it is not one."""
     try:
         found = _joined.decode(message.value or b"")
         return found.id, found, ""
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        fault = f"it cannot be read as a result: {error}"
+        fault = f"not a valid result: {error}"
     try:
         return _ids.decode(message.value or b"").id, None, fault
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -175,7 +178,7 @@ def _shown_pair(want: ExpectedPairs, at: int, judgement: UnitJudgement) -> str:
 def compare_late(
     judgement: UnitJudgement, side: SideJudgement, outputs: Outputs, due: dict[str, int], findings: Findings
 ) -> None:
-    """Compare the late records of one side with the late topic, and take them out of ``outputs``."""
+    """Compare the late records of one side with the late topic, and remove them from ``outputs``."""
     for offset in sorted(side.late):
         identity = f"{side.join.name}:{judgement.unit}:{side.side}:{offset}"
         _compare_output(LATE, identity, offset, side, judgement, outputs, findings, is_due=offset < due[side.topic])
@@ -184,7 +187,7 @@ def compare_late(
 def compare_unmatched(
     judgement: UnitJudgement, side: SideJudgement, want: ExpectedPairs, outputs: Outputs, findings: Findings
 ) -> None:
-    """Compare the unmatched records of one side with their topic, and take them out of ``outputs``."""
+    """Compare the unmatched records of one side with their topic, and remove them from ``outputs``."""
     for offset in sorted(want.unmatched[side.side]):
         place = f"{offset}:" if side.side == "left" else f":{offset}"
         identity, is_due = f"{side.join.name}:{judgement.unit}:{place}", offset in want.unmatched_due[side.side]
@@ -204,7 +207,7 @@ def _compare_output(
 ) -> None:
     name = side.join.name
     place = f"{what.removesuffix('s')} {identity}: {side.topic} partition {judgement.unit} offset {offset}"
-    found = outputs.told[what].pop(identity, [])
+    found = outputs.by_kind[what].pop(identity, [])
     _count(findings.tally(what, name), what, name, place, [message.place for message in found], findings, is_due=is_due)
     for message in found:
         wrong = _altered_output(message, side, judgement, offset)
@@ -214,9 +217,9 @@ def _compare_output(
 
 def _altered_output(message: Message, side: SideJudgement, judgement: UnitJudgement, offset: int) -> list[str]:
     try:
-        found = _told.decode(message.value or b"")
+        found = _output.decode(message.value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return [f"it cannot be read as such a record: {error}"]
+        return [f"not a valid record: {error}"]
     want = {
         "join": side.join.name,
         "side": side.side,
@@ -236,7 +239,7 @@ def _altered_output(message: Message, side: SideJudgement, judgement: UnitJudgem
 
 
 def compare_rejected(judgement: UnitJudgement, outputs: Outputs, due: dict[str, int], findings: Findings) -> None:
-    """Compare the unit's rejected records with the dead letters, and take them out of ``outputs``."""
+    """Compare the unit's rejected records with the dead letters, and remove them from ``outputs``."""
     tally = findings.tally(REJECTED)
     for identity, want in judgement.rejected.items():
         found = outputs.rejected.pop(identity, [])
@@ -255,9 +258,7 @@ def compare_rejected(judgement: UnitJudgement, outputs: Outputs, due: dict[str, 
 
 
 def compare_failed(want: ExpectedPairs, unit: int, outputs: Outputs, findings: Findings) -> None:
-    """Compare the pairs whose joining function fails with the dead letters, and take them out of
-    ``outputs``.
-    """
+    """Compare the pairs whose joining function fails with the dead letters, and remove them from ``outputs``."""
     name = want.join.name
     tally = findings.tally(FAILED, name)
     for at in want.failed.nonzero()[0].tolist():
@@ -268,14 +269,14 @@ def compare_failed(want: ExpectedPairs, unit: int, outputs: Outputs, findings: F
 
 
 def compare_rest(outputs: Outputs, findings: Findings) -> None:
-    """What nobody has taken out of ``outputs`` is unexpected."""
-    for what, told in outputs.told.items():
-        for identity, messages in told.items():
-            text = f"{identity} at {messages[0].place}: no such record was to be told"
+    """Report what is left in ``outputs`` as unexpected."""
+    for what, by_id in outputs.by_kind.items():
+        for identity, messages in by_id.items():
+            text = f"{identity} at {messages[0].place}: no such record is expected"
             findings.differ("unexpected", what, join_of(identity), text, len(messages))
     for identity, dead_letters in outputs.rejected.items():
         message, dead_letter = dead_letters[0]
-        text = f"{identity} at {message.place}: nothing was to be rejected there (its reason: {dead_letter.reason})"
+        text = f"{identity} at {message.place}: no such dead letter is expected (its reason: {dead_letter.reason})"
         findings.differ("unexpected", REJECTED, "", text, len(dead_letters))
 
 

@@ -1,12 +1,12 @@
-"""The replayed events file against the input topic, and what became of each quantity of each row.
+"""Compares the replayed events file with the input topic, and determines the fate of each quantity of each row.
 
-Two questions. Has everything of the file reached Kafka, as a record or, where it is no event, as a dead
-letter? And where is each quantity now: for every side of a join that selects it joined, waiting, late or a
-duplicate, or else rejected, not selected, not consumed yet? The rows are counted once from the file and once
-from the logs, and the two counts must agree.
+There are two questions. Has every row of the file reached Kafka, as records or, if it is not an event, as a dead
+letter? And what is the fate of each quantity: for every side of a join that selects it joined, waiting, late or
+duplicate, else rejected, not selected or not consumed yet? Quantities are counted once from the file and once from the
+logs, and the two counts must agree.
 
-A row is parsed here by itself, by the rules of the wire format: one JSON object with ``Thing``,
-``Timestamp`` and ``id``; every other member is a quantity, of which a bad one does not spoil the others.
+Rows are parsed here independently of the connector, by the rules of the wire format: one JSON object with ``Thing``,
+``Timestamp`` and ``id``; every other member is a quantity. An invalid quantity does not affect the others.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ FATES: Final = (
     "before the start",
     "lost before Kafka",
 )
-"""Every quantity of the file has exactly one of these for each side of a join that selects it."""
+"""Every quantity of the file has exactly one fate for each side of a join that selects it."""
 
 NO_SIDE: Final = "no join"
 
 
 class Quantity(NamedTuple):
-    """A quantity of a row: what is the same in the file and in Kafka."""
+    """A quantity of a row: the values that are equal in the file and in Kafka."""
 
     thing: str
     quantity: str
@@ -75,24 +75,24 @@ class Quantity(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A parsed row: its quantities, and how the ids of the dead letters begin that it must have."""
+    """A parsed row: its quantities, and the prefixes of the ids of its expected dead letters."""
 
     quantities: list[Quantity]
     refused: list[str]
 
 
 class _Number(str):
-    """The exact text of a JSON number: Python refuses to make an int of very many digits."""
+    """The exact text of a JSON number: Python refuses to convert very long ones to int."""
 
     __slots__ = ()
 
 
 class _NoEventError(ValueError):
-    """A row, or a quantity of it, that cannot be used."""
+    """A row, or a quantity of it, is invalid."""
 
 
 def parse_row(payload: bytes, time_unit: str, event_bytes_max: int) -> Row:
-    """What must become of a row; never raises."""
+    """The expected outcome of a row. Never raises."""
     whole = f"mqtt:{hashlib.sha256(payload).hexdigest()[:32]}"
     try:
         if len(payload) > event_bytes_max or payload.count(b"[") + payload.count(b"{") > BRACKETS_MAX:
@@ -116,7 +116,7 @@ def parse_row(payload: bytes, time_unit: str, event_bytes_max: int) -> Row:
 
 def _members(payload: bytes) -> dict[str, Any]:
     text = payload.decode("utf-8")
-    # Objects become tuples of pairs and arrays lists, so that the two stay apart and no name is lost.
+    # Objects become tuples of pairs, and arrays lists: so they are distinct, and no repeated name is lost.
     pairs = json.loads(
         text, object_pairs_hook=tuple, parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant
     )
@@ -131,7 +131,7 @@ def _members(payload: bytes) -> dict[str, Any]:
 
 
 def _refuse_half_surrogates(pairs: tuple[Any, ...]) -> None:
-    """Half of a surrogate pair, which only an escape can bring in, is no text: wherever it stands, this is no JSON."""
+    """Raise ValueError for a lone surrogate, which only an escape can contain and which is not valid text."""
     parts: list[Any] = list(pairs)
     while parts:
         part = parts.pop()
@@ -168,7 +168,7 @@ def _number(value: object) -> float:
 
 @dataclass
 class _Account:
-    """One side of a join, or no join: how many quantities of the file it selects, and their fates."""
+    """One side of a join, or no join: the number of quantities of the file that it selects, and their fates."""
 
     selected: int = 0
     fates: Counter[str] = field(default_factory=Counter)
@@ -178,15 +178,15 @@ class EventsCheck:
     """Compares an events file with the data topic; a `joiner.check.verify.outputs.FurtherCheck`."""
 
     def __init__(self, file: Path, settings: JoinerSettings, evidence: Evidence) -> None:
-        """Read ``file``. Raises `EvidenceError` where it cannot be read."""
+        """Read ``file``. Raises `EvidenceError` if it cannot be read."""
         self._settings = settings
         self._evidence = evidence
         self._rows = 0
         self._open: Counter[Quantity] = Counter()
         self._refused: Counter[str] = Counter()
         self._redelivered = 0
-        self._strangers: list[str] = []
-        self._stranger_count = 0
+        self._foreign: list[str] = []
+        self._foreign_count = 0
         self._sides = [
             (f"{join.name} {side}", stream["quantity"])
             for join in settings.join
@@ -216,15 +216,15 @@ class EventsCheck:
                     self._accounts[name].selected += 1
 
     def _selecting(self, quantity: str) -> list[str]:
-        """The names of the accounts that a quantity belongs to."""
+        """The names of the accounts of a quantity."""
         names = self._names_of.get(quantity)
         if names is None:
             names = [name for name, filter_ in self._sides if filter_ in {None, quantity}] or [NO_SIDE]
             self._names_of[quantity] = names
         return names
 
-    def look_at(self, result: UnitResult) -> None:
-        """Find the file's quantities in the unit's partition of the data topic, and what became of them."""
+    def add_unit(self, result: UnitResult) -> None:
+        """Find the file's quantities in the unit's partition of the data topic, and their fates."""
         topic, time_unit = self._settings.topics.data, self._settings.events.time_unit
         fates = _Fates(result, topic)
         for message in self._evidence.whole_input(result.judgement.unit, topic):
@@ -242,12 +242,12 @@ class EventsCheck:
             elif quantity in self._known:
                 self._redelivered += 1
             else:
-                self._stranger_count += 1
-                if len(self._strangers) < 100:  # noqa: PLR2004 - enough for any number of examples that is shown
-                    self._strangers.append(f"{message.place}: {_shown(quantity)}")
+                self._foreign_count += 1
+                if len(self._foreign) < 100:  # noqa: PLR2004 - more than the examples that are shown
+                    self._foreign.append(f"{message.place}: {_shown(quantity)}")
 
     def conclude(self, outputs: Outputs, findings: Findings) -> None:
-        """What is lost, what must be a dead letter, and whether the accounts agree."""
+        """Report what is lost, which dead letters are missing, and whether the accounts agree."""
         tally = findings.tally(IN_KAFKA)
         tally.expected = self._quantities
         for quantity, count in self._open.items():
@@ -258,7 +258,7 @@ class EventsCheck:
                     self._accounts[name].fates["lost before Kafka"] += count
         tally.found = tally.expected - tally.missing
         self._conclude_refused(outputs, findings)
-        for text in self._strangers:
+        for text in self._foreign:
             findings.example("not in the file", text)
         for name, account in self._accounts.items():
             if account.fates.total() != account.selected:
@@ -269,7 +269,7 @@ class EventsCheck:
             "quantities": self._quantities,
             "refused": self._refused.total(),
             "redelivered": self._redelivered,
-            "not in the file": self._stranger_count,
+            "not in the file": self._foreign_count,
             "accounts": {
                 name: {"selected": account.selected, **{fate: account.fates[fate] for fate in FATES}}
                 for name, account in self._accounts.items()
@@ -281,7 +281,7 @@ class EventsCheck:
         dead_letters = sorted({dead_letter.id for dead_letter in outputs.foreign_rejected})
         ids = frozenset(dead_letters)
         for wanted in self._refused:
-            # A quantity's name that is too long for an id ends there in a hash.
+            # In an id, a hash replaces the end of a name that is too long.
             cut = len(wanted) > len("mqtt:") + 32 + NAME_LENGTH_MAX
             found = wanted in ids or (cut and any(dead_letter.startswith(wanted) for dead_letter in dead_letters))
             tally.expected += 1
@@ -292,10 +292,10 @@ class EventsCheck:
 
 
 class _Fates:
-    """What became of each record of a unit, by offset in the data topic."""
+    """The fate of each record of a unit, by offset in the data topic."""
 
     def __init__(self, result: UnitResult, topic: str) -> None:
-        from joiner.check.verify.outputs import joined_offsets  # noqa: PLC0415 - verify calls this module
+        from joiner.check.verify.outputs import joined_offsets  # noqa: PLC0415 - it imports this module's caller
 
         self._judgement = result.judgement
         self._topic = topic
@@ -320,14 +320,14 @@ class _Fates:
         if name == NO_SIDE:
             return "not selected"
         side, joined, unmatched = self._sides[name]
-        holding = {
+        offsets_by_fate = {
             "late": side.late,
             "duplicate": side.duplicates,
             "joined": joined,
             "unmatched": unmatched,
             "waiting": side.accepted,
         }
-        return next((fate for fate, offsets in holding.items() if offset in offsets), "unaccounted")
+        return next((fate for fate, offsets in offsets_by_fate.items() if offset in offsets), "unaccounted")
 
 
 def _shown(quantity: Quantity) -> str:

@@ -1,15 +1,15 @@
-"""How each record of a unit's input must have been judged: accepted, late, duplicate, rejected, not selected.
+"""The expected classification of each record of a unit's input: accepted, late, duplicate, rejected, not selected.
 
-The rules, in their order, for a record of input topic t, partition u (= the unit):
+The rules, in order, for a record of input topic t, partition u (= the unit):
 
-1. What is neither a record nor a watermark is rejected.
-2. A record that no side of any join selects, and a watermark that covers none, is not selected, and not looked at
-   any further. A watermark without a quantity covers all sides that read t, one with a quantity those of that
-   quantity (a side that takes the whole topic is not covered by a promise about a part of it).
-3. Rejected: an event time more than ``max_future_skew`` after the broker's append time, and a thing that belongs
-   into another partition.
-4. A watermark raises the frontier of every side that it covers. For each side that selects it, a record is late,
-   or else a duplicate, or else accepted.
+1. A message that is neither a record nor a watermark is rejected.
+2. A record that no side of any join selects, and a watermark that covers no side, is not selected; it is not checked
+   further. A watermark without a quantity covers all sides that read t. One with a quantity covers the sides of that
+   quantity, but not a side that reads the whole topic.
+3. Rejected: an event time more than ``max_future_skew`` after the broker's append time, and a thing that belongs to
+   another partition.
+4. A watermark raises the frontier of every side that it covers. For each side that selects it, a record is late, else a
+   duplicate, else accepted.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class SideJudgement:
     duplicates: set[int] = field(default_factory=set)
 
     def selects(self, quantity: str) -> bool:
-        """Whether the side takes records of ``quantity``."""
+        """Whether the side selects records of ``quantity``."""
         return self.quantity is None or self.quantity == quantity
 
 
 class UnitJudgement:
-    """All sides of all joins of one unit, as their input topics are read."""
+    """All sides of all joins of one unit, while their input topics are read."""
 
     def __init__(self, settings: JoinerSettings, unit: int) -> None:
         self.unit = unit
@@ -66,9 +66,9 @@ class UnitJudgement:
             for side, stream in (("left", settings.stream(join.left)), ("right", settings.stream(join.right)))
         ]
         self.records: dict[str, dict[int, Record]] = {topic: {} for topic in settings.input_topics}
-        """By topic and offset: every record that some side accepted or found late or a duplicate."""
+        """By topic and offset: the records that some side accepted, or classified as late or duplicate."""
         self.rejected: dict[str, Rejected] = {}
-        """By id: the dead letters that must have been written for records."""
+        """By id: the dead letters expected for records."""
         self.rejected_places: set[tuple[str, int]] = set()
         self.not_selected = 0
         self.watermarks = 0
@@ -80,7 +80,7 @@ class UnitJudgement:
         self._partitions: dict[str, int] = {}
 
     def read(self, topic: str, messages: Iterable[Message]) -> None:
-        """Judge the next messages of the unit's partition of ``topic``."""
+        """Classify the next messages of the unit's partition of ``topic``."""
         sides = [side for side in self.sides if side.topic == topic]
         by_quantity: dict[str, list[SideJudgement]] = {}
         for message in messages:
@@ -120,7 +120,7 @@ class UnitJudgement:
         offset, key = message.offset, self._key(record.thing)
         self.records[message.topic][offset] = record
         for side in selecting:
-            # A side of several quantities may get several records of one event.
+            # A side that reads several quantities may get several records of one event.
             identity = record.id if side.quantity is not None else f"{record.quantity}\0{record.id}"
             verdict = side.judge.judge(key, ts, offset, identity)
             if verdict == ACCEPTED:

@@ -1,15 +1,13 @@
-"""The check of a pipeline: what the inputs up to the committed vector C demand, against what the outputs
-hold.
+"""The check of a pipeline: compares its outputs with those that follow from the inputs up to the committed vector C.
 
     1. C of every unit, from its newest committed checkpoint
-    2. the late and unmatched records and the dead letters, sorted by id; where asked for, the points of the database
-    3. for each unit: the results of its partition; C once more (C'); its input logs from the start to C and
-       on to C', judged record by record; the pairs that are certain at C (must be there) and at C' (may be
-       there)
-    4. what is left over is unexpected
+    2. the late and unmatched records and the dead letters, by id; on request, the points of the database
+    3. for each unit: the results of its partition; C again (C'); its input logs from the start to C and to C',
+       classified record by record; the pairs that are certain at C (required) and at C' (permitted)
+    4. all other outputs are unexpected
 
-A joiner at rest has C' = C, which makes the check as sharp as it can be. The set of what has been emitted
-depends on the vector alone; that is why a check from outside, of a run with any restarts, can be exact.
+With a joiner at rest, C' = C, and the check is exact. The set of emitted outputs depends on the vector alone; therefore
+a check from outside is possible for a run with any restarts.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class WrongApplicationError(Exception):
-    """The settings are not those that the application ran with; ``str`` names what differs."""
+    """The settings differ from those of the application. The message names the differences."""
 
 
 class Span(NamedTuple):
@@ -48,7 +46,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class UnitResult:
-    """A unit when it has been compared: for further checks, which look at it once and let it go."""
+    """A unit that has been compared, for further checks. They must not keep it, because it is large."""
 
     span: Span
     judgement: UnitJudgement
@@ -56,14 +54,14 @@ class UnitResult:
 
 
 class FurtherCheck(Protocol):
-    """A check beside the topics: of the replayed file, of the database."""
+    """An additional check: of the replayed file, of the database."""
 
-    def look_at(self, result: UnitResult) -> None:
-        """Take what is needed of a unit."""
+    def add_unit(self, result: UnitResult) -> None:
+        """Process a unit."""
         ...
 
     def conclude(self, outputs: comparison.Outputs, findings: Findings) -> None:
-        """Add what was found, when all units have been seen."""
+        """Add the findings, after all units."""
         ...
 
 
@@ -74,14 +72,14 @@ def verify(
     further: Sequence[FurtherCheck] = (),
     examples_max: int = 5,
 ) -> Findings:
-    """Check an application. Raises `EvidenceError` and `WrongApplicationError` where that cannot be done."""
+    """Check an application. Raises `EvidenceError` and `WrongApplicationError` if that is not possible."""
     findings = Findings(examples_max)
     begun = _begun_units(settings, evidence, findings)
     outputs = comparison.read_outputs(evidence, settings, findings)
     for unit in range(settings.topics.partitions):
         result = _verify_unit(settings, evidence, unit, begun.get(unit), outputs, findings)
         for check in further:
-            check.look_at(result)
+            check.add_unit(result)
     comparison.compare_rest(outputs, findings)
     for check in further:
         check.conclude(outputs, findings)
@@ -100,7 +98,7 @@ def _begun_units(settings: JoinerSettings, evidence: Evidence, findings: Finding
     if not begun:
         message = (
             f"the application {settings.application.name!r} has committed nothing to {settings.state_topic}: "
-            "start the joiner, or name the application in the settings that has run"
+            "start the joiner, or correct application.name"
         )
         raise EvidenceError(message)
     return begun
@@ -143,9 +141,7 @@ def _verify_unit(
 
 
 def _span(settings: JoinerSettings, checkpoint: Checkpoint | None, later: Checkpoint | None) -> Span:
-    """Where the unit began, C, C'. A unit that has not begun has consumed nothing; its outputs are
-    unexpected.
-    """
+    """The start of the unit, C and C'. A unit that has not begun has consumed nothing; its outputs are unexpected."""
     newest = later or checkpoint
     if newest is None:
         nothing = dict.fromkeys(settings.input_topics, 0)
@@ -167,7 +163,7 @@ def _span(settings: JoinerSettings, checkpoint: Checkpoint | None, later: Checkp
 
 
 def _judge_unit(evidence: Evidence, span: Span, judgement: UnitJudgement) -> dict[str, ExpectedPairs]:
-    """The pairs by join: those that may be there, marked with those that must."""
+    """By join, the permitted pairs, with the required ones marked."""
     topics = {side.topic: None for side in judgement.sides}
     for topic in topics:
         judgement.read(topic, evidence.inputs(judgement.unit, topic, span.start[topic], span.due[topic]))

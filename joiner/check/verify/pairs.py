@@ -1,7 +1,7 @@
-"""What must have been written for the pairs and unmatched records of one join in one unit, and comparing results.
+"""The expected pairs and unmatched records of one join in one unit, and the comparison of results.
 
-A pair whose joining function raises or gives no finite number must be a dead letter instead. Built-in
-functions must agree to the last bit, others to a relative 1e-12.
+For a pair whose joining function raises or returns a value that is not finite, a dead letter is expected instead.
+Results of built-in functions must be equal; those of others may differ by a relative 1e-12.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RELATIVE_ERROR: Final = 1e-12
 
 
 class FoundRecord(msgspec.Struct, frozen=True):
-    """A record or a side of a pair as it stands in an output: the time keeps its exact text."""
+    """A record, or a side of a pair, in an output. The time is its exact text."""
 
     quantity: str
     phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
@@ -41,7 +41,7 @@ class FoundRecord(msgspec.Struct, frozen=True):
 
 
 class FoundJoined(msgspec.Struct, frozen=True):
-    """A result as it stands in the out topic."""
+    """A result in the out topic."""
 
     thing: str
     quantity: str
@@ -54,7 +54,7 @@ class FoundJoined(msgspec.Struct, frozen=True):
 
 
 class Certain(NamedTuple):
-    """What is certain of a join in a unit: its pairs, and the offsets of unmatched records on the left and right."""
+    """The certain pairs of a join in a unit, and the offsets of its unmatched records on the left and right."""
 
     pairs: expected.Pairs
     unmatched: tuple[set[int], set[int]]
@@ -62,10 +62,10 @@ class Certain(NamedTuple):
 
 @dataclass
 class ExpectedPairs:
-    """n pairs of a join in a unit: all that may be there (E(C')), and which of them must be (E(C)).
+    """n pairs of a join in a unit: the permitted ones (E(C')), and which of them are required (``due``, E(C)).
 
-    ``values``: shape (n,) or (n, 2); ``failed`` marks those whose joining function failed. ``unmatched`` by side, and
-    which of these must be there.
+    ``values``: shape (n,) or (n, 2). ``failed``: whose joining function failed. ``unmatched``, ``unmatched_due``: by
+    side, the offsets of permitted and of required unmatched records.
     """
 
     join: JoinSettings
@@ -82,7 +82,7 @@ class ExpectedPairs:
 def expect_pairs(
     judgement: UnitJudgement, sides: tuple[SideJudgement, SideJudgement], due: Certain | None
 ) -> ExpectedPairs:
-    """What is certain of a join as judged so far; ``due`` is that at C where the judgement has gone on to C'."""
+    """What is expected of a join after the records read so far. ``due``: what was certain at C, if C' is beyond it."""
     left, right = sides
     pairs, unmatched = now = certain_now(left, right)
     lefts, rights = (
@@ -106,13 +106,13 @@ def expect_pairs(
 
 
 def certain_now(left: SideJudgement, right: SideJudgement) -> Certain:
-    """What is certain of a join by what has been judged."""
+    """What is certain of a join after the records read so far."""
     join, streams = left.join, (left.judge.stream(), right.judge.stream())
     pairs = expected.certain_pairs(*streams, join.tolerance, direction=join.direction, driver=join.driver)
     if join.emit_unmatched == "none":
         return Certain(pairs, (set(), set()))
-    alone = expected.unmatched(*streams, join.tolerance, direction=join.direction, driver=join.driver)
-    lefts, rights = (found if join.emits_unmatched(side) else set() for side, found in zip(SIDES, alone, strict=True))
+    by_side = expected.unmatched(*streams, join.tolerance, direction=join.direction, driver=join.driver)
+    lefts, rights = (found if join.emits_unmatched(side) else set() for side, found in zip(SIDES, by_side, strict=True))
     return Certain(pairs, (lefts, rights))
 
 
@@ -130,7 +130,7 @@ def _columns(records: list[Record], time_ns: NDArray[np.int64]) -> Columns:
 
 
 def _apply(name: str, left: Columns, right: Columns) -> NDArray[np.float64]:
-    """The function on all pairs, or where that fails on each alone; what fails alone becomes NaN."""
+    """Call the function for all pairs, or if that fails for each pair; a pair that fails becomes NaN."""
     function, count = load_function(name), len(left.result)
     if not count:
         return np.empty(0)
@@ -139,7 +139,7 @@ def _apply(name: str, left: Columns, right: Columns) -> NDArray[np.float64]:
             values = np.asarray(function(_copied(left), _copied(right)))
             if values.dtype.kind in NUMBER_KINDS and values.shape in {(count,), (count, 2)}:
                 return values.astype(np.float64)
-    except (Exception, SystemExit):  # noqa: BLE001 - a function of the user's own may raise anything
+    except (Exception, SystemExit):  # noqa: BLE001 - a user's function may raise anything
         if count == 1:
             return np.full(1, np.nan)
     if count == 1:
@@ -150,7 +150,7 @@ def _apply(name: str, left: Columns, right: Columns) -> NDArray[np.float64]:
 
 
 def _copied(columns: Columns) -> Columns:
-    """Columns that a function may alter."""
+    """A copy, because the function may change its arguments."""
     return Columns(columns.result.copy(), columns.time_ns.copy(), list(columns.thing), list(columns.id))
 
 
@@ -160,9 +160,7 @@ def _one(columns: Columns, at: int) -> Columns:
 
 
 def altered_fields(want: ExpectedPairs, at: int, found: FoundJoined, message: Message, unit: str) -> list[str]:
-    """What is wrong with the result ``found`` of pair ``at``: ``field: found …, expected …``. Empty:
-    nothing.
-    """
+    """The differences of the result ``found`` from pair ``at``, as ``field: found …, expected …``."""
     pairs, left, right = want.pairs, want.left[at], want.right[at]
     mean = mean_text(int(pairs.left_ts[at]), int(pairs.right_ts[at]), unit)
     tie = f"{pairs.left_ordinal[at]}-{pairs.right_ordinal[at]}"
@@ -186,7 +184,7 @@ def altered_fields(want: ExpectedPairs, at: int, found: FoundJoined, message: Me
 
 
 def altered_record(found: FoundRecord, record: Record, prefix: str) -> list[str]:
-    """What is wrong with a copy of an input record."""
+    """The differences of a copy from its input record."""
     is_equal = (found.quantity, found.result, found.id) == (record.quantity, record.result, record.id)
     if is_equal and is_same_time(bytes(found.phenomenonTime), record.phenomenonTime):
         return []
@@ -205,9 +203,7 @@ def altered_record(found: FoundRecord, record: Record, prefix: str) -> list[str]
 
 
 def is_same_time(found: bytes, given: int | str | msgspec.Raw) -> bool:
-    """Whether a time in an output is the one given: the same bytes, or the same text or number written
-    otherwise.
-    """
+    """Whether a time in an output equals that of the input: the same bytes, or the same text or number."""
     want = msgspec.json.encode(given)
     return found == want or _exact(found) == _exact(want)
 
@@ -231,7 +227,7 @@ def _is_same_result(found: float | dict[str, float], want: Any, *, exact: bool) 
 
 
 def shown_value(value: Any) -> float | dict[str, float]:
-    """A value of a joining function as it stands in a result."""
+    """A value of a joining function in the form of a result."""
     if np.ndim(value) == 0:
         return float(value)
     return {"left": float(value[0]), "right": float(value[1])}

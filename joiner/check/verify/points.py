@@ -1,9 +1,9 @@
-"""The exact set of points in InfluxDB: each pair is one point, and nothing else of our quantities is there.
+"""Compares the points in InfluxDB: each pair is one point, and there are no other points of these quantities.
 
-The schema: measurement ``joined``; tags ``join``, ``thing``, ``quantity``, ``half=1`` where half a nanosecond was cut
-off the mean time, ``tie`` where a pair has one; fields ``result``, or ``left`` and ``right``. Points of other joins
-with our quantities are left alone and counted, as their results are. A pair that a service has put among the dead
-letters instead (a name that no tag can hold) is not missing.
+The schema: measurement ``joined``; tags ``join``, ``thing``, ``quantity``, ``half=1`` if half a nanosecond was cut off
+the mean time, ``tie`` if a pair has one; fields ``result``, or ``left`` and ``right``. Points of other joins with the
+same quantities are only counted, as their results are. A pair that the connector wrote to the dead letters instead (for
+a name that no tag can hold) is not missing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _DIALECT: Final = Dialect(annotations=[], header=True)  # type: ignore[no-untype
 
 
 class PointKey(NamedTuple):
-    """What makes a point one point."""
+    """The tags and the time that identify a point."""
 
     join: str
     thing: str
@@ -88,19 +88,19 @@ def read_points(
                 reason = str(error).strip().splitlines() or [type(error).__name__]
                 message = (
                     f"InfluxDB at {settings.url} cannot be read: {reason[0]}; "
-                    "is it running, and are influxdb.bucket and the token right?"
+                    "is it running, and are influxdb.bucket and the token correct?"
                 )
                 raise EvidenceError(message) from error
     return points
 
 
 def _flux(text: str) -> str:
-    """A string literal of Flux, in which ``${`` would begin an expression."""
+    """A string literal in Flux, with ``${`` escaped, which would begin an expression."""
     return json.dumps(text, ensure_ascii=False).replace("${", "\\${")
 
 
 def _rows(text: Iterable[str]) -> Iterator[tuple[PointKey, str, float | str]]:
-    """Key, field and value of each row. A new header follows an empty line."""
+    """Key, field and value of each row. An empty line precedes a new header."""
     header: dict[str, int] | None = None
     for row in csv.reader(text):
         if not any(row):
@@ -114,7 +114,7 @@ def _rows(text: Iterable[str]) -> Iterator[tuple[PointKey, str, float | str]]:
             join, thing, quantity, half, tie = (row[header[name]] if name in header else "" for name in _TAGS)
             field, value = row[header["_field"]], row[header["_value"]]
             time_ns = parse_time(row[header["_time"]], "ns")
-            # No field of ours is a text; one that is there is shown as it is.
+            # Expected fields are numbers; an unexpected text is shown unchanged.
             yield PointKey(join, thing, quantity, half, tie, time_ns), field, _number(value)
 
 
@@ -129,13 +129,13 @@ class PointsCheck:
         self._found: dict[str, int] = {}
         self._after: dict[str, int] = {}
 
-    def look_at(self, result: UnitResult) -> None:
-        """Take the unit's points out of those that were read."""
+    def add_unit(self, result: UnitResult) -> None:
+        """Compare the unit's points, and remove them from those that were read."""
         for name, want in result.pairs.items():
             for at in (~want.failed).nonzero()[0].tolist():
-                self._look_at_pair(name, want, at, result.judgement.unit)
+                self._compare_pair(name, want, at, result.judgement.unit)
 
-    def _look_at_pair(self, name: str, want: ExpectedPairs, at: int, unit: int) -> None:
+    def _compare_pair(self, name: str, want: ExpectedPairs, at: int, unit: int) -> None:
         pairs, is_due = want.pairs, bool(want.due[at])
         identity = pair_id(name, unit, int(pairs.left_seq[at]), int(pairs.right_seq[at]))
         total_ns = int(pairs.left_ts[at]) + int(pairs.right_ts[at])
@@ -164,7 +164,7 @@ class PointsCheck:
             self._compared.append((name, identity, f"{_shown(key)}: {'; '.join(wrong)}"))
 
     def conclude(self, outputs: Outputs, findings: Findings) -> None:
-        """What is missing and was not refused, what is altered, and what is left over."""
+        """Report points that are missing and not refused, altered, or unexpected."""
         refused = {dead_letter.id for dead_letter in outputs.foreign_rejected} & self._missing.keys()
         for name in {*self._expected, *self._after}:
             tally = findings.tally(POINTS, name)

@@ -65,7 +65,7 @@ def test_what_is_expected_is_what_the_library_and_the_engine_find(name: str) -> 
     workload = expected.workload
     sides = [np.flatnonzero(workload.side == side) for side in (0, 1)]
     left, right = ({"k": workload.thing[rows], "t": workload.time_ms[rows], "row": rows} for rows in sides)
-    found = join(left, right, on="t", by="k")
+    found = join(left, right, time="t", by="k")
     every = np.union1d(expected.pairs, expected.may_be)
     assert np.array_equal(np.sort(found["row_left"] * RECORDS + found["row_right"]), every)
     judged = engine.run(expected)

@@ -1,4 +1,4 @@
-"""Is a joining function of one's own found where its user is, and is what is wrong with it told with its place?"""
+"""Are a user's joining functions found, and are their mistakes reported with file and line?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from joiner.functions import BUILT_IN, load_function, load_functions
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder, which the Python path does not have yet; what is imported from it is forgotten."""
+    """A current folder that is not on the Python path; modules imported from it are removed afterwards."""
     known = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -61,10 +61,10 @@ def test_a_module_that_cannot_be_imported_is_told_with_file_and_line(
 ) -> None:
     file = folder / "broken_join.py"
     file.write_text(program, encoding="utf-8")
-    told = refusal({"power": "broken_join:f"})
-    assert told.startswith("join 'power': the joining function 'broken_join:f' cannot be loaded: ")
-    assert f"{file} line {line}: {reason}" in told
-    assert "correct it there" in told
+    message = refusal({"power": "broken_join:f"})
+    assert message.startswith("join 'power': the joining function 'broken_join:f' cannot be loaded: ")
+    assert f"{file} line {line}: {reason}" in message
+    assert "correct it there" in message
 
 
 def test_a_module_that_is_no_text_is_told(folder: Path) -> None:
@@ -82,11 +82,11 @@ def test_a_module_that_is_not_there_is_told_with_where_it_was_looked_for(folder:
 
 
 def test_a_relative_name_is_refused_with_the_way_out() -> None:
-    with pytest.raises(ValueError, match=r"'\.mod' is a relative name; give the module's full one"):
+    with pytest.raises(ValueError, match=r"'\.mod' is a relative name; give the absolute name"):
         load_function(".mod:f")
 
 
 @pytest.mark.usefixtures("folder")
 def test_all_mistakes_are_told_together() -> None:
-    told = refusal({"one": "nowhere:f", "two": "product", "three": "nothing"})
-    assert [line.split(":")[0] for line in told.splitlines()] == ["join 'one'", "join 'three'"]
+    message = refusal({"one": "nowhere:f", "two": "product", "three": "nothing"})
+    assert [line.split(":")[0] for line in message.splitlines()] == ["join 'one'", "join 'three'"]

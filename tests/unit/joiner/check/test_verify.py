@@ -95,7 +95,7 @@ def test_a_doubled_result_is_doubled(pipeline: Pipeline) -> None:
         ("left.phenomenonTime", lambda c: c["left"].update(phenomenonTime=5)),
         ("right.result", lambda c: c["right"].update(result=c["right"]["result"] + 1)),
         ("right.quantity", lambda c: c["right"].update(quantity="load")),
-        ("cannot be read", lambda c: c.pop("left")),
+        ("not a valid result", lambda c: c.pop("left")),
     ],
 )
 def test_an_altered_result_names_the_field(

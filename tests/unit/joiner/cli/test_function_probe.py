@@ -1,4 +1,4 @@
-"""Is a joining function that cannot work refused at the start, and one that only refuses made-up pairs let through?"""
+"""Is a joining function that cannot work refused at the start, and one that refuses only made-up pairs accepted?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMITS = {"R0815": 3.0}
 
 
 class Counted:
-    """A function that notes with how many pairs it was called."""
+    """A function that records the number of pairs of each call."""
 
     def __init__(self, does: Callable[[Columns, Columns], Any]) -> None:
         self.calls: list[int] = []
@@ -32,7 +32,7 @@ class Counted:
 
 
 def probe(does: Callable[..., Any]) -> tuple[list[str], list[int]]:
-    """The warnings, and with how many pairs it was called."""
+    """The warnings, and the number of pairs of each call."""
     counted = Counted(does)
     return probe_functions({"power": "own:f"}, {"power": counted}), counted.calls
 
@@ -56,8 +56,8 @@ def test_a_function_that_works_is_called_once() -> None:
         (lambda left, right: left.value + right.value, "'Columns' object has no attribute 'value'"),
         (lambda left, _right: left.result.meen(), "has no attribute 'meen'"),
         (lambda _left, _right: no_such_name, "NameError: name 'no_such_name' is not defined"),  # type: ignore[name-defined] # noqa: F821 - that is the point
-        (lambda left, _right: left.result.sum(), "it gave an array of shape () for 1 pairs"),
-        (lambda _left, _right: None, "it gave an array of shape () for 1 pairs"),
+        (lambda left, _right: left.result.sum(), "it returned an array of shape () for 1 pairs"),
+        (lambda _left, _right: None, "it returned an array of shape () for 1 pairs"),
         (lambda left, _right: [str(value) for value in left.result], "not real numbers"),
         (fails(NotImplementedError("later")), "NotImplementedError: later"),
         (fails(ModuleNotFoundError("No module named 'scipy'")), "No module named 'scipy'"),
@@ -66,10 +66,10 @@ def test_a_function_that_works_is_called_once() -> None:
 def test_what_no_pair_can_change_is_refused_with_its_place(does: Callable[..., Any], reason: str) -> None:
     with pytest.raises(SettingsError) as refused:
         probe_functions({"power": "own:f"}, {"power": does})
-    told = str(refused.value)
-    assert told.startswith("join 'power': the joining function 'own:f' gives no value for any pair")
-    assert reason in told
-    assert "\n" not in told
+    message = str(refused.value)
+    assert message.startswith("join 'power': the joining function 'own:f' fails for every pair")
+    assert reason in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Does the joiner's command line tell what is wrong in a sentence, with its exit status, and no stack trace?"""
+"""Does the joiner's command line report errors in a sentence, with an exit status and without a stack trace?"""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def test_a_kafka_that_is_away_is_told_with_the_way_out(
     arguments: list[str], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert status_of(arguments) == 1
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith("joiner: Kafka at 127.0.0.1:1 does not answer within 1 s")
-    assert "is it running" in told
-    assert "kafka.bootstrap_servers" in told
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("joiner: Kafka at 127.0.0.1:1 does not answer within 1 s")
+    assert "is it running" in message
+    assert "kafka.bootstrap_servers" in message
     assert "waiting for Kafka at 127.0.0.1:1" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["--to", "Green"], "no site"),
-        (["--to", "green", "--units", "one"], "no units"),
-        (["--to", "green", "--units", "1,"], "no units"),
+        (["--to", "Green"], "not a site"),
+        (["--to", "green", "--units", "one"], "not a list of units"),
+        (["--to", "green", "--units", "1,"], "not a list of units"),
         (["--to", "green", "--timeout", "5"], "5"),
         ([], "--to"),
     ],
@@ -105,13 +105,13 @@ def test_a_stop_while_kafka_is_waited_for_is_no_stack_trace(
 
 
 class _Admin(AdminClient):
-    """Answers at the ``answers``-th time it is asked, by a clock that moves only while it is waited for."""
+    """Answers the ``answers``-th request. Its clock advances only while a request waits."""
 
     def __init__(self, answers: int) -> None:
         super().__init__({})
         self.answers, self.clock, self.waits_s = answers, ManualClock(), list[float]()
 
-    def list_topics(self, *, timeout: float) -> None:  # type: ignore[override] # all that is asked of it here
+    def list_topics(self, *, timeout: float) -> None:  # type: ignore[override] # the only use of it here
         self.waits_s.append(timeout)
         if len(self.waits_s) < self.answers:
             self.clock.now_s += timeout
@@ -146,5 +146,5 @@ def test_a_former_flag_is_accepted_with_a_warning(
     parser = build_parser()
     options = parser.parse_args(["run", *given])
     assert getattr(options, present) == value
-    assert f"{given[0]} is called --{present.replace('_', '-')} now" in capsys.readouterr().err
+    assert f"{given[0]} is now called --{present.replace('_', '-')};" in capsys.readouterr().err
     assert given[0] not in parser.format_help()

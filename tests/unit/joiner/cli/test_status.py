@@ -1,6 +1,6 @@
-"""Does `joiner status` say whether an owner runs and how old what it shows is, and does it fit into 100 columns?"""
+"""Does `joiner status` show the state of each owner and the age of its data, and does it fit into 100 columns?"""
 
-# ruff: noqa: SLF001 - a process that is played by hand
+# ruff: noqa: SLF001 - the tests drive a process step by step
 
 from __future__ import annotations
 
@@ -195,11 +195,30 @@ def test_for_programs_all_of_it_is_one_object(
     found = shown(monkeypatch, make_checkpoint(), one=[0])
     status._print(found, as_json=True, is_watched=True)
     (line,) = capsys.readouterr().out.splitlines()
-    told = json.loads(line)
-    assert told["processes"] == {"process": {"one": [0]}}
-    unit = told["units"][0]
+    decoded = json.loads(line)
+    assert decoded["processes"] == {"process": {"one": [0]}}
+    unit = decoded["units"][0]
     assert (unit["state"], unit["committed_s_ago"], unit["lag"], unit["offsets"]) == ("running", 3.0, 8, {DATA: 12})
     assert set(unit["joins"]["power"]) >= {"pairs", "failed", "late", "duplicates", "unmatched", "held_left"}
+
+
+def test_a_notebook_shows_the_same_as_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [make_checkpoint(), make_checkpoint(unit=7)]
+    found = shown(monkeypatch, *records, notices=["unit 1: <memory> is short"], one=[0])
+    shown_html = found._repr_html_()
+    assert shown_html.count("<table>") == shown_html.count("</table>") == 3
+    assert "<tr><td>0</td><td>process one</td><td>running</td><td>3 s ago</td><td>8</td>" in shown_html
+    assert "<td>nobody yet</td>" in shown_html
+    assert "&lt;memory&gt; is short" in shown_html
+    for line in lines_of(found):
+        for word in line.replace("<", "&lt;").replace(">", "&gt;").split():
+            assert word in shown_html
+
+
+def test_an_application_that_has_never_run_has_no_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "make_admin", lambda _settings: None)
+    monkeypatch.setattr(status, "topic_facts", lambda _admin, _names: {})
+    assert status.current_status(make_settings()) is None
 
 
 def test_a_process_that_ends_says_so_in_its_last_record_also_where_nothing_is_new() -> None:

@@ -39,7 +39,7 @@ NAT = np.iinfo(np.int64).min
         ({"left": (column(0).reshape(1, 1), column(1), column(9))}, "left keys must have one dimension, not 2"),
         ({"left": (column(0, -1), column(1, 1), column(9, 10))}, r"left keys\[1\] = -1 is out of range"),
         ({"right": (column(KEY_MAX + 1), column(1), column(9))}, r"right keys\[0\] = 16777216 is out of range"),
-        ({"left": (column(0, 0), column(1, NAT), column(9, 10))}, r"left ts_ns\[1\] .*NaT is no time"),
+        ({"left": (column(0, 0), column(1, NAT), column(9, 10))}, r"left ts_ns\[1\] .*NaT is not a time"),
         ({"left": (column(0), column(TIME_MAX_NS + 1), column(9))}, r"left ts_ns\[0\]"),
         ({"left": (column(0), column(TIME_MIN_NS - 1), column(9))}, r"left ts_ns\[0\]"),
         ({"left": (column(0), column(1), column(4))}, r"left seq\[0\] = 4 does not rise: the last of this side was 4"),
@@ -116,7 +116,7 @@ def test_nothing_is_pushed_after_the_end() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"short", b"\x00" * 100, json.dumps({"a": 1}).encode() * 9])
 def test_bytes_that_are_no_snapshot_are_refused(data: bytes) -> None:
-    with pytest.raises(SnapshotError, match="no snapshot"):
+    with pytest.raises(SnapshotError, match="not a snapshot"):
         LocalStreamBuffer.restore(data)
 
 

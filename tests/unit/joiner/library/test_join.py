@@ -1,4 +1,4 @@
-"""What `joiner.join` takes and refuses, and how its result looks."""
+"""What `joiner.join` accepts and refuses, and the form of its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TORQUE = pd.DataFrame({"machine": ["a", "c"], "at": pd.to_datetime([20, 1], unit
 
 
 def test_the_result_has_the_key_then_both_tables_with_suffixes_for_names_that_both_have() -> None:
-    joined = join(SPEED, TORQUE.rename(columns={"at": "when"}), on=("at", "when"), by="machine")
+    joined = join(SPEED, TORQUE.rename(columns={"at": "when"}), time=("at", "when"), by="machine")
     assert list(joined.columns) == ["machine", "at", "value_left", "when", "value_right"]
     assert joined["value_left"].tolist() == [1, 2]
     assert joined["value_right"].tolist() == [1.5, 1.5]
@@ -27,7 +27,7 @@ def test_the_result_has_the_key_then_both_tables_with_suffixes_for_names_that_bo
 
 
 def test_rows_without_a_partner_come_behind_the_pairs_with_their_key() -> None:
-    joined = join(pl.from_pandas(SPEED), pl.from_pandas(TORQUE), on="at", by="machine", emit_unmatched="both")
+    joined = join(pl.from_pandas(SPEED), pl.from_pandas(TORQUE), time="at", by="machine", emit_unmatched="both")
     assert joined["machine"].to_list() == ["a", "a", "b", "c"]
     assert joined["value_left"].to_list() == [1, 2, 3, None]
     assert joined["value_right"].to_list() == [1.5, 1.5, None, 2.5]
@@ -36,12 +36,12 @@ def test_rows_without_a_partner_come_behind_the_pairs_with_their_key() -> None:
 @pytest.mark.parametrize("tolerance", [timedelta(seconds=9), np.timedelta64(9_999, "ms"), pd.Timedelta("9.5s")])
 def test_what_is_farther_apart_than_a_tolerance_of_any_kind_is_no_pair(tolerance: object) -> None:
     for tables in ((SPEED, TORQUE), (pl.from_pandas(SPEED), pl.from_pandas(TORQUE))):
-        assert len(join(*tables, on="at", by="machine", tolerance=tolerance)) == 0
-        assert len(join(*tables, on="at", by="machine", tolerance=timedelta(seconds=10))) == 2
+        assert len(join(*tables, time="at", by="machine", tolerance=tolerance)) == 0
+        assert len(join(*tables, time="at", by="machine", tolerance=timedelta(seconds=10))) == 2
 
 
 def test_without_a_key_all_rows_are_neighbours() -> None:
-    joined = join({"at": np.array([10, 30])}, {"at": np.array([20])}, on="at")
+    joined = join({"at": np.array([10, 30])}, {"at": np.array([20])}, time="at")
     assert {name: column.tolist() for name, column in joined.items()} == {"at_left": [10, 30], "at_right": [20, 20]}
 
 
@@ -58,15 +58,15 @@ def test_units_of_time_and_zones_are_brought_together() -> None:
         pl.DataFrame({"at": behind.to_numpy()}).select(pl.col("at").cast(pl.Datetime("ns", "UTC"))),
     )
     for tables in (of_pandas, of_polars):
-        assert len(join(*tables, on="at", tolerance=timedelta(microseconds=1))) == 1
+        assert len(join(*tables, time="at", tolerance=timedelta(microseconds=1))) == 1
 
 
 @pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame])
 def test_integers_with_and_without_a_sign_are_the_same_key_only_if_they_are_equal(kind: Any) -> None:
     left = kind({"key": np.array([2**53 + 1, 7, -1], np.int64), "at": np.array([1, 2, 3])})
     right = kind({"key": np.array([2**53, 7, 2**64 - 1], np.uint64), "at": np.array([1, 2, 3])})
-    assert list(join(left, right, on="at", by="key")["key"]) == [7]
-    every = join(left, right, on="at", by="key", emit_unmatched="both")
+    assert list(join(left, right, time="at", by="key")["key"]) == [7]
+    every = join(left, right, time="at", by="key", emit_unmatched="both")
     assert list(every["key"]) == [7, 2**53 + 1, -1, 2**53, 2**64 - 1]
 
 
@@ -75,7 +75,7 @@ def test_so_they_are_in_keys_of_several_columns(kind: Any) -> None:
     one = np.array([1, 1, 2])
     left = kind({"a": one, "b": np.array([2**53 + 1, 7, 7], np.int64), "at": np.array([1, 2, 3])})
     right = kind({"a": one, "b": np.array([2**53, 7, 8], np.uint64), "at": np.array([1, 2, 3])})
-    joined = join(left, right, on="at", by=["a", "b"])
+    joined = join(left, right, time="at", by=["a", "b"])
     assert (list(joined["a"]), list(joined["b"])) == ([1], [7])
 
 
@@ -85,14 +85,14 @@ def test_keys_may_be_integers_of_the_kind_that_may_lack(types: tuple[str, str]) 
         pd.DataFrame({"key": pd.array([1, far], dtype=kind), "at": [1, 2]})
         for kind, far in zip(types, (2**31 - 1, 5), strict=True)
     ]
-    assert join(*sides, on="at", by="key")["key"].tolist() == [1]
+    assert join(*sides, time="at", by="key")["key"].tolist() == [1]
 
 
 @pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame])
 def test_keys_may_lie_far_apart(kind: Any) -> None:
     keys = np.array([-(2**62), 0, 10**9, 2**62])
     one, other = (kind({"key": keys[::step], "at": np.arange(4)}) for step in (1, -1))
-    assert sorted(join(one, other, on="at", by="key")["key"]) == keys.tolist()
+    assert sorted(join(one, other, time="at", by="key")["key"]) == keys.tolist()
 
 
 @pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame])
@@ -100,7 +100,7 @@ def test_keys_may_lie_far_apart(kind: Any) -> None:
 def test_keys_may_use_the_whole_range_of_a_small_type(kind: Any, dtype: Any) -> None:
     keys = np.concatenate([np.arange(256) + max(np.iinfo(dtype).min, -128)] * 2).astype(dtype)
     one, other = (kind({"key": keys, "at": np.arange(len(keys)) + phase}) for phase in (0, 1))
-    joined = join(one, other, on="at", by="key", direction="forward", driver="left")
+    joined = join(one, other, time="at", by="key", direction="forward", driver="left")
     assert sorted(joined["key"]) == sorted(keys)
 
 
@@ -109,14 +109,21 @@ def test_tables_without_rows_are_joined_like_all_others(kind: Any) -> None:
     empty = kind({"key": np.empty(0, np.int64), "at": np.empty(0, np.int64), "x": np.empty(0, np.int64)})
     one = kind({"key": np.array([1]), "at": np.array([1]), "x": np.array([7])})
     for tables in ((empty, empty), (empty, one), (one, empty)):
-        assert len(join(*tables, on="at", by="key")["key"]) == 0
-        alone = join(*tables, on="at", by="key", emit_unmatched="both")
-        assert len(alone["key"]) == sum(len(table["key"]) for table in tables)
+        assert len(join(*tables, time="at", by="key")["key"]) == 0
+        unmatched = join(*tables, time="at", by="key", emit_unmatched="both")
+        assert len(unmatched["key"]) == sum(len(table["key"]) for table in tables)
+
+
+def test_the_former_name_of_the_time_column_is_accepted_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="join: on is now called time") as given:
+        joined = join(SPEED, TORQUE, on="at", by="machine")
+    assert given[0].filename == __file__, "the warning points at the caller"
+    pd.testing.assert_frame_equal(joined, join(SPEED, TORQUE, time="at", by="machine"))
 
 
 def test_the_tables_that_come_in_stay_as_they_are() -> None:
     before = SPEED.copy(), TORQUE.copy()
-    join(SPEED, TORQUE, on="at", by="machine", emit_unmatched="both")
+    join(SPEED, TORQUE, time="at", by="machine", emit_unmatched="both")
     pd.testing.assert_frame_equal(SPEED, before[0])
     pd.testing.assert_frame_equal(TORQUE, before[1])
 
@@ -128,40 +135,53 @@ def column(values: list[Any], name: str = "at") -> pd.DataFrame:
 FINE = column([1, 2])
 DATES = column([np.datetime64("2026-01-01", "s")])
 REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
-    (FINE, FINE, {"on": "when"}, "left has no column 'when'; it has 'at'"),
-    (FINE, column([1], "t"), {"on": "at"}, "right has no column 'at'; it has 't'"),
-    (FINE, FINE, {"on": "at", "by": "key"}, "left has no column 'key'"),
-    (FINE, column([1.5]), {"on": "at"}, r"right\['at'\] must hold integers or datetimes, not float64"),
-    (FINE, column(["x"]), {"on": "at"}, r"right\['at'\] must hold integers or datetimes, not object"),
-    (column([1, None]).astype("Int64"), FINE, {"on": "at"}, r"left\['at'\] has no value in row 1"),
-    (column([pd.NaT]), DATES, {"on": "at"}, r"left\['at'\] has no value in row 0"),
-    (pl.DataFrame({"at": [1, None]}), pl.DataFrame({"at": [1]}), {"on": "at"}, r"left\['at'\] has no value in row 1"),
-    ({"at": np.array([np.datetime64("NaT")])}, {"at": np.array([1])}, {"on": "at"}, r"no value in row 0"),
-    (FINE, DATES, {"on": "at"}, "the times of left are integers, those of right datetimes without a time zone"),
-    (DATES, column([pd.Timestamp("2026-01-01", tz="UTC")]), {"on": "at"}, "those of right datetimes with a time zone"),
+    (FINE, FINE, {"time": "when"}, "left has no column 'when'; it has 'at'"),
+    (FINE, column([1], "t"), {"time": "at"}, "right has no column 'at'; it has 't'"),
+    (FINE, FINE, {"time": "at", "by": "key"}, "left has no column 'key'"),
+    (FINE, column([1.5]), {"time": "at"}, r"right\['at'\] must hold integers or datetimes, not float64"),
+    (FINE, column(["x"]), {"time": "at"}, r"right\['at'\] must hold integers or datetimes, not object"),
+    (column([1, None]).astype("Int64"), FINE, {"time": "at"}, r"left\['at'\] has no value in row 1"),
+    (column([pd.NaT]), DATES, {"time": "at"}, r"left\['at'\] has no value in row 0"),
+    (pl.DataFrame({"at": [1, None]}), pl.DataFrame({"at": [1]}), {"time": "at"}, r"left\['at'\] has no value in row 1"),
+    ({"at": np.array([np.datetime64("NaT")])}, {"at": np.array([1])}, {"time": "at"}, r"no value in row 0"),
+    (FINE, DATES, {"time": "at"}, "the times of left are integers, those of right datetimes without a time zone"),
+    (
+        DATES,
+        column([pd.Timestamp("2026-01-01", tz="UTC")]),
+        {"time": "at"},
+        "those of right datetimes with a time zone",
+    ),
     (
         {"at": np.array(["2026-01-01", "1600-01-01"], "datetime64[s]")},
         {"at": np.array(["2026-01-01"], "datetime64[s]")},
-        {"on": "at"},
+        {"time": "at"},
         "1600-01-01T00:00:00 in row 1 is outside the years 1678 to 2261",
     ),
-    (DATES, DATES, {"on": "at", "tolerance": 5}, "tolerance = 5: a duration is needed"),
-    (FINE, FINE, {"on": "at", "tolerance": timedelta(1)}, "tolerance_ns must be an integer"),
-    (FINE, FINE, {"on": "at", "tolerance": -1}, "tolerance_ns = -1 is outside"),
-    (FINE, FINE, {"on": "at", "direction": "up"}, "direction = 'up' is not known"),
-    (FINE, FINE, {"on": "at", "suffixes": ("", "")}, "the result would have two columns 'at'"),
-    (FINE, {"at": [1]}, {"on": "at"}, "left is pandas.DataFrame and right builtins.dict"),
-    ([1], [2], {"on": "at"}, "left is builtins.list: a pandas or polars DataFrame is needed"),
-    (pd.Series([1]), pd.Series([1]), {"on": "at"}, "left is pandas.Series"),
-    ({"at": np.array([1]), "x": np.array([1, 2])}, {"at": np.array([1])}, {"on": "at"}, "columns of one dimension"),
+    (DATES, DATES, {"time": "at", "tolerance": 5}, "tolerance = 5: a duration is needed"),
+    (FINE, FINE, {"time": "at", "tolerance": timedelta(1)}, "tolerance_ns must be an integer"),
+    (FINE, FINE, {"time": "at", "tolerance": -1}, "tolerance_ns = -1 is outside"),
+    (FINE, FINE, {"time": "at", "direction": "up"}, "direction = 'up' is not known"),
+    (FINE, FINE, {"time": "at", "suffixes": ("", "")}, "the result would have two columns 'at'"),
+    (FINE, {"at": [1]}, {"time": "at"}, "left is pandas.DataFrame and right builtins.dict"),
+    ([1], [2], {"time": "at"}, "left is builtins.list: a pandas or polars DataFrame is needed"),
+    (pd.Series([1]), pd.Series([1]), {"time": "at"}, "left is pandas.Series"),
+    (
+        {"at": np.array([1]), "x": np.array([1, 2])},
+        {"at": np.array([1])},
+        {"time": "at"},
+        "one dimension and equal lengths",
+    ),
     (
         pd.DataFrame({"at": [1], "key": [1]}),
         pd.DataFrame({"at": [1], "key": ["1"]}),
-        {"on": "at", "by": "key"},
+        {"time": "at", "by": "key"},
         r"left\['key'\] holds integers, right\['key'\] texts; cast one",
     ),
-    (DATES, DATES, {"on": "at", "tolerance": "5"}, "tolerance = '5': write it like '10 seconds'"),
-    (DATES, DATES, {"on": "at", "tolerance": "2 fortnights"}, "the unit 'fortnights' is not known"),
+    (DATES, DATES, {"time": "at", "tolerance": "5"}, "tolerance = '5': write it like '10 seconds'"),
+    (DATES, DATES, {"time": "at", "tolerance": "2 fortnights"}, "unknown unit 'fortnights'"),
+    (FINE, FINE, {}, "time is required: the column of event times"),
+    (FINE, FINE, {"time": ("at", "at", "at")}, "one name is needed, or"),
+    (FINE, FINE, {"time": "at", "on": "at"}, "on is the former name of time"),
 ]
 
 
@@ -184,7 +204,7 @@ def test_texts_are_equal_however_pandas_keeps_them(left: str, right: str, unmatc
     def table(dtype: str, at: int) -> pd.DataFrame:
         return pd.DataFrame({"key": pd.Series(["a", "b"], dtype=dtype), "at": [at, at + 1]})
 
-    joined = join(table(left, 10), table(right, 20), on="at", by="key", emit_unmatched=unmatched)
+    joined = join(table(left, 10), table(right, 20), time="at", by="key", emit_unmatched=unmatched)
     assert joined["key"].tolist() == ["a", "b"]
     assert (joined["at_right"] - joined["at_left"]).tolist() == [10, 10]
 
@@ -196,14 +216,14 @@ def test_texts_are_equal_however_polars_keeps_them(left: Any, right: Any, unmatc
     def table(dtype: Any, at: int) -> pl.DataFrame:
         return pl.DataFrame({"key": pl.Series(["a", "b"], dtype=dtype), "at": [at, at + 1]})
 
-    joined = join(table(left, 10), table(right, 20), on="at", by="key", emit_unmatched=unmatched)
+    joined = join(table(left, 10), table(right, 20), time="at", by="key", emit_unmatched=unmatched)
     assert joined["key"].to_list() == ["a", "b"]
 
 
 @pytest.mark.parametrize("key", [[1, 2], ["1", 2]])
 def test_objects_are_compared_by_their_values(key: list[object]) -> None:
     left = pd.DataFrame({"key": pd.Series(key, dtype="object"), "at": [1, 2]})
-    joined = join(left, pd.DataFrame({"key": [1, 2], "at": [3, 4]}), on="at", by="key")
+    joined = join(left, pd.DataFrame({"key": [1, 2], "at": [3, 4]}), time="at", by="key")
     assert joined["at_left"].tolist() == [1, 2][key[0] == "1" :]
 
 
@@ -212,8 +232,8 @@ def test_objects_are_compared_by_their_values(key: list[object]) -> None:
 )
 def test_a_tolerance_may_be_text(text: str) -> None:
     frame = pd.DataFrame({"at": pd.to_datetime([0, 10**9, 2 * 10**9 + 1])})
-    joined = join(frame, frame, on="at", tolerance=text)
-    assert len(joined) == len(join(frame, frame, on="at", tolerance=timedelta(seconds=1)))
+    joined = join(frame, frame, time="at", tolerance=text)
+    assert len(joined) == len(join(frame, frame, time="at", tolerance=timedelta(seconds=1)))
 
 
 @pytest.mark.parametrize("text", ["1s", "10 seconds", "1.5 min", "2h", "1 day 2h", "250ms", "3 µs", "7ns", "1hr"])

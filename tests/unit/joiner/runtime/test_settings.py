@@ -235,7 +235,7 @@ def test_all_mistakes_are_told_in_one_round_and_each_once(tmp_path: Path, latene
         "two joins have the name 'a'",
         "join 'a': a record may be on both sides",
         "the joining function 'nobody:knows' cannot be loaded",
-        "there is no joining function 'products'",
+        "unknown joining function 'products'",
     ):
         assert told.count(mistake) == 1
     assert told.count("join.0.lateness") == (lateness == "1x")

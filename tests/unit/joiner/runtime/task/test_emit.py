@@ -143,10 +143,10 @@ def test_a_function_sees_times_and_things() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("nothing", "there is no joining function 'nothing'; built in are product"),
+        ("nothing", "unknown joining function 'nothing'; built in are product"),
         ("no_such_module:f", "cannot be loaded"),
         ("tests.unit.joiner.joining_functions:missing", "cannot be loaded"),
-        ("tests.unit.joiner.joining_functions:NO_FUNCTION", "is no function"),
+        ("tests.unit.joiner.joining_functions:NO_FUNCTION", "is not callable"),
     ],
 )
 def test_a_function_that_cannot_be_had_is_refused_with_what_there_is(name: str, reason: str) -> None:

@@ -165,4 +165,4 @@ def test_an_error_that_says_too_much_or_no_text_is_told_in_a_line() -> None:
 def test_a_value_that_is_no_number_is_a_failure_without_a_place() -> None:
     unit = Unit(make_settings({**POWER, "function": "tests.unit.joiner.joining_functions:words"}), 0, {DATA: 0})
     effects = unit.apply({DATA: batch([record(0, "speed", BASE_MS), record(1, "torque", BASE_MS)])}, {DATA: 2})
-    assert effects.failed_pairs == {"power": Failures(1, "it gave <U3 values, not real numbers")}
+    assert effects.failed_pairs == {"power": Failures(1, "it returned <U3 values, not real numbers")}
