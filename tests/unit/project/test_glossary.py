@@ -36,9 +36,8 @@ FORMER: Final = {
     "joiner/runtime/model.py": {"placement"},
     "joiner/runtime/ownership/unit_reports.py": {"placement"},
     "joiner/runtime/settings.py": {"placement", "application.placement", "application.ahead_max", "join.progress"},
-    "joiner/runtime/telemetry/metrics.py": {
-        "placement", "foremost", "hindmost", "lsb_joiner_marks", "lsb_joiner_units_stuck",
-    },
+    "joiner/runtime/telemetry/metrics.py": {"lsb_joiner_marks", "lsb_joiner_units_stuck"},
+    "joiner/runtime/telemetry/unit_gauges.py": {"placement", "foremost", "hindmost"},
     "tests/unit/joiner/runtime/runners/spark/test_units.py": {"placement"},
     "tests/unit/joiner/runtime/test_metrics.py": {"placement"},
     "connector/metrics.py": {"lsb_connector_marks"},
