@@ -1,8 +1,8 @@
-"""One history: a seed is played from the first record to the end of the input, and what it left behind is judged.
+"""One history: a seed is played from the first record to the end of the input, and the result is judged.
 
-Three acts. Trouble: processes start, work, die, freeze and come back while input is written. Then nothing goes wrong
-any more, and everything must come through within so many steps. Then the owners must be those that the group
-names, and nothing may be left open.
+It has three phases. First, processes start, work, die, freeze and restart while input is written. Then nothing goes
+wrong any more, and all input must be consumed within a number of steps. At the end the owners must be those that the
+group names, and no transaction may be open.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ _REST_S: Final = 15.0
 _OPEN_STEPS_MAX: Final = 1000
 _LOOK_EVERY: Final = 20
 _FEED_AGAIN: Final = 500
-"""Steps after which more input comes: only by that does an owner notice that it has lost its unit."""
-# What a process says when it gives a unit up to another owner, and when it claims one that it was not given anew.
+"""Steps after which more input is written: only then does an owner notice that it has lost its unit."""
+# What a process logs when it gives a unit up to another owner, and when it claims one that the group has not assigned
+# anew.
 _LOST: Final = ("now owned by process", "now owned by spark")
 _TRIED_AGAIN: Final = (
     "trying again",
     "going back to its last commit",
-    # Said after a look at whose run it is; what the other does between that look and the claim cannot be known.
+    # Logged after a check of the owner; what the other runner does between that check and the claim is not known.
     "never claimed it",
     "taking it again",
 )
@@ -54,7 +55,7 @@ def play(seed: int, *, in_spark: bool = False) -> Outcome:
 
 @dataclass
 class _Slot:
-    """An instance name, with the process that bears it now, or when one will."""
+    """An instance name, with the process that has it now, or the time at which one is started."""
 
     settings: JoinerSettings
     start_s: float
@@ -125,14 +126,14 @@ class _History:
                 slot.process, slot.start_s = None, self.world.clock_s + wait_s
 
     def complain(self, text: str) -> None:
-        """See `Director`: nobody makes a mistake here, so nothing may be set aside but for another owner's sake."""
+        """See `Director`: there is no cause for a unit to fail here, except that another process owns it."""
         if any(phrase in text for phrase in _LOST):
             self.world.counts["given up to another owner"] += 1
         else:
             self._differ(f"set aside: {text}")
 
     def _begin(self) -> None:
-        """Trouble."""
+        """The first phase: everything may go wrong."""
         draw = self._draw
         self._kill_behind_what_was_forgotten()
         if self._fed < len(self._feed) and draw.random() < self._rate:
@@ -140,7 +141,7 @@ class _History:
                 self._feed_one()
         if draw.random() < 0.01 and self._faults_max:
             self._incidents.let_one_happen()
-        # What Kafka has forgotten is put right by the next owner, and may show until then.
+        # What Kafka has forgotten is repaired by the next owner, and may be visible until then.
         if draw.random() < 0.002 and not self.world.counts["markers forgotten"]:
             self._judge("on the way")
         if draw.random() < self._trouble.stop and self.world.processes:
@@ -154,7 +155,7 @@ class _History:
             self._turn_to(self._heal)
 
     def _heal(self) -> None:
-        """Nothing goes wrong any more, and whoever is frozen wakes."""
+        """The second phase: nothing goes wrong any more, and frozen processes wake."""
         self.world.faults.temper = CALM
         self.world.slow_claims_s = None
         self.world.wake_all()
@@ -183,10 +184,10 @@ class _History:
         return sum(count for name, count in self.world.counts.items() if name.startswith("killed at"))
 
     def _feed_last(self) -> None:
-        """One more record for each input: an owner that has lost its unit without noticing notices now."""
+        """Write one more record to each input: an owner that has lost its unit without noticing notices now."""
         self._fed_last = True
         kafka = self.world.kafka
-        # In half of the histories the logs end with a control record, which nobody reads.
+        # In half of the histories the logs end with a control record, which no consumer returns.
         within = kafka.begin_source() if self._ends_with_control else None
         for topic in self._settings.input_topics:
             for unit in range(self._settings.topics.partitions):
@@ -195,7 +196,7 @@ class _History:
             kafka.end_source(within, COMMITTED)
 
     def _rest(self) -> None:
-        """Nothing happens any more, for longer than any session."""
+        """The third phase: nothing happens for longer than any session."""
         self._incidents.end_strangers()
         if self.world.clock_s < self._rest_until_s:
             return
@@ -220,7 +221,7 @@ class _History:
     # What must hold
 
     def _is_through(self) -> bool:
-        """All input is consumed, and each unit is claimed and served by whom the group gives it to, by nobody else."""
+        """All input is consumed, and each unit is owned and served by the member it is assigned to, and by no other."""
         kafka, found = self.world.kafka, all_progress(self.world.kafka, self._settings)
         units = range(self._settings.topics.partitions)
         due = {number: member.instance for member in kafka.group(APPLICATION).members for _, number in member.due}
@@ -235,11 +236,11 @@ class _History:
         )
 
     def _check_changes_of_owner(self) -> None:
-        """A process claims a unit of another because the group has given it the unit, or when it tries again."""
+        """A process claims a unit of another only after the group has assigned it the unit, or in a retry."""
         kafka = self.world.kafka
         allowed = Counter(kafka.group(APPLICATION).given)
         if self._in_spark:
-            # A stage takes all of them, without any group.
+            # A stage claims all of them, without a group.
             units = range(self._settings.topics.partitions)
             starts = [arguments[0] for _, _, _, text, *arguments in self.world.timeline if text == "%s starts"]
             allowed.update((run, unit) for run in starts for unit in units)

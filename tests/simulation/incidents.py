@@ -15,7 +15,7 @@ from tests.simulation.world import World
 
 _FORGETS_MAX: Final = 3
 _BELATED_STEPS_MAX: Final = 60
-"""Steps by which a record may arrive behind the initialisation of the next owner: about two claims."""
+"""A record may arrive so many steps after the initialisation by the next owner: about two claims."""
 _STATE: Final = f"{APPLICATION}.state"
 
 
@@ -28,9 +28,9 @@ class Incidents:
         self.strangers: Strangers | None = None
         """Other programs that write to the result topics, once there are any."""
         self.kill_behind: int | None = None
-        """Whoever commits next dies soon, once markers were forgotten more often than so; None: as it comes."""
+        """Once markers were forgotten more often than so, the next process that commits dies soon; None: by chance."""
         self._leaves_behind = False
-        # What older owners have on their way, with the step at which it arrives.
+        # Requests of older owners in flight, with the step at which they arrive.
         self._belated: list[tuple[int, Callable[[], None]]] = []
         world.kafka.on_init = self._leave_behind
 
@@ -65,7 +65,7 @@ class Incidents:
         self._did("offsets reset")
 
     def compact(self) -> None:
-        """The broker compacts the state topic, as far as it may."""
+        """The broker compacts the state topic."""
         for log in self._world.kafka.topics[_STATE].logs:
             log.compact(log.stable_end - self._draw.randint(0, 3))
         self._did("compaction")
@@ -89,7 +89,7 @@ class Incidents:
         self._world.kafka.forgets = lambda _log: self._draw.random() < share
         self._world.kafka.restart_s = self._draw.choice([0.0, 2.0])
         if self._draw.random() < 0.5:
-            # In the middle of the next transaction, which takes along what was forgotten.
+            # In the middle of the next transaction, whose abort also ends the forgotten one.
             self.kill_behind = self._world.kafka.times_forgotten
         self._did("markers forgotten")
 
@@ -104,7 +104,7 @@ class Incidents:
         self._did("errors inside a batch")
 
     def let_strangers_write(self) -> None:
-        """From now on other programs write to every result topic, in transactions of theirs."""
+        """From now on other programs write to every result topic, in transactions of their own."""
         if self.strangers is None:
             topics = self._settings.topics
             names = (topics.out, topics.late, topics.rejected, topics.unmatched)
@@ -124,7 +124,7 @@ class Incidents:
             self._belated.append((self._world.steps + self._draw.randint(1, _BELATED_STEPS_MAX), arrive))
 
     def _arrive_belated(self, transactional_id: str, epoch: int) -> None:
-        """A copy of something that the unit's owners have written before: its results are always the same."""
+        """A copy of a record that an owner of the unit has written before, as results are always the same."""
         kafka, unit = self._world.kafka, int(transactional_id.rpartition("-")[2])
         topic = self._draw.choice([self._settings.topics.out, self._settings.topics.late])
         written = [entry for entry in kafka.log(topic, unit).archive if entry.value is not None]
@@ -136,16 +136,16 @@ class Incidents:
 
     def hide_topics(self) -> None:
         """A broker that has just started does not know the topics for a moment."""
-        # Told so twice in a row, at a distance of five seconds, a process ends: that is a topic which was deleted.
+        # Only once: a process that gets this answer twice in a row takes the topic for deleted, and ends.
         if self._world.counts["topics unknown"]:
             return
         self._world.kafka.unknown_until_s = self._world.kafka.now_s() + self._draw.uniform(0.2, 4.0)
         self._did("topics unknown")
 
     def remove_old_input(self) -> None:
-        """Retention removes input that lies behind the newest snapshot.
+        """Retention removes input before the newest snapshot.
 
-        Behind the one before, where what hangs is to be settled: that begins there.
+        If transactions may be dangling, only before the older snapshot, as resolving them begins there.
         """
         older = 1 + bool(self._world.counts["markers forgotten"] or self._world.counts["belated records"])
         for unit, log in enumerate(self._world.kafka.topics[_STATE].logs):
