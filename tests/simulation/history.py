@@ -36,11 +36,10 @@ _FEED_AGAIN: Final = 500
 # anew.
 _LOST: Final = ("now owned by process", "now owned by spark")
 _TRIED_AGAIN: Final = (
-    "trying again",
-    "going back to its last commit",
+    "retrying in",
     # Logged after a check of the owner; what the other runner does between that check and the claim is not known.
     "never claimed it",
-    "taking it again",
+    "claiming it again",
 )
 _STATE: Final = f"{APPLICATION}.state"
 
