@@ -86,7 +86,7 @@ def _start_influxdb_again(at_s: float) -> list[Act]:
 @pytest.mark.skipif(bool(why_no_clock()), reason=why_no_clock())
 def test_clocks_that_are_set_change_nothing(chaos_report: list[dict[str, Any]], tmp_path: Path) -> None:
     day_s = 86_400
-    # Not Kafka's: it does not start under libfaketime. The simulation sets its clock (`deed_clock`).
+    # Not Kafka's: it does not start under libfaketime. The simulation sets its clock (`Incidents.skew_clock`).
     whose = ["connector", "one", "two", "db_connector", "simulator"]
     acts = [
         act

@@ -1,8 +1,8 @@
 """``python -m tests.simulation --seeds 1-10000 --jobs 2 --report docs/evidence/simulation.md``: many histories.
 
-Plays seeds, tells the differences with their timelines, and writes a report as Markdown and JSON. With ``--bugs``
-each planted defect is played instead, and it is told in how many of the seeds it was found. Exit status 1 where a
-history differs, or a defect is not found.
+Plays seeds, prints the differences with their timelines, and writes a report as Markdown and JSON. With ``--bugs`` it
+plays each planted defect instead, and prints in how many of the seeds it was found. The exit status is 1 if a history
+differs, or a defect is not found.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def main() -> int:
     parser.add_argument("--seeds", default="1-1000", help='such as "1-10000" or "7 12" (default: 1-1000)')
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (default: 1)")
     parser.add_argument("--report", type=Path, help="Markdown file to write, with a JSON file beside it")
-    parser.add_argument("--spark", action="store_true", help="stages in Spark in the place of plain processes")
+    parser.add_argument("--spark", action="store_true", help="stages in Spark instead of plain processes")
     parser.add_argument("--bugs", action="store_true", help="play the planted defects")
-    parser.add_argument("--timeline", action="store_true", help="tell the whole timeline of each seed")
+    parser.add_argument("--timeline", action="store_true", help="print the whole timeline of each seed")
     options = parser.parse_args()
     seeds = parse_seeds(options.seeds)
     if options.bugs:
@@ -45,7 +45,7 @@ def main() -> int:
         tally.add(play_all(seeds[at : at + _BLOCK], options.jobs, in_spark=options.spark))
         print(f"{tally.seeds} histories in {tally.took_s:.0f} s, {len(tally.different)} differ", flush=True)
         if options.report is not None:
-            # Written after each block, so that a run that is broken off leaves what it found.
+            # After each block, so that a run that is interrupted leaves what it found.
             _write_report(options.report, _facts(tally, f"{seeds[0]}-{seeds[tally.seeds - 1]}", options.jobs))
     for text in tally.texts[:3]:
         print(text)
@@ -127,7 +127,7 @@ The runner's own code over a broker in memory; what happens is decided by a seed
 |---|---:|
 {table}
 
-What befell the processes, and what sources, operators and the broker did:
+Faults of the processes, and what sources, operators and the broker did:
 
 | | |
 |---|---:|

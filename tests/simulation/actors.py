@@ -1,4 +1,4 @@
-"""The threads of simulated processes: one of all runs at a time, and hands the baton on."""
+"""The threads of simulated processes: only one of all threads runs at a time, and it chooses the next one."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 class Dead(BaseException):
-    """The process is gone: whatever it still tries has no effect."""
+    """The process has ended: nothing it still tries has any effect."""
 
 
 class Actor:
-    """A thread that waits for the baton: the loop of a process, or work in its pool."""
+    """A thread that waits for its turn: the loop of a process, or work in its pool."""
 
     def __init__(self, process: SimulatedProcess, live: Callable[[], None]) -> None:
         self.process = process
         self.ready: Callable[[], bool] = lambda: True
-        """Whether it has something to do, unless its process is dead."""
+        """Whether it can continue, unless its process is dead."""
         self._gate = threading.Lock()
         self._gate.acquire()
         self._live = live
@@ -29,11 +29,11 @@ class Actor:
         self._thread.start()
 
     def go(self) -> None:
-        """Give it the baton."""
+        """Give it the turn."""
         self._gate.release()
 
     def stay(self) -> None:
-        """Wait until it is given the baton."""
+        """Wait until it is given the turn."""
         self._gate.acquire()
 
     def join(self) -> None:

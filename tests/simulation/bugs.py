@@ -1,7 +1,7 @@
 """Defects of the runner, each planted by a small change of the product's code: the simulation must find every one.
 
-Each is a context manager; its docstring says what is done wrong. They show that the histories reach what they claim
-to reach, and that the verdict sees it.
+Each is a context manager; its docstring says what is wrong. They show that the histories reach the cases they are meant
+to reach, and that the verdict notices.
 """
 
 from __future__ import annotations

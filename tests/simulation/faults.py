@@ -22,7 +22,7 @@ _LOSABLE: Final = frozenset({"init", "send_offsets", "commit"})
 _FAILING: Final = frozenset({*_LOSABLE, "flush", "describe", "watermarks", "committed", "consume"})
 
 _ANSWER_S: Final = 30.1
-"""The joiner waits so long for an answer."""
+"""Longer than the joiner waits for an answer."""
 _FREEZES_S: Final = ((0.1, 3.0), (4.0, 14.0), (11.0, 30.0), (61.0, 90.0))
 """Shorter than anything, about a session, longer than one, longer than a transaction may last."""
 
@@ -61,7 +61,7 @@ class Faults:
     def __init__(self, world: Scene) -> None:
         self.temper = CALM
         self.count = 0
-        """So many there were."""
+        """The number of faults so far."""
         self._world, self._draw = world, world.draw
         # Requests on their way.
         self._late: list[Callable[[], object]] = []
@@ -122,7 +122,7 @@ class Faults:
             raise Dead
 
     def _lose(self, call: str, effect: Callable[[], object]) -> NoReturn:
-        """The request or its answer is lost, or it arrives later; the client is told that it took too long."""
+        """The request or its answer is lost, or it arrives later; the client gets a timeout."""
         moment = self._draw.choice(("request", "answer", "late"))
         self._count(f"lost {moment} of {call}")
         self._world.note("%s: the %s is lost", call, moment)
@@ -139,7 +139,7 @@ class Faults:
         self.count += 1
 
     def _arrive(self, request: Callable[[], object]) -> None:
-        with suppress(KafkaException):  # nobody is there to be told
+        with suppress(KafkaException):  # the client is gone
             request()
 
 

@@ -1,6 +1,6 @@
 """What the sources write in a history: seeded records, watermarks and garbage, part of it in transactions.
 
-A feed is a list of steps, so that the world can put anything between any two of them.
+A feed is a list of steps, so that anything can happen between two of them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Step(NamedTuple):
 
 
 def make_settings(draw: random.Random) -> JoinerSettings:
-    """The settings of a history: few units, small batches, snapshots at all distances."""
+    """The settings of a history: few units, small batches, frequent or rare snapshots."""
     joins = draw.choice([[_POWER], [_POWER, _GAP], [_GAP], [_APART], [_APART, _POWER]])
     application = {
         "name": APPLICATION,
@@ -134,7 +134,7 @@ class _Feeder:
         return Step(topic, unit, thing.encode(), json.dumps(content).encode())
 
     def _odd(self, topic: str, unit: int, thing: str) -> Step:
-        """What is rejected: always, or by the place or the time at which it arrives."""
+        """A message that is rejected: always, or because of its partition or the time at which it arrives."""
         kind = self._draw.randrange(4)
         if kind == 0:
             return Step(topic, unit, None, self._draw.choice([b"{", b"", None, b'{"thing":"R0"}']))

@@ -1,7 +1,7 @@
-"""What the joiner relies on in Kafka, as questions that a real one and the one in memory must answer alike.
+"""What the joiner relies on in Kafka, as tests that a real broker and the one in memory must both pass.
 
-Asked through the joiner's own clients. `test_memory_contract` asks the memory, tests/integration/test_kafka_contract
-a real server; neither knows more than a `Cluster`.
+They use the joiner's own clients. `test_memory_contract` runs them over the memory and
+tests/integration/test_kafka_contract over a real server; both know a `Cluster` only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Clients of `MemoryKafka` with the names, the answers and the errors of confluent_kafka's.
 
-Only what the joiner uses. Every call goes through a `Link`, which may let time pass, lose the call or its answer, or
-end the process that makes it. Producing is asynchronous as in the library: what was produced is in no log before a
-flush or a commit, unless the link lets some of it go earlier.
+They have only what the joiner uses. Every call goes through a `Link`, which may let time pass, lose the call or its
+answer, or end the process that makes it. Producing is asynchronous as in the library: a record is in no log before a
+flush or a commit, unless the link sends some earlier.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Link(Protocol):
         ...
 
     def pass_time(self, seconds: float) -> None:
-        """The caller waits for something that does not come."""
+        """The caller waits for a timeout."""
         ...
 
     def beats(self) -> bool:

@@ -85,11 +85,11 @@ class MemoryConsumer:
             self._positions[place.topic, place.partition].is_paused = False
 
     def consume(self, num_messages: int = 1, timeout: float = 0) -> list[MemoryMessage]:
-        """What there is, of one partition or several."""
+        """The records available, of one partition or several."""
         try:
             found = self._link.act("consume", lambda: self._fetch(num_messages))
         except KafkaException as error:
-            # What a client that reaches nobody is told is an event like others.
+            # A client that reaches no broker reports an event like others.
             found = [MemoryMessage((None, -1), -1, fault=error.args[0])]
         if not found:
             self._link.pass_time(timeout)
@@ -258,7 +258,7 @@ class MemoryConsumer:
         return found
 
     def _leave_out(self, place: Place, found: list[MemoryMessage]) -> None:
-        """An error in the place of some records; what follows them comes all the same, as from the library."""
+        """An error instead of some records; the records after them follow, as from the library."""
         draw = self._link.draw
         begin = draw.randrange(len(found) - _DAMAGED) if draw is not None else 0
         error = KafkaError(_BAD_MESSAGE, f"MessageSet at offset {found[begin].offset()} failed CRC32C check")

@@ -1,8 +1,8 @@
 """A consumer group in memory: static members, cooperative reassignment, sessions that run out.
 
-A unit goes to another member only when the one that has it has given it back, or its session has run out. A member
-that comes back under its instance name gets what the one before had. What a member knows lags behind what the group
-knows, until its next heartbeat.
+A unit is assigned to another member only when its member has given it back, or the session of that has expired. A
+member that comes back under its instance name gets the units of the one before. A member learns of changes with its
+next heartbeat.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Member:
     beats: Callable[[], bool]
     seen_s: float
     has: set[Place] = field(default_factory=set)
-    """As the group sees it: given to it, and not given back."""
+    """Assigned to it and not given back, as the group sees it."""
     due: set[Place] = field(default_factory=set)
     is_fenced: bool = False
     is_forgotten: bool = False
@@ -42,10 +42,10 @@ class Group:
         self.members: list[Member] = []
         self.fenced = 0
         self.given: Counter[tuple[str, int]] = Counter()
-        """How often a process was given a partition, by its name and the partition's number."""
+        """How often a process was assigned a partition, by its name and the partition's number."""
 
     def join(self, instance: str, topics: list[str], session_s: float, beats: Callable[[], bool]) -> Member:
-        """A new member; another of its name is fenced and what that had is its own."""
+        """Add a member; another of its name is fenced, and its partitions are assigned to the new one."""
         member = Member(instance, topics, session_s, beats, self._kafka.now_s())
         before = next((known for known in self.members if instance and known.instance == instance), None)
         if before is None:

@@ -1,8 +1,8 @@
 """A Kafka broker in memory: topics, the coordinator of transactions, the offsets of groups.
 
-It keeps the rules that the joiner's promise rests on, and tests/integration/test_kafka_contract.py holds it to what
-a real Kafka answers to the same questions. It is no server: the clients of `memory_clients` call it. Time is asked of
-the world around it. Replication and requests that overtake each other are left out.
+It follows the rules the joiner relies on, and tests/integration/test_kafka_contract.py checks that a real Kafka passes
+the same tests. It is no server: the clients of `memory_clients` call it. The world gives it the time. There is no
+replication, and requests do not overtake each other.
 """
 
 from __future__ import annotations

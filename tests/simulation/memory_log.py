@@ -1,7 +1,7 @@
 """The log of one partition in memory: offsets with gaps, transactions, control records, a stable end.
 
-Not a store: it is read by the clients of `memory_clients` through `MemoryKafka`, which knows topics and owners.
-``archive`` keeps what retention and compaction remove, so that a checker sees all there ever was.
+The clients of `memory_clients` read it through `MemoryKafka`, which knows topics and owners. ``archive`` keeps the
+records that retention and compaction remove, so that a checker sees everything that was written.
 """
 
 from __future__ import annotations

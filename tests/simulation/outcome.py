@@ -1,4 +1,4 @@
-"""What came of a seed: whether all is right, and the timeline that led there."""
+"""The outcome of a seed: whether the result is right, and the timeline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass
 class Outcome:
-    """What came of a seed. ``difference``: empty where all is right."""
+    """The outcome of a seed. ``difference``: empty if the result is right."""
 
     seed: int
     difference: str = ""

@@ -28,7 +28,7 @@ class Turns(Protocol):
 
 
 class Later(Future[Any]):
-    """Work that is done when somebody asks for it a second time, or waits for it."""
+    """Work that is done when its future is asked for the second time, or waited for."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Later(Future[Any]):
 
 
 class Beside(Future[Any]):
-    """Work that is done in a thread of its own, by turns with all others."""
+    """Work in a thread of its own, which takes turns with all others."""
 
     def __init__(self, world: Turns, work: Callable[[], Any]) -> None:
         super().__init__()
@@ -97,9 +97,9 @@ class Beside(Future[Any]):
 
 
 class SimulatedPool:
-    """In the place of a thread pool: work is done at once, when somebody asks for it, or beside whoever handed it in.
+    """Replaces a thread pool: work is done at once, when its future is asked for, or in a thread beside the caller.
 
-    The death of the process passes through.
+    `Dead` is not caught, so that the process ends.
     """
 
     def __init__(self, world: Turns, *_arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""Many histories: which seeds are played, by how many workers, and what they add up to."""
+"""Many histories: they are played by a number of workers, and summed up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHUNK = 50
 
 @dataclass
 class Tally:
-    """What a number of seeds came to. ``texts``: of those that differ, with their timeline."""
+    """The sum of some outcomes. ``texts``: of those that differ, with their timeline."""
 
     seeds: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -67,6 +67,6 @@ def _play_some(seeds: Iterable[int], *, in_spark: bool) -> Tally:
 
 
 def _keep_to_one_core() -> None:
-    """One thread runs at a time anyway, and the baton is handed on faster without a change of the core."""
+    """One thread runs at a time anyway, and a change of threads is faster on one core."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})

@@ -1,7 +1,7 @@
-"""The stage in Spark while a history is played: its driver is the product's own, Spark is replaced at its seam.
+"""The stage in Spark in a simulated history: its driver is the product's own, and `MemoryQuery` replaces Spark.
 
-What Spark does, `MemoryQuery` does: it asks for plans, has them carried out by the product's worker, in any order
-and some of them twice, hands over what came of them, and may lose workers, batches and itself at any moment.
+As Spark does, it asks for plans, lets the product's worker execute them, in any order and some of them twice, and hands
+over the outcomes. It may lose workers, batches and itself at any moment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TASK_IS_REPEATED: Final = 0.05
 _STORE_IS_OLD: Final = 0.03
 """Spark's copy of a state is that of a batch before."""
 _QUERY_ENDS: Final = 0.02
-"""In the middle of a batch: some of it is handed over, the rest never."""
+"""The query ends in the middle of a batch: only some outcomes are handed over."""
 
 
 class MemoryCopy(StateCopy):

@@ -1,4 +1,4 @@
-"""Defects that are planted in the stage's driver and worker, one at a time. See `bugs` for those of all runners."""
+"""Defects planted in the stage's driver and worker, one at a time. `bugs` has those of all runners."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class World(Turns, Protocol):
 
 
 class _Lines(logging.Handler):
-    """Writes what the joiner logs into the timeline."""
+    """Writes the joiner's log lines into the timeline."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -85,12 +85,12 @@ def on_stage(world: World) -> Iterator[None]:
         (clients, "AdminClient", lambda _config, **_: MemoryAdmin(world.link)),
         (services, "ThreadPoolExecutor", partial(SimulatedPool, world)),
         (units, "ThreadPoolExecutor", partial(SimulatedPool, world)),
-        # One interpreter plays thousands of processes.
+        # One interpreter runs thousands of processes.
         (process, "tune_gc", lambda: None),
         (runner, "wait_for_topics", lambda *_: _facts(world.link.kafka)),
         (snapshot_log, "CHUNK_BYTES_MAX", CHUNK_BYTES),
         (transaction, "SNAPSHOT_BYTES_MAX", world.snapshot_bytes_max),
-        # In the process's own thread, which is the one that may move.
+        # In the process's own thread, as no other may run now.
         (unit_producer, "within", lambda _seconds, call, *arguments: call(*arguments)),
         (checkpoint_log, "_TAIL", TAIL),
     ]

@@ -1,7 +1,7 @@
 """Other programs that write to the unit's result topics, in transactions of their own, so that one is always open.
 
-What they write is of other joins, or tells of the same input under another application's name. Some of their
-transactions are short, some last longer than a claim is ready to wait.
+They write results of other joins, or records about the same input under another application's name. Some of their
+transactions are short, some last longer than a claim waits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.simulation.memory_log import ABORTED, COMMITTED, Transaction
 from tests.simulation.world import World
 
 _TURN: Final = 0.1
-"""How often, by calls of clients, one of them does something."""
+"""How often one of them does something, as a share of all calls of clients."""
 _LASTS_S: Final = (0.01, 0.2, 0.2, 2.0, 8.0, 45.0)
 _BRIEF_S: Final = 0.2
 
@@ -47,7 +47,7 @@ class Strangers:
             self._end(known[0], draw)
 
     def be_brief(self) -> None:
-        """From now on none lasts long."""
+        """From now on, none of their transactions lasts long."""
         if self._lasts_s == (_BRIEF_S,):
             return
         self._lasts_s, until_s = (_BRIEF_S,), self._world.clock_s + _BRIEF_S
@@ -57,7 +57,7 @@ class Strangers:
         }
 
     def end(self) -> None:
-        """They leave."""
+        """They end."""
         for known in self._open.values():
             for transaction, _ in known:
                 self._end(transaction, self._world.draw)

@@ -1,4 +1,4 @@
-"""How much trouble there is in a world."""
+"""How often something goes wrong in a world."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Temper:
-    """How often what goes wrong, for each call: ``write`` for the steps of commits and claims, else ``other``."""
+    """The probability of each fault, for a call that is a step of a commit or a claim; for others see ``other``."""
 
     kill: float = 0.0
     freeze: float = 0.0
@@ -17,12 +17,12 @@ class Temper:
     stop: float = 0.0
     switch: float = 0.08
     other: float = 0.1
-    """How much of that falls on calls which write nothing."""
+    """The factor for calls that write nothing."""
 
 
 CALM: Final = Temper(switch=0.05)
 DEADLY: Final = Temper(kill=0.1, other=0.0)
-"""Whoever writes dies soon."""
+"""A process that writes dies soon."""
 
 TEMPERS: Final = (
     Temper(kill=0.03, stop=0.002),

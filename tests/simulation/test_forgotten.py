@@ -1,5 +1,6 @@
-"""What Kafka forgot to end is taken along by the rollback of the next transaction, before anybody has looked. What
-retention has removed was not forgotten.
+"""A transaction that Kafka forgot to end is aborted by the abort of the next one, before any check.
+
+Results that retention has removed were not forgotten.
 """
 
 from __future__ import annotations

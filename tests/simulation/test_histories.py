@@ -1,4 +1,4 @@
-"""Is every pair there exactly once, in thousands of worlds where everything that can go wrong does?
+"""Is every pair there exactly once, in thousands of histories in which everything that can go wrong does?
 
 ``LSB_SIMULATION_SEEDS="1-10000"`` plays that many; ``python -m tests.simulation --seeds 7 --timeline`` shows one.
 """

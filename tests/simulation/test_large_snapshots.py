@@ -1,4 +1,4 @@
-"""Snapshots in transactions of their own, over a Kafka that takes long for them: nobody waits for one but its unit."""
+"""Snapshots in transactions of their own, over a Kafka that takes long for them: only their unit waits for them."""
 
 from __future__ import annotations
 

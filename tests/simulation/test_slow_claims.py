@@ -1,4 +1,4 @@
-"""Claims that take long, on a loaded machine or over a slow network: those who want a unit do not duel for it."""
+"""Claims that take long, on a loaded machine or over a slow network: two runners do not fence each other for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same worlds with the stage's driver in the place of a plain process: each result once, and its defects are found.
+"""The same histories with the stage's driver instead of a plain process: each result once, and its defects are found.
 
 ``LSB_SIMULATION_SEEDS="1-10000"`` plays that many.
 """

@@ -1,7 +1,7 @@
-"""Whether what a memory broker holds is right: judged by the project's checker, which knows nothing of the runner.
+"""Whether the contents of a memory broker are right: the project's checker decides, which knows nothing of the runner.
 
-At any moment, also while everything is on its way: what is committed in the outputs is exactly E(C) of the progress
-that is committed. Input that retention has removed is judged with the rest, from the broker's archive.
+At any moment, also while transactions are in flight, the committed outputs are exactly E(C) of the committed
+checkpoints. Input that retention has removed is read from the broker's archive.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def committed_checkpoint(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> Checkpoint | None:
-    """The unit's newest checkpoint among what is committed, marked in the log already or not."""
+    """The unit's newest committed checkpoint, whether its marker is in the log already or not."""
     key = checkpoint_key(unit).encode()
     for entry in reversed(kafka.log(settings.state_topic, unit).archive):
         if entry.key == key and entry.is_committed and entry.value is not None:
@@ -29,7 +29,7 @@ def committed_checkpoint(kafka: MemoryKafka, settings: JoinerSettings, unit: int
 
 
 def runs_in_order(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> list[str]:
-    """Whose commits the unit's were, one after the other."""
+    """The runs that committed for the unit, in order."""
     key = checkpoint_key(unit).encode()
     entries = kafka.log(settings.state_topic, unit).archive
     return [
@@ -40,18 +40,18 @@ def runs_in_order(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> li
 
 
 def all_progress(kafka: MemoryKafka, settings: JoinerSettings) -> dict[int, Checkpoint]:
-    """By unit, of those that have begun."""
+    """The checkpoints by unit, of units that were begun."""
     found = {unit: committed_checkpoint(kafka, settings, unit) for unit in range(settings.topics.partitions)}
     return {unit: checkpoint for unit, checkpoint in found.items() if checkpoint is not None}
 
 
 def stable_ends(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> dict[str, int]:
-    """Where the unit's inputs end."""
+    """The stable ends of the unit's inputs."""
     return {topic: kafka.log(topic, unit).stable_end for topic in settings.input_topics}
 
 
 def judge(kafka: MemoryKafka, settings: JoinerSettings) -> tuple[str, Findings | None]:
-    """A text that says what differs, empty where nothing does; and the counts, where a unit has begun."""
+    """What differs, as text, empty if nothing does; and the findings, if a unit was begun."""
     checkpoint = all_progress(kafka, settings)
     if not checkpoint:
         written = (settings.topics.out, settings.topics.late)
@@ -67,7 +67,7 @@ def judge(kafka: MemoryKafka, settings: JoinerSettings) -> tuple[str, Findings |
 
 
 def _messages(kafka: MemoryKafka, name: str, *, ours: bool = False) -> list[Message]:
-    """What is committed in a topic; ``ours``: without what other programs have written."""
+    """The committed records of a topic; ``ours``: without those of other programs."""
     return [
         Message(name, unit, entry.offset, entry.time_ms, entry.key, entry.value)
         for unit, log in enumerate(kafka.topics[name].logs)

@@ -1,8 +1,8 @@
-"""A world of processes in which one seed decides everything that happens: who runs, who dies, what is lost.
+"""A world of processes in which one seed decides everything: which thread runs, which process dies, what is lost.
 
-Every simulated process has a thread for its loop and some for the work in its pool, and exactly one of all runs at a
-time: the baton is handed on only inside a client's call. So a seed gives one history, and the same seed gives it again.
-What happens in a history, and when it ends, is told by a `Director`.
+Every simulated process has a thread for its loop and some for the work in its pool. Exactly one of all threads runs at
+a time, and the turn passes to another only inside a client's call. So a seed always gives the same history. A
+`Director` decides what else happens in a history, and when it ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 _EMPTY_STEP_S: Final = 0.5
 _LOOK_EVERY_S: Final = 0.3
-"""How often the broker looks whose time has run out."""
+"""How often the broker checks for expired sessions and transactions."""
 
 
 class Director(Protocol):
@@ -47,7 +47,7 @@ class Director(Protocol):
         ...
 
     def complain(self, text: str) -> None:
-        """A process has told its user of an error."""
+        """A process has logged an error."""
         ...
 
 
@@ -84,7 +84,7 @@ class SimulatedProcess:
         self._world.ended(self, status)
 
     def _end_pool(self) -> None:
-        """Whatever its pool is at ends with it."""
+        """End the work in its pool, too."""
         self.is_dead = True
         for actor in list(self.pool):
             actor.go()
@@ -132,15 +132,15 @@ class World:
         self.faults = Faults(self)
         self.steps = 0
         self.haste = 1
-        """How much longer than asked for a wait takes: where nothing is to happen, time may fly."""
+        """The factor by which waits are longer than asked for, to shorten phases in which nothing happens."""
         self.processes: list[SimulatedProcess] = []
         self._links: dict[SimulatedProcess, ProcessLink] = {}
         self._all: list[SimulatedProcess] = []
         self._actor: Actor | None = None
         self.slow_claims_s: tuple[float, float] | None = None
-        """How long it takes at least and at most, from initialising a transactional id until that is answered."""
+        """The shortest and longest time in which Kafka answers the initialisation of a transactional id."""
         self.snapshot_bytes_max = 10**9
-        """A larger snapshot has transactions of its own."""
+        """A larger snapshot is written in transactions of its own."""
         self._is_over = False
         self._look_s = 0.0
         self._failed: BaseException | None = None
@@ -149,17 +149,17 @@ class World:
 
     @property
     def link(self) -> ProcessLink:
-        """That of the process which runs."""
+        """The link of the process that runs."""
         assert self._actor is not None
         return self._links[self._actor.process]
 
     def note(self, text: str, *arguments: Any) -> None:
-        """Keep a line of the timeline."""
+        """Add a line to the timeline."""
         name = self._actor.process.run if self._actor is not None else "-"
         self.timeline.append((self.steps, round(self.clock_s - BEGIN_S, 3), name, text, *arguments))
 
     def complain(self, text: str) -> None:
-        """A process has told its user of an error."""
+        """A process has logged an error."""
         if self.director is not None:
             self.director.complain(text)
 
@@ -183,7 +183,7 @@ class World:
         return process
 
     def play(self) -> None:
-        """Let it run until the director calls it over; then no thread is left."""
+        """Run until the director ends it; then no thread is left."""
         self._hand_on()
         self._done.acquire()
         if self._failed is not None:
@@ -192,13 +192,13 @@ class World:
             process.loop.join()
 
     def end(self) -> None:
-        """It is over: every process dies at its next call."""
+        """End the history: every process dies at its next call."""
         self._is_over = True
         for process in self.processes:
             process.is_dead = True
 
     def wake_all(self) -> None:
-        """Nobody stays frozen."""
+        """Wake the frozen processes."""
         for process in self.processes:
             if process.frozen_until_s is not None:
                 process.frozen_until_s = self.clock_s
@@ -206,7 +206,7 @@ class World:
     # Called by the processes
 
     def act(self, process: SimulatedProcess, call: str, effect: Callable[[], Result]) -> Result:
-        """One call of a client, with what befalls it."""
+        """Make a call of a client, with its faults."""
         self._tick(process)
         self.faults.befall(process, call, effect)
         if call in WRITES:
@@ -234,7 +234,7 @@ class World:
         return partial(self._stay_until, process)
 
     def _wait(self, process: SimulatedProcess, seconds: float) -> None:
-        """Others go on meanwhile, also those of the same process."""
+        """Wait, while others continue, also those of the same process."""
         until_s = self.clock_s + seconds
         self._stay_until(process, lambda: self.clock_s >= until_s)
 
@@ -249,14 +249,14 @@ class World:
             raise Dead
 
     def pass_time(self, process: SimulatedProcess, seconds: float) -> None:
-        """The process waits, a while longer than it asked for perhaps."""
+        """Let the process wait, perhaps longer than it asked for."""
         if process.is_dead:
             raise Dead
         self.clock_s += seconds * self.draw.choice((1, 1, 2, 8)) * self.haste
         self._tick(process, switch=0.4)
 
     def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
-        """The thread of a process is at its end, and hands the baton on."""
+        """The thread of a process ends, and the turn passes to another."""
         try:
             self.processes.remove(process)
             if self.director is not None and not self._is_over:
@@ -295,7 +295,7 @@ class World:
         self.director.step()
 
     def yield_turn(self) -> None:
-        """Hand the baton on, and wait until it comes back."""
+        """Pass the turn to another thread, and wait until it comes back."""
         actor = self._actor
         assert actor is not None
         self._hand_on()
@@ -305,7 +305,7 @@ class World:
     def _hand_on(self) -> None:
         ready = self._ready()
         while not ready and not self._is_over:
-            # Nobody can do anything: the time until somebody wakes or starts passes step by step.
+            # No thread can continue: time passes step by step until a process wakes or starts.
             self.clock_s += _EMPTY_STEP_S
             self._actor = None
             self._let_nature_act()
@@ -334,5 +334,5 @@ class World:
 
 
 def ended_well(status: int | BaseException) -> bool:
-    """Whether a process ended as one may: asked to, killed, or telling its user what is wrong."""
+    """Whether a process ended as it may: on request, killed, or with an error for its user."""
     return isinstance(status, int | Dead | KafkaException | InstanceInUse)

@@ -1,20 +1,47 @@
-"""The shape of the house, drawn from its imports: no circles, arrows that point one way, few modules side by side."""
+"""The structure of the project: imports without circles that point one way, few modules side by side, small parts."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
-from tests.unit.project.test_import_arrows import OURS, ROOT, imports, top
+from tests.unit.project.test_import_arrows import OURS, ROOT, imports, parse, shown, sources, top
 
 PACKAGES: Final = sorted({*OURS, "bench", "grafana"})
 
 SIDE_BY_SIDE_MAX: Final = 12
 LAYERS_MAX: Final = 6
+
+CLASS_LINES_MAX: Final = 250
+FUNCTION_LINES_MAX: Final = 60
+"""A function fits on a screen."""
+PARAMETERS_MAX: Final = 8
+"""Without ``self``."""
+
+LARGE: Final = {
+    # Classes and functions above these limits, each with the reason.
+    "joiner/core/engine.py LocalStreamBuffer": "the public operator of the core, with its arguments described",
+    "joiner/library/join.py join": "a public operator: most of it is the documentation of its arguments",
+    "joiner/spark/frames.py neighbour_join": "a public operator: most of it is the documentation of its arguments",
+    "db_connector/service.py Service": "the loop of a service, with what it does when a step fails",
+    "simulator/publishing.py Publisher": "the client's callbacks and the state they share",
+    "bench/peers/flink_interval.py main": "a program for a foreign system, read from top to bottom",
+    "tests/chaos/play.py Play": "a scenario, read from top to bottom",
+    "tests/unit/project/figures.py _speed": "a table of figures and where each is read from",
+}
+
+MANY_PARAMETERS: Final = {
+    # Functions with more parameters than that, each with the reason.
+    "joiner/core/frontier.py _advance": "a compiled loop: its arguments are arrays",
+    "joiner/library/join.py join": "a public operator: each is an option of its own",
+    "joiner/spark/frames.py neighbour_join": "a public operator: each is an option of its own",
+    "tests/property/test_amplification.py test_bytes_to_kafka_are_linear_in_bytes_from_mqtt": "Hypothesis draws each",
+}
 
 RUNTIME: Final = ("task", "kafka", "ownership", "migration", "telemetry", "runners")
 """Each may import those before it, but `migration` and `telemetry` know nothing of each other."""
@@ -127,6 +154,47 @@ def test_a_task_reaches_no_kafka_not_even_through_others() -> None:
             file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
             clients = [str(found) for found in imports(file) if top(found.module) in {"confluent_kafka", "paho"}]
             assert clients == [], f"{name} reaches {module}"
+
+
+class Definition(NamedTuple):
+    """A class or function, by file and name; a class has no parameters."""
+
+    name: str
+    is_class: bool
+    lines: int
+    parameters: int
+
+
+@cache
+def definitions() -> list[Definition]:
+    return [
+        Definition(
+            f"{shown(path)} {node.name}",
+            isinstance(node, ast.ClassDef),
+            (node.end_lineno or node.lineno) - node.lineno + 1,
+            0 if isinstance(node, ast.ClassDef) else parameters_of(node.args),
+        )
+        for path in sources(*PACKAGES, "tests")
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+
+
+def parameters_of(given: ast.arguments) -> int:
+    names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return len(names) - (names[:1] in (["self"], ["cls"]))
+
+
+def test_classes_and_functions_are_small() -> None:
+    large = {one.name for one in definitions() if one.lines > (CLASS_LINES_MAX if one.is_class else FUNCTION_LINES_MAX)}
+    assert large - LARGE.keys() == set(), "find the object or the step that is missing in it, or give the reason"
+    assert LARGE.keys() - large == set(), "these are small enough now"
+
+
+def test_functions_have_few_parameters() -> None:
+    many = {one.name for one in definitions() if one.parameters > PARAMETERS_MAX}
+    assert many - MANY_PARAMETERS.keys() == set(), "find the object that is missing among them, or give the reason"
+    assert MANY_PARAMETERS.keys() - many == set(), "these have few enough now"
 
 
 def test_circles_are_found() -> None:

@@ -101,7 +101,8 @@ class Units:
 
     def restore(self, claimed: Claimed) -> SparkTask:
         """See `supervisor.Execution`. The first worker that gets the unit builds its state."""
-        state = claimed.readers.state or read_state(claimed.readers, claimed.unit)
+        readers = claimed.readers
+        state = readers.state if readers.state is not None else read_state(readers, claimed.unit)
         return SparkTask(
             number=claimed.unit,
             transactions=claimed.transactions,
