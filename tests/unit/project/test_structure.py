@@ -25,14 +25,8 @@ PARAMETERS_MAX: Final = 8
 
 LARGE: Final = {
     # Classes and functions above these limits, each with the reason.
-    "joiner/core/engine.py LocalStreamBuffer": "the public operator of the core, with its arguments described",
     "joiner/library/join.py join": "a public operator: most of it is the documentation of its arguments",
     "joiner/spark/frames.py neighbour_join": "a public operator: most of it is the documentation of its arguments",
-    "db_connector/service.py Service": "the loop of a service, with what it does when a step fails",
-    "simulator/publishing.py Publisher": "the client's callbacks and the state they share",
-    "bench/peers/flink_interval.py main": "a program for a foreign system, read from top to bottom",
-    "tests/chaos/play.py Play": "a scenario, read from top to bottom",
-    "tests/unit/project/figures.py _speed": "a table of figures and where each is read from",
 }
 
 MANY_PARAMETERS: Final = {
