@@ -1,1 +1,1 @@
-"""Hostile input for everything that reads bytes from outside: a value or a clear error must come of each case."""
+"""Hostile input for all readers of external bytes: each case must give a value or a clear error."""

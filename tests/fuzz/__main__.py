@@ -1,7 +1,7 @@
 """``python -m tests.fuzz --cases 1000000 --seed 1 --jobs 2 --report docs/evidence/fuzz.md``: hostile input.
 
-Plays cases, tells what was found, and writes a report as Markdown and JSON. ``--case N`` plays one of them again. Exit
-status 1 where a case came to something else than a value or a clear error.
+Runs cases, prints the findings, and writes a report as Markdown and JSON. ``--case N`` repeats one of them. Exit status
+1 if a case gave something other than a value or a clear error.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _FINDINGS_SHOWN: Final = 20
 def main() -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--cases", type=int, default=100_000, help="how many (default: 100000)")
-    parser.add_argument("--seed", type=int, default=1, help="of which all follows (default: 1)")
-    parser.add_argument("--case", type=int, help="play this one alone")
+    parser.add_argument("--cases", type=int, default=100_000, help="number of cases (default: 100000)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of all cases (default: 1)")
+    parser.add_argument("--case", type=int, help="run only this case")
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (default: 1)")
     parser.add_argument("--report", type=Path, help="Markdown file to write, with a JSON file beside it")
     options = parser.parse_args()

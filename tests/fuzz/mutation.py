@@ -1,4 +1,4 @@
-"""Good input made bad: in its structure, where a parser's rules are, and in its bytes, where its assumptions are."""
+"""Makes valid input invalid: in its structure, to test the rules of a parser, and in its bytes, to test assumptions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TEXTS: Final = (
 _NO_TEXTS: Final = (b'"\xff"', b'"\xc0\x80"', b"\xef\xbb\xbf1", b"\x00")
 
 ODD: Final = (*(text.encode("utf-8", "surrogatepass") for text in _TEXTS), *_NO_TEXTS)
-"""In the place of a value of JSON."""
+"""Replacements of a JSON value."""
 
 _BYTES: Final = (
     b"",
@@ -65,22 +65,22 @@ _BYTES: Final = (
 )
 
 _LARGE: Final = 200
-"""One case of so many is large."""
+"""One of this many cases is large."""
 
 
 class Mutator:
-    """Draws bad input; everything by one generator of random numbers, so that a case can be made again."""
+    """Draws invalid input. All choices come from one random number generator, so that a case can be repeated."""
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
 
     def json(self, value: Any) -> bytes:
-        """A value as JSON, some of its parts replaced, left out, repeated, renamed; then perhaps its bytes."""
+        """A value as JSON with parts replaced, removed, repeated or renamed; then possibly with changed bytes."""
         text = self._render(value, 1.0 / (1 + _size(value)))
         return self.data(text) if self.draw.random() < 0.3 else text
 
     def data(self, good: bytes) -> bytes:
-        """A few bytes altered, put in, cut out, or doubled."""
+        """The bytes with a few of them changed, inserted, removed or repeated."""
         draw, found = self.draw, bytearray(good)
         for _ in range(draw.choice((1, 1, 1, 2, 4))):
             begin = draw.randint(0, len(found))
@@ -103,7 +103,7 @@ class Mutator:
         return self.draw.choice(values)
 
     def is_large(self) -> bool:
-        """Whether this case is one of the few large ones."""
+        """Whether this is one of the large cases."""
         return self.draw.randrange(_LARGE) == 0
 
     def _render(self, value: Any, chance: float) -> bytes:
@@ -133,6 +133,6 @@ class Mutator:
 
 
 def _size(value: Any) -> int:
-    """How many parts it has."""
+    """The number of its parts."""
     inner: Sequence[Any] = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
     return 1 + sum(map(_size, inner))

@@ -1,4 +1,4 @@
-"""Cases and what becomes of them: each by its seed and number, within bounds of time and memory."""
+"""Runs cases, each given by seed and number, within limits of time and memory."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.fuzz.mutation import Mutator
 from tests.fuzz.targets import TARGETS, Target
 
 CPU_S: Final = 2.0
-"""Of a case: a hundred times what the largest honest input takes."""
+"""Limit for a case: a hundred times the need of the largest valid input."""
 
 MEMORY_BYTES: Final = 1 << 30
-"""More than this a worker may not take beyond what it has when it begins."""
+"""Limit for the growth of a worker."""
 
 _BLOCK: Final = 2_000
 _SHOWN_BYTES: Final = 2_000
@@ -34,7 +34,7 @@ class TooLong(Exception):
 
 @dataclass
 class Tally:
-    """What a number of cases came to. ``outcomes``: by target and outcome; ``findings``: texts, which name the case."""
+    """The outcomes of several cases. ``outcomes``: by target and outcome. ``findings``: texts that name the case."""
 
     cases: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -43,7 +43,7 @@ class Tally:
     took_s: float = 0.0
 
     def add(self, other: Tally) -> None:
-        """Add that of other cases."""
+        """Add the tally of other cases."""
         self.cases += other.cases
         self.outcomes.update(other.outcomes)
         self.findings += other.findings
@@ -51,7 +51,7 @@ class Tally:
 
 
 def play_all(seed: int, numbers: range, jobs: int = 1, targets: Sequence[Target] = TARGETS) -> Iterator[Tally]:
-    """Play the cases of a seed, in ``jobs`` processes; the tallies of blocks as they come."""
+    """Run the cases of a seed in ``jobs`` processes; yields the tallies of blocks as they finish."""
     blocks = [numbers[at : at + _BLOCK] for at in range(0, len(numbers), _BLOCK)]
     if jobs == 1:
         yield from (play(seed, block, targets) for block in blocks)
@@ -61,10 +61,10 @@ def play_all(seed: int, numbers: range, jobs: int = 1, targets: Sequence[Target]
 
 
 def play(seed: int, numbers: range, targets: Sequence[Target] = TARGETS) -> Tally:
-    """Play some cases of a seed, in this process."""
+    """Run some cases of a seed in this process."""
     tally, began_s = Tally(), time.monotonic()
     for number in numbers:
-        # A text as seed gives the same numbers in every process and release.
+        # A string as seed gives the same numbers in every process and Python release.
         mutator = Mutator(random.Random(f"{seed} {number}"))
         target = targets[number % len(targets)]
         case = target.make(mutator)
@@ -91,7 +91,7 @@ def _play_block(given: tuple[int, range]) -> Tally:
 
 
 def _limit_memory() -> None:
-    # What the first cases load (compiled loops, decoders) counts as the worker's own.
+    # Memory that the first cases load (compiled loops, decoders) does not count.
     play(0, range(2 * len(TARGETS)))
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_BYTES, resource.RLIM_INFINITY))

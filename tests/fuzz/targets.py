@@ -1,7 +1,7 @@
-"""What reads bytes from outside, each with good input to begin from, and with what may come of bad input.
+"""The readers of external bytes, each with valid input to start from and the permitted outcomes of invalid input.
 
-A target's ``run`` returns in a word what came of a case. Anything that it raises is a finding: it catches what callers
-of the product are told to expect, and nothing else.
+A target's ``run`` returns the outcome of a case in a word. Any exception is a finding: it catches only the errors that
+are documented for callers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _PARSERS: Final = {unit: Parser(unit, EVENT_BYTES_MAX) for unit in UNITS}
 
 @dataclass(frozen=True)
 class Target:
-    """Makes a case, and gives it to the product."""
+    """Makes a case, and runs the product with it."""
 
     name: str
     make: Callable[[Mutator], Any]
@@ -64,7 +64,7 @@ class Target:
 
 
 def assert_clear(error: Exception) -> None:
-    """It says something."""
+    """The error has a message."""
     assert str(error)
 
 
@@ -84,7 +84,7 @@ def _event(mutator: Mutator) -> tuple[bytes, str]:
 
 
 def _parse_event(case: tuple[bytes, str]) -> str:
-    """Nothing of a payload vanishes, the tester's own reader says the same, and what it becomes is linear in it."""
+    """No part of a payload is lost, the tester's own reader agrees, and the output is linear in the payload."""
     payload, unit = case
     parsed = _PARSERS[unit].parse(payload)
     row = parse_row(payload, unit, EVENT_BYTES_MAX)
@@ -133,7 +133,7 @@ def _records(mutator: Mutator) -> list[bytes | None]:
 
 
 def _read_records(values: list[bytes | None]) -> str:
-    """Each is a record, a watermark or a dead letter; read together and one by one is the same; results can be read."""
+    """Each is a record, a watermark or a dead letter, in a batch as alone, and results can be read."""
     messages = Messages(list(range(len(values))), [BASE_MS + 1] * len(values), values)
     together, singly = _read(messages), _read_singly(messages)
     assert together == singly
@@ -184,7 +184,7 @@ def _joined(mutator: Mutator) -> bytes:
 
 
 def _make_point(value: bytes) -> str:
-    """As `db_connector.kafka.results` does: a line of one point, or a reason."""
+    """Like `db_connector.kafka.results`: the line of a point, or a reason."""
     try:
         line = point_line(decode_joined(value), "joined", "ms")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UnrepresentableError) as error:
@@ -236,7 +236,7 @@ def _control(mutator: Mutator) -> list[bytes]:
 
 
 def _hear(values: list[bytes]) -> str:
-    """Each side of a move takes whatever can be read, and `joiner status` tells it."""
+    """Each side of a move processes every readable record, and `joiner status` shows it."""
     source, target = Source("process", "a"), MoveTarget("green", "b")
     order, claims = Order("m1", "green", [0, 3], 60.0), Claims("process", "a-1")
     heard = 0
@@ -287,7 +287,7 @@ def _state_values(mutator: Mutator) -> dict[str, bytes]:
     values, data = _state()
     values = dict(values)
     if mutator.draw.random() < 0.5:
-        # What another program of the format might write: the checksum is right.
+        # Another program may write this format with a correct checksum.
         checkpoint = msgspec.json.decode(values[checkpoint_key(0)], type=Checkpoint)
         records, _ = snapshot_records(mutator.data(data), SnapshotPlace(-1, [0, 0]), checkpoint, {})
         values |= {key: value for key, value in records if value is not None}
@@ -302,7 +302,7 @@ def _state_values(mutator: Mutator) -> dict[str, bytes]:
 
 
 def _restore(values: dict[str, bytes]) -> str:
-    """What a claim and a recovery read."""
+    """The reads of a claim and of a recovery."""
     log = StateLog(0, values)
     try:
         checkpoint = log.checkpoint()
@@ -312,7 +312,7 @@ def _restore(values: dict[str, bytes]) -> str:
         SnapshotPlace.after(log)
         if checkpoint is None:
             return "never begun"
-        restore._from_snapshot(_SETTINGS, 0, log, checkpoint)  # noqa: SLF001 - without Kafka around it
+        restore._from_snapshot(_SETTINGS, 0, log, checkpoint)  # noqa: SLF001 - without Kafka
     except UnitStopped as stopped:
         assert_clear(stopped)
         return "the unit stops"
@@ -401,7 +401,7 @@ def _read_flags(flags: list[str]) -> str:
         assert_clear(error)
         return "a clear error"
     except SystemExit:
-        # Of argparse: it tells the usage.
+        # From argparse, which prints the usage.
         return "usage"
     return "settings"
 
@@ -433,7 +433,7 @@ _CONTROL: Final = Target("control records", _control, _hear)
 _RESULTS: Final = Target("results", _joined, _make_point)
 
 TARGETS: Final = (
-    # By how much they take: settings a hundred times what an event does.
+    # Weighted by their cost: settings cost a hundred times as much as an event.
     *[_EVENTS] * 8,
     *[_DATA] * 2,
     *[_STATE] * 3,

@@ -1,4 +1,4 @@
-"""Records wait apart only where a step carries thousands of them; here a few steps of two in three make them wait."""
+"""Moves records to the backlog in two of three steps; by default, it takes thousands of them in one step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from joiner.core import engine
 
 
 @pytest.fixture(autouse=True, scope="package")
-def _records_wait_apart() -> Iterator[None]:
+def _small_backlogs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "is_backlog", lambda kept, touched: (kept + touched) % 3 > 0)
         yield

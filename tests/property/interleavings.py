@@ -1,4 +1,4 @@
-"""Random streams and random ways to feed them to the engine: keys, ties, disorder, watermarks, cuts, restarts."""
+"""Random streams and random ways to feed them to the engine: keys, ties, disorder, watermarks, batches, restarts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from joiner.core.arguments import DIRECTIONS, DRIVERS, WATERMARK_SCOPES
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a join, as both the engine and the oracle take them."""
+    """The options of a join that both the engine and the oracle have."""
 
     tolerance_ns: int | None
     lateness_ns: tuple[int, int]
@@ -26,7 +26,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Feed:
-    """Two streams, and the way they are fed: ``cuts`` are (entries of left, entries of right, restore after?)."""
+    """Two streams, and how they are fed: ``cuts`` are (entries of left, entries of right, restore afterwards)."""
 
     left: list[Rec | Watermark]
     right: list[Rec | Watermark]
@@ -34,7 +34,7 @@ class Feed:
 
 
 def options() -> st.SearchStrategy[Options]:
-    """Small tolerances and latenesses, so that they matter among small times."""
+    """Options with a tolerance and a lateness as small as the times."""
     lateness = st.integers(0, 6)
     return st.builds(
         Options,
@@ -66,7 +66,7 @@ def streams(draw: st.DrawFn, *, identified: bool) -> list[Rec | Watermark]:
 
 @st.composite
 def feeds(draw: st.DrawFn) -> Feed:
-    """Two streams with a random interleaving, random batch cuts, and restores at random points."""
+    """Two streams with random interleaving, batches and restores."""
     left, right = (draw(streams(identified=draw(st.booleans()))) for _ in range(2))
     cuts, at = [], (0, 0)
     while at != (len(left), len(right)):
@@ -77,7 +77,7 @@ def feeds(draw: st.DrawFn) -> Feed:
 
 
 def columns(entries: list[Rec | Watermark]) -> tuple[tuple[np.ndarray, ...] | None, tuple[np.ndarray, ...] | None]:
-    """The records and the watermarks of a part of a stream, as the engine takes them."""
+    """The records and the watermarks of a part of a stream, as arguments of the engine."""
     records = [entry for entry in entries if isinstance(entry, Rec)]
     watermarks = [entry for entry in entries if isinstance(entry, Watermark)]
     record_columns = _columns([(r.key, r.ts, r.seq) for r in records])
@@ -112,7 +112,7 @@ def _columns(rows: list[tuple[int, int, int]]) -> tuple[np.ndarray, ...] | None:
 
 
 def seeded(seed: int) -> tuple[Feed, Options]:
-    """A feed and options from a seed: many more of them in a second than Hypothesis draws, but none shrinks."""
+    """A feed and options from a seed: much faster than Hypothesis, but without shrinking."""
     chance = random.Random(seed)
     chosen = Options(
         chance.choice([None, None, 0, 3, 8]),

@@ -1,4 +1,4 @@
-"""What a message from MQTT brings about is linear in its bytes: nobody fills Kafka or memory with a small one."""
+"""The output of a message from MQTT is linear in its bytes: a small message cannot fill Kafka or memory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ EVENT_BYTES_MAX: Final = 256 * 1024
 PARSER: Final = Parser("ms", EVENT_BYTES_MAX)
 
 GROWTH_MAX: Final = 100
-"""Bytes to Kafka for each byte of a payload and its topic, as docs/connector.md states it ..."""
+"""Bytes to Kafka for each byte of a payload and its topic, see docs/connector.md."""
 
 ALLOWANCE_BYTES: Final = 2048
-"""... and so many for the dead letter of an empty one."""
+"""Bytes to Kafka for the dead letter of an empty message."""
 
 
 def bytes_to_kafka(payload: bytes, topic: str = "machine/states") -> int:
-    """Keys and values of everything that becomes of a message."""
+    """The keys and values of all records of a message."""
     parsed = PARSER.parse(payload)
     assert parsed.records or parsed.refusals
     dead_letters = sum(len(encode(dead_letter(refusal, topic))) for refusal in parsed.refusals)
@@ -74,7 +74,7 @@ def test_a_long_topic_is_not_copied_into_each_dead_letter() -> None:
     assert bytes_to_kafka(event(many("null", 16)), topic) < 3 * len(topic)
 
 
-# Of every part that is copied the least and the most that it can be, so that each is met together with each.
+# The smallest and the largest of every part that is copied, in all combinations.
 names = st.sampled_from(["R", "R0815", "t" * 256, "\x01" * 256, "\U0001f600" * 256, '"' * 256, "é" * 257])
 times = st.sampled_from(
     [0, -9_214_560_000_000, "2019-04-01T05:26:20Z", "2019-04-01T05:26:20.123456789+02:00"]
@@ -114,7 +114,7 @@ def test_an_event_is_hashed_a_bounded_number_of_times_whatever_is_refused_of_it(
     hashed = 0
 
     class Counting:
-        """Of `hashlib` what the parser uses, counting the bytes."""
+        """The part of `hashlib` that the parser uses; counts the bytes."""
 
         @staticmethod
         def sha256(text: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""Do columns of records and results have the very bytes and values that the wire forms have, one by one?"""
+"""Do columns of records and results have exactly the bytes and values of the single wire forms?"""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OTHERS = st.sampled_from(['"more":1', '"thing":"a"', '"result":null', "", '"mar
 
 @st.composite
 def _values(draw: st.DrawFn) -> bytes:
-    """A value that is a record, more or less."""
+    """The value of a record, possibly malformed."""
     escape = draw(st.booleans())
     names = [json.dumps(draw(_NAMES), ensure_ascii=escape) for _ in range(3)]
     fields = [f'"{name}":{text}' for name, text in zip(("thing", "quantity", "id"), names, strict=True)]

@@ -1,4 +1,4 @@
-"""The engine against the nested-loop oracle: after every step, for every way to feed it."""
+"""Compares the engine with the nested-loop oracle, after every step, for every way to feed it."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def check_every_step(feed: Feed, chosen: Options) -> None:
     for left_at, right_at, restart in feed.cuts:
         step = push(buffer, feed.left[before[0] : left_at], feed.right[before[1] : right_at])
         before = (left_at, right_at)
-        assert not released[0] & set(step.left_seq.tolist()), "asks for a payload that was let go"
-        assert not released[1] & set(step.right_seq.tolist()), "asks for a payload that was let go"
+        assert not released[0] & set(step.left_seq.tolist()), "refers to a record that was released"
+        assert not released[1] & set(step.right_seq.tolist()), "refers to a record that was released"
         emitted += pairs(step)
         for side, (late_seq, duplicate_seq, released_seq) in enumerate(
             [
@@ -87,7 +87,7 @@ def check_every_step(feed: Feed, chosen: Options) -> None:
             duplicates[side].extend(duplicate_seq.tolist())
             released[side].update(released_seq.tolist())
         expected = answer(feed, chosen, before)
-        alone = unmatched_until(feed, chosen, before)
+        expected_unmatched = unmatched_until(feed, chosen, before)
         assert sorted(emitted) == sorted(expected.pairs)
         for side, stream in enumerate((expected.left, expected.right)):
             assert late[side] == [record.seq for record in stream.late]
@@ -96,16 +96,16 @@ def check_every_step(feed: Feed, chosen: Options) -> None:
             seq, places = ((step.left_seq, step.left_ordinal), (step.right_seq, step.right_ordinal))[side]
             assert places.tolist() == [ordinal[at] for at in seq.tolist()]
             unmatched[side].extend((step.left_unmatched_seq, step.right_unmatched_seq)[side].tolist())
-            assert sorted(unmatched[side]) == sorted(alone[side])
+            assert sorted(unmatched[side]) == sorted(expected_unmatched[side])
             accepted = {record.seq for record in stream.accepted}
             assert accepted == released[side] | set(buffer.held_seq()[side].tolist())
         if restart:
             buffer = LocalStreamBuffer.restore(buffer.snapshot())
     step = buffer.close()
     assert sorted(emitted + pairs(step)) == sorted(answer(feed, chosen, before, closed=True).pairs)
-    alone = unmatched_until(feed, chosen, before, closed=True)
-    assert sorted(unmatched[0] + step.left_unmatched_seq.tolist()) == sorted(alone[0])
-    assert sorted(unmatched[1] + step.right_unmatched_seq.tolist()) == sorted(alone[1])
+    expected_unmatched = unmatched_until(feed, chosen, before, closed=True)
+    assert sorted(unmatched[0] + step.left_unmatched_seq.tolist()) == sorted(expected_unmatched[0])
+    assert sorted(unmatched[1] + step.right_unmatched_seq.tolist()) == sorted(expected_unmatched[1])
     assert len(buffer) == 0
 
 
@@ -133,10 +133,10 @@ def test_restore_at_any_point_changes_nothing(feed: Feed, chosen: Options) -> No
     before = (0, 0)
     for left_at, right_at, _ in feed.cuts:
         part = feed.left[before[0] : left_at], feed.right[before[1] : right_at]
-        twin = LocalStreamBuffer.restore(buffer.snapshot())
-        step, twin_step = push(buffer, *part), push(twin, *part)
+        copy = LocalStreamBuffer.restore(buffer.snapshot())
+        step, step_of_copy = push(buffer, *part), push(copy, *part)
         for name in step.__dataclass_fields__:
-            assert getattr(step, name).tolist() == getattr(twin_step, name).tolist()
+            assert getattr(step, name).tolist() == getattr(step_of_copy, name).tolist()
         before = (left_at, right_at)
     assert buffer.snapshot() == LocalStreamBuffer.restore(buffer.snapshot()).snapshot()
 

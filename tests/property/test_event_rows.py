@@ -1,7 +1,7 @@
-"""The connector and the checker, who parse events independently, say the same of every row, however odd.
+"""The connector and the checker parse events independently, with the same result for every row.
 
-The tester counts a file's rows by `joiner.check.verify.events.parse_row` and looks for what `connector.events.Parser`
-has made of them: a row on which they differ would be reported as a loss that never was.
+The tester counts the rows of a file by `joiner.check.verify.events.parse_row`, and searches for the records that
+`connector.events.Parser` has made of them. If the two differed on a row, the tester would report a loss by mistake.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEAD: Final = b'"Thing":"R0815","Timestamp":1554096460415,"id":"e1"'
 
 
 def assert_agreement(payload: bytes, unit: str = "ms") -> tuple[int, int]:
-    """Both make the same of ``payload``; the numbers of its records and of its dead letters."""
+    """Checks that both parse ``payload`` equally; returns the numbers of its records and of its dead letters."""
     parsed = PARSERS[unit].parse(payload)
     row = parse_row(payload, unit, BYTES_MAX)
     records = [
@@ -38,29 +38,29 @@ def assert_agreement(payload: bytes, unit: str = "ms") -> tuple[int, int]:
 
 
 def identity_begin(payload: bytes, refusal: Refusal) -> str:
-    """The identity of a dead letter, without the hash in which that of a long name ends."""
+    """The identity of a dead letter, without the hash at the end of a long name."""
     whole = f"mqtt:{hashlib.sha256(payload).hexdigest()[:32]}"
     return whole if refusal.identity is None else refusal.identity[: len(whole) + 1 + NAME_LENGTH_MAX]
 
 
 def members(texts: bytes) -> bytes:
-    """A good event with ``texts`` as its quantities."""
+    """A valid event with ``texts`` as its quantities."""
     return b"{" + HEAD + b"," + texts + b"}"
 
 
 def several(count: int, value: bytes) -> bytes:
-    """So many quantities of one value."""
+    """``count`` quantities with one value."""
     return b",".join(b'"%x":%s' % (number, value) for number in range(count))
 
 
 def long_names(quantities: int, character: bytes = b"t") -> bytes:
-    """An event whose ``Thing`` and ``id`` are as long as may be."""
+    """An event whose ``Thing`` and ``id`` have the largest length."""
     name = character * NAME_LENGTH_MAX
     return b'{"Thing":"%s","Timestamp":0,"id":"%s",%s}' % (name, name, several(quantities, b"1"))
 
 
 def nested(brackets: int) -> bytes:
-    """An event of one good and one bad quantity, with so many brackets in all."""
+    """An event with one valid and one invalid quantity, and a given total number of brackets."""
     depth = brackets - 1
     return members(b'"a":1,"b":' + b"[" * depth + b"]" * depth)
 
@@ -166,7 +166,7 @@ def test_connector_and_checker_make_of_an_odd_row_what_the_rules_say(
 
 
 def mostly(usual: st.SearchStrategy[bytes], odd: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Nine times of ten the usual: a row of odd members alone is refused at the first, which hides the others."""
+    """Usual values in nine of ten cases: a row of only odd members is refused at the first, which hides the others."""
     return st.sampled_from([usual] * 9 + [odd]).flatmap(lambda chosen: chosen)
 
 
@@ -199,7 +199,7 @@ ODD_STRINGS: Final = (
     b"a",
 )
 
-# So few that one comes twice now and then, with and without an escape.
+# So few that names are sometimes repeated, with and without an escape.
 usual_names = one_of_these(*(b'"%c"' % dead_letter for dead_letter in b"abcdefghijkl:["), rb'"\u0061"', b'"\xc3\xa9"')
 names = st.sampled_from(["", "Thing", "n" * 256, "n" * 257, "é" * 257]) | st.text(max_size=4) | st.text(st.characters())
 strings = one_of_these(*ODD_STRINGS) | st.builds(
@@ -260,7 +260,7 @@ spaces = mostly(one_of_these(b"", b" ", b"\t", b"\r\n"), one_of_these(b"\x0b", b
 
 @st.composite
 def rows(draw: st.DrawFn) -> bytes:
-    """An event, of which members may be odd, repeated, missing, and in any order."""
+    """An event whose members may be odd, repeated, missing, and in any order."""
     parts = [
         (b'"Thing"', draw(mostly(one_of_these(b'"R0815"', b'"R:[0]"', rb'"\u00e9"'), values))),
         (b'"id"', draw(mostly(one_of_these(b'"e1"', b'"\xc3\xa9"'), values))),
@@ -307,7 +307,7 @@ ODD_PIECES: Final = (
 
 @st.composite
 def damaged_rows(draw: st.DrawFn) -> bytes:
-    """A row after one or two accidents."""
+    """A row with one or two random changes."""
     row = draw(rows())
     for _ in range(draw(st.integers(1, 2))):
         start = draw(st.integers(0, len(row)))

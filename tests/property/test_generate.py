@@ -1,4 +1,4 @@
-"""What holds for every generated data set, whatever the seed and the shares."""
+"""Properties of every generated data set, for all seeds and shares."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_without_disorder_and_repeats_times_never_jump_back(plan: Plan) -> None:
 
 @given(PLANS)
 def test_nothing_is_later_than_the_lag(plan: Plan) -> None:
-    # A late event is let go by the first one on time beyond its lag; only that one may be further on.
+    # A late event is written behind the first punctual event beyond its lag; only that event may be further on.
     latest, second = -(2**63), -(2**63)
     for now in times(list(generate_events(plan))):
         assert second <= now + plan.lag_ms
@@ -114,7 +114,7 @@ def test_the_share_of_disorder_is_the_one_asked_for(share: float) -> None:
 def test_the_share_of_repeats_is_the_one_asked_for(share: float) -> None:
     counts = Counter(generate(replace(CLEAN, repeats=share)))
     repeats = sum(count - 1 for count in counts.values())
-    # A share of the original events: of all lines it is share / (1 + share).
+    # The share refers to the original events; among all lines it is share / (1 + share).
     assert repeats / CLEAN.events == pytest.approx(share / (1 + share), rel=0.15)
     assert max(counts.values()) <= 2
 

@@ -1,4 +1,4 @@
-"""Does a message become the same, whether it is read together with its neighbours or by itself?"""
+"""Is a message decoded the same in a batch and alone?"""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _WHOLE = {"name": "whole", "left": {"topic": DATA}, "right": {"topic": "b", "qua
 
 
 def _read(values: list[bytes | None], joins: list[dict[str, Any]], partitions: int) -> tuple[Any, ...]:
-    """What a batch becomes, in a form that can be compared, with the keys that are numbered by it."""
+    """The result of a batch in a comparable form, with the keys that it numbers."""
     keys = Keys(0, partitions)
     reader = TopicReader(make_settings(*joins, partitions=partitions), DATA, 0, keys)
     times = [BASE_MS + at % 2 for at in range(len(values))]

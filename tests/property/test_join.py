@@ -1,4 +1,4 @@
-"""Is `joiner.join` of whole tables the join of the streams, for every kind of table, and what polars calls it?"""
+"""Does `joiner.join` equal the join of the streams, for every kind of table, and the as-of join of polars?"""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_the_join_of_two_tables_is_that_of_the_streams_which_bring_their_rows(
     expected: list[tuple[int | None, int | None]] = []
     for step in steps:
         expected += zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True)
-        expected += [(alone, None) for alone in step.left_unmatched_seq.tolist()]
-        expected += [(None, alone) for alone in step.right_unmatched_seq.tolist()]
+        expected += [(seq, None) for seq in step.left_unmatched_seq.tolist()]
+        expected += [(None, seq) for seq in step.right_unmatched_seq.tolist()]
     assert sorted(found, key=str) == sorted(expected, key=str)
 
 
@@ -62,7 +62,7 @@ def test_every_kind_of_table_gives_the_same_rows(
     left: list[tuple[int, int]], right: list[tuple[int, int]], unmatched: str
 ) -> None:
     tables = arrays(left, "left"), arrays(right, "right")
-    # By a second column that says the same.
+    # By a second column with equal content.
     for table in tables:
         table["name"] = np.array(["a", "b", "c"])[table["key"]]
     for by in ("key", ["key", "name"], ["name"]):
@@ -79,8 +79,8 @@ def test_every_kind_of_table_gives_the_same_rows(
 def test_the_as_of_join_of_each_direction_is_that_of_polars(
     direction: Any, left: list[tuple[int, int]], right: list[tuple[int, int]], tolerance: int | None
 ) -> None:
-    # No two distances are equal: of two equally near ones polars takes the next one, and of equal times the last;
-    # pandas and we take the previous one, and of equal times the nearer in order.
+    # No two distances are equal: at equal distance, polars selects the next row, and of equal times the last one;
+    # pandas and we select the previous row, and of equal times the nearer one in order.
     right = sorted(set(right)) if direction == "nearest" else right
     lefts = pl.DataFrame(arrays(sorted(((key, 4 * ts) for key, ts in left), key=lambda row: row[1]), "left"))
     rights = pl.DataFrame(arrays(sorted(((key, 4 * ts + 1) for key, ts in right), key=lambda row: row[1]), "right"))

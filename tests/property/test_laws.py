@@ -1,7 +1,7 @@
-"""Laws of the join, each a sentence that must hold whatever the streams are: no second implementation is asked.
+"""Laws of the join that hold for all streams, without a second implementation.
 
-``LSB_PROPERTY_EXAMPLES=1000`` for a full run. Where nothing else is said, a law holds for what has been told by the end
-of the entries, and again once the streams have ended.
+``LSB_PROPERTY_EXAMPLES=1000`` for a full run. Unless stated otherwise, a law holds for the pairs that were emitted by
+the end of the entries, and again once the streams have ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.property.interleavings import Feed, Options, feeds, options, pairs, p
 
 Entries = list[Rec | Watermark]
 Pairs = tuple[set[tuple[int, int]], set[tuple[int, int]]]
-"""By the end of the entries, and once the streams have ended."""
+"""The pairs emitted by the end of the entries, and once the streams have ended."""
 
 EXAMPLES = int(os.environ.get("LSB_PROPERTY_EXAMPLES", "100"))
 law = settings(max_examples=EXAMPLES, deadline=None)
@@ -33,15 +33,15 @@ def start(chosen: Options) -> LocalStreamBuffer:
 
 def join(left: Entries, right: Entries, chosen: Options) -> Pairs:
     buffer = start(chosen)
-    told = pairs(push(buffer, left, right))
+    emitted = pairs(push(buffer, left, right))
     rest = pairs(buffer.close())
-    assert len({*told, *rest}) == len(told) + len(rest), "a pair is told twice"
-    return set(told), {*told, *rest}
+    assert len({*emitted, *rest}) == len(emitted) + len(rest), "a pair is emitted twice"
+    return set(emitted), {*emitted, *rest}
 
 
 def swapped(found: Pairs) -> Pairs:
-    told, at_end = ({(right, left) for left, right in some} for some in found)
-    return told, at_end
+    emitted, at_end = ({(right, left) for left, right in some} for some in found)
+    return emitted, at_end
 
 
 def union(one: Pairs, other: Pairs) -> Pairs:
@@ -85,7 +85,7 @@ def test_moving_and_stretching_all_times_changes_nothing(feed: Feed, chosen: Opt
     tolerance_ns = None if chosen.tolerance_ns is None else chosen.tolerance_ns * times
     wider = replace(chosen, tolerance_ns=tolerance_ns, lateness_ns=(early * times, late * times))
     if chosen.direction == "nearest" and times > 1:
-        # Between two whole times there is now room for nearer ones, which may still come.
+        # Between two integer times there is now room for nearer records, which may still arrive.
         assert (
             join(altered(feed.left, change), altered(feed.right, change), wider)[1]
             == (join(feed.left, feed.right, chosen)[1])
@@ -98,11 +98,11 @@ def test_moving_and_stretching_all_times_changes_nothing(feed: Feed, chosen: Opt
 @given(feeds(), options())
 def test_each_key_is_joined_as_if_it_were_alone(feed: Feed, chosen: Options) -> None:
     by_key = replace(chosen, watermark_scope="key")
-    alone: Pairs = (set(), set())
+    each_alone: Pairs = (set(), set())
     for key in range(3):
         left, right = ([one for one in entries if one.key in {key, ALL_KEYS}] for entries in (feed.left, feed.right))
-        alone = union(alone, join(left, right, by_key))
-    assert join(feed.left, feed.right, by_key) == alone
+        each_alone = union(each_alone, join(left, right, by_key))
+    assert join(feed.left, feed.right, by_key) == each_alone
 
 
 @law
@@ -193,13 +193,13 @@ def test_each_record_is_late_or_a_duplicate_or_held_or_released_and_only_one_of_
 @given(feeds(), options(), st.data())
 def test_a_promise_that_is_kept_already_changes_nothing(feed: Feed, chosen: Options, data: st.DataObject) -> None:
     buffer = start(chosen)
-    told = pairs(push(buffer, feed.left, feed.right))
+    emitted = pairs(push(buffer, feed.left, feed.right))
     key = data.draw(st.integers(0, 2))
     known = int(buffer.frontier_ns([key])[0][0])
     if known > np.iinfo(np.int64).min:
         watermark: Entries = [Watermark(key, data.draw(st.integers(known - 5, known)), 10**6)]
         assert pairs(push(buffer, watermark, [])) == []
-    assert {*told, *pairs(buffer.close())} == join(feed.left, feed.right, chosen)[1]
+    assert {*emitted, *pairs(buffer.close())} == join(feed.left, feed.right, chosen)[1]
 
 
 @law
@@ -208,13 +208,13 @@ def test_what_comes_late_changes_nothing_but_the_list_of_what_came_late(
     feed: Feed, chosen: Options, key: int, back_ns: int
 ) -> None:
     buffer = start(chosen)
-    told = pairs(push(buffer, feed.left, feed.right))
+    emitted = pairs(push(buffer, feed.left, feed.right))
     known = int(buffer.frontier_ns([key])[0][0])
     if known > np.iinfo(np.int64).min:
         step = push(buffer, [Rec(key, known - 1 - back_ns, 10**6, "z" if is_identified(feed.left) else None)], [])
         assert step.left_late_seq.tolist() == [10**6]
         assert pairs(step) == []
-    assert {*told, *pairs(buffer.close())} == join(feed.left, feed.right, chosen)[1]
+    assert {*emitted, *pairs(buffer.close())} == join(feed.left, feed.right, chosen)[1]
 
 
 def is_identified(entries: Entries) -> bool:
@@ -224,35 +224,35 @@ def is_identified(entries: Entries) -> bool:
 @law
 @given(feeds(), options())
 def test_of_each_side_and_key_at_most_one_record_is_held_that_nothing_needs(feed: Feed, chosen: Options) -> None:
-    """The one is a neighbour of something pending, and their pair is told already or too far apart."""
+    """That record is a neighbour of a pending one, and their pair was emitted, or they are too far apart."""
     buffer = start(chosen)
-    told = set(pairs(push(buffer, feed.left, feed.right)))
+    emitted = set(pairs(push(buffer, feed.left, feed.right)))
     frontiers = [of_side.tolist() for of_side in buffer.frontier_ns([0, 1, 2])]
     for side, entries in enumerate((feed.left, feed.right)):
         held = set(buffer.held_seq()[side].tolist())
         kept = [one for one in entries if isinstance(one, Rec) and one.seq in held]
         for key in range(3):
-            # What needs the second needs all behind it.
+            # Whatever needs the second record needs all behind it.
             of_key = sorted((one for one in kept if one.key == key), key=lambda one: (one.ts, one.seq))
             for one in of_key[1:2]:
                 needed = one.ts >= min(frontiers[0][key], frontiers[1][key])
-                assert needed or may_get_a_pair(buffer, one, side, frontiers[1 - side][key], told, feed), one
+                assert needed or may_get_a_pair(buffer, one, side, frontiers[1 - side][key], emitted, feed), one
 
 
 def may_get_a_pair(
-    buffer: LocalStreamBuffer, one: Rec, side: int, frontier: int, told: set[tuple[int, int]], feed: Feed
+    buffer: LocalStreamBuffer, one: Rec, side: int, frontier: int, emitted: set[tuple[int, int]], feed: Feed
 ) -> bool:
-    """Whether the end of the streams, or a record of the other side that comes first, gives the record another pair."""
-    moments = {frontier, one.ts - 1, one.ts, one.ts + 1, *(entry.ts for entry in (*feed.left, *feed.right))}
-    for ts in (None, *sorted(ts for ts in moments if ts >= frontier)):
+    """Whether the end of the streams, or one more record of the other side before it, gives the record another pair."""
+    times = {frontier, one.ts - 1, one.ts, one.ts + 1, *(entry.ts for entry in (*feed.left, *feed.right))}
+    for ts in (None, *sorted(ts for ts in times if ts >= frontier)):
         entries: Entries = (
             []
             if ts is None
             else [Rec(one.key, ts, 10**6, "z" if is_identified((feed.left, feed.right)[1 - side]) else None)]
         )
-        twin = LocalStreamBuffer.restore(buffer.snapshot())
-        found = {*pairs(push(twin, *((entries, []) if side else ([], entries)))), *pairs(twin.close())}
-        if any(pair[side] == one.seq for pair in found - told):
+        copy = LocalStreamBuffer.restore(buffer.snapshot())
+        found = {*pairs(push(copy, *((entries, []) if side else ([], entries)))), *pairs(copy.close())}
+        if any(pair[side] == one.seq for pair in found - emitted):
             return True
     return False
 

@@ -1,4 +1,4 @@
-"""Is the quick computation of what must have been emitted the oracle's, and does the oracle keep its own laws?"""
+"""Does the fast computation of the expected pairs equal the oracle, and does the oracle obey its own laws?"""
 
 from __future__ import annotations
 

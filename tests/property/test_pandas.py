@@ -1,4 +1,4 @@
-"""Is the join what pandas calls it? Every form that `merge_asof` knows, on the same records."""
+"""Compares the join with `pandas.merge_asof`, for all its directions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOLERANCES = st.none() | st.integers(0, 6)
 
 
 def columns(records: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Keys, times and positions; in the order of time, so that nothing is late."""
+    """Keys, times and positions in the order of time, so that no record is late."""
     records = sorted(records, key=lambda record: record[1])
     table = np.array(records, dtype=np.int64).reshape(-1, 2)
     return table[:, 0].copy(), table[:, 1].copy(), np.arange(len(table))
@@ -30,7 +30,7 @@ def joined(left: tuple[np.ndarray, ...], right: tuple[np.ndarray, ...], **option
 def as_of(
     own: tuple[np.ndarray, ...], other: tuple[np.ndarray, ...], direction: str, tolerance_ns: int | None
 ) -> set[tuple[int, int]]:
-    """Positions of each record and of the neighbour that pandas finds."""
+    """The positions of each record and of its neighbour in pandas."""
     one, two = (
         pd.DataFrame(dict(zip(("key", "ts", name), side, strict=True)))
         for name, side in (("own", own), ("other", other))

@@ -1,4 +1,4 @@
-"""Is the join record by record that of the arrays, and does it keep no record longer than the buffer does?"""
+"""Does the join record by record equal that of arrays, and does it hold no record longer than the buffer does?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import joiner.library.records
 from joiner import ArgumentError, LocalStreamBuffer, RecordJoin
 
-# Side, key, time; the place in the list tells the record.
+# Side, key, time; the index in the list identifies the record.
 RECORDS = st.lists(
     st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("abc"), st.integers(0, 20)), max_size=30
 )
@@ -34,7 +34,7 @@ def test_record_by_record_the_same_pairs_come_at_the_same_calls(
 ) -> None:
     late: list[int] = []
     unmatched: list[int] = []
-    monkeypatch.setattr(joiner.library.records, "_KEYS_MIN", 1)  # looks for keys to forget all the time
+    monkeypatch.setattr(joiner.library.records, "_KEYS_MIN", 1)  # searches for idle keys all the time
     join: RecordJoin[int, int, tuple[int, int]] = RecordJoin(
         lambda left, right: (left, right),
         time=lambda number: records[number][2],
@@ -53,7 +53,7 @@ def test_record_by_record_the_same_pairs_come_at_the_same_calls(
         late_there += [*step.left_late_seq.tolist(), *step.right_late_seq.tolist()]
         unmatched_there += [*step.left_unmatched_seq.tolist(), *step.right_unmatched_seq.tolist()]
         assert unmatched == unmatched_there
-        # By key numbers, which the two give in another order.
+        # Both assign key numbers in a different order.
         assert sorted(found) == sorted(zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True))
         assert len(join) == len(buffer) == sum(map(len, join._held.values()))  # noqa: SLF001 - the records kept
     step = buffer.close()
@@ -65,23 +65,23 @@ def test_record_by_record_the_same_pairs_come_at_the_same_calls(
 
 
 def test_what_has_no_partner_is_told_where_that_is_asked_for() -> None:
-    alone: list[tuple[str, int]] = []
+    unmatched: list[tuple[str, int]] = []
     join: RecordJoin[Any, Any, object] = RecordJoin(
         lambda left, right: (left, right),
         time=lambda record: record[1],
-        on_unmatched=alone.append,
+        on_unmatched=unmatched.append,
         emit_unmatched="left",
         tolerance_ns=5,
     )
     assert join.left(("l", 10)) == []
     assert join.right(("r", 13)) == [(("l", 10), ("r", 13))]
     assert join.left(("l", 20)) == []
-    assert alone == []
+    assert unmatched == []
     assert join.right(("r", 100)) == []
-    assert alone == [("l", 20)]
+    assert unmatched == [("l", 20)]
     assert join.left(("l", 200)) == []
     assert join.close() == []
-    assert alone == [("l", 20), ("l", 200)], "and right ones are not asked for"
+    assert unmatched == [("l", 20), ("l", 200)], "right records are not requested"
 
 
 @pytest.mark.parametrize("side", ["left", "right", "both"])
@@ -101,7 +101,7 @@ def test_keys_of_which_nothing_is_held_are_forgotten_where_the_whole_stream_tell
     for number in range(5000):
         assert join.left(number) == []
         assert join.right(number) == [(number, number)]
-    assert len(join._keys) < 200  # noqa: SLF001 - what is remembered is not to be seen from outside
+    assert len(join._keys) < 200  # noqa: SLF001 - not observable through the public interface
 
 
 def test_a_key_is_not_forgotten_while_its_records_may_be_late(monkeypatch: pytest.MonkeyPatch) -> None:

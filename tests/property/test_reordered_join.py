@@ -1,6 +1,6 @@
-"""Is what the Spark operator emits, for any cut into micro-batches, the certain part of the join of the whole tables?
+"""Does the Spark operator emit, for any division into micro-batches, the certain part of the join of the whole tables?
 
-The expectation is that of tests/property/settled.py, which knows nothing of the code that is judged.
+The expected output is that of tests/property/final_rows.py, which is independent of the code under test.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from joiner import ArgumentError
 from joiner.core.frontier import NEVER
 from joiner.spark.reordering import ReorderedJoin, Rules, join_whole
 from joiner.spark.rows import Side
-from tests.property.settled import KEYS, NOT_YET, Expected, Numbered, Row, expected_rows
+from tests.property.final_rows import KEYS, NOT_YET, Expected, Numbered, Row, expected_rows
 
 SCHEMA = pa.schema([("c0", pa.string()), ("c1", pa.int64()), ("c2", pa.int64()), ("c3", pa.int64())])
 LATENESS = st.none() | st.integers(0, 8)
@@ -69,9 +69,9 @@ RULES = st.builds(
 
 @st.composite
 def cuts(draw: st.DrawFn) -> list[Cut]:
-    """Micro-batches of few keys and times, hence ties, in any disorder; watermarks that rise now and then.
+    """Micro-batches of few keys and times, hence ties, in any order; watermarks that sometimes rise.
 
-    Numbers fall, so that the order of content is never that of arrival.
+    Numbers fall, so that the order of content differs from that of arrival.
     """
     found: list[Cut] = []
     watermark, number = NOT_YET, 1_000
@@ -115,7 +115,7 @@ def test_after_every_micro_batch_the_certain_part_has_come_out_and_nothing_else(
         last = ends and at == len(feed) - 1
         outcome = join.step(table(cut.left), table(cut.right), watermark=cut.watermark, ends=last)
         for one, rows in zip(sides, (cut.left, cut.right), strict=True):
-            one.take(rows, cut.watermark)
+            one.add(rows, cut.watermark)
         found += numbers(outcome.table)
         late = [before + now for before, now in zip(late, outcome.late, strict=True)]
         assert sorted(found, key=str) == expected_rows(sides, **asked(how), ends=last)
@@ -150,7 +150,7 @@ def test_any_cut_and_order_of_rows_within_the_lateness_gives_the_join_of_the_who
         found += numbers(join.step(table(left[:i]), table(right[:j])).table)
         left, right = left[i:], right[j:]
     found += numbers(join.step(table(left), table(right), watermark=1_000).table)
-    # What is unmatched may not be known yet: where nothing limits how far apart neighbours are, one may still come.
+    # Unmatched rows may not be known yet: without a tolerance, a neighbour may still arrive.
     assert sorted(pairs(found)) == sorted(pairs(whole))
     found += numbers(join.step(ends=True).table)
     assert sorted(found, key=str) == sorted(whole, key=str)
@@ -208,7 +208,7 @@ def test_keys_that_are_done_leave_nothing_behind_and_their_numbers_mean_nothing_
         sizes.append(len(join.snapshot()))
     found += numbers(join.step(watermark=1_000).table)
     assert sorted(found) == [(at + key, at + key) for at in range(0, 400, 10) for key in (0, 1, 2)]
-    # The last ones are as large as the first ones, but for the width of larger numbers.
+    # The last snapshots are as large as the first ones, except for the width of larger numbers.
     assert max(sizes[30:]) < 1.1 * max(sizes[2:10])
 
 

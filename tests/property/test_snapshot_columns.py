@@ -1,4 +1,4 @@
-"""Do columns come back from their bytes as they were, whatever is in them?"""
+"""Are columns restored unchanged from their bytes, for any content?"""
 
 from __future__ import annotations
 

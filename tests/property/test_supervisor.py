@@ -1,4 +1,4 @@
-"""Does every history of a unit keep to the table, and end with the unit run, or failed with a reason?"""
+"""Does every history of a unit follow the table, and end with a running unit, or a failed one with a reason?"""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FAULTS: Final = PASSING | LASTING
 
 
 class Pool(Executor):
-    """Work waits until the history does it."""
+    """Work is queued until the history runs it."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
@@ -68,7 +68,7 @@ class Pool(Executor):
 
 
 class Execution:
-    """Runs units by holding them."""
+    """Only stores the units that it runs."""
 
     def __init__(self) -> None:
         self.tasks: dict[int, Any] = {}
@@ -77,7 +77,7 @@ class Execution:
         self.fault: Exception | None = None
 
     def prepare(self, unit: int) -> None:
-        """Nothing is to be done."""
+        """Does nothing."""
 
     def restore(self, claimed: Claimed) -> Any:
         if (fault := self.fault) is not None:
@@ -99,7 +99,7 @@ class Execution:
 
 
 class Lives(RuleBasedStateMachine):
-    """Three units at one runner, of which anything may happen at any time."""
+    """Three units at one runner; any event may occur at any time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Lives(RuleBasedStateMachine):
             settings, claimant, execution, services, metrics, in_group=True, standby=True
         )
         claims: Any = SimpleNamespace(claim=self._claim)
-        self.supervisor._assignment._claimer = claims  # noqa: SLF001 - in the place of Kafka
+        self.supervisor._assignment._claimer = claims  # noqa: SLF001 - replaces Kafka
 
     def teardown(self) -> None:
         self._patch.undo()
@@ -159,7 +159,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.execution.tasks)
     @rule(data=st.data(), fault=st.sampled_from([None, *PASSING, "stopped", "defect"]))
     def fail(self, data: st.DataObject, fault: str | None) -> None:
-        """A batch or a commit; that a unit is another site's is found by claims alone."""
+        """A batch or a commit. Only claims can find that a unit belongs to another site."""
         unit = data.draw(st.sampled_from(sorted(self.execution.tasks)))
         self.execution.fail(unit, FAULTS[fault](unit) if fault else None)
 
@@ -184,14 +184,14 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.execution.releases)
     @rule(data=st.data())
     def moved_straight_back(self, data: st.DataObject) -> None:
-        """Its last transaction is visible, and its future not done."""
+        """Its last transaction is visible, and its future is not done."""
         unit = data.draw(st.sampled_from(sorted(self.execution.releases)))
         self.supervisor._moves.claim(unit)  # noqa: SLF001 - as the protocol asks
 
     @precondition(lambda self: self.execution.tasks)
     @rule(data=st.data(), fault=st.sampled_from(["fenced", "aborted", "stopped", "defect"]))
     def fail_while_the_supervisor_is_at_work(self, data: st.DataObject, fault: str) -> None:
-        """As a thread of Spark may, at any line."""
+        """Spark's threads may do this at any line."""
         unit = data.draw(st.sampled_from(sorted(self.execution.tasks)))
         moves = self.supervisor._moves  # noqa: SLF001 - as above
         poll = moves.poll
@@ -208,7 +208,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.units)
     @rule()
     def calm(self) -> None:
-        """Nothing goes wrong any more: each unit of ours is run, or has failed for good."""
+        """Without further faults, each own unit runs, or has failed permanently."""
         for unit in sorted(self.execution.releases):
             self.execution.releases.pop(unit).set_result(None)
         for _ in range(200):

@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark on the loopback: one master, two workers, each a process of its own."""
+"""A standalone Spark cluster on the loopback interface: one master and two workers, each in its own process."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pyspark
 
 _HOME: Final = Path(pyspark.__file__).parent
 _DEADLINE_S: Final = 90.0
-"""A JVM on a busy machine is up within ten."""
+"""A JVM on a busy machine starts within ten."""
 
 
 def environment() -> dict[str, str]:
-    """Of every process of the cluster. None finds the project by itself: no path to it, no folder in it."""
+    """The environment of every process of the cluster. The project is not on its path, nor its working folder."""
     ours = {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | ours
 
@@ -63,13 +63,13 @@ def _wait_for(ready: str, log: Path, process: subprocess.Popen[bytes]) -> str:
 
 
 def submit(master: str, folder: Path, *arguments: str) -> str:
-    """``spark-submit``; returns what the job wrote on its standard output, raises where it failed."""
+    """Run ``spark-submit``; returns the standard output of the job. Raises RuntimeError if it failed."""
     command = [str(_HOME / "bin" / "spark-submit"), "--master", master, "--conf", "spark.ui.enabled=false"]
     command += ["--conf", "spark.executor.memory=512m", "--conf", "spark.sql.shuffle.partitions=4", *arguments]
     done = subprocess.run(
         command, env=environment(), cwd=folder, check=False, capture_output=True, text=True, timeout=2 * _DEADLINE_S
     )
     if done.returncode:
-        told = [line for line in done.stderr.splitlines() if " INFO " not in line]
-        raise RuntimeError("\n".join([done.stdout, *told])[-20_000:])
+        errors = [line for line in done.stderr.splitlines() if " INFO " not in line]
+        raise RuntimeError("\n".join([done.stdout, *errors])[-20_000:])
     return done.stdout

@@ -1,4 +1,4 @@
-"""What the test of the cluster submits: joins as a table and as a stream, and tells where the code came from."""
+"""The job of the cluster test: joins as a table and as a stream, and reports where the code was loaded from."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SCHEMA = "machine int, at bigint, number int"
 
 
 def where_from(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Of a task: the file of the operator, and whether anything else of the project was needed."""
-    from joiner.spark import reordering  # noqa: PLC0415 - there, not here
+    """In a task: the file of the operator, and whether other modules of the project were imported."""
+    from joiner.spark import reordering  # noqa: PLC0415 - on the worker
 
     for _ in batches:
         others = sorted({"broker", "connector", "confluent_kafka"} & set(sys.modules))
@@ -30,7 +30,7 @@ def pairs(joined: DataFrame) -> list[list[int]]:
 
 
 def main(folder: Path) -> None:
-    """Rows are in ``folder``; what was found is printed as one line of JSON."""
+    """Join the rows in ``folder``; print the results as one line of JSON."""
     spark = (
         SparkSession.builder.config(
             "spark.sql.streaming.stateStore.providerClass",
@@ -49,8 +49,8 @@ def main(folder: Path) -> None:
     writer.option("path", str(folder / "joined")).trigger(availableNow=True).start().awaitTermination()
     stream = pairs(spark.read.parquet(str(folder / "joined")))
     places = spark.range(0, 4, 1, 4).mapInArrow(where_from, "place string").collect()
-    told = {"table": table, "stream": stream, "places": [row.place for row in places]}
-    print("FOUND " + json.dumps(told))  # noqa: T201 - this is how it tells the test
+    results = {"table": table, "stream": stream, "places": [row.place for row in places]}
+    print("FOUND " + json.dumps(results))  # noqa: T201 - the test reads this line
     spark.stop()
 
 

@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a process: local, two cores, RocksDB as state store."""
+"""One Spark session for all tests of a process: local, two cores, RocksDB state store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
             .config("spark.sql.shuffle.partitions", str(PARTITIONS))
             .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
-            # Not the zone of the machine: no result may depend on it.
+            # Not the time zone of the machine: no result may depend on it.
             .config("spark.sql.session.timeZone", "Asia/Tokyo")
             .getOrCreate()
         )
@@ -43,7 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def _sockets_of_pyspark() -> Iterator[None]:
-    # pyspark leaves sockets to the collector of garbage, which tells so.
+    # pyspark leaves open sockets to the garbage collector, which warns.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         yield

@@ -1,4 +1,4 @@
-"""A query of `neighbour_join` over two folders of files: what a test gives it becomes one micro-batch."""
+"""A query of `neighbour_join` over two folders of files: each call of a test is one micro-batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from joiner.spark import neighbour_join
-from tests.property.settled import Numbered, Row
+from tests.property.final_rows import Numbered, Row
 
 US: Final = 1_000_000
 _COLUMNS: Final = "key string, at {}, first bigint, number bigint"
@@ -29,7 +29,7 @@ def columns(rows: Sequence[Row], *, in_seconds: bool) -> pa.Table:
 
 
 def numbers(frame: DataFrame) -> list[Numbered]:
-    """Which rows stand beside each other in a result, by their numbers, sorted."""
+    """The pairs of rows in a result, by their numbers, sorted."""
     return sorted(map(tuple, frame.select("number_left", "number_right").collect()), key=str)
 
 
@@ -44,13 +44,13 @@ class Streams:
         self.options: dict[str, Any] = {"by": "key", "time": "at", "order": "first"} | options
         self.query: StreamingQuery | None = None
         self._given = 0
-        # By number of the micro-batch, so that one that is done again after a restart counts once.
+        # By number of the micro-batch, so that a repeated one after a restart counts once.
         self._found: dict[int, list[Numbered]] = {}
         for name in ("left", "right"):
             (folder / name).mkdir(parents=True)
 
     def give(self, left: Sequence[Row] = (), right: Sequence[Row] = (), *, files: int = 1) -> None:
-        """Lay rows into the folders, in one file a side or several, and wait until the query has taken them."""
+        """Write rows to the folders, in one file a side or several, and wait until the query has processed them."""
         self._given += 1
         for name, rows in (("left", left), ("right", right)):
             for part in range(min(files, len(rows))):
@@ -61,12 +61,12 @@ class Streams:
         self.wait()
 
     def wait(self) -> None:
-        """Start the query if none runs, and wait until it has nothing to do."""
+        """Start the query if none is running, and wait until it is idle."""
         self.query = self.query or self.start()
         self.query.processAllAvailable()
 
     def start(self, mode: str = "append") -> StreamingQuery:
-        """A query that goes on from the checkpoint of the one before."""
+        """A query that continues from the checkpoint of the previous one."""
         joined = neighbour_join(self.side("left"), self.side("right"), **self.options)
         writer = joined.writeStream.outputMode(mode).option("checkpointLocation", str(self._folder / "checkpoint"))
         return writer.foreachBatch(self._take).start()
@@ -77,22 +77,22 @@ class Streams:
         return frame if self._watermark is None else frame.withWatermark("at", self._watermark)
 
     def stop(self) -> None:
-        """End the query; the next `give` begins a new one."""
+        """Stop the query; the next `give` starts a new one."""
         if self.query is not None:
             self.query.stop()
         self.query = None
 
     def found(self) -> list[Numbered]:
-        """All that has come out, sorted."""
+        """All rows emitted so far, sorted."""
         return sorted((row for rows in self._found.values() for row in rows), key=str)
 
     def watermark(self) -> str:
-        """As the query's last report has it."""
+        """From the query's last progress report."""
         assert self.query is not None
         return str(self.query.recentProgress[-1].eventTime["watermark"])
 
     def late(self) -> tuple[int, int]:
-        """How many rows came too late since this query began."""
+        """The number of late rows since this query was started."""
         assert self.query is not None
         metrics = [
             report.observedMetrics["neighbour_join"] for report in self.query.recentProgress if report.observedMetrics

@@ -1,4 +1,4 @@
-"""The folder of a stage's checkpoints: nothing is removed that no stage has made."""
+"""The folder of a stage's checkpoints: only folders that a stage has created are removed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_removal_that_is_cut_short_leaves_the_sign_of_who_made_it(
             self._real = real
 
         def delete(self, path: object, _recursive: object) -> None:
-            """Die with the second one."""
+            """Fail at the second one."""
             if removed:
                 raise KeyboardInterrupt
             removed.append(str(path))
@@ -79,7 +79,7 @@ def test_a_removal_that_is_cut_short_leaves_the_sign_of_who_made_it(
         def __getattr__(self, name: str) -> object:
             return getattr(self._real, name)
 
-    monkeypatch.setattr(folder, "_files", DyingFiles(folder._files))  # noqa: SLF001 - death comes from inside
+    monkeypatch.setattr(folder, "_files", DyingFiles(folder._files))  # noqa: SLF001 - injects the failure
     with pytest.raises(KeyboardInterrupt):
         folder.remove()
     assert MARKER not in removed[0]

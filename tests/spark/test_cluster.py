@@ -1,4 +1,4 @@
-"""Does the operator work on a cluster whose machines know nothing of the project but what ``--py-files`` brings?"""
+"""Does the operator work on a cluster whose machines have only the files of ``--py-files``?"""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from demo import neighbour_join as example
-from tests.property.settled import Expected, Row, expected_rows
+from tests.property.final_rows import Expected, Row, expected_rows
 from tests.spark.cluster import cluster, submit
 from tests.spark.conftest import ROOT
 
 
 def zipped(folder: Path) -> Path:
-    """The package alone, as ``python -m zipfile -c joiner.zip joiner/`` makes it."""
+    """Only the package, as made by ``python -m zipfile -c joiner.zip joiner/``."""
     path = folder / "joiner.zip"
     with zipfile.ZipFile(path, "w") as archive:
         for source in sorted((ROOT / "joiner").rglob("*.py")):
@@ -33,14 +33,14 @@ def test_on_a_standalone_cluster_tables_and_streams_are_joined_from_a_zip(tmp_pa
     for side, name in zip(sides, ("left", "right"), strict=True):
         (tmp_path / name).mkdir()
         rows = [Row(draw.randrange(3), at // 2, 0, at) for at in range(60)]
-        side.take(rows, 0)
+        side.add(rows, 0)
         for part in range(3):
             lines = [
                 json.dumps({"machine": row.key, "at": row.ts, "number": row.number}) for row in rows[part * 20 :][:20]
             ]
             path = tmp_path / name / f"{part}.json"
             path.write_text("\n".join(lines), encoding="utf-8")
-            # Files are read in the order of their ages.
+            # Files are read in the order of their modification times.
             os.utime(path, (part, part))
     with cluster(tmp_path) as master:
         job = ROOT / "tests" / "spark" / "cluster_job.py"

@@ -1,4 +1,4 @@
-"""Is wrong use of the operator refused before anything runs, with what is wrong, where, and what to do?"""
+"""Is wrong use of the operator refused before anything runs, with its place and how to correct it?"""
 
 from __future__ import annotations
 

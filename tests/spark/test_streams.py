@@ -1,4 +1,4 @@
-"""Is what two streams bring forth in Spark the certain part of the join of the tables, over cuts and restarts?"""
+"""Do two streams in Spark emit the certain part of the join of the tables, for any micro-batches and restarts?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from joiner.spark import neighbour_join
-from tests.property.settled import Expected, Row, expected_rows
+from tests.property.final_rows import Expected, Row, expected_rows
 from tests.spark.streams import Streams, columns, numbers
 
 
@@ -28,7 +28,7 @@ def streams(spark: SparkSession, folder: Path, **options: Any) -> Iterator[Strea
 
 
 def drawn(seed: int, cuts: int, span: int) -> list[tuple[list[Row], list[Row]]]:
-    """Micro-batches of both sides; times rise by ``span`` a batch, within one they come in any order, with ties."""
+    """Micro-batches of both sides. Times rise by ``span`` a batch; within a batch they are in any order, with ties."""
     draw = random.Random(seed)
     found, number = [], 0
     for cut in range(cuts):
@@ -66,7 +66,7 @@ def test_after_each_micro_batch_the_certain_part_has_come_out_also_over_a_restar
                 joined.stop()
             joined.give(left, right)
             for side, rows in zip(sides, (left, right), strict=True):
-                side.take(rows, 0)
+                side.add(rows, 0)
             assert joined.found() == expected_rows(sides, **how), f"after cut {at} of seed {seed}"
     assert joined.found()
 
@@ -78,7 +78,7 @@ def test_the_watermark_alone_brings_out_what_it_makes_certain_and_in_the_end_the
     feed = drawn(seed, 5, 6)
     sides = [Expected(None, has_watermark=True) for _ in "lr"]
     everything: tuple[list[Row], list[Row]] = [], []
-    # Of this key nothing else comes: others' progress is what brings it out.
+    # No further row of this key arrives: the frontier of the other keys makes it certain.
     feed[0][0].append(Row(2, 1, 0, 1001))
     feed[0][1].append(Row(2, 2, 0, 1002))
     with streams(spark, tmp_path, watermark="12 seconds", buckets=5) as joined:
@@ -86,7 +86,7 @@ def test_the_watermark_alone_brings_out_what_it_makes_certain_and_in_the_end_the
             joined.give(left, right)
             watermark = datetime.fromisoformat(joined.watermark()).astimezone(UTC).timestamp()
             for side, rows, so_far in zip(sides, (left, right), everything, strict=True):
-                side.take(rows, int(watermark))
+                side.add(rows, int(watermark))
                 so_far.extend(rows)
             assert joined.found() == expected_rows(sides)
         assert watermark == 488
@@ -102,12 +102,12 @@ def test_late_rows_are_left_out_and_counted(spark: SparkSession, tmp_path: Path)
         joined.give([Row(0, 7, 0, 2), Row(0, 8, 0, 3)], [Row(0, 1, 0, 4)])
         joined.give([Row(0, 30, 0, 5)], [Row(0, 30, 0, 6)])
         assert joined.late() == (1, 1)
-        # The row at 8 stands at the frontier and is not late, the one at 7 is; so is the right one at 1.
+        # The row at 8 is at the frontier and not late; the row at 7 is late, and so is the right one at 1.
         assert joined.found() == [(0, 1), (3, 1)]
 
 
 def test_rows_of_a_micro_batch_are_taken_together_however_they_travel(spark: SparkSession, tmp_path: Path) -> None:
-    # Each row in a file, a task and a batch of Arrow of its own, in falling order of time: late, if one came first.
+    # Each row is in its own file, task and Arrow batch, in falling order of time: an ordered read would make them late.
     rows = [Row(0, 10 - ts, 0, ts) for ts in range(10)]
     settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1", "spark.sql.files.maxPartitionBytes": "300"}
     before = {name: spark.conf.get(name) for name in settings}

@@ -1,4 +1,4 @@
-"""Is the join of two tables in Spark that of `joiner.join` and of pandas, for every type, cut and session?"""
+"""Does the join of two tables in Spark equal `joiner.join` and pandas, for every type, partitioning and session?"""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - Spark's convention
 
 from joiner import join
 from joiner.spark import neighbour_join
-from tests.property import settled
+from tests.property import final_rows
 from tests.spark.streams import numbers
 
 
 def frame(seed: int, rows: int, name: str) -> pd.DataFrame:
-    """Rows in the order of time and then of their numbers, which stand in ``name``; many equal times."""
+    """Rows in the order of time, then of their numbers in the column ``name``; many equal times."""
     draw = np.random.default_rng(seed)
     table = pd.DataFrame({"machine": draw.integers(0, 12, rows), "at": np.sort(draw.integers(0, 3 * rows // 12, rows))})
     return table.assign(**{name: np.arange(rows)})
@@ -52,7 +52,7 @@ def found_pairs(joined: Any) -> list[tuple[Any, Any]]:
 )
 def test_the_join_of_tables_is_that_of_the_library_and_of_pandas(spark: SparkSession, options: dict[str, Any]) -> None:
     left, right = frame(1, 3_000, "left"), frame(2, 2_000, "right")
-    # In any order, in any number of partitions: the numbers decide between equal times.
+    # In any order and number of partitions: the numbers order equal times.
     shuffled = [spark.createDataFrame(table.sample(frac=1, random_state=3)).repartition(3) for table in (left, right)]
     joined = neighbour_join(shuffled[0], shuffled[1], by="machine", time="at", order=("left", "right"), **options)
     assert found_pairs(joined) == found_pairs(join(left, right, time="at", by="machine", **options))
@@ -121,7 +121,7 @@ def test_keys_of_several_columns_and_of_two_widths_meet(spark: SparkSession) -> 
 
 
 def test_every_type_of_time_is_exact(spark: SparkSession) -> None:
-    # One microsecond apart, in years that nanoseconds do not reach.
+    # One microsecond apart, in years beyond the range of nanoseconds.
     rows = [(f"{year}-07-01 00:00:00.00000{last}", year) for year in ("0001", "1969", "9999") for last in "123"]
     text = spark.createDataFrame(rows, "at string, key string")
     for kind in ("timestamp", "timestamp_ntz"):
@@ -178,7 +178,7 @@ def test_rows_without_a_key_or_a_time_match_nothing_and_are_told_where_asked_for
     table = spark.createDataFrame(rows, "key string, at int, number int")
     assert numbers(neighbour_join(table, table, by="key", time="at")) == [(2, 2)]
     assert numbers(neighbour_join(table.limit(0), table, by="key", time="at", emit_unmatched="left")) == []
-    expected: list[settled.Numbered] = [(2, 2), *((number, None) for number in (0, 1, 3))]
+    expected: list[final_rows.Numbered] = [(2, 2), *((number, None) for number in (0, 1, 3))]
     assert numbers(neighbour_join(table, table, by="key", time="at", emit_unmatched="left")) == sorted(
         expected, key=str
     )

@@ -1,4 +1,4 @@
-"""Joining functions as users might write them, bad ones too."""
+"""Joining functions as users might write them, including faulty ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_FUNCTION = 3
 
 
 def fails_at_13(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Raises where a left value is 13."""
+    """Raises if a left value is 13."""
     if (left.result == 13).any():
         message = "unlucky"
         raise RuntimeError(message)
@@ -21,7 +21,7 @@ def fails_at_13(left: Columns, right: Columns) -> NDArray[np.float64]:
 
 
 def wrong_shape(left: Columns, _right: Columns) -> NDArray[np.float64]:
-    """Three columns where one or two may be."""
+    """Three columns instead of one or two."""
     return np.zeros((len(left.result), 3))
 
 
@@ -31,7 +31,7 @@ def a_scalar(_left: Columns, _right: Columns) -> float:
 
 
 def words(left: Columns, _right: Columns) -> list[str]:
-    """Texts, which numpy would read as numbers."""
+    """Strings, which numpy would convert to numbers."""
     return ["1.5"] * len(left.result)
 
 
@@ -41,22 +41,22 @@ def complex_numbers(left: Columns, right: Columns) -> NDArray[np.complex128]:
 
 
 def dates(left: Columns, _right: Columns) -> NDArray[np.datetime64]:
-    """Times where values should be."""
+    """Times instead of values."""
     return left.time_ns.astype("datetime64[ns]")
 
 
 def leaves_the_process(_left: Columns, _right: Columns) -> NDArray[np.float64]:
-    """As a program would that was written to run by itself."""
+    """Exits, like a script."""
     sys.exit(0)
 
 
 def interrupts(_left: Columns, _right: Columns) -> NDArray[np.float64]:
-    """What Ctrl-C raises in other programs."""
+    """Raises the exception of Ctrl-C."""
     raise KeyboardInterrupt
 
 
 def spoils_and_fails_at_13(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Alters its columns in place, and only then finds out that it cannot go on."""
+    """Changes its columns in place, and then raises."""
     left.result[:] *= 10
     right.result[:] = right.result * left.result
     left.time_ns[:] = 0
@@ -77,12 +77,12 @@ def two(left: Columns, right: Columns) -> NDArray[np.float64]:
 
 
 def seconds_apart(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Times and things are there too."""
+    """Uses times and things."""
     assert list(left.thing) == list(right.thing)
     return (right.time_ns - left.time_ns) / 1e9
 
 
 def raises(_left: Columns, _right: Columns) -> NDArray[np.float64]:
-    """Knows none of the machines."""
+    """Refuses all machines."""
     message = "no such machine"
     raise ValueError(message)

@@ -1,8 +1,7 @@
-"""A pretended pipeline for the tests of the tester: inputs of every kind, and the outputs a right joiner
-gives.
+"""A simulated pipeline for the tests of the tester: inputs of every kind, and the outputs of a correct joiner.
 
-The outputs come from the nested-loop oracle, record by record and without any of the tester's own code, so
-that the tester and this agree only if both are right.
+The outputs come from the nested-loop oracle, record by record and without the tester's own code, so that both agree
+only if both are correct.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ JOINS = (
 
 
 def make_settings(**more: Any) -> JoinerSettings:
-    """The settings of the pretended application."""
+    """The settings of the simulated application."""
     given = {
         "topics": {"partitions": PARTITIONS},
         "application": {"name": APPLICATION},
@@ -78,7 +77,7 @@ class Pipeline:
     ends: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def write(self, topic: str, partition: int, key: str | None, value: bytes, time_ms: int = BASE_MS) -> Message:
-        """Append a record to a log, sometimes behind a gap as transactions leave it."""
+        """Append a record to a log, sometimes behind an offset gap as transactions leave it."""
         offset = self.ends[topic, partition]
         self.ends[topic, partition] += 2 if offset % 7 == 3 else 1
         key_bytes = None if key is None else key.encode()
@@ -102,20 +101,20 @@ class Pipeline:
         self.outputs.append(self.write(topic, partition, key, wire.encode(message)))
 
     def run(self) -> None:
-        """Write all outputs that a right joiner would have written by now, and the points of the pairs."""
+        """Write all outputs that a correct joiner would have written by now, and the points of the pairs."""
         self.outputs.clear()
         for unit in range(PARTITIONS):
             _run_unit(self, unit)
 
     def evidence(self) -> RecordedEvidence:
-        """What the tester may see of it."""
+        """The data that the tester reads."""
         topics = self.settings.topics
         checkpoint = {unit: make_checkpoint(self, unit) for unit in range(PARTITIONS)}
         return RecordedEvidence(checkpoint, [*self.inputs, *self.outputs], topics)
 
 
 def make_checkpoint(pipeline: Pipeline, unit: int, stop: int | None = None) -> Checkpoint:
-    """The checkpoint of a unit that has consumed everything, or everything before ``stop``."""
+    """The checkpoint of a unit that has consumed all messages, or all before ``stop``."""
     settings = pipeline.settings
     topic = settings.topics.data
     end = pipeline.ends[topic, unit] if stop is None else stop
@@ -205,17 +204,17 @@ def _run_join(pipeline: Pipeline, unit: int, join: Any, usable: list[tuple[int, 
 
 
 def _emit_unmatched(
-    pipeline: Pipeline, unit: int, join: Any, records: dict[int, Any], alone: tuple[set[int], set[int]]
+    pipeline: Pipeline, unit: int, join: Any, records: dict[int, Any], unmatched: tuple[set[int], set[int]]
 ) -> None:
     settings = pipeline.settings
     for number, name in enumerate(("left", "right")):
         if join.emit_unmatched not in {name, "both"}:
             continue
-        for offset in sorted(alone[number]):
+        for offset in sorted(unmatched[number]):
             identity = f"{join.name}:{unit}:{offset}:" if name == "left" else f"{join.name}:{unit}::{offset}"
             record, where = records[offset], (settings.topics.data, unit, offset)
-            told = wire.Unmatched(identity, APPLICATION, join.name, name, *where, record)  # type: ignore[arg-type] # as above
-            pipeline.put_out(settings.topics.unmatched, unit, record.thing, told)
+            value = wire.Unmatched(identity, APPLICATION, join.name, name, *where, record)  # type: ignore[arg-type] # as above
+            pipeline.put_out(settings.topics.unmatched, unit, record.thing, value)
 
 
 def _put_pair(
@@ -259,9 +258,7 @@ def _put_pair(
 
 
 def make_pipeline(seed: int, rows: int = 120, settings: JoinerSettings | None = None) -> Pipeline:
-    """A run over events of every kind: in and out of order, redelivered, equal in time, late, watermarks,
-    garbage.
-    """
+    """A run over events of every kind: in and out of order, redelivered, equal times, late; watermarks, garbage."""
     rng, pipeline = random.Random(seed), Pipeline(settings or make_settings())
     clock = dict.fromkeys((f"R{number}" for number in range(5)), 0)
     sent: list[dict[str, Any]] = []
@@ -284,7 +281,7 @@ def make_pipeline(seed: int, rows: int = 120, settings: JoinerSettings | None = 
 
 
 def _put_oddities(pipeline: Pipeline, clock: dict[str, int]) -> None:
-    """What is rejected, not selected, a watermark, or fails in a joining function."""
+    """Messages that are rejected, not selected, watermarks, or fail in a joining function."""
     here = partition_of(b"R0", PARTITIONS)
     last_ms = BASE_MS + clock["R0"]
     huge = {"Thing": "R0", "Timestamp": last_ms + 4000, "id": "huge", "speed": 1e200, "command": 1e200}

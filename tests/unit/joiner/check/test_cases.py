@@ -1,6 +1,6 @@
-"""Do the built-in cases find an engine that is wrong, and pass one that is right?
+"""Do the built-in cases detect an incorrect engine, and pass a correct one?
 
-The right one here is the oracle itself behind the engine's face; each wrong one breaks one promise.
+The correct engine is the oracle behind the engine's interface; each incorrect one breaks one promise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from joiner.check.report import render_outcomes
 
 
 class _OracleBuffer:
-    """The engine's face over the oracle: keeps everything, gives what is new."""
+    """The engine's interface over the oracle: holds everything, and returns what is new."""
 
     def __init__(self, **options: Any) -> None:
         self._options = options
@@ -56,7 +56,7 @@ class _OracleBuffer:
         )
 
     def spoil(self, step: Any) -> Any:
-        """Where a wrong engine goes wrong."""
+        """Overridden by the incorrect engines."""
         return step
 
     def snapshot(self) -> bytes:
@@ -65,7 +65,7 @@ class _OracleBuffer:
     @classmethod
     def restore(cls, data: bytes) -> Self:
         buffer = cls()
-        buffer.__dict__ = pickle.loads(data)  # noqa: S301 - bytes of our own
+        buffer.__dict__ = pickle.loads(data)  # noqa: S301 - pickled by this class
         return buffer
 
     def __len__(self) -> int:

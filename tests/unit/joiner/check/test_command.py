@@ -1,4 +1,4 @@
-"""Does the tester start as a script and as a module, and does its exit status tell what happened?"""
+"""Does the tester start as a script and as a module, and does its exit status show the outcome?"""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ JOIN = '[[join]]\nname = "j"\nleft = "a"\nright = "b"\noutput = "c"\n'
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Settings that are right, of a Kafka that is not there."""
+    """Valid settings with a Kafka that is not running."""
     monkeypatch.setenv("LSB_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
     file = tmp_path / "lsb.toml"
     file.write_text(JOIN, encoding="utf-8")
@@ -83,7 +83,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def _no_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(*_: object, **__: object) -> None:
-        pytest.fail("Kafka was asked before the files were looked at")
+        pytest.fail("Kafka was read before the files were checked")
 
     monkeypatch.setattr("joiner.check.command.KafkaEvidence", ask)
 
@@ -110,13 +110,13 @@ def test_files_that_cannot_be_used_are_told_together_before_anything_is_checked(
 ) -> None:
     absent = tmp_path / "none"
     assert main(["verify", "--config", config, "--events", str(absent), "--json", str(absent / "x.json")]) == 2
-    told = capsys.readouterr().err
-    assert f"--events: {absent} does not exist" in told
-    assert f"--json: there is no folder {absent}" in told
+    errors = capsys.readouterr().err
+    assert f"--events: {absent} does not exist" in errors
+    assert f"--json: there is no folder {absent}" in errors
     assert main(["verify", "--config", config, "--events", str(tmp_path), "--json", str(tmp_path)]) == 2
-    told = capsys.readouterr().err
-    assert f"--events: {tmp_path} is a folder" in told
-    assert f"--json: {tmp_path} cannot be written" in told
+    errors = capsys.readouterr().err
+    assert f"--events: {tmp_path} is a folder" in errors
+    assert f"--json: {tmp_path} cannot be written" in errors
 
 
 def test_a_check_that_is_not_made_leaves_no_empty_report(config: str, tmp_path: Path) -> None:
@@ -182,5 +182,5 @@ def test_a_joining_function_in_the_current_folder_is_found_by_the_script(tmp_pat
         check=False,
     )
     assert shown.returncode == 2
-    # The functions are loaded before this is looked at.
+    # The functions are loaded before this check.
     assert shown.stderr.startswith("--json: there is no folder"), shown.stderr

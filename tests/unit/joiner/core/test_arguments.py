@@ -1,4 +1,4 @@
-"""Is everything that cannot be pushed refused by name and index, without changing the buffer?"""
+"""Are invalid arguments refused by name and index, without changing the buffer?"""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_cannot_be_pushed_is_refused_by_name_and_index_and_changes_nothing(
     with pytest.raises(ArgumentError, match=text):
         buffer.push(**arguments)
     assert buffer.snapshot() == before
-    # The fault of one side keeps the other side's records out too.
+    # An error on one side also keeps the records of the other side out.
     if "left" not in arguments:
         with pytest.raises(ArgumentError, match=text):
             buffer.push(left=(column(3), column(30), column(9)), **arguments)

@@ -1,4 +1,4 @@
-"""Do the records of a side that runs ahead wait apart, and come back for what needs them?"""
+"""Do the records of a side that runs ahead move to the backlog, and back when a step needs them?"""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def in_the_table(buffer: LocalStreamBuffer) -> int:
 @pytest.mark.parametrize("batch", [1, 7, BATCH, AHEAD], ids="the other side comes in batches of {}".format)
 def test_what_waited_meets_its_neighbours(batch: int) -> None:
     buffer = pushed_ahead()
-    told: list[tuple[int, int]] = []
+    emitted: list[tuple[int, int]] = []
     for begin in range(0, min(AHEAD, 100 * batch), batch):
         step = buffer.push(left=part(begin, begin + batch))
-        told += zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True)
+        emitted += zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True)
     lefts = min(AHEAD, 100 * batch)
-    # Each left record stands between two right ones of its key; the one before the last of a key is still open.
+    # Each left record is between two right ones of its key. The previous neighbour of a key's last one is still open.
     expected = {(at, at) for at in range(lefts)} | {(at, at - KEYS) for at in range(KEYS, lefts)}
     step = buffer.close()
     rest = set(zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True))
-    assert len(told) == len(set(told))
-    assert set(told) <= expected
-    assert set(told) | rest >= expected
+    assert len(emitted) == len(set(emitted))
+    assert set(emitted) <= expected
+    assert set(emitted) | rest >= expected
 
 
 def test_a_step_has_little_to_look_at_however_long_the_backlog_is() -> None:
@@ -79,7 +79,7 @@ def test_a_watermark_wakes_what_waits_and_a_tolerance_lets_it_go() -> None:
     last_ns = (AHEAD // KEYS) * 10
     watermark = np.array([-1]), np.array([last_ns]), np.array([0])
     buffer.push(left_watermarks=watermark)
-    assert len(buffer) == KEYS, "of each key the last one is held, which is near what may still come"
+    assert len(buffer) == KEYS, "of each key the last record is held, because a record within the tolerance may follow"
 
 
 def test_what_is_held_of_each_key_is_told_also_where_all_of_a_key_has_gone() -> None:

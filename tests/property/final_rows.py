@@ -1,7 +1,7 @@
-"""What must have come out of the join of rows without an arrival order: nested loops over the rows that are settled.
+"""The expected output of the join of rows without an arrival order: nested loops over the final rows.
 
-Put together from the oracle alone. A row is settled once the frontier of its own side and key lies above its
-time; settled rows are in the order of time and content, and behind them stands what is promised.
+It uses only the oracle. A row is final once the frontier of its own side and key is above its time. Final rows are in
+the order of time and content, followed by the frontiers as watermarks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KEYS: Final = 3
 
 
 class Row(NamedTuple):
-    """A key, a time, what decides between equal times, and a number that makes the row one of its own."""
+    """A key, a time, the column that orders equal times, and a number that makes the row unique."""
 
     key: int | None
     ts: int | None
@@ -29,20 +29,20 @@ Numbered = tuple[int | None, int | None]
 
 
 class Expected:
-    """One side as the nested loops see it: which rows are late, which settled, how far each key is."""
+    """One side for the nested loops: its late and its accepted rows, and the frontier of each key."""
 
     def __init__(self, lateness: int | None, *, has_watermark: bool) -> None:
         self.accepted: list[Row] = []
         self.late = 0
-        self.alone: set[int] = set()
+        self.incomplete: set[int] = set()
         self._lateness, self._has_watermark = lateness, has_watermark
         self._watermark = NOT_YET
 
-    def take(self, rows: list[Row], watermark: int) -> None:
+    def add(self, rows: list[Row], watermark: int) -> None:
         before = {row.key: self.frontier(row.key) for row in rows}
         for row in rows:
             if row.key is None or row.ts is None:
-                self.alone.add(row.number)
+                self.incomplete.add(row.number)
             elif row.ts < before[row.key]:
                 self.late += 1
             else:
@@ -58,16 +58,16 @@ class Expected:
         return max([*own, self._watermark])
 
     def entries(self, *, ends: bool) -> list[Rec | Watermark]:
-        """The settled rows in the order of time and content, and then what is promised."""
-        settled = [row for row in self.accepted if ends or (row.ts or 0) < self.frontier(row.key)]
-        settled.sort(key=lambda row: (row.ts, row.first, row.number))
-        found: list[Rec | Watermark] = [Rec(row.key or 0, row.ts or 0, row.number) for row in settled]
+        """The final rows in the order of time and content, then the frontiers as watermarks."""
+        final = [row for row in self.accepted if ends or (row.ts or 0) < self.frontier(row.key)]
+        final.sort(key=lambda row: (row.ts, row.first, row.number))
+        found: list[Rec | Watermark] = [Rec(row.key or 0, row.ts or 0, row.number) for row in final]
         found += [Watermark(key, self.frontier(key), -1) for key in range(KEYS)]
         return [*found, Watermark(ALL_KEYS, self._watermark, -1)]
 
 
 def in_log_order(entries: list[Rec | Watermark]) -> tuple[list[Rec | Watermark], dict[int, int]]:
-    """Entries with rising positions, and which row each position is."""
+    """Entries with rising positions, and the number of the row at each position."""
     numbered = [entry._replace(seq=at) for at, entry in enumerate(entries)]
     return numbered, {at: entry.seq for at, entry in enumerate(entries)}
 
@@ -81,15 +81,15 @@ def expected_rows(
     emit_unmatched: str = "none",
     ends: bool = False,
 ) -> list[Numbered]:
-    """All that must have come out, sorted."""
+    """All rows that must have been emitted, sorted."""
     (left, of_left), (right, of_right) = (in_log_order(one.entries(ends=ends)) for one in sides)
     options: dict[str, Any] = {"tolerance_ns": tolerance, "direction": direction, "driver": driver}
     found: list[Numbered] = [
         (of_left[i], of_right[j]) for i, j in oracle.join(left, right, closed=ends, **options).pairs
     ]
-    alone = oracle.unmatched(left, right, closed=ends, **options)
+    unmatched = oracle.unmatched(left, right, closed=ends, **options)
     if emit_unmatched in {"left", "both"}:
-        found += [(number, None) for number in {of_left[i] for i in alone[0]} | sides[0].alone]
+        found += [(number, None) for number in {of_left[i] for i in unmatched[0]} | sides[0].incomplete]
     if emit_unmatched in {"right", "both"}:
-        found += [(None, number) for number in {of_right[i] for i in alone[1]} | sides[1].alone]
+        found += [(None, number) for number in {of_right[i] for i in unmatched[1]} | sides[1].incomplete]
     return sorted(found, key=str)
