@@ -162,6 +162,7 @@ lock: ## pin the newest allowed versions with hashes: requirements/**.txt (make 
 	pin pyproject.toml --extra service -c requirements/library.txt -o requirements/services.txt; \
 	pin pyproject.toml --extra spark -c requirements/services.txt -o requirements/spark.txt; \
 	pin pyproject.toml --extra all requirements/dev.in -c requirements/spark.txt -o requirements/dev.txt; \
+	pin requirements/docs.in -c requirements/dev.txt -o requirements/docs.txt; \
 	for peer in flink quix bytewax pathway; do pin requirements/peers/$$peer.in -o requirements/peers/$$peer.txt; done
 
 clean: down ## remove the environment, data, logs and caches (fetched servers in .lsb/parts stay)
