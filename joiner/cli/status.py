@@ -222,8 +222,12 @@ _Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def lines_of(status: Status) -> list[str]:
-    """The status as text of at most `WIDTH` columns."""
-    found = [line for text in _headings(status) for line in textwrap.wrap(text, WIDTH)]
+    """The status as text of at most `WIDTH` columns; the first line alone may be longer.
+
+    Programs that read this text find the time at its end, and take lines that begin with a number for units.
+    """
+    first, *processes = _headings(status)
+    found = [first, *(line for text in processes for line in textwrap.wrap(text, WIDTH))]
     for header, rows in _tables(status):
         found += ["", *_text_table(header, rows)]
     for notes in _notes(status):

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -108,6 +109,14 @@ def test_where_kafka_tells_of_no_group_only_what_follows_from_it_is_said(code: i
 
     kafka: Any = SimpleNamespace(describe_consumer_groups=describe_consumer_groups)
     assert state_of(make_checkpoint(), read_members(kafka, make_settings(), ["process"])) == state
+
+
+def test_a_long_name_does_not_break_the_first_line_which_ends_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = msgspec.structs.replace(shown(monkeypatch, make_checkpoint()), application="a" * 80)
+    first, *others = lines_of(found)
+    assert first.startswith(f"application {'a' * 80}, 1 units")
+    assert first.endswith(found.at)
+    assert [line.split()[0] for line in others if line.lstrip()[:1].isdigit()] == ["0"]
 
 
 def test_the_age_of_what_is_shown_and_a_killed_owner_stand_in_the_row_of_the_unit(
