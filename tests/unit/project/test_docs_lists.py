@@ -31,7 +31,7 @@ def test_the_waits_before_another_attempt_are_those_of_the_code() -> None:
     told = {(first, longest) for first, longest in re.findall(r"\| (\S+) s \| (\S+) s(?:,[^|]*)? \|", page)}
     assert told == {(f"{one.first_s:g}", f"{one.longest_s:g}") for one in CAUSES if one.first_s is not None}
     (lasts_s,) = [one.lasts_s for one in CAUSES if one.lasts_s < float("inf")]
-    assert f"for {lasts_s:g} s in all; then it is set aside" in page
+    assert f"for {lasts_s:g} s in all; then it fails" in page
     assert "a random number between {:g} and {:g}".format(*JITTER) in page
 
 

@@ -36,20 +36,24 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         ),
         "docs/guarantees.md": (
             *("a stop ends within five seconds", "saves it every 2 s", "first 64 KiB and hash", "looks every 5 s"),
+            "a snapshot of up to 8 MiB",
         ),
         "docs/metrics.md": ("60 s (latency: 1 h; recovery: 5 min)",),
         "docs/moving.md": (
             *(
                 "repeats it every 0.5 s",
                 "not heard of for 5 s",
+                "waits twice as long before the next",
                 "claims a released unit for 5 s",
             ),
-            *("takes the unit back after 5 s", "when it looks, every 2 s", "the source's after 5 s"),
+            *("reclaims the unit after 5 s", "when it looks, every 2 s", "the source's after 5 s"),
         ),
         "docs/operations.md": ("more than 80% of", "at 100% it stops"),
         "docs/recovery.md": (
             *(
-                "at a stop (for at most 3 s",
+                "a snapshot of at most 8 MiB",
+                "A snapshot over 8 MiB",
+                "at a stop, if that takes at most 3 s",
                 "a last snapshot, within 5 s",
                 "waits up to 30 s for transactions",
             ),
