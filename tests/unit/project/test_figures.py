@@ -28,11 +28,11 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             "(payload and topic) and 2 KiB",
         ),
         "docs/db_connector.md": ("beside 32 MB that", "It ends within 5 s", "at most 256 kB, a request 4 MB"),
-        "docs/configuration.md": ("Where half of it is taken", "and 1 KiB for each record"),
+        "docs/configuration.md": ("When half of it is used", "and 1 KiB for each record"),
         "docs/formats.md": (
             *("64 KiB (65536 bytes)", "512 KiB (524288 bytes)", "repeated every 0.5 s", "at most 10,000 quantities"),
             *("most 64 times its bytes", "has lasted for 2 s, again every 10 s"),
-            *("has lasted for 0.5 s, and again every 0.5 s", "heard of it for 5 s"),
+            *("has lasted for 0.5 s, and again every 0.5 s", "is not repeated for 5 s"),
         ),
         "docs/guarantees.md": (
             *("a stop ends within five seconds", "saves it every 2 s", "first 64 KiB and hash", "looks every 5 s"),
@@ -42,7 +42,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "docs/moving.md": (
             *(
                 "repeats it every 0.5 s",
-                "not heard of for 5 s",
+                "not repeated for 5 s",
                 "waits twice as long before the next",
                 "claims a released unit for 5 s",
             ),
