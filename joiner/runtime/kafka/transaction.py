@@ -1,14 +1,7 @@
 """The transactions of one unit: the effects of a batch become visible together, or not at all.
 
-Steps of a commit, in this order (a snapshot that is too large follows in transactions of its own, and if the unit is
-released, the checkpoint that says so follows those):
-
- 1. begin
- 2. the input offsets, for the consumer group (for tools to see; the checkpoint is what counts)
- 3. the joined, late, unmatched and rejected records
- 4. now and then a snapshot: chunks, tombstones of surplus ones, manifest
- 5. the checkpoint, last in the unit's partition of the state topic
- 6. commit
+docs/recovery.md, "A commit", lists the steps 1 to 6 of a commit. A snapshot that is too large follows in transactions
+of its own. If the unit is released then, the checkpoint that releases it follows the snapshot.
 
 The offsets come first, because Kafka accepts nothing until it has ended the previous transaction in every partition.
 librdkafka retries offsets after `retry.backoff.ms`, 2 ms here, but records after 20 ms, whatever is configured.

@@ -28,28 +28,32 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             "(payload and topic) and 2 KiB",
         ),
         "docs/db_connector.md": ("beside 32 MB that", "It ends within 5 s", "at most 256 kB, a request 4 MB"),
-        "docs/configuration.md": ("Where half of it is taken", "and 1 KiB for each record"),
+        "docs/configuration.md": ("When half of it is used", "and 1 KiB for each record"),
         "docs/formats.md": (
             *("64 KiB (65536 bytes)", "512 KiB (524288 bytes)", "repeated every 0.5 s", "at most 10,000 quantities"),
             *("most 64 times its bytes", "has lasted for 2 s, again every 10 s"),
-            *("has lasted for 0.5 s, and again every 0.5 s", "heard of it for 5 s"),
+            *("has lasted for 0.5 s, and again every 0.5 s", "is not repeated for 5 s"),
         ),
         "docs/guarantees.md": (
             *("a stop ends within five seconds", "saves it every 2 s", "first 64 KiB and hash", "looks every 5 s"),
+            "a snapshot of up to 8 MiB",
         ),
         "docs/metrics.md": ("60 s (latency: 1 h; recovery: 5 min)",),
         "docs/moving.md": (
             *(
                 "repeats it every 0.5 s",
-                "not heard of for 5 s",
+                "not repeated for 5 s",
+                "waits twice as long before the next",
                 "claims a released unit for 5 s",
             ),
-            *("takes the unit back after 5 s", "when it looks, every 2 s", "the source's after 5 s"),
+            *("reclaims the unit after 5 s", "when it looks, every 2 s", "the source's after 5 s"),
         ),
         "docs/operations.md": ("more than 80% of", "at 100% it stops"),
         "docs/recovery.md": (
             *(
-                "at a stop (for at most 3 s",
+                "a snapshot of at most 8 MiB",
+                "A snapshot over 8 MiB",
+                "at a stop, if that takes at most 3 s",
                 "a last snapshot, within 5 s",
                 "waits up to 30 s for transactions",
             ),
