@@ -160,7 +160,7 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (DATES, DATES, {"time": "at", "tolerance": 5}, "tolerance = 5: a duration is needed"),
     (FINE, FINE, {"time": "at", "tolerance": timedelta(1)}, "tolerance_ns must be an integer"),
     (FINE, FINE, {"time": "at", "tolerance": -1}, "tolerance_ns = -1 is outside"),
-    (FINE, FINE, {"time": "at", "direction": "up"}, "direction = 'up' is not known"),
+    (FINE, FINE, {"time": "at", "direction": "up"}, "direction must be one of 'both', .*, not 'up'"),
     (FINE, FINE, {"time": "at", "suffixes": ("", "")}, "the result would have two columns 'at'"),
     (FINE, {"at": [1]}, {"time": "at"}, "left is pandas.DataFrame and right builtins.dict"),
     ([1], [2], {"time": "at"}, "left is builtins.list: a pandas or polars DataFrame is needed"),
