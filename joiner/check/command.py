@@ -146,7 +146,7 @@ def _count(text: str) -> int:
     except ValueError:
         number = -1
     if number < 0:
-        message = f"{text!r} is out of range: give a whole number, 0 or more"
+        message = f"{text!r} is out of range: must be an integer of at least 0"
         raise argparse.ArgumentTypeError(message)
     return number
 
@@ -157,7 +157,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < _DAY_S:
-        message = f"{text!r} is out of range: give seconds, more than 0 and less than {_DAY_S}"
+        message = f"{text!r} is out of range: must be above 0 and below {_DAY_S} seconds"
         raise argparse.ArgumentTypeError(message)
     return number
 
@@ -212,13 +212,13 @@ def _check_files(options: argparse.Namespace) -> None:
     report: Path | None = options.json
     mistakes = []
     if events is not None and (events.is_dir() or not os.access(events, os.R_OK)):
-        mistakes.append(f"--events: {_fault(events, 'cannot be read')}; give the replayed events file")
+        mistakes.append(f"--events: {_fault(events, 'cannot be read')}; pass the events file that was replayed")
     if report is not None:
         folder = report.absolute().parent
         if not folder.is_dir():
-            mistakes.append(f"--json: there is no folder {folder}; create it, or give another file")
+            mistakes.append(f"--json: there is no folder {folder}; create it, or choose another file")
         elif report.is_dir() or not os.access(report if report.exists() else folder, os.W_OK):
-            mistakes.append(f"--json: {report} cannot be written; give another file")
+            mistakes.append(f"--json: {report} cannot be written; choose another file")
     if mistakes:
         raise SettingsError("\n".join(mistakes))
 

@@ -168,7 +168,7 @@ def _is_nearest_known(view: NeighbourView, is_prev: bool, frontier: int) -> bool
 
 @compiled()
 def _is_next_known(view: NeighbourView, frontier: int) -> bool:
-    """Return whether a next neighbour is present and no record can arrive before it any more."""
+    """Return whether a next neighbour is present and no record can arrive before it."""
     return view.has_next and (view.next_ts <= frontier or view.next_ts == view.ts)
 
 

@@ -84,7 +84,7 @@ def _ancestor_cases() -> list[Case]:
 
 def _tie_cases() -> list[Case]:
     return [
-        Case("equal times meet", records(1, 2, 3), records(1, 2, 3), pairs=(3, 3)),
+        Case("equal times on both sides", records(1, 2, 3), records(1, 2, 3), pairs=(3, 3)),
         Case("three equal times on each side", records(5, 5, 5), records(5, 5, 5), pairs=(5, 8)),
         Case("ties before, at and after", records(1, 1, 5, 5, 9, 9), records(1, 5, 5, 5, 9)),
         Case("an equal time comes later", entries(4, 4), entries(4, 6, 6)),
@@ -97,7 +97,7 @@ def _option_cases() -> list[Case]:
     return [
         Case("tolerance 2", records(0, 10, 20), records(1, 13, 18), tolerance_ns=2, pairs=(2, 2)),
         Case("tolerance 0: equal times only", records(1, 2, 4), records(2, 3, 4), tolerance_ns=0, pairs=(2, 2)),
-        Case("lateness 3 holds back", records(0, 4, 2, 8), records(1, 3, 6, 4), lateness_ns=(3, 3)),
+        Case("lateness 3 delays pairs", records(0, 4, 2, 8), records(1, 3, 6, 4), lateness_ns=(3, 3)),
         Case("lateness of one side", records(0, 4, 2, 8), records(1, 3, 6, 9), lateness_ns=(5, 0)),
         Case("lateness and tolerance", records(0, 9, 4, 20), records(8, 5, 6, 30), 3, (5, 3)),
         Case("many keys", *_interlaced_keys(keys=50, each=6)),
@@ -120,21 +120,23 @@ def _watermark_cases() -> list[Case]:
             entries((0, 0), (1, 0), "1>3"),
             pairs=(3, 4),
         ),
-        Case("a watermark makes what follows late", entries(1, 5), entries(0, ">4", 3, 4, 6)),
-        Case("watermarks never go back", entries(1, 5, 7), entries(0, ">4", ">2", 3, 6)),
-        Case("a watermark for a key never seen", entries((3, 2)), entries("3>9", (3, 8), (3, 9)), pairs=(1, 1)),
+        Case("records below a watermark are late", entries(1, 5), entries(0, ">4", 3, 4, 6)),
+        Case("a lower watermark has no effect", entries(1, 5, 7), entries(0, ">4", ">2", 3, 6)),
+        Case("a watermark for a new key", entries((3, 2)), entries("3>9", (3, 8), (3, 9)), pairs=(1, 1)),
         Case("watermarks only", entries(">5", "2>9"), entries("0>3", ">1"), pairs=(0, 0)),
     ]
 
 
 def _late_cases() -> list[Case]:
     return [
-        Case("late records are left out", records(1, 5, 3, 9), records(2, 6, 4, 8)),
-        Case("the frontier's own time is not late", records(5, 5, 4), records(5, 5), pairs=(3, 4)),
-        Case("all late but the first", records(9, 8, 7, 6), records(9, 1, 2), pairs=(1, 1)),
+        Case("late records are not joined", records(1, 5, 3, 9), records(2, 6, 4, 8)),
+        Case("a time at the frontier is not late", records(5, 5, 4), records(5, 5), pairs=(3, 4)),
+        Case("all records but the first are late", records(9, 8, 7, 6), records(9, 1, 2), pairs=(1, 1)),
         Case("late for one key only", entries((0, 9), (1, 3), (0, 3)), entries((1, 3), (0, 9), (1, 2))),
         Case("before 1970", records(-9, -5, -1), records(-8, -5, 0), pairs=(5, 5)),
-        Case("the ends of time", records(-(9 * 10**18), 9 * 10**18), records(-(9 * 10**18), 9 * 10**18)),
+        Case(
+            "the earliest and the latest times", records(-(9 * 10**18), 9 * 10**18), records(-(9 * 10**18), 9 * 10**18)
+        ),
     ]
 
 
