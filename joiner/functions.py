@@ -1,10 +1,10 @@
-"""Joining functions: they compute the result of a pair.
+"""Joining functions, which compute the results of pairs.
 
-A joining function takes two batches of columns, the left and the right records of n pairs, and returns n values as a
-float64 array of shape (n,), or (n, 2) as `both` does. It is called for whole batches, so it should use array arithmetic
-instead of a loop. If it raises for a pair, or returns a value that is not finite, the pair becomes a dead letter; the
-other pairs of the batch are not affected. Settings name a user's function as ``module:function``. Any error in that
-module becomes a message with the file and line.
+A joining function accepts the left and the right records of n pairs as two batches of columns. It returns n values as a
+float64 array of shape (n,), or of shape (n, 2) as `both` does. It is called for whole batches, so it should use array
+arithmetic instead of a loop. If it raises for a pair, or returns a value that is not finite, the pair becomes a dead
+letter. The other pairs of the batch are not affected. In settings, a user's function is named as ``module:function``.
+If the module cannot be imported, the error message contains the file and line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Columns(NamedTuple):
-    """One side of n pairs: values (float64) and event times (int64 ns), shape (n,); n things and n event ids."""
+    """One side of n pairs: values (float64) and event times (int64, ns) of shape (n,), and n things and event ids."""
 
     result: NDArray[np.float64]
     time_ns: NDArray[np.int64]
@@ -36,39 +36,39 @@ class Columns(NamedTuple):
 
 
 class UnusableValuesError(ValueError):
-    """A joining function returned something other than a column of numbers."""
+    """A joining function did not return one or two columns of real numbers."""
 
 
 class JoinFunction(Protocol):
     """Computes n values from the two sides of n pairs."""
 
     def __call__(self, left: Columns, right: Columns, /) -> NDArray[np.float64]:
-        """The values in the order of the pairs, shape (n,) or (n, 2)."""
+        """Return the values in the order of the pairs, shape (n,) or (n, 2)."""
         ...
 
 
 def product(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Left times right."""
+    """Return left times right."""
     return left.result * right.result
 
 
 def difference(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Left minus right."""
+    """Return left minus right."""
     return left.result - right.result
 
 
 def mean(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """The mean of both values. They are halved first, because the sum could overflow."""
+    """Return the mean of both values. They are halved before adding, because the sum could overflow."""
     return left.result / 2 + right.result / 2
 
 
 def both(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Both values, shape (n, 2). The result is ``{"left": x, "right": y}``."""
+    """Return both values, shape (n, 2). The result of a pair is ``{"left": x, "right": y}``."""
     return np.column_stack([left.result, right.result])
 
 
 def spindle_power(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Mechanical power in W of a spindle: 2 pi / 60 times speed (left, 1/min) times torque (right, N m)."""
+    """Return the mechanical power of a spindle in W: 2 pi / 60 times speed (left, 1/min) times torque (right, N m)."""
     return 2 * np.pi / 60 * left.result * right.result
 
 
@@ -81,14 +81,14 @@ BUILT_IN: Final[dict[str, JoinFunction]] = {
 
 
 NUMBER_KINDS: Final = frozenset("biufO")
-"""Kinds of dtype that a function may return. numpy would also convert complex numbers, strings and dates to floats,
-silently."""
+"""The dtype kinds that a function may return. numpy would also convert complex numbers, strings and dates to floats
+without an error."""
 
 
 def call_function(function: JoinFunction, left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Call ``function`` for n pairs; returns float64 of shape (n,) or (n, 2).
+    """Call ``function`` for n pairs. Return its values as float64 of shape (n,) or (n, 2).
 
-    Raises `UnusableValuesError` for any other return value, and any exception of the function.
+    Raises `UnusableValuesError` if it returns anything else, and any exception that it raises.
     """
     count = len(left.result)
     with np.errstate(all="ignore"):
@@ -104,13 +104,14 @@ def call_function(function: JoinFunction, left: Columns, right: Columns) -> NDAr
 
 
 def load_functions(functions: Mapping[str, str]) -> dict[str, JoinFunction]:
-    """The joining functions by join. ``functions``: their names by join. The current folder is searched, too.
+    """Load the joining function of each join.
 
-    Raises `SettingsError` that names all mistakes.
+    ``functions`` maps join names to function names. Modules in the current folder can be used. Raises `SettingsError`
+    listing every function that cannot be loaded.
     """
     here = Path.cwd()
     if here not in map(Path, sys.path):
-        # Last, so that a file in this folder does not shadow a library.
+        # The folder comes last, so that its files do not shadow libraries.
         sys.path.append(str(here))
     loaded, mistakes = {}, []
     for join, name in functions.items():
@@ -124,34 +125,34 @@ def load_functions(functions: Mapping[str, str]) -> dict[str, JoinFunction]:
 
 
 def load_function(name: str) -> JoinFunction:
-    """The joining function of a built-in name or of ``module:function``.
+    """Load a built-in function by its name, or a user's function by ``module:function``.
 
-    Raises ValueError that says what is wrong, where, and how to correct it.
+    Raises ValueError with the cause, the place, and how to correct it.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
     module, _, attribute = name.partition(":")
     if not attribute:
-        message = f"unknown joining function {name!r}; built in are {', '.join(BUILT_IN)}, or give module:function"
+        message = f"unknown joining function {name!r}; use one of {', '.join(BUILT_IN)}, or module:function"
         raise ValueError(message)
     try:
         function = getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # the import runs the user's code, which may raise anything
+    except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
         message = f"the joining function {name!r} cannot be loaded: {_reason(error, module, attribute)}"
         raise ValueError(message) from error
     if not callable(function):
         message = f"the joining function {name!r} is not callable"
-        raise ValueError(message)  # noqa: TRY004 - one error type for all mistakes in a name
+        raise ValueError(message)  # noqa: TRY004 - one error type for all errors in a name
     return function  # type: ignore[no-any-return] # `call_function` checks what it returns
 
 
 def _reason(error: BaseException, module: str, attribute: str) -> str:
-    """What failed, where, and how to correct it."""
+    """Return what failed, where, and how to correct it."""
     if module.startswith("."):
-        return f"{module!r} is a relative name; give the absolute name, without the leading dot"
-    if isinstance(error, AttributeError) and module in sys.modules:  # it is not there if its import failed
+        return f"{module!r} is a relative name; use the absolute name, without the leading dot"
+    if isinstance(error, AttributeError) and module in sys.modules:  # a module whose import failed is not there
         file = getattr(sys.modules[module], "__file__", None) or module
-        return f"{file} has no {attribute!r}; correct the function's name, or the module's"
+        return f"{file} has no {attribute!r}; correct the name of the function or of the module"
     if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
         return f"there is no module {error.name!r} in {Path.cwd()} or on the Python path; set PYTHONPATH to its folder"
     if isinstance(error, SyntaxError) and error.filename:
@@ -162,14 +163,14 @@ def _reason(error: BaseException, module: str, attribute: str) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """The exception of a function, or what is wrong with the values that it returned."""
+    """Return the type and text of a function's exception, or why the values that it returned are unusable."""
     return str(error) if isinstance(error, UnusableValuesError) else f"{type(error).__name__}: {error}"
 
 
 def place_of(error: BaseException) -> str:
-    """File and line of the innermost frame in the user's code; of a library's, if there is no such frame.
+    """Return the file and line of the innermost frame in the user's code, or in a library if there is none.
 
-    Empty if the traceback has only frames of this package.
+    The text is empty if the traceback has only frames of this package.
     """
     ours = str(Path(__file__).parent), importlib.__file__
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]

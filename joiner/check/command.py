@@ -1,4 +1,4 @@
-"""The command line of the tester: the built-in cases, or ``verify``."""
+"""The command line of the tester, which runs the built-in cases or ``verify``."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ _DAY_S: Final = 86_400
 
 _DESCRIPTION: Final = """Checks that the join is correct.
 
-Without a command: runs built-in and seeded random cases in memory, and compares the engine with a nested-loop oracle
-(joiner/check/model/oracle.py), with several divisions into batches and a snapshot and restore after every step.
+Without a command, runs built-in and seeded random cases in memory and compares the engine with a nested-loop oracle
+(joiner/check/model/oracle.py). Each case is divided into batches in several ways, with a snapshot and restore after
+every step.
 
-verify: computes the outputs of a pipeline from its committed inputs and compares them with the actual ones: every
-output exactly once, with the right content, and no others."""
+verify: computes the expected outputs of a pipeline from its committed inputs and compares them with the actual
+outputs. Each output must exist exactly once, with the right content, and there must be no others."""
 
 _EPILOG: Final = """examples:
   python joiner/tester.py
@@ -53,10 +54,11 @@ _EPILOG: Final = """examples:
   python joiner/tester.py verify --config lsb.toml
   python joiner/tester.py verify --events events.json --influx --json report.json
 
-exit status: 0 no difference; 1 there is a difference, or the check was not possible; 2 wrong usage or settings"""
+exit status: 0 no difference; 1 a difference was found, or the check was not possible; 2 wrong usage or settings"""
 
-_VERIFY_EPILOG: Final = """The check is exact for a pipeline at rest. While the joiner runs, outputs that became due
-after its checkpoints were read are counted as "after"; points that are not in the database yet count as missing.
+_VERIFY_EPILOG: Final = """The check is exact for a pipeline at rest. If the joiner runs during the check, outputs that
+became due after its checkpoints were read are counted as "after", and points that are not in the database yet are
+counted as missing.
 
 examples:
   python joiner/tester.py verify
@@ -65,21 +67,21 @@ examples:
 
 
 class _MeasurementSettings(BaseModel):
-    """The part of the database connector's section that the check needs."""
+    """The settings of the database connector that the check needs."""
 
     measurement: str = Field(default="joined", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$")
-    """As in the connector. Neither package imports the other; a test compares the two."""
+    """The same as in the connector. The packages do not import each other, so a test compares both definitions."""
 
 
 class VerifySettings(JoinerSettings):
-    """The settings of the joiner and of the database."""
+    """The settings of the joiner, with those of the database."""
 
     influxdb: InfluxdbSettings = InfluxdbSettings()
     db_connector: _MeasurementSettings = _MeasurementSettings()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tester; returns the exit status."""
+    """Run the tester. Return the exit status."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
@@ -100,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _without_gc() -> Iterator[None]:
-    """Disable cyclic garbage collection: with millions of records, none in a cycle, it takes a quarter of the time."""
+    """Disable cyclic garbage collection, which would take a quarter of the time with millions of records."""
     gc.disable()
     try:
         yield
@@ -112,8 +114,8 @@ def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw)
     parser.add_argument("--version", action="version", version=version_of("lsb-tester"))
-    parser.add_argument("--seed", type=int, default=1, help="of the random cases (default 1)")
-    parser.add_argument("--random", type=_count, default=200, metavar="N", help="random cases (default 200)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random cases (default 1)")
+    parser.add_argument("--random", type=_count, default=200, metavar="N", help="number of random cases (default 200)")
     commands = parser.add_subparsers(dest="command", metavar="verify")
     check = commands.add_parser(
         "verify",
@@ -122,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_VERIFY_EPILOG,
         formatter_class=raw,
     )
-    check.add_argument("--config", type=Path, metavar="FILE", help="settings (default lsb.toml)")
+    check.add_argument("--config", type=Path, metavar="FILE", help="settings file (default lsb.toml)")
     check.add_argument("--events", type=Path, metavar="FILE", help="also check the replayed events file")
     check.add_argument("--influx", action="store_true", help="also check the points in InfluxDB")
     check.add_argument(
@@ -130,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         default=90.0,
         metavar="S",
-        help="give up when a server has sent nothing for S seconds (default 90; Kafka must answer the first request "
+        help="stop when a server has sent nothing for S seconds (default 90; Kafka must answer the first request "
         "within 20)",
     )
     check.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
@@ -144,7 +146,7 @@ def _count(text: str) -> int:
     except ValueError:
         number = -1
     if number < 0:
-        message = f"{text!r} is out of range: give a whole number, 0 or more"
+        message = f"{text!r} is out of range: must be an integer of at least 0"
         raise argparse.ArgumentTypeError(message)
     return number
 
@@ -155,7 +157,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < _DAY_S:
-        message = f"{text!r} is out of range: give seconds, more than 0 and less than {_DAY_S}"
+        message = f"{text!r} is out of range: must be above 0 and below {_DAY_S} seconds"
         raise argparse.ArgumentTypeError(message)
     return number
 
@@ -201,21 +203,22 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _check_files(options: argparse.Namespace) -> None:
-    """Raise `SettingsError` for unusable files, before a check that may take long.
+    """Raise `SettingsError` for unusable files before the check, which may take long.
 
-    They are not opened: a pipe (``<(zcat …)``) can be opened only once, and an empty report would be left behind.
+    The files are not opened, because a pipe (``<(zcat …)``) can be opened only once, and an interrupted check would
+    leave an empty report.
     """
     events: Path | None = options.events
     report: Path | None = options.json
     mistakes = []
     if events is not None and (events.is_dir() or not os.access(events, os.R_OK)):
-        mistakes.append(f"--events: {_fault(events, 'cannot be read')}; give the replayed events file")
+        mistakes.append(f"--events: {_fault(events, 'cannot be read')}; pass the events file that was replayed")
     if report is not None:
         folder = report.absolute().parent
         if not folder.is_dir():
-            mistakes.append(f"--json: there is no folder {folder}; create it, or give another file")
+            mistakes.append(f"--json: there is no folder {folder}; create it, or choose another file")
         elif report.is_dir() or not os.access(report if report.exists() else folder, os.W_OK):
-            mistakes.append(f"--json: {report} cannot be written; give another file")
+            mistakes.append(f"--json: {report} cannot be written; choose another file")
     if mistakes:
         raise SettingsError("\n".join(mistakes))
 

@@ -1,4 +1,4 @@
-"""Renders findings as text: tables, differences with examples, and the verdict in the last line."""
+"""Renders findings as text: tables, examples of differences, and a verdict in the last line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table with padded columns: text is left-aligned, numbers are right-aligned."""
+    """Render a table with padded columns. Text is left-aligned, and numbers are right-aligned."""
     texts = [list(header), *([f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows)]
     widths = [max(len(row[at]) for row in texts) for at in range(len(header))]
     numeric = [bool(rows) and all(isinstance(row[at], int) for row in rows) for at in range(len(header))]
@@ -31,7 +31,7 @@ def render_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str
 
 
 def render_findings(findings: Findings) -> str:
-    """The report of `verify`."""
+    """Render the report of ``verify``."""
     parts = [_compared(findings)]
     if findings.sides:
         header = ("join", "side", "accepted", "joined", "unmatched", "waiting", "late", "duplicate")
@@ -66,7 +66,7 @@ def _events(findings: Findings) -> str:
     ]
     return (
         f"Events file: {events['rows']:,} rows, {events['quantities']:,} quantities, "
-        f"{events['refused']:,} parts that are no event; in Kafka {events['redelivered']:,} delivered again, "
+        f"{events['refused']:,} invalid parts; in Kafka {events['redelivered']:,} delivered again, "
         f"{events['not in the file']:,} not in the file.\n"
         + render_table(("quantities for", "in the file", *shown), rows)
     )
@@ -75,13 +75,13 @@ def _events(findings: Findings) -> str:
 def _verdict(findings: Findings) -> str:
     total = findings.total
     if findings.is_right:
-        return f"RIGHT: all {total.expected:,} that were expected are there, each once, and nothing else."
+        return f"RIGHT: all {total.expected:,} expected outputs were found, each exactly once, and no others."
     wrong = ", ".join(f"{getattr(total, kind):,} {kind}" for kind in DIFFERENCES if getattr(total, kind))
     return f"WRONG: {wrong}."
 
 
 def render_outcomes(outcomes: Sequence[Outcome]) -> str:
-    """The report of the built-in cases."""
+    """Render the report of the built-in cases."""
     rows = [[o.name, o.records, o.certain, o.after_end, "differs" if o.differences else "equal"] for o in outcomes]
     parts = [render_table(("case", "records", "pairs certain", "after the end", "engine and oracle"), rows)]
     wrong = [outcome for outcome in outcomes if outcome.differences]

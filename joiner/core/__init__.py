@@ -1,8 +1,9 @@
 """The join itself, pure: batches of columns in, positions of pairs out.
 
-The core does not know quantities, topics or Spark, and uses no clock, random number, log, file or thread. Data passes
-through it in this order: `arguments` (validation), `frontier` (late records, progress of a stream), `record_store`
-(held records), `match` (certain relations, new pairs), `release` (records that can be evicted), `unmatched` (records
-that cannot get into a pair any more). `backlog` keeps records that no step needs for now, `evaluate` applies the rules
-in order, `engine` is the public buffer, `snapshot` its serialized form.
+The core does not depend on quantities, topics or Spark. It uses no clock, random numbers, logging, files or threads. A
+step passes through the modules in this order: `arguments` (validates the input), `frontier` (finds late records and
+advances the frontiers), `record_store` (merges the new records with those held), `match` (finds certain relations and
+new pairs), `unmatched` (finds records that can no longer be paired), `release` (finds records that can be evicted).
+`evaluate` calls the last three. `backlog` stores records that the next steps do not need. `engine` is the public
+buffer, and `snapshot` serializes it.
 """

@@ -1,4 +1,4 @@
-"""Validation of options and columns. Everything is checked before anything changes."""
+"""Validates options and columns before the state of a buffer changes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ALL_KEYS: Final = -1
 """The key of a watermark that covers every key."""
 
 KEY_MAX: Final = 2**24 - 1
-"""Largest key. The state of a key lies in dense arrays: number keys from 0, without gaps."""
+"""Largest key. State is stored in arrays indexed by key, so keys should be numbered from 0 without gaps."""
 
 TIME_MIN_NS: Final = -9_214_560_000_000_000_000
-"""1678-01-01T00:00:00Z in ns since the epoch. NaT (the smallest int64) lies below it."""
+"""1678-01-01T00:00:00Z in ns since the epoch. NaT, the smallest int64, is below it and therefore invalid."""
 
 TIME_MAX_NS: Final = 9_214_646_399_999_999_999
-"""The last nanosecond of 2261."""
+"""The last nanosecond of the year 2261, in ns since the epoch."""
 
 DURATION_MAX_NS: Final = 2**63 - 1
 
@@ -38,7 +38,7 @@ UNMATCHED: Final = ("none", *SIDES, "both")
 
 
 class NeighbourSpec(NamedTuple):
-    """Which neighbours the records of one side look for. ``nearest``: only the nearer one of the two."""
+    """The neighbours that records of one side look for. ``nearest``: only the nearer of the two."""
 
     prev: bool
     next: bool
@@ -58,9 +58,9 @@ DIRECTIONS: Final = tuple(_DIRECTIONS)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of a `LocalStreamBuffer`, which documents them.
+    """The options of a `LocalStreamBuffer`, where they are documented.
 
-    ``lateness_ns`` accepts one value, and holds (left, right). Raises `ArgumentError` naming the option.
+    ``lateness_ns`` accepts a single value and is stored as (left, right). Raises `ArgumentError` naming the option.
     """
 
     tolerance_ns: int | None = None
@@ -79,7 +79,7 @@ class Options:
         ):
             value = getattr(self, name)
             if value not in known:
-                message = f"{name} = {value!r} is not known; it is one of {', '.join(map(repr, known))}"
+                message = f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}"
                 raise ArgumentError(message)
         if self.tolerance_ns is not None:
             object.__setattr__(self, "tolerance_ns", check_duration("tolerance_ns", self.tolerance_ns))
@@ -95,33 +95,33 @@ class Options:
 
     @property
     def lateness_by_side_ns(self) -> tuple[int, int]:
-        """The lateness of the left and of the right stream."""
+        """The lateness of the left and of the right stream, in ns."""
         left, right = self.lateness_ns  # type: ignore[misc] # a tuple since `__post_init__`
         return left, right
 
     @property
     def tolerance(self) -> np.uint64:
-        """The tolerance in ns; without one, the largest uint64, which no two times are apart."""
+        """The tolerance in ns. If it is unlimited, the largest uint64, which exceeds the distance of any two times."""
         return np.uint64(2**64 - 1 if self.tolerance_ns is None else self.tolerance_ns)
 
     @property
     def neighbour_specs(self) -> tuple[NeighbourSpec, NeighbourSpec]:
-        """What the left and the right records look for."""
+        """The neighbours that left and right records look for."""
         spec = _DIRECTIONS[self.direction]
         return (_NO_NEIGHBOUR if self.driver == "right" else spec), (_NO_NEIGHBOUR if self.driver == "left" else spec)
 
     @property
     def emits_unmatched(self) -> tuple[bool, bool]:
-        """Whether unmatched records of the left and of the right stream are reported."""
+        """Whether unmatched records of the left and of the right stream are emitted."""
         return self.emit_unmatched in {"left", "both"}, self.emit_unmatched in {"right", "both"}
 
     def changed(self) -> dict[str, Any]:
-        """The options that differ from the defaults, by name."""
+        """Return the options that differ from their defaults, by name."""
         defaults = asdict(type(self)())
         return {name: value for name, value in asdict(self).items() if value != defaults[name]}
 
     def to_json(self) -> dict[str, Any]:
-        """The members of a snapshot's header. ``progress`` is ``watermark_scope``, by its name in 0.1.0."""
+        """Return the members of a snapshot's header. ``progress`` is the name that ``watermark_scope`` had in 0.1.0."""
         return {
             "tolerance_ns": self.tolerance_ns,
             "direction": self.direction,
@@ -133,7 +133,7 @@ class Options:
 
     @classmethod
     def from_json(cls, header: dict[str, Any]) -> Self:
-        """Inverse of `to_json`. Ignores other members of the header."""
+        """Create options from a header that `to_json` wrote. Other members of the header are ignored."""
         return cls(
             tolerance_ns=header["tolerance_ns"],
             lateness_ns=tuple(header["lateness_ns"]),
@@ -147,8 +147,8 @@ class Options:
 class Records(NamedTuple):
     """Records of one stream in log order: keys, event times in ns, log positions and identities, shape (n,) each.
 
-    Two records of one stream, key and time with equal identities are the same event, delivered twice. ``identity`` is
-    None where the source gives none; then no record is a duplicate.
+    Two records of a stream with the same key, time and identity are the same event, delivered twice. ``identity`` is
+    None if the source has no identities; then no record is a duplicate.
     """
 
     key: Ints
@@ -157,7 +157,7 @@ class Records(NamedTuple):
     identity: Ints | None
 
     def without(self, indices: Ints) -> Records:
-        """All records except those at ``indices``."""
+        """Return all records except those at ``indices``."""
         if not len(indices):
             return self
         stays = np.ones(len(self.key), dtype=bool)
@@ -175,42 +175,43 @@ class Watermarks(NamedTuple):
 
 
 def check_records(name: str, columns: Sequence[object] | None) -> Records:
-    """Check ``(keys, ts_ns, seq)`` or ``(keys, ts_ns, seq, identity)``, each int64 of shape (n,); None: no records.
+    """Validate ``(keys, ts_ns, seq)`` or ``(keys, ts_ns, seq, identity)``, int64 arrays of shape (n,).
 
-    Raises `ArgumentError` naming the column and the index. ``name`` is that of the argument.
+    None means no records. ``name``: the argument, for messages. Raises `ArgumentError` naming the column and the index.
     """
     if columns is None:
         return _NO_RECORDS
     with_identity = 4
     key, ts, seq, *identity = _columns(name, columns, (with_identity - 1, with_identity))
-    _check_range(f"{name} keys", key, 0, KEY_MAX, "keys are small integers from 0 on; number them densely")
+    _check_range(f"{name} keys", key, 0, KEY_MAX, "keys must be from 0 to 2**24 - 1; number them without gaps")
     _check_range(f"{name} ts_ns", ts, TIME_MIN_NS, TIME_MAX_NS, _TIMES)
     return Records(key, ts, seq, identity[0] if identity else None)
 
 
 def check_watermarks(name: str, columns: Sequence[object] | None) -> Watermarks:
-    """Check ``(keys, ts_ns, seq)``, each int64 of shape (n,); a key may be `ALL_KEYS`; None: no watermarks.
+    """Validate ``(keys, ts_ns, seq)``, int64 arrays of shape (n,), in which a key may be `ALL_KEYS`.
 
-    Raises `ArgumentError` naming the column and the index. ``name`` is that of the argument.
+    None means no watermarks. ``name``: the argument, for messages. Raises `ArgumentError` naming the column and the
+    index.
     """
     if columns is None:
         return _NO_WATERMARKS
     key, ts, seq = _columns(name, columns, (3,))
-    _check_range(f"{name} keys", key, ALL_KEYS, KEY_MAX, "a watermark's key is ALL_KEYS (-1) or a record's key")
+    _check_range(f"{name} keys", key, ALL_KEYS, KEY_MAX, "keys must be ALL_KEYS (-1), or from 0 to 2**24 - 1")
     _check_range(f"{name} ts_ns", ts, TIME_MIN_NS, TIME_MAX_NS, _TIMES)
     return Watermarks(key, ts, seq)
 
 
 def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: int | None) -> int | None:
-    """The last log position of a side after these entries.
+    """Return the last log position of a side after these records and watermarks.
 
-    Raises `ArgumentError` where positions do not rise strictly, from ``last_seq`` on.
+    ``last_seq`` is the last one before them. Raises `ArgumentError` if the positions are not strictly increasing.
     """
     for what, seq in ((f"{name} seq", records.seq), (f"{name}_watermarks seq", watermarks.seq)):
         if not len(seq):
             continue
         if last_seq is not None and seq[0] <= last_seq:
-            message = f"{what}[0] = {seq[0]} does not rise: the last of this side was {last_seq}"
+            message = f"{what}[0] = {seq[0]} must be above {last_seq}, the last position of this side"
             raise ArgumentError(message)
         _check_rising_within(what, seq)
     if len(records.seq) and len(watermarks.seq):
@@ -218,8 +219,8 @@ def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: 
         shared = np.flatnonzero(records.seq[np.minimum(at, len(records.seq) - 1)] == watermarks.seq)
         if len(shared):
             message = (
-                f"{name}_watermarks seq[{shared[0]}] = {watermarks.seq[shared[0]]} is also the seq of a record: "
-                "seq rises over records and watermarks together"
+                f"{name}_watermarks seq[{shared[0]}] = {watermarks.seq[shared[0]]} is also the position of a record: "
+                "records and watermarks of a side share one sequence of positions"
             )
             raise ArgumentError(message)
     lasts = [int(seq[-1]) for seq in (records.seq, watermarks.seq) if len(seq)]
@@ -227,10 +228,10 @@ def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: 
 
 
 def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -> list[bool | None]:
-    """By side, whether its records have identities; None: no record so far.
+    """Return for each side whether its records have identities, or None if it has had no record yet.
 
-    Raises `ArgumentError` where a side gives them only sometimes: a duplicate could not be distinguished from a record
-    with an equal time.
+    Raises `ArgumentError` if a side has identities in some batches only, because a duplicate could not be distinguished
+    from another record with an equal time.
     """
     found = list(known)
     for side, batch in enumerate(batches):
@@ -238,14 +239,14 @@ def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -
             continue
         has_identity = batch.identity is not None
         if found[side] not in {None, has_identity}:
-            message = f"{SIDES[side]} identity must be given with every batch of a side, or with none"
+            message = f"{SIDES[side]} identity must be present in every batch of a side, or in none"
             raise ArgumentError(message)
         found[side] = has_identity
     return found
 
 
 def check_duration(name: str, value: object) -> int:
-    """A duration in ns. Raises `ArgumentError` unless it is an integer from 0 to 2**63 - 1."""
+    """Return a duration in ns as int. Raises `ArgumentError` unless it is an integer from 0 to 2**63 - 1."""
     if isinstance(value, (bool, float)) or not isinstance(value, (int, np.integer)):
         message = f"{name} must be an integer number of nanoseconds, not {value!r}"
         raise ArgumentError(message)
@@ -287,7 +288,7 @@ def _int64(name: str, column: object) -> Ints:
     return np.ascontiguousarray(array)
 
 
-_TIMES: Final = "times are ns since the epoch, 1678 to 2261; NaT is not a time"
+_TIMES: Final = "times must be ns since the epoch, in the years 1678 to 2261, and not NaT"
 
 
 def _check_range(name: str, values: Ints, low: int, high: int, hint: str) -> None:
@@ -299,7 +300,7 @@ def _check_range(name: str, values: Ints, low: int, high: int, hint: str) -> Non
 
 @compiled(COUNT, GIVEN, COUNT, COUNT)
 def _find_outside(values: Ints, low: int, high: int) -> int:
-    """The first index of a value outside a range, or the length."""
+    """Return the index of the first value outside the range, or the length if there is none."""
     for at in range(len(values)):
         if not low <= values[at] <= high:
             return at
@@ -309,13 +310,13 @@ def _find_outside(values: Ints, low: int, high: int) -> int:
 def _check_rising_within(name: str, seq: Ints) -> None:
     at = _find_not_rising(seq)
     if at < len(seq):
-        message = f"{name}[{at}] = {seq[at]} does not rise: the one before is {seq[at - 1]}"
+        message = f"{name}[{at}] = {seq[at]} must be above {seq[at - 1]}, the position before it"
         raise ArgumentError(message)
 
 
 @compiled(COUNT, GIVEN)
 def _find_not_rising(values: Ints) -> int:
-    """The first index of a value that is not above the one before, or the length."""
+    """Return the index of the first value that is not above its predecessor, or the length if there is none."""
     for at in range(1, len(values)):
         if values[at] <= values[at - 1]:
             return at

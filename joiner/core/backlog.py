@@ -1,13 +1,13 @@
-"""The records held of both sides: those that a step looks at, and the backlog of a side that runs ahead.
+"""Holds the records of both sides: those that a step evaluates, and the backlog of a side that is ahead.
 
-A record is moved to the backlog once it is behind everything that the other side has sent or promised for its key, and
-no record of its own side can arrive before it any more. Of each key, the first such record and the last ones stay in
-the table. The first is the next neighbour of any record that the other side sends, and its own neighbours are those of
-all records behind it. The last are the previous neighbours of what arrives next. The cost of a step therefore does not
-grow with the backlog.
+A record moves to the backlog once its time is above all times and the frontier of the other side for its key, and no
+record of its own side can arrive before it any more. The first such record of each key and the last ones stay in the
+table. The first is the next neighbour of any record that the other side sends, and all records after it have the same
+neighbours as it has. The last are the previous neighbours of records that arrive next. The cost of a step is therefore
+independent of the size of the backlog.
 
-The backlog consists of runs, each sorted by key and order. Small runs are merged into larger ones, so that their number
-grows with the logarithm of the backlog.
+The backlog consists of runs, in which records are sorted by key, time and position. Small runs are merged into larger
+ones, so that the number of runs is logarithmic in the number of records.
 """
 
 from __future__ import annotations
@@ -51,53 +51,56 @@ _BOTH_WAYS: Final = ((_LEFT, _RIGHT), (_RIGHT, _LEFT))
 
 
 def is_backlog(kept: int, touched: int) -> bool:
-    """Whether a step that keeps ``kept`` records and touches ``touched`` new records and keys carries a backlog."""
+    """Return whether a step should move records to the backlog, because it keeps many more than it touches.
+
+    ``kept``: the records that stay held. ``touched``: the number of new records plus that of keys.
+    """
     return kept > _FEW_RECORDS + _RECORDS_PER_TOUCHED * touched
 
 
 class HeldRecords:
-    """The records held of both sides, each in a table (`RecordStore`) or in the backlog."""
+    """The records of both sides, each in a table (`RecordStore`) or in the backlog."""
 
     def __init__(self) -> None:
         self._tables = RecordStore(), RecordStore()
         self._backlogs = Backlog(), Backlog()
-        # By key, its index among the keys of a step.
+        # For each key, its index among the keys of a step.
         self._place = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return self.in_tables() + sum(map(len, self._backlogs))
 
     def in_tables(self) -> int:
-        """The number of records outside the backlog."""
+        """Return the number of records outside the backlog."""
         return sum(map(len, self._tables))
 
     def grow(self, keys: int) -> None:
-        """Make room for keys below ``keys``."""
+        """Allocate state for keys below ``keys``."""
         for table in self._tables:
             table.grow(keys)
 
     def keys(self) -> Ints:
-        """The keys that have records on either side, ascending."""
+        """Return the keys that have records on either side, ascending."""
         return np.union1d(*self.keys_by_side())
 
     def keys_by_side(self) -> tuple[Ints, Ints]:
-        """The keys that have records on the left and on the right, ascending."""
-        # A key with a backlog has records in the table, too.
+        """Return the keys that have left records and those that have right records, ascending."""
+        # A key that has a backlog also has records in the table.
         return self._tables[_LEFT].keys(), self._tables[_RIGHT].keys()
 
     def count(self, keys: Ints) -> Ints:
-        """The number of records of each of ``keys``, ascending, on both sides together; shape (k,)."""
+        """Return the number of records of both sides for each of ``keys``, ascending; shape (k,)."""
         found: Ints = np.sum([held.count(keys) for held in (*self._tables, *self._backlogs)], axis=0, dtype=np.int64)
         return found
 
     def rows(self, side: int) -> Ints:
-        """All records of a side (0 left, 1 right) as a table: key by key, each in order."""
+        """Return all records of a side (0 left, 1 right) as a table, sorted by key, time and position."""
         keys = self._tables[side].keys()
         backlog = in_time_order(self._backlogs[side].all())
         return self._tables[side].merge(keys, self._places_of(keys), backlog, since=0)[0].rows
 
     def load(self, side: int, rows: Ints) -> None:
-        """Hold the records of a table as `rows` returns it. The side must be empty."""
+        """Load the records of a table that `rows` returned. The side must be empty."""
         keys = np.unique(rows[KEY])
         table = self._tables[side]
         merged, _ = table.merge(keys, self._places_of(keys), in_time_order(np.ascontiguousarray(rows)), since=0)
@@ -111,10 +114,10 @@ class HeldRecords:
         since: Sequence[int],
         has_identities: Sequence[bool | None],
     ) -> tuple[tuple[Side, Side], tuple[Ints, Ints]]:
-        """All records of ``keys``, ascending, with the new ones; and the positions of duplicates, which are left out.
+        """Return all records of ``keys`` with the new ones, without duplicates; and the positions of the duplicates.
 
-        ``frontiers`` include the new records. ``since``: by side, the last log position before the step.
-        ``has_identities``: by side.
+        ``keys`` are ascending, and ``frontiers`` include the new records. ``since``: by side, the last log position
+        before the step. ``has_identities``: by side.
         """
         tables = [table_of(*records) for records in new]
         if any(map(len, self._backlogs)):
@@ -138,9 +141,9 @@ class HeldRecords:
     def put(
         self, keys: Ints, sides: tuple[Side, Side], kept: tuple[Ints, Ints], frontiers: Ints, *, has_backlog: bool
     ) -> None:
-        """Replace the records of ``keys`` by those of ``sides`` from ``kept`` on, shape (k,) each.
+        """Replace the records of ``keys`` by those of ``sides`` that begin at the indices ``kept``, shape (k,) each.
 
-        ``frontiers``: those of ``keys``, shape (2, k), ns. ``has_backlog``: move records to the backlog.
+        ``frontiers``: those of ``keys``, shape (2, k), ns. ``has_backlog``: whether to move records to the backlog.
         """
         for own, other in _BOTH_WAYS:
             side, first = sides[own], kept[own]
@@ -149,7 +152,7 @@ class HeldRecords:
             self._tables[own].put(keys, side, first)
 
     def _places_of(self, keys: Ints) -> Ints:
-        """By key, its index in ``keys``; the entries of other keys are undefined."""
+        """Return an array that maps each of ``keys`` to its index. The entries of other keys are undefined."""
         if len(keys) and len(self._place) <= keys[-1]:
             self._place = np.empty(2 * int(keys[-1]) + 1, dtype=np.int64)
         self._place[keys] = np.arange(len(keys))
@@ -161,30 +164,30 @@ class Backlog:
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
-        # By key, the time of the last record in the table before the backlog.
+        # For each key, the time of the last record in the table before the backlog.
         self._first = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return sum(run.live for run in self._runs)
 
     def count(self, keys: Ints) -> Ints:
-        """The number of records of each of ``keys``, ascending; shape (k,)."""
+        """Return the number of records of each of ``keys``, ascending; shape (k,)."""
         found = np.zeros(len(keys), dtype=np.int64)
         for run in self._runs:
-            # The number of an emptied key may have been reused for another key.
+            # The number of a key without records may have been reused for another key.
             live = (run.end > run.start).nonzero()[0]
             found[keys.searchsorted(run.key.take(live))] += (run.end - run.start).take(live)
         return found
 
     def all(self) -> Ints:
-        """All records as a table; those of each key in order."""
+        """Return all records as a table, in which those of each key are in order."""
         return _concatenate([run.rows_of(run.start, run.end) for run in self._runs])
 
     def take(self, keys: Ints, until: Ints) -> Ints:
-        """Remove and return the records of ``keys`` that a step needs when the other side has reached ``until``.
+        """Remove and return the records of ``keys`` that a step needs once the other side has reached ``until``.
 
-        These are the records up to ``until``, shape (k,), ns, and the first one behind it: a table, those of each key
-        in order.
+        These are the records up to the time ``until``, shape (k,), ns, and the first one after it. In the returned
+        table, those of each key are in order.
         """
         self._grow(keys)
         due = (self._first.take(keys) <= until).nonzero()[0]
@@ -198,9 +201,9 @@ class Backlog:
         return _concatenate(parts)
 
     def put(self, side: Side, kept: Ints, other: Side, frontier: Ints, other_frontier: Ints) -> tuple[Side, Ints]:
-        """Move records from ``kept`` on to the backlog, where possible; returns the others, and their ``kept``.
+        """Move records at or after ``kept`` to the backlog if possible. Return the others and their ``kept``.
 
-        The frontiers are those of the keys, shape (k,), ns.
+        The frontiers are those of the keys of the step, shape (k,), ns.
         """
         moves = _can_move(side, kept, other, frontier, other_frontier).view(bool)
         if not moves.any():
@@ -225,7 +228,7 @@ class Backlog:
 
 @compiled(FLAGS, SIDE, INTS, SIDE, INTS, INTS)
 def _can_move(side: Side, kept: Ints, other: Side, frontier: Ints, other_frontier: Ints) -> Flags:
-    """Which records from ``kept`` on can move to the backlog, shape (n,)."""
+    """Return which of the records at or after ``kept`` can move to the backlog, shape (n,)."""
     ts = side.rows[TS]
     found = np.zeros(len(ts), dtype=np.uint8)
     for k in range(len(kept)):
@@ -237,7 +240,7 @@ def _can_move(side: Side, kept: Ints, other: Side, frontier: Ints, other_frontie
             first += 1
         while end > first and ts[end - 1] >= frontier[k]:
             end -= 1
-        # Equal times stay together, because their order is that of their places.
+        # Records with equal times stay together, because only their places define their order.
         for at in range(first + 1, end):
             found[at] = ts[at] < ts[end - 1]
     return found
@@ -245,10 +248,10 @@ def _can_move(side: Side, kept: Ints, other: Side, frontier: Ints, other_frontie
 
 @dataclass
 class _Run:
-    """A table of records sorted by key, those of each key in order.
+    """A table of records sorted by key, time and position.
 
-    ``key``: its m keys. ``start``, ``end``: where the remaining records of each key begin and end. ``live``: how many
-    records remain.
+    ``key``: its m distinct keys. ``start``, ``end``: the indices at which the remaining records of each key begin and
+    end, shape (m,). ``live``: the number of remaining records.
     """
 
     rows: Ints
@@ -264,18 +267,18 @@ class _Run:
         return cls(rows, key.take(start), start, np.append(start[1:], len(key)), len(key))
 
     def merged(self, newer: _Run) -> _Run:
-        """Both runs in one; of each key, the newer run's records come last."""
+        """Return both runs merged. For each key, the records of the newer run come last."""
         rows = _concatenate([self._live_rows(), newer._live_rows()])
         return self.of(rows.take(rows[KEY].argsort(kind="stable"), axis=1))
 
     def compacted(self) -> _Run:
-        """The run without the records that were taken, once these are most of it."""
+        """Return the run without the removed records if these are at least half of it."""
         return self if 2 * self.live > self.rows.shape[1] else self.of(self._live_rows())
 
     def take(self, keys: Ints, until: Ints, first: Ints) -> Ints:
-        """Remove and return the records of ``keys`` up to ``until``, shape (k,), ns.
+        """Remove and return the records of ``keys`` up to the time ``until``, shape (k,), ns.
 
-        Where ``first`` is still `FOREVER`, also the next record; its time becomes ``first``.
+        For keys whose ``first`` is `FOREVER`, include the next record and store its time in ``first``.
         """
         at = self.key.searchsorted(keys)
         present = (self.key.take(at, mode="clip") == keys).nonzero()[0]
@@ -290,7 +293,7 @@ class _Run:
         return self.rows_of(start, behind)
 
     def rows_of(self, start: Ints, end: Ints) -> Ints:
-        """The records of the segments from ``start`` to ``end``."""
+        """Return the records in the segments from ``start`` to ``end``."""
         return self.rows.take(_indices(start, end), axis=1)
 
     def _live_rows(self) -> Ints:
@@ -299,7 +302,7 @@ class _Run:
 
 @compiled(INTS, TABLE, INTS, INTS, INTS)
 def _find_behind(rows: Ints, start: Ints, end: Ints, until: Ints) -> Ints:
-    """For each segment of rising times, the first index behind a time."""
+    """Return for each segment of ascending times the first index after the time ``until``."""
     found = np.empty_like(start)
     for n in range(len(start)):
         found[n] = start[n] + np.searchsorted(rows[TS, start[n] : end[n]], until[n], side="right")
@@ -308,7 +311,7 @@ def _find_behind(rows: Ints, start: Ints, end: Ints, until: Ints) -> Ints:
 
 @compiled(INTS, INTS, INTS)
 def _indices(start: Ints, end: Ints) -> Ints:
-    """All indices of the segments, one segment after the other."""
+    """Return all indices of the segments, one segment after the other."""
     found, count = np.empty((end - start).sum(), dtype=np.int64), 0
     for n in range(len(start)):
         for at in range(start[n], end[n]):

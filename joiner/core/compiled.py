@@ -1,9 +1,9 @@
-"""Loops over records, compiled by numba: each states a rule for a single record.
+"""Compiles the loops of the core with numba. Each loop applies a rule record by record.
 
 Compiled code is cached beside its module, in ``NUMBA_CACHE_DIR`` or in the user's cache folder, so that only the first
-process on a machine waits for the compiler, about ten seconds; `make setup` is that process. Where no folder is
-writable, each process compiles. With ``NUMBA_DISABLE_JIT=1`` the same loops run in Python, slowly, for a debugger;
-numpy then warns where `gap` wraps around.
+process on a machine compiles, which takes about ten seconds. `make setup` does this in advance. If no folder is
+writable, every process compiles. With ``NUMBA_DISABLE_JIT=1`` the loops run slowly in plain Python, for debugging;
+numpy then warns when `gap` wraps around.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ TABLE: Final = types.Array(types.int64, 2, "C")
 
 
 def several(*of: Any) -> Any:
-    """The type of a tuple."""
+    """Return the numba type of a tuple."""
     return _types.Tuple(of)
 
 
 def named(known: type, *of: Any) -> Any:
-    """The type of a NamedTuple, from those of its fields."""
+    """Return the numba type of the NamedTuple ``known`` from the types of its fields."""
     return _types.NamedTuple(of, known) if len(set(of)) > 1 else _types.NamedUniTuple(of[0], len(of), known)
 
 
-# numba recompiles a loop when its own file has changed, but not when the file of a loop that it calls has.
+# numba recompiles a loop if its own file has changed, but not if the file of a loop that it calls has changed.
 _STAMP: Final = hashlib.sha256(
     b"".join(
         file.read_bytes()
@@ -61,9 +61,10 @@ _declared: Final[list[tuple[Any, Any]]] = []
 
 
 def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
-    """A loop that `compile_declared` compiles for these types; without types, it is compiled into its callers.
+    """Declare a loop for `compile_declared`, with its return type and parameter types.
 
-    The loop releases the GIL and checks no bounds: indices must be valid.
+    Without types, the loop is compiled together with its callers. A loop releases the GIL and does not check bounds, so
+    indices must be valid.
     """
 
     def declare(loop: _Loop) -> _Loop:
@@ -81,7 +82,7 @@ def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
 
 
 def compile_declared() -> None:
-    """Compile all declared loops, or load them from the cache. Called once, when all are defined."""
+    """Compile all declared loops, or load them from the cache. Must be called after the last declaration."""
     while _declared:
         loop, signature = _declared.pop()
         if not hasattr(loop, "compile"):
@@ -89,7 +90,7 @@ def compile_declared() -> None:
         try:
             loop.compile(signature)
         except OSError:
-            # For code in an archive, numba does not check first that the folder is writable.
+            # numba does not check in advance whether the folder is writable if the code is in an archive.
             for other in _loops:
                 other._cache = NullCache()  # noqa: SLF001 - numba has no public way to disable the cache afterwards
             loop.compile(signature)
@@ -98,7 +99,7 @@ def compile_declared() -> None:
 
 @compiled(INTS, GIVEN, GIVEN, GIVEN)
 def distinct(one: Ints, other: Ints, more: Ints) -> Ints:
-    """The distinct values of three arrays of small integers from 0 on, ascending."""
+    """Return the distinct values of three arrays of small non-negative integers, ascending."""
     largest = -1
     for numbers in (one, other, more):
         for number in numbers:
@@ -118,17 +119,17 @@ def distinct(one: Ints, other: Ints, more: Ints) -> Ints:
 
 @compiled()
 def gap(later: int, earlier: int) -> np.uint64:
-    """``later - earlier`` in ns as uint64: exact over the whole range of int64, provided it is not negative."""
+    """Return ``later - earlier`` in ns, exact for all int64 times if ``later`` is not below ``earlier``."""
     return np.uint64(later - earlier)
 
 
 @compiled()
 def is_within(tolerance: np.uint64, until: int, ts: int) -> bool:
-    """Whether ``until`` is at most ``tolerance`` ns after ``ts``, or before it."""
+    """Return whether ``until`` is at most ``tolerance`` ns after ``ts``, or is before it."""
     return bool(until <= ts or gap(until, ts) <= tolerance)
 
 
 @compiled()
 def is_apart_at_most(tolerance: np.uint64, one: int, other: int) -> bool:
-    """Whether two times are at most ``tolerance`` ns apart."""
+    """Return whether two times are at most ``tolerance`` ns apart."""
     return bool(gap(max(one, other), min(one, other)) <= tolerance)

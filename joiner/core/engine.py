@@ -1,7 +1,7 @@
 """`LocalStreamBuffer`: joins each record with its neighbours in the other stream.
 
-What has been emitted is a function of what has been consumed of each stream, and of nothing else: not of the
-interleaving of the two sides, nor of the batches, nor of a snapshot and restore in between.
+The emitted output depends only on the records and watermarks consumed from each stream. It does not depend on the
+interleaving of the two streams, on the division into batches, or on a snapshot and restore.
 """
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ _LEFT, _RIGHT = 0, 1
 
 @dataclass(frozen=True)
 class Step:
-    """The result of one step: log positions, except for the ordinals. All int64, shape (n,); n differs by group.
+    """The result of one step: int64 arrays of shape (n,), where n differs by group. All but the ordinals are positions.
 
     Attributes:
-        left_seq, right_seq: the two records of each pair that became certain, in the order of (key, left time and
-            position, right time and position).
-        left_ordinal, right_ordinal: the places of these records among the records of their stream with the same key
-            and time, from 0 on.
-        left_late_seq, right_late_seq: records that arrived below their stream's frontier; ascending.
-        left_duplicate_seq, right_duplicate_seq: records whose key, time and identity an earlier one has; ascending.
-        left_released_seq, right_released_seq: records that have left the buffer, in any order. No later step refers to
-            them.
-        left_unmatched_seq, right_unmatched_seq: records that are in no pair and cannot get into one any more, if
-            ``emit_unmatched`` names their side; ascending.
+        left_seq, right_seq: the two records of each pair that became certain, ordered by (key, left time and position,
+            right time and position).
+        left_ordinal, right_ordinal: the index of each of these records among the records of its stream with the same
+            key and time, counted from 0.
+        left_late_seq, right_late_seq: records that arrived below the frontier of their stream, ascending.
+        left_duplicate_seq, right_duplicate_seq: records with the key, time and identity of an earlier record of their
+            stream, ascending.
+        left_released_seq, right_released_seq: records that the buffer no longer holds, in any order. No later step
+            refers to them.
+        left_unmatched_seq, right_unmatched_seq: records that are in no pair and can no longer be paired, ascending.
+            Empty unless ``emit_unmatched`` includes the side.
 
     """
 
@@ -86,24 +87,24 @@ class Step:
 class LocalStreamBuffer:
     """The incremental neighbour join of two streams.
 
-    Emits all pairs of records of one key in which one is the previous or the next neighbour of the other. The previous
-    neighbour is the last record of the other stream with a time at or before its own, in the order of time and log
-    position; the next neighbour is the first one with a time at or after it. Each pair is emitted once, as soon as no
-    continuation of the streams can change it (docs/semantics.md).
+    Emits all pairs of records with equal keys in which one is the previous or the next neighbour of the other. Records
+    are ordered by time and log position. The previous neighbour of a record is the last record of the other stream with
+    the same or an earlier time. The next neighbour is the first one with the same or a later time. Each pair is emitted
+    once, as soon as no further input can change it (docs/semantics.md).
 
     Args:
         tolerance_ns: the largest distance in time between the records of a pair; None: unlimited. It does not change
             which records are neighbours.
-        lateness_ns: how far a record may lie behind the largest time of its stream and key before it is late; one
-            value for both sides or (left, right).
+        lateness_ns: how far a record may be behind the largest time of its stream and key before it is late. One value
+            for both sides, or (left, right).
         direction: which neighbours a record looks for: ``"backward"`` (previous), ``"forward"`` (next), ``"both"``,
-            or ``"nearest"`` (the nearer of the two; the previous one at equal distance).
+            or ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal).
         driver: whose records look for neighbours: those of the ``"left"``, of the ``"right"``, or of ``"both"``.
             ``driver="left", direction="backward"`` is the as-of join of each left record.
-        watermark_scope: what a record's time advances: the frontier of its ``"key"``, or of the whole ``"partition"``,
-            for inputs that are in time order across keys.
-        emit_unmatched: whose unmatched records are reported: those of the ``"left"``, of the ``"right"``, of
-            ``"both"``, or of ``"none"``.
+        watermark_scope: the frontier that the time of a record advances: that of its ``"key"``, or that of the whole
+            ``"partition"``, for inputs that are in time order across keys.
+        emit_unmatched: the sides whose unmatched records are emitted: ``"left"``, ``"right"``, ``"both"`` or
+            ``"none"``.
 
     Raises:
         ArgumentError: naming the option and its permitted values.
@@ -141,7 +142,7 @@ class LocalStreamBuffer:
             watermark_scope=watermark_scope,
             emit_unmatched=emit_unmatched,
         )
-        # Looked up once, not in every step.
+        # Computed once instead of in every step.
         self._rules = options.neighbour_specs, options.tolerance, options.emits_unmatched
         self._frontiers = Frontiers(options.lateness_by_side_ns, by_partition=watermark_scope == "partition")
         self._held = HeldRecords()
@@ -157,18 +158,18 @@ class LocalStreamBuffer:
         left_watermarks: Sequence[object] | None = None,
         right_watermarks: Sequence[object] | None = None,
     ) -> Step:
-        """Consume the next records and watermarks of either side; returns what became certain.
+        """Consume the next records and watermarks of both sides. Return what became certain.
 
         Args:
-            left: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,): join keys from 0 on, event times in ns since the
-                epoch, log positions. With a fourth array of identities, a record with the key, time and identity of an
-                earlier one of its side is a duplicate: it is not joined, and reported.
-            right: the same for the other side.
-            left_watermarks: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,): behind its position, the side sends
-                nothing below the watermark's time for its key, or for all keys (`ALL_KEYS`).
-            right_watermarks: the same for the other side.
+            left: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,): non-negative keys, event times in ns since the
+                epoch, log positions. If a fourth array contains identities, a record with the key, time and identity
+                of an earlier record of its side is a duplicate: it is reported and not joined.
+            right: the same for the right side.
+            left_watermarks: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,). After the position of a watermark, the
+                side sends no records below its time for its key, or for any key (`ALL_KEYS`).
+            right_watermarks: the same for the right side.
 
-        Positions rise strictly on each side, over records and watermarks together.
+        On each side, positions must be strictly increasing over records and watermarks together.
 
         Raises:
             ArgumentError: naming the argument and the index. The buffer is unchanged.
@@ -183,9 +184,9 @@ class LocalStreamBuffer:
         return self._step(records, watermarks)
 
     def close(self, *, left: Sequence[object] | None = None, right: Sequence[object] | None = None) -> Step:
-        """Consume the last records and end both streams: all relations become certain, and the buffer becomes empty.
+        """Consume the last records and end both streams. All relations become certain, and the buffer is then empty.
 
-        Arguments and errors are those of `push`. A second call raises `ArgumentError`, as does `push` after it.
+        Arguments and errors are those of `push`. Later calls of `close` or `push` raise `ArgumentError`.
         """
         self._check_open("close")
         records = check_records("left", left), check_records("right", right)
@@ -194,7 +195,7 @@ class LocalStreamBuffer:
         return step
 
     def __len__(self) -> int:
-        """The number of records held, of both sides."""
+        """Return the number of records held of both sides."""
         return len(self._held)
 
     def __repr__(self) -> str:
@@ -203,25 +204,25 @@ class LocalStreamBuffer:
         return f"<LocalStreamBuffer({options}) records={len(self)} keys={len(self._held.keys())}{closed}>"
 
     def held_seq(self) -> tuple[Ints, Ints]:
-        """The positions of the records held on the left and on the right, ascending; shape (n,) each."""
+        """Return the positions of the left and of the right records held, ascending; shape (n,) each."""
         return np.sort(self._held.rows(_LEFT)[SEQ]), np.sort(self._held.rows(_RIGHT)[SEQ])
 
     def held_by_key(self) -> tuple[Ints, Ints]:
-        """The keys that have records, ascending, and the number of records of each, of both sides; shape (k,) each."""
+        """Return the keys that have records, ascending, and the number of records of each; shape (k,) each."""
         keys = self._held.keys()
         return keys, self._held.count(keys)
 
     def known_keys(self) -> Ints:
-        """The keys that have records, or a frontier above that of all keys; ascending.
+        """Return the keys that have records or a frontier of their own above that of all keys, ascending.
 
-        The state of any other number is that of an unused one, so it can be assigned to another key.
+        Any other number has the state of an unused key and can be assigned to a new key.
         """
         return np.union1d(self._frontiers.known_keys(), self._held.keys())
 
     def frontier_ns(self, keys: Sequence[int] | Ints) -> tuple[Ints, Ints]:
-        """The frontiers of the left and of the right stream for ``keys``, in ns, shape (k,) each.
+        """Return the frontiers of the left and of the right stream for ``keys``, in ns, shape (k,) each.
 
-        The smallest int64 for a key that has no record and no watermark yet.
+        The frontier of a key without records and watermarks is the smallest int64.
         """
         asked = np.asarray(keys, dtype=np.int64)
         if len(asked):
@@ -230,7 +231,7 @@ class LocalStreamBuffer:
         return left, right
 
     def snapshot(self) -> bytes:
-        """The whole state, with the options, as bytes for `restore`."""
+        """Serialize the options and the whole state for `restore`."""
         left, right = self._held.rows(_LEFT), self._held.rows(_RIGHT)
         header: dict[str, Any] = {
             **self._options.to_json(),
@@ -246,7 +247,10 @@ class LocalStreamBuffer:
 
     @classmethod
     def restore(cls, data: bytes) -> Self:
-        """The buffer of a snapshot. Raises `SnapshotError`; `NewerSnapshotError` where a newer release wrote it."""
+        """Create a buffer from a snapshot.
+
+        Raises `SnapshotError`, or `NewerSnapshotError` if a newer release wrote the snapshot.
+        """
         header, columns = snapshot.unpack(data)
         buffer = cls(**vars(Options.from_json(header)))
         buffer._frontiers.of_all[:, 0] = header["of_all"]
@@ -267,7 +271,7 @@ class LocalStreamBuffer:
     def _step(
         self, records: tuple[Records, Records], watermarks: tuple[Watermarks, Watermarks], *, ends: bool = False
     ) -> Step:
-        """Consume the records and watermarks of both sides; ``ends``: no more follow."""
+        """Consume the records and watermarks of both sides. ``ends``: both streams have ended."""
         last_seq = [
             check_rising(SIDES[side], records[side], watermarks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)
         ]
@@ -288,7 +292,7 @@ class LocalStreamBuffer:
         return self._evaluate(keys, sides, before, now, late_seq + duplicate_seq, touched=touched, ends=ends)
 
     def _touched_keys(self, records: Sequence[Records], watermarks: Sequence[Watermarks], *, all_held: bool) -> Ints:
-        """The keys, ascending, for which a batch can change anything; with ``all_held``, also all keys with records."""
+        """Return the keys that a batch can affect, ascending. With ``all_held``, include all keys that have records."""
         keys = [batch.key for batch in records] + [
             batch.key[batch.key != ALL_KEYS] for batch in watermarks if len(batch.key)
         ]
@@ -314,10 +318,11 @@ class LocalStreamBuffer:
         touched: int,
         ends: bool,
     ) -> Step:
-        """Apply the rules to all records of ``keys``, and hold what is still needed.
+        """Apply the rules to all records of ``keys``, and keep the records that are still needed.
 
         ``before``, ``now``: the frontiers before and after the batch, shape (2, k), ns. ``left_out``: the positions of
-        late records, then of duplicates, by side. ``touched``: the number of keys and new records.
+        the late records (left, right), then of the duplicates (left, right). ``touched``: the number of keys plus that
+        of new records.
         """
         left, right = sides
         specs, tolerance, emits_unmatched = self._rules

@@ -1,4 +1,4 @@
-"""Applies the rules of the join, in order, to all records of the keys that a step touches."""
+"""Applies the rules of the join in order to all records of the keys that a step touches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Evaluation(NamedTuple):
-    """The result of a step, int64. All are log positions, except ``*_ordinal`` and ``*_kept``.
+    """The result of evaluating a step: int64 arrays of log positions, except ``*_ordinal`` and ``*_kept``.
 
     ``left_seq`` to ``right_ordinal``: the new pairs, as in `Step`. ``*_unmatched``, ``*_released``: as in `Step`, in
     any order. ``*_kept``: for each key the index of the first record that stays in the buffer, shape (k,).
@@ -61,8 +61,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate all records of the k keys of a step.
 
-    ``before``, ``now``: the frontiers before and after the step, (2, k), ns. ``specs``, ``emits_unmatched``: (left,
-    right). ``tolerance``: ns. ``ends``: no record follows, on either side.
+    ``before``, ``now``: the frontiers before and after the step, shape (2, k), ns. ``specs``, ``emits_unmatched``:
+    (left, right). ``tolerance``: ns. ``ends``: both streams have ended.
     """
     of_left = relate(left, right, before[1], now[1], specs[0])
     of_right = relate(right, left, before[0], now[0], specs[1])

@@ -1,9 +1,8 @@
-"""The frontier of each key, and which records are late.
+"""Tracks the frontier of each key and finds late records.
 
-``F(key)`` is the larger of (largest time of the key) - lateness and the highest watermark that covers the key. It
-promises that no older record counts any more: a record below it on arrival is late. With ``by_partition``, the largest
-time of the whole stream replaces that of the key. Records are processed one by one, in log order. A late record
-advances no frontier.
+``F(key)`` is the larger of (largest time of the key) - lateness and the highest watermark that covers the key. A record
+that arrives with a time below it is late. With ``by_partition``, the largest time of the whole stream replaces that of
+the key. Records are processed one by one in log order. A late record does not advance a frontier.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 NEVER: Final = np.iinfo(np.int64).min
-"""The frontier of a key that has no record and no watermark yet: below every time."""
+"""The frontier of a key without records and watermarks, which is below every time."""
 
 FOREVER: Final = np.iinfo(np.int64).max
-"""The frontier of a stream that has ended: above every time."""
+"""The frontier of a stream that has ended, which is above every time."""
 
 
 class Frontiers:
-    """The frontiers of both streams in ns: ``by_key``, shape (2, keys), and ``of_all``, for all keys, shape (2, 1)."""
+    """The frontiers of both streams in ns: ``by_key``, shape (2, keys), and ``of_all`` for all keys, shape (2, 1)."""
 
     def __init__(self, lateness_ns: tuple[int, int], *, by_partition: bool = False) -> None:
         """``lateness_ns``: (left, right). ``by_partition``: a record advances the frontier of all keys."""
@@ -38,36 +37,36 @@ class Frontiers:
         self.of_all: Ints = np.full((2, 1), NEVER)
 
     def at(self, keys: Ints) -> Ints:
-        """``F`` of each of ``keys``, shape (2, k), ns. `grow` must have made room for them."""
+        """Return ``F`` of each of ``keys``, shape (2, k), ns. The keys must have been passed to `grow`."""
         return np.maximum(self.by_key.take(keys, axis=1), self.of_all)
 
     def reached(self, keys: Ints, new: tuple[Records, Records]) -> Ints:
-        """The larger of ``F`` and the latest new record, for ``keys``, ascending: shape (2, k), ns."""
+        """Return the larger of ``F`` and the latest new time for each of ``keys``, ascending; shape (2, k), ns."""
         found = self.at(keys)
         for side, records in enumerate(new):
             np.maximum.at(found[side], keys.searchsorted(records.key), records.ts)
         return found
 
     def known_keys(self) -> Ints:
-        """The keys whose own frontier is above that of all keys, ascending."""
+        """Return the keys whose own frontier is above ``of_all`` on either side, ascending."""
         return np.flatnonzero((self.by_key > self.of_all).any(axis=0))
 
     def grow(self, keys: int) -> None:
-        """Make room for keys below ``keys``. The room doubles, so that growing stays cheap."""
+        """Allocate state for keys below ``keys``. The capacity at least doubles, so that growth is cheap."""
         have = self.by_key.shape[1]
         if keys > have:
             self.by_key = np.hstack([self.by_key, np.full((2, max(keys - have, have)), NEVER)])
 
     def concerns_all(self, records: Records, watermarks: Watermarks) -> bool:
-        """Whether a batch of either side may advance the frontier of keys that it does not contain."""
+        """Return whether a batch of a side may advance the frontiers of keys that it does not contain."""
         return bool(
             (self.by_partition and len(records.key)) or (len(watermarks.key) and watermarks.key.min() == ALL_KEYS)
         )
 
     def advance(self, side: int, records: Records, watermarks: Watermarks) -> Ints:
-        """Advance by a batch of one side (0 left, 1 right) in log order; returns the indices of its late records.
+        """Advance the frontiers of a side (0 left, 1 right) by a batch. Return the indices of its late records.
 
-        `grow` must have made room for its keys.
+        The keys must have been passed to `grow`.
         """
         lateness_ns, of_key, of_all = self.lateness_ns[side], self.by_key[side], self.of_all[side]
         return _advance(
@@ -75,7 +74,7 @@ class Frontiers:
         )
 
     def end(self) -> None:
-        """Advance all frontiers to the end of the streams."""
+        """Advance all frontiers to `FOREVER`, because both streams have ended."""
         self.of_all[:] = FOREVER
 
 
@@ -92,6 +91,13 @@ def _advance(  # noqa: PLR0913, PLR0917 - a compiled loop takes arrays, not obje
     of_key: Ints,
     of_all: Ints,
 ) -> Ints:
+    """Advance the frontiers of one stream by n records and m watermarks in log order.
+
+    Changes ``of_key``, shape (keys,), and ``of_all``, shape (1,), both int64 ns. ``key``, ``ts``, ``seq``: the records,
+    int64 of shape (n,). ``watermark_key``, ``watermark_ts``, ``watermark_seq``: the watermarks, int64 of shape (m,).
+    Times are in ns, and both sequences of log positions are increasing. Returns the indices of the late records, int64,
+    ascending.
+    """
     late, count, watermark = np.empty_like(ts), 0, 0
     for i in range(len(key)):
         while watermark < len(watermark_key) and watermark_seq[watermark] < seq[i]:
@@ -121,5 +127,5 @@ def _add_watermark(key: int, ts: int, of_key: Ints, of_all: Ints) -> None:
 
 @compiled()
 def less(ts: int, duration_ns: int) -> int:
-    """``ts - duration_ns``, or the smallest int64 where that would overflow."""
+    """Return ``ts - duration_ns``, or the smallest int64 if that would overflow."""
     return ts - duration_ns if ts >= NEVER + duration_ns else NEVER

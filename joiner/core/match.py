@@ -1,16 +1,19 @@
-"""Which relations are certain, and which pairs have become certain in this step.
+"""Finds the relations that are certain, and the pairs that became certain in a step.
 
-A record r has up to two relations, to its previous and to its next neighbour s, and s has two of its own. A pair
-consists of one to four of them. A relation is certain if no continuation of the streams can change it:
+A record r has up to two relations, one to its previous neighbour and one to its next neighbour s. s has two relations
+of its own. Two records are a pair if one to four of these relations connect them. A relation is certain if no further
+input can change it. Let F be the frontier of the other side:
 
-    previous of r     once the other side's frontier > r.ts; strictly, because a record with an equal time may follow
-    next of r is s    once s.ts <= the other side's frontier, or s.ts = r.ts (a later tie has a later position)
+    previous of r     certain once F > r.ts; not at F = r.ts, because a record with an equal time may follow
+    next of r is s    certain once s.ts <= F, or if s.ts = r.ts (a later record with this time has a later position)
 
-    nearest of r     prev, unless next is strictly nearer. prev once the other side's frontier F > r.ts and no nearer
-                     record can follow: F is not nearer than prev is, or next is certain; next once s.ts <= F
+    nearest of r      the previous neighbour, unless the next one is strictly nearer. The previous one is certain once
+                      F > r.ts and no nearer record can follow, because F is not nearer to r or the next one is certain.
+                      The next one is certain once s.ts <= F
 
-Certainty is monotone. Therefore emitted pairs need not be stored: a pair is emitted iff one of its relations is certain
-under the new frontiers and none was under the old ones with both records present.
+A certain relation stays certain, so emitted pairs need not be stored. A pair is emitted in the step in which its first
+relation becomes certain: at least one of its relations is certain at the new frontiers, and none was certain at the old
+frontiers with both records present.
 """
 
 from __future__ import annotations
@@ -36,10 +39,10 @@ SPECS: Final = several(_SPEC, _SPEC)
 
 
 class Relations(NamedTuple):
-    """The relations of the n records of a side: to the previous neighbour (`PREV`) and to the next one (`NEXT`).
+    """The relations of the n records of a side to the previous (row `PREV`) and to the next neighbour (row `NEXT`).
 
-    ``at``: the index of the neighbour in the other side, or `NONE`, shape (2, n). ``known``: the state of the relation,
-    flags `NOW` to `HERE`, shape (2, n).
+    ``at``: the index of the neighbour in the other side, or `NONE`, int64 of shape (2, n). ``known``: the state of the
+    relation, a combination of `NOW`, `BEFORE`, `OPEN` and `HERE`, uint8 of shape (2, n).
     """
 
     at: Ints
@@ -52,20 +55,20 @@ PREV, NEXT = 0, 1
 NONE: Final = -1
 
 NOW: Final = 1
-"""Certain after the step."""
+"""The relation is certain after the step."""
 BEFORE: Final = 2
-"""Certain before the step, when both records were present."""
+"""The relation was certain before the step, with both records present."""
 OPEN: Final = 4
-"""Searched for, and not certain yet."""
+"""The neighbour is searched for, and the relation is not certain yet."""
 HERE: Final = 8
 """A candidate is present. With ``nearest``, only the nearer of the two is a candidate."""
 
 
 class NeighbourView(NamedTuple):
-    """A record, its present neighbours of the other side, and that side's frontier before and after the step, in ns.
+    """A record, its present neighbours, and the frontier of the other side before and after the step; times in ns.
 
-    ``is_old``, ``is_next_old``: present before the step. ``is_done``: the neighbour was certain in an earlier step, and
-    has been evicted.
+    ``is_old``, ``is_next_old``: whether the record, or its next neighbour, was present before the step. ``is_done``:
+    whether its neighbour became certain in an earlier step and has been evicted.
     """
 
     ts: int
@@ -82,7 +85,11 @@ class NeighbourView(NamedTuple):
 
 @compiled()
 def relate(own: Side, other: Side, before: Ints, now: Ints, spec: NeighbourSpec) -> Relations:
-    """The relations of the records of one side. ``before``, ``now``: the other side's frontiers, shape (k,), ns."""
+    """Return the relations of the records of one side.
+
+    ``before``, ``now``: the frontiers of the other side before and after the step, shape (k,), ns. ``spec``: the
+    neighbours that the records look for.
+    """
     times, seq, notes = own.rows[TS], own.rows[SEQ], own.rows[NOTES]
     other_times, other_seq = other.rows[TS], other.rows[SEQ]
     at, known = np.empty((2, len(times)), dtype=np.int64), np.empty((2, len(times)), dtype=np.uint8)
@@ -119,10 +126,10 @@ def relate(own: Side, other: Side, before: Ints, now: Ints, spec: NeighbourSpec)
 
 @compiled()
 def _judge_both(view: NeighbourView) -> tuple[int, int]:
-    """The states of prev and of next, which are independent."""
+    """Return the states of prev and of next, which are independent."""
     of_prev = OPEN if view.now <= view.ts else 0
     if view.has_prev:
-        # A new record was not late, so it is not prev of a record that the frontier had passed.
+        # A new record was not late, so it cannot be prev of a record below the old frontier.
         was_known = view.is_old and view.before > view.ts
         of_prev |= HERE | (NOW if view.now > view.ts else 0) | (BEFORE if was_known else 0)
     if view.is_done:
@@ -135,7 +142,7 @@ def _judge_both(view: NeighbourView) -> tuple[int, int]:
 
 @compiled()
 def _judge_nearest(view: NeighbourView) -> tuple[int, int]:
-    """The states of prev and of next. The nearer one is certain once no nearer record can follow; the other is 0."""
+    """Return the states of prev and of next. The nearer one can become certain; the other is never certain."""
     if view.is_done:
         return 0, 0
     is_prev = view.has_prev and not (view.has_next and gap(view.next_ts, view.ts) < gap(view.ts, view.prev_ts))
@@ -153,7 +160,7 @@ def _is_nearest_known(view: NeighbourView, is_prev: bool, frontier: int) -> bool
     is_next_known = _is_next_known(view, frontier)
     if not is_prev:
         return is_next_known
-    # Beyond the last valid time, the frontier is the end of the stream and not a distance.
+    # Above the last valid time, the frontier means that the stream has ended, and distances to it have no meaning.
     has_ended = frontier > TIME_MAX_NS
     is_beyond = not gap(frontier, view.ts) < gap(view.ts, view.prev_ts)
     return frontier > view.ts and (is_next_known or has_ended or is_beyond)
@@ -161,7 +168,7 @@ def _is_nearest_known(view: NeighbourView, is_prev: bool, frontier: int) -> bool
 
 @compiled()
 def _is_next_known(view: NeighbourView, frontier: int) -> bool:
-    """Whether no record can arrive before the next neighbour any more."""
+    """Return whether a next neighbour is present and no record can arrive before it."""
     return view.has_next and (view.next_ts <= frontier or view.next_ts == view.ts)
 
 
@@ -169,9 +176,9 @@ def _is_next_known(view: NeighbourView, frontier: int) -> bool:
 def emit_pairs(
     left: Side, right: Side, of_left: Relations, of_right: Relations, tolerance: np.uint64
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """The pairs that became certain, at most ``tolerance`` ns apart: positions of both records, then their ordinals.
+    """Return the pairs within ``tolerance`` ns that became certain: the positions, then the ordinals of both records.
 
-    They are in the order of the left records, then of the right ones. Sets `EMITTED` in the notes of their records.
+    Pairs are sorted by the index of the left record, then of the right one. Sets `EMITTED` in the notes of the records.
     """
     lefts, rights = left.rows, right.rows
     (left_at, left_known), (right_at, right_known) = of_left, of_right
@@ -194,10 +201,10 @@ def emit_pairs(
 
 @compiled()
 def _find_partners(left_at: Ints, right_at: Ints, i: int, begin: int, end: int) -> tuple[int, int, int]:
-    """The right records that have a relation to a left one: the first index, the last index, and the step.
+    """Return the range of right records related to the left record ``i``: first index, last index and step.
 
-    The records whose next neighbour is ``i`` end at its previous neighbour; those whose previous neighbour is ``i``
-    begin at its next neighbour.
+    Those whose next neighbour is ``i`` are consecutive and end at the previous neighbour of ``i``. Those whose previous
+    neighbour is ``i`` are consecutive and begin at the next neighbour of ``i``.
     """
     prev, following = left_at[PREV, i], left_at[NEXT, i]
     first, last = prev, following
@@ -213,7 +220,7 @@ def _find_partners(left_at: Ints, right_at: Ints, i: int, begin: int, end: int) 
         return first, prev, 1
     if prev < following:
         return first, last, 1
-    # Equal times on both sides, from the next neighbour to the previous one.
+    # Times are equal on both sides, so the next neighbour precedes the previous one.
     if is_next_of_prev or is_prev_of_next:
         return min(first, following), max(prev, last), 1
     return following, prev, max(prev - following, 1)
@@ -221,7 +228,7 @@ def _find_partners(left_at: Ints, right_at: Ints, i: int, begin: int, end: int) 
 
 @compiled()
 def _known(at: Ints, known: Flags, i: int, partner: int) -> int:
-    """The flags of both relations of a record to one partner."""
+    """Return the combined flags of the relations of record ``i`` to ``partner``."""
     of_prev = known[PREV, i] if at[PREV, i] == partner else 0
     of_next = known[NEXT, i] if at[NEXT, i] == partner else 0
     return of_prev | of_next
@@ -229,11 +236,11 @@ def _known(at: Ints, known: Flags, i: int, partner: int) -> int:
 
 @compiled()
 def is_open(known: int) -> bool:
-    """Whether a relation is not certain yet."""
+    """Return whether a relation is not certain yet."""
     return known & OPEN != 0
 
 
 @compiled()
 def is_tentative(known: int) -> bool:
-    """Whether a relation is not certain yet and has a candidate."""
+    """Return whether a relation is not certain yet and has a candidate."""
     return known & (OPEN | HERE) == OPEN | HERE

@@ -1,8 +1,8 @@
-"""The records that a buffer holds of one side: a table, and the place of each key's records in it.
+"""Stores the records that a buffer holds of one side: a table, and an index by key.
 
-A step reads the records of the keys that it touches and puts back those that are still needed. The table is a log:
-records that are put back are appended, and when most of the table is unused, it is compacted. The cost of a step
-therefore depends on the keys that it touches, not on the number of keys held.
+A step reads the records of the keys that it touches and writes back those that are still needed. The table is a log:
+records are appended, and a full table is compacted. The cost of a step therefore depends on the keys that it touches
+and not on the number of keys held.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 COLUMNS: Final = ("key", "ts", "seq", "identity", "notes")
-"""The rows of a table of n records, int64 of shape (5, n): key, time in ns, log position in the stream, identity, and
-notes: the flags `DONE` and `EMITTED`, and the ordinal above them."""
+"""The rows of a table of n records, int64 of shape (5, n): key, time in ns, log position, identity and notes. The notes
+contain the flags `DONE` and `EMITTED`, and the ordinal in the bits above them."""
 
 KEY, TS, SEQ, IDENTITY, NOTES = range(len(COLUMNS))
 _COLUMNS: Final = len(COLUMNS)
 
 DONE: Final = 1
-"""The certain next, or nearest, neighbour has been emitted and evicted."""
+"""The pair with the certain next or nearest neighbour has been emitted, and the neighbour has been evicted."""
 EMITTED: Final = 2
-"""The record has been in a pair, or has been reported as unmatched."""
+"""The record has been emitted in a pair or as unmatched."""
 ORDINAL: Final = 2
-"""The notes above this many bits are the ordinal among the records of the same side, key and time."""
+"""The number of low bits of the notes below the ordinal among the records of the same side, key and time."""
 
 _ROOM_RECORDS_MIN: Final = 1024
-"""Smallest capacity of the table."""
+"""The smallest capacity of the table."""
 
 
 def table_of(key: Ints, ts: Ints, seq: Ints, identity: Ints | None) -> Ints:
-    """A table of new records: all notes are 0."""
+    """Create a table of new records, whose notes are 0."""
     table = np.empty((_COLUMNS, len(key)), dtype=np.int64)
     table[KEY], table[TS], table[SEQ] = key, ts, seq
     table[IDENTITY] = 0 if identity is None else identity
@@ -47,7 +47,7 @@ def table_of(key: Ints, ts: Ints, seq: Ints, identity: Ints | None) -> Ints:
 
 
 def in_time_order(table: Ints) -> Ints:
-    """The records sorted by time; equal times keep their order."""
+    """Return the records sorted by time. Records with equal times keep their order."""
     if _is_in_time_order(table):
         return table
     found: Ints = table.take(table[TS].argsort(kind="stable"), axis=1)
@@ -60,10 +60,10 @@ def _is_in_time_order(table: Ints) -> bool:
 
 
 class Side(NamedTuple):
-    """The records of one side for the k keys of a step: key by key, each in the order of (time, log position).
+    """The records of one side for the k keys of a step, sorted by (key, time, log position).
 
-    ``rows``: a table of n records. ``begin``: the index of the first record of each key, then n, shape (k + 1,).
-    ``since``: the last log position before the step; records with a larger one are new.
+    ``rows``: a table of n records. ``begin``: the index of the first record of each key, followed by n, shape (k + 1,).
+    ``since``: the last log position before the step. Records with a larger position are new.
     """
 
     rows: Ints
@@ -71,7 +71,7 @@ class Side(NamedTuple):
     since: int
 
     def without(self, which: NDArray[np.bool_]) -> tuple[Side, Ints]:
-        """The records except those in ``which``, shape (n,); and how many of these precede each index, (n + 1,)."""
+        """Return the side without ``which``, shape (n,), and the number removed before each index, shape (n + 1,)."""
         removed = np.append(0, np.cumsum(which))
         rows = self.rows.compress(~which, axis=1)
         return Side(rows, self.begin - removed.take(self.begin), self.since), removed
@@ -81,43 +81,43 @@ SIDE: Final = named(Side, TABLE, INTS, COUNT)
 
 
 class RecordStore:
-    """The records of one side, by key."""
+    """The records of one side by key."""
 
     def __init__(self) -> None:
         self._table = np.empty((_COLUMNS, _ROOM_RECORDS_MIN), dtype=np.int64)
         self._used = self._live = 0
-        # By key.
+        # For each key, the index of its first record and the number of its records.
         self._start, self._count = np.zeros((2, 0), dtype=np.int64)
 
     def __len__(self) -> int:
         return self._live
 
     def grow(self, keys: int) -> None:
-        """Make room for keys below ``keys``. The room doubles, so that growing stays cheap."""
+        """Allocate state for keys below ``keys``. The capacity at least doubles, so that growth is cheap."""
         have = len(self._count)
         if keys > have:
             more = np.zeros(max(keys - have, have), dtype=np.int64)
             self._start, self._count = np.append(self._start, more), np.append(self._count, more)
 
     def keys(self) -> Ints:
-        """The keys that have records, ascending."""
+        """Return the keys that have records, ascending."""
         return np.flatnonzero(self._count)
 
     def count(self, keys: Ints) -> Ints:
-        """The number of records of each of ``keys``, shape (k,)."""
+        """Return the number of records of each of ``keys``, shape (k,)."""
         return self._count.take(keys)
 
     def merge(self, keys: Ints, place: Ints, more: Ints, since: int) -> tuple[Side, bool]:
-        """The records of ``keys``, ascending, merged with a table ``more`` that is sorted by time.
+        """Return the records of ``keys`` merged with the table ``more``, and whether any key has equal times.
 
-        Of equal times, those of ``more`` come last. Returns also whether there are equal times. ``place``: by key, its
-        index in ``keys``.
+        ``keys`` are ascending, and ``more`` is sorted by time. Of records with equal times, those of ``more`` come
+        last. ``place``: for each key its index in ``keys``. ``since``: the last log position before the step.
         """
         rows, begin, has_equal = _merge(self._table, self._start, self._count, keys, place, more)
         return Side(rows, begin, since), has_equal
 
     def put(self, keys: Ints, side: Side, kept: Ints) -> None:
-        """Replace the records of ``keys`` by those of ``side`` from ``kept`` on, shape (k,)."""
+        """Replace the records of ``keys`` by those of ``side`` that begin at the indices ``kept``, shape (k,)."""
         self._live -= _forget(self._count, keys)
         room = side.rows.shape[1]
         if self._used + room > self._table.shape[1]:
@@ -127,7 +127,7 @@ class RecordStore:
         self._used = used
 
     def _compact(self, more: int) -> None:
-        """Move the live records into a new table that has room for ``more`` records."""
+        """Move the live records into a new table with space for ``more`` records."""
         keys = self.keys()
         start = self._start.take(keys)
         end = start + self._count.take(keys)
@@ -138,7 +138,7 @@ class RecordStore:
 
 @compiled(several(TABLE, INTS, FLAG), TABLE, INTS, INTS, INTS, INTS, TABLE)
 def _merge(table: Ints, start: Ints, count: Ints, keys: Ints, place: Ints, more: Ints) -> tuple[Ints, Ints, bool]:
-    """`RecordStore.merge`: the rows, the index of the first record of each key, and whether there are equal times."""
+    """Return the merged rows, the start of each key, (k + 1,), and whether times are equal: see `RecordStore.merge`."""
     new, new_begin = _by_key(place, more, len(keys))
     begin = np.empty(len(keys) + 1, dtype=np.int64)
     begin[0] = 0
@@ -162,7 +162,7 @@ def _merge(table: Ints, start: Ints, count: Ints, keys: Ints, place: Ints, more:
 
 @compiled()
 def _by_key(place: Ints, table: Ints, keys: int) -> tuple[Ints, Ints]:
-    """The indices of the records of a table, key by key, and where those of each key begin."""
+    """Return the indices of the records of a table, sorted by key, and the start of each key, shape (keys + 1,)."""
     begin = np.zeros(keys + 1, dtype=np.int64)
     for i in range(table.shape[1]):
         begin[place[table[KEY, i]] + 1] += 1
@@ -184,7 +184,7 @@ def _copy(source: Ints, at: int, target: Ints, to: int) -> None:
 
 @compiled(COUNT, INTS, INTS)
 def _forget(count: Ints, keys: Ints) -> int:
-    """Remove all records of some keys; returns how many there were."""
+    """Remove all records of some keys. Return the number removed."""
     had = 0
     for key in keys:
         had += count[key]
@@ -194,7 +194,7 @@ def _forget(count: Ints, keys: Ints) -> int:
 
 @compiled(COUNT, TABLE, COUNT, INTS, INTS, INTS, TABLE, INTS, INTS)
 def _append(table: Ints, used: int, start: Ints, count: Ints, keys: Ints, rows: Ints, first: Ints, end: Ints) -> int:
-    """Append the ``rows`` of each key from ``first`` to ``end``; returns the new end of the used part."""
+    """Append the ``rows`` of each key from ``first`` to ``end``. Return the new length of the used part."""
     for k in range(len(keys)):
         start[keys[k]], count[keys[k]] = used, end[k] - first[k]
         for at in range(first[k], end[k]):
@@ -205,10 +205,10 @@ def _append(table: Ints, used: int, start: Ints, count: Ints, keys: Ints, rows: 
 
 @compiled(types.void, SIDE)
 def number(side: Side) -> None:
-    """Assign ordinals to the new records: their places among the records of equal key and time.
+    """Assign each new record its ordinal, which is its index among the records with the same key and time.
 
-    A group of equal times that still gets records is complete, because records are held until their own frontier has
-    passed them. So each ordinal is one more than the one before.
+    A record is held until its own frontier has passed its time. So if a new record has the same time as earlier ones,
+    all of these are present, and each ordinal is one more than that of the record before it.
     """
     rows, begin = side.rows, side.begin
     for k in range(len(begin) - 1):
@@ -218,7 +218,7 @@ def number(side: Side) -> None:
 
 
 def without_duplicates(side: Side) -> tuple[Side, Ints]:
-    """The records except duplicates, and the positions of the duplicates, ascending."""
+    """Return the side without duplicates, and the positions of the duplicates, ascending."""
     duplicates = _find_duplicates(side).view(bool)
     positions = side.rows[SEQ].compress(duplicates)
     if not len(positions):
@@ -228,7 +228,7 @@ def without_duplicates(side: Side) -> tuple[Side, Ints]:
 
 @compiled(FLAGS, SIDE)
 def _find_duplicates(side: Side) -> NDArray[np.uint8]:
-    """Which records have the key, time and identity of an earlier one, shape (n,)."""
+    """Return which records have the key, time and identity of an earlier one, shape (n,)."""
     ts, identity = side.rows[TS], side.rows[IDENTITY]
     duplicates = np.zeros(len(ts), dtype=np.uint8)
     for k in range(len(side.begin) - 1):
@@ -237,7 +237,7 @@ def _find_duplicates(side: Side) -> NDArray[np.uint8]:
             end = first + 1
             while end < side.begin[k + 1] and ts[end] == ts[first]:
                 end += 1
-            # A stable sort keeps the first of equal identities first.
+            # The sort is stable, so of equal identities the earliest record comes first.
             order = np.argsort(identity[first:end], kind="mergesort") if end - first > 1 else _ONE
             for n in range(1, len(order)):
                 if identity[first + order[n]] == identity[first + order[n - 1]]:

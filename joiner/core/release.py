@@ -1,7 +1,7 @@
-"""Which records the buffer can evict.
+"""Finds the records that the buffer can evict.
 
-A record is evicted as soon as no future and no pending record can have it as a neighbour, and only from the front of
-its stream and key: a record in the middle also prevents older ones from being neighbours.
+A record can be evicted once it cannot become the neighbour of a future or a pending record. Records are evicted only
+from the front of their stream and key, because a record in the middle prevents older records from being neighbours.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def evict(
     tolerance: np.uint64,
     ends: bool,  # noqa: FBT001 - a compiled loop has no keyword arguments
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """For each key the index of the first record that stays, left and right, (k,) each; the positions of all others.
+    """Return the first left and right index to keep for each key, shape (k,) each, and the positions of the others.
 
-    ``frontiers``: (2, k), ns. Sets `DONE` in the notes of records that stay and whose neighbour is evicted. ``ends``:
-    no record stays.
+    ``frontiers``: shape (2, k), ns. ``ends``: both streams have ended, so no record is kept. Sets `DONE` in the notes
+    of kept records whose certain neighbour is evicted.
     """
     if ends:
         lefts, rights = left.begin[1:], right.begin[1:]
@@ -59,16 +59,16 @@ def _find_kept(
     other_spec: NeighbourSpec,
     tolerance: np.uint64,
 ) -> Ints:
-    """For each key the index of the first record that must stay, shape (k,).
+    """Return for each key the index of the first record that must be kept, shape (k,).
 
-    A record that must stay, for a record that may still arrive or for a pending one, keeps all records behind it.
-    Neighbours beyond the tolerance do not count.
+    A record must be kept if a record that may still arrive, or a pending one, may need it. All records after it are
+    kept, too. Neighbours beyond the tolerance are ignored.
     """
     ts, others = own.rows[TS], other.rows[TS]
     kept = np.empty_like(frontier)
     for k in range(len(frontier)):
         until = other_frontier[k]
-        # From this time on, the other side may still send records, and its own side equal times or duplicates.
+        # At or after this time, the other side may still send records, and the own side equal times or duplicates.
         alive = min(frontier[k], until)
         at, end = own.begin[k], own.begin[k + 1]
         while (
@@ -90,9 +90,9 @@ def _find_kept(
 
 @compiled()
 def _find_last(ts: Ints, begin: int, end: int, until: int, tolerance: np.uint64) -> int:
-    """The last record up to the other side's frontier, which is the previous neighbour of a record that arrives there.
+    """Return the last record up to the other side's frontier ``until``, or ``end`` if none is within the tolerance.
 
-    ``end`` if there is none, or if it is beyond the tolerance.
+    It is the previous neighbour of a record that arrives at the frontier.
     """
     for at in range(end - 1, begin - 1, -1):
         if ts[at] <= until:
@@ -102,9 +102,9 @@ def _find_last(ts: Ints, begin: int, end: int, until: int, tolerance: np.uint64)
 
 @compiled()
 def _note_done(own: Side, relations: Relations, kept: Ints, other_kept: Ints, spec: NeighbourSpec) -> None:
-    """Set `DONE` for the kept records whose certain next, or nearest, neighbour is not kept.
+    """Set `DONE` in the notes of kept records whose certain next or nearest neighbour is not kept.
 
-    A previous neighbour that is not the nearest needs no note: no record before it is kept either.
+    A previous neighbour needs no note unless ``nearest`` is set, because no record before it is kept either.
     """
     partner, known = relations
     for k in range(len(kept)):
@@ -117,7 +117,7 @@ def _note_done(own: Side, relations: Relations, kept: Ints, other_kept: Ints, sp
 
 @compiled()
 def _positions_before(own: Side, kept: Ints) -> Ints:
-    """The log positions of the records before the kept ones."""
+    """Return the log positions of the records before the kept ones."""
     count = 0
     for k in range(len(kept)):
         count += kept[k] - own.begin[k]

@@ -1,11 +1,12 @@
-"""Serializes columns: the format of a buffer's snapshot, and of columns that are stored with it.
+"""Serializes int64 columns. This is the format of a buffer's snapshot and of the columns that are stored with it.
 
-Layout: magic, format version (uint16), length of the header (uint32), header (JSON: options, and for each column how it
-is encoded), the columns, CRC-32 of everything before it. A newer version is refused, and damage is detected.
+Layout: magic, format version (uint16), length of the header (uint32), header (JSON: the options, and the encoding of
+each column), the columns, CRC-32 of all preceding bytes. Newer versions and damaged bytes are rejected.
 
-An int64 column is stored as the differences between its entries, divided by their greatest common divisor, in the
-smallest integer type that holds them, compressed by zlib. Times and positions rise by similar steps and compress well.
-A column that needs eight bytes, such as hashes, is stored uncompressed: compression would be slow and gain little.
+A column is stored as the differences between consecutive entries, divided by their greatest common divisor, in the
+smallest integer type that holds them, and compressed by zlib. Times and positions increase by similar steps and
+compress well. A column that needs eight bytes per entry, such as a column of hashes, is stored uncompressed, because
+compressing it would be slow and save little.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _MAGIC: Final = b"LSBJOIN\n"
 _PREFIX: Final = struct.Struct("<8sHI")
 _CHECKSUM: Final = struct.Struct("<I")
 _COMPRESSION: Final = 1
-"""zlib's fastest level."""
+"""The fastest level of zlib."""
 _WIDTHS: Final = (1, 2, 4, 8)
 
 
 def pack(options: dict[str, Any], columns: Mapping[str, Ints]) -> bytes:
-    """Serialize ``options``, which must be JSON-able, and int64 ``columns``, each of shape (n,)."""
+    """Serialize ``options``, which must be representable in JSON, and int64 ``columns`` of shape (n,) each."""
     packed = {name: _pack_column(np.ascontiguousarray(column, dtype="<i8")) for name, column in columns.items()}
     forms = {name: form for name, (form, _) in packed.items()}
     header = json.dumps({"options": options, "columns": forms}).encode("ascii")
@@ -46,13 +47,16 @@ def pack(options: dict[str, Any], columns: Mapping[str, Ints]) -> bytes:
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Ints]]:
-    """Inverse of `pack`. Raises `SnapshotError`, or `NewerSnapshotError` for a newer format version."""
+    """Return the options and columns that `pack` serialized.
+
+    Raises `SnapshotError` for any other or damaged bytes, and `NewerSnapshotError` for a newer format version.
+    """
     if len(data) < _PREFIX.size + _CHECKSUM.size or not data.startswith(_MAGIC):
-        message = "these bytes are not a snapshot of a LocalStreamBuffer"
+        message = "the bytes are not a snapshot of a LocalStreamBuffer"
         raise SnapshotError(message)
     _, version, header_length = _PREFIX.unpack_from(data)
     if version > VERSION:
-        message = f"the snapshot has format version {version}; this release reads up to {VERSION}: use a newer one"
+        message = f"the snapshot has format version {version}; this release reads up to {VERSION}: use a newer release"
         raise NewerSnapshotError(message)
     if version < VERSION:
         message = f"the snapshot has format version {version}; this release reads only {VERSION}"
@@ -71,14 +75,14 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Ints]]:
 
 
 def _pack_column(column: Ints) -> tuple[dict[str, int], bytes]:
-    # A difference that overflows int64 wraps around, and so does the sum that restores the entry.
+    # A difference that overflows int64 wraps around. The sum that restores the entry wraps around as well.
     steps = np.diff(column, prepend=column.dtype.type(0))
     first = int(steps[0]) if len(steps) else 0
     steps[:1] = 0
     divisor = max(int(np.gcd.reduce(steps)), 1) if len(steps) else 1
     width = _width_of(steps) if divisor == 1 else _width_of(steps := steps // divisor)
     if width == _WIDTHS[-1]:
-        # Unchanged: differences of hashes are not smaller than hashes.
+        # The entries are stored unchanged, because differences of hashes are not smaller than hashes.
         data, divisor = column.tobytes(), 0
     else:
         data = zlib.compress(steps.astype(f"<i{width}").tobytes(), _COMPRESSION)
@@ -87,7 +91,7 @@ def _pack_column(column: Ints) -> tuple[dict[str, int], bytes]:
 
 
 def _width_of(values: Ints) -> int:
-    """The width in bytes that holds every value."""
+    """Return the smallest width in bytes that holds every value."""
     low, high = int(values.min(initial=0)), int(values.max(initial=0))
     return next(width for width in _WIDTHS if -(1 << (8 * width - 1)) <= low and high < 1 << (8 * width - 1))
 

@@ -1,14 +1,14 @@
-"""Which records are unmatched: in no pair, and unable to get into one any more.
+"""Finds unmatched records: those that are in no pair and can no longer be paired.
 
-A record x can still get into a pair if one of these holds, within the tolerance:
+Let F be the frontier of the other side. A record x can still be paired if one of these conditions holds within the
+tolerance:
 
-    own relation       a relation of x is open: the next record of the other side, at its frontier F or at x.ts, may
-                       become the neighbour
-    of a future one    a record s may arrive at the later of F and x.ts, and x is the last record of its side before s;
-                       or s may arrive at x.ts, and x is the first record behind it; with ``nearest``, just before x.ts
-    of a pending one   a record y of the other side is present, its relation is open, and x is its candidate
+    own relation       a relation of x is open, so a record that arrives at F or at x.ts may become its neighbour
+    future record      a record s may arrive at the later of F and x.ts, and x is the last record of its side before s;
+                       or s may arrive at x.ts (with ``nearest``, just before x.ts), and x is the first record after it
+    pending record     a record y of the other side is present, its relation is open, and x is its candidate
 
-It suffices to consider a single future record at the best time: further ones only compete with it.
+It suffices to consider a single future record at the best time, because further records only compete with it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def find_unmatched(
     spec: NeighbourSpec,
     tolerance: np.uint64,
 ) -> Ints:
-    """The positions of the unmatched records that were not reported before; sets `EMITTED` in their notes.
+    """Return the positions of unmatched records that have not been emitted before. Sets `EMITTED` in their notes.
 
     ``frontier``, shape (k,), ns, and ``spec`` are those of the other side.
     """
@@ -71,9 +71,10 @@ def find_unmatched(
 def _may_become_neighbour(
     before: int, ts: int, behind: int, until: int, spec: NeighbourSpec, tolerance: np.uint64
 ) -> bool:
-    """Whether a record at ``ts`` may become the neighbour of a future record of the other side.
+    """Return whether a record at ``ts`` may become the neighbour of a future record of the other side.
 
-    ``before``, ``behind``: the times of the records next to it on its own side. ``until``: the other side's frontier.
+    ``before``, ``behind``: the times of the records before and after it on its own side. ``until``: the frontier of the
+    other side. Times are in ns.
     """
     arrives = max(until, ts)
     as_prev = spec.prev and behind > arrives
@@ -88,7 +89,7 @@ def _may_become_neighbour(
 
 @compiled()
 def _find_candidates(own: Side, other: Side, of_other: Relations, tolerance: np.uint64) -> Flags:
-    """Which records are the candidate of an open relation of the other side, shape (n,)."""
+    """Return which records are the candidate of an open relation of the other side, shape (n,)."""
     ts, others = own.rows[TS], other.rows[TS]
     partners, known = of_other
     found = np.zeros(len(ts), dtype=np.uint8)

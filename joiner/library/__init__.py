@@ -1,1 +1,1 @@
-"""The join as a library: whole tables (`join`), or record by record (`RecordJoin`)."""
+"""The join as a library: `join` for whole tables, `RecordJoin` for single records."""

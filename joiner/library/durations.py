@@ -1,4 +1,4 @@
-"""Durations as text, such as ``"10 seconds"`` or ``"1.5h"``: the common part of `pandas.Timedelta`, without pandas."""
+"""Parses durations such as ``"10 seconds"`` or ``"1.5h"``: the common formats of `pandas.Timedelta`, without pandas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LENGTH_MAX: Final = 100
 
 
 def duration_ns(text: str) -> int:
-    """Nanoseconds, rounded down. Raises ValueError unless ``text`` is a sum of numbers with units."""
+    """Return a duration in ns, rounded down. Raises ValueError unless ``text`` consists of numbers with units."""
     found, at = Decimal(0), 0
     while match := _PART.match(text[:_LENGTH_MAX].lower(), at):
         if match[2] not in _NS:
@@ -28,5 +28,5 @@ def duration_ns(text: str) -> int:
         found += Decimal(match[1]) * _NS[match[2]]
         at = match.end()
     if at != len(text) or not at:
-        raise ValueError("write it like '10 seconds' or '250ms'")
+        raise ValueError("a duration must be numbers with units, such as '10 seconds' or '250ms'")
     return int(found)

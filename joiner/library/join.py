@@ -1,7 +1,7 @@
-"""`join`: the neighbour join of two whole tables, in one call.
+"""`join`: the neighbour join of two whole tables in one call.
 
-Tables are pandas or polars frames, or mappings of column names to numpy arrays. pandas and polars are not required: the
-type of the tables decides which of them is imported.
+Tables are pandas or polars DataFrames, or mappings of column names to numpy arrays. pandas and polars are optional:
+each is imported only if the tables are of its type.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Records: TypeAlias = "tuple[Ints, Ints, Ints]"
 """Keys, times and positions, shape (n,) each."""
 
 _PART_RECORDS: Final = 10_000
-"""Records of both sides that are joined at once; more if a single key has more."""
+"""The number of records of both sides joined at once. It is exceeded only if a single key has more records."""
 
 
 def join(  # noqa: PLR0913 - the options of the join, by name only
@@ -47,32 +47,33 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     suffixes: tuple[str, str] = ("_left", "_right"),
     on: str | tuple[str, str] | None = None,
 ) -> Any:
-    """All pairs of rows of one key in which one is the previous or the next neighbour of the other, each pair once.
+    """Return all pairs of rows with equal keys in which one row is the previous or next neighbour of the other.
 
-    The result is the union, without duplicates, of four `pandas.merge_asof` calls (backward and forward, from either
-    side). Rows may be in any order. Of rows with equal times, the one further down counts as the later one.
+    Each pair is returned once. The result is the union, without duplicates, of four `pandas.merge_asof` calls (backward
+    and forward, from either side). Rows may be in any order. Of rows with equal times, the one further down is the
+    later one.
 
     Args:
-        left: a pandas or polars frame, or a mapping of column names to arrays of shape (n,).
+        left: a pandas or polars DataFrame, or a mapping of column names to arrays of shape (n,).
         right: another table of the same kind.
-        time: the column of event times, one name or (left, right): integers in any unit, or datetimes.
-        by: the columns of the key, in both tables; none: all rows have one key.
+        time: the column of event times, as one name or (left, right). It contains integers in any unit, or datetimes.
+        by: the key columns, which both tables must have. By default all rows have the same key.
         tolerance: the largest distance in time between the rows of a pair; None: unlimited. An integer if times are
-            integers, else a duration (``"10 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
+            integers, otherwise a duration (``"10 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
             `pandas.Timedelta`).
         direction: which neighbours a row looks for, see `LocalStreamBuffer`.
         driver: whose rows look for neighbours, see `LocalStreamBuffer`. ``direction="backward", driver="left"`` is the
             as-of join.
-        emit_unmatched: ``"left"``, ``"right"`` or ``"both"``: rows of these sides that are in no pair are added behind
-            the pairs, without values of the other side.
-        suffixes: appended to names that both tables have.
-        on: the name of ``time`` in earlier releases, accepted for one release with a `DeprecationWarning`.
+        emit_unmatched: ``"left"``, ``"right"`` or ``"both"`` to append the rows of these sides that are in no pair,
+            with missing values for the other side.
+        suffixes: appended to the names of columns that both tables have.
+        on: the former name of ``time``, accepted for one release with a `DeprecationWarning`.
 
     Returns:
-        A table of the same kind: the columns of the key, the others of ``left``, the others of ``right``. Its rows are
-        grouped by key, within a key in the order of left, then right time. With ``emit_unmatched``, arrays are masked,
-        and a key that has int64 on one side and uint64 on the other becomes Python integers (in polars Int128), because
-        no narrower type holds both.
+        A table of the same kind with the key columns, the other columns of ``left``, and those of ``right``. Rows are
+        grouped by key, and sorted by left time, then right time within a key. With ``emit_unmatched``, arrays are
+        masked, and a key column that is int64 on one side and uint64 on the other becomes Python integers (in polars
+        Int128), because no narrower type holds both.
 
     Raises:
         ArgumentError: naming the table, the column and the row.
@@ -93,7 +94,7 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         side.check_columns(kind)
     stamps = [side.times(kind) for side in sides]
     if stamps[0].is_datetime != stamps[1].is_datetime or stamps[0].has_zone != stamps[1].has_zone:
-        raise ArgumentError(f"time: the times of left are {stamps[0].what}, those of right {stamps[1].what}")
+        raise ArgumentError(f"time: left has {stamps[0].what}, right has {stamps[1].what}; convert one of them")
     keys = _keys(kind, sides, [len(at.ns) for at in stamps])
     make_buffer = partial(
         LocalStreamBuffer,
@@ -112,35 +113,35 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
 
 
 def _time_columns(time: str | tuple[str, str] | None, on: str | tuple[str, str] | None) -> tuple[str, ...]:
-    """The names of the time columns of left and right."""
+    """Return the names of the time columns of left and right."""
     if on is not None:
         if time is not None:
-            raise ArgumentError("on is the former name of time; give time alone")
-        warnings.warn("join: on is now called time; the next release does not accept on", DeprecationWarning, 3)
+            raise ArgumentError("on is the former name of time; pass only time")
+        warnings.warn("join: on is now called time; the next release will not accept on", DeprecationWarning, 3)
         time = on
     if time is None:
         raise ArgumentError("time is required: the column of event times, one name or (left, right)")
     names = (time, time) if isinstance(time, str) else tuple(time)
     if len(names) != len(SIDES):
-        raise ArgumentError(f"time = {time!r}: one name is needed, or (left, right)")
+        raise ArgumentError(f"time must be one column name or (left, right), not {time!r}")
     return names
 
 
 def _join_parts(
     make_buffer: Callable[[], LocalStreamBuffer], keys: tuple[Ints, Ints], times: tuple[Ints, Ints]
 ) -> tuple[Ints, ...]:
-    """The positions of the left and of the right records of all pairs, and of the unmatched records of either side."""
+    """Return the positions of the left and right records of all pairs, and of the left and right unmatched records."""
     found = []
     for left, right in _parts(keys, times):
         step = make_buffer().close(left=left, right=right)
         of_step = step.left_seq, step.right_seq, step.left_unmatched_seq, step.right_unmatched_seq
-        # Copies, so that the next step can reuse the memory of this one.
+        # Copy them, so that the next step can reuse the memory of this one.
         found.append([positions.copy() for positions in of_step])
     return tuple(np.concatenate(positions) for positions in zip(*found, strict=True))
 
 
 def _parts(keys: tuple[Ints, Ints], times: tuple[Ints, Ints]) -> Iterator[tuple[_Records, _Records]]:
-    """The records of both sides, in parts of whole keys; parts are small, so that their memory is reused."""
+    """Yield the records of both sides in parts that contain whole keys. Parts are small so that memory is reused."""
     keys_end = max(int(key.max(initial=0)) for key in keys) + 1
     counts = [np.bincount(key, minlength=keys_end) for key in keys]
     _, part_of_key = np.unique(((counts[0] + counts[1]).cumsum() - 1) // _PART_RECORDS, return_inverse=True)
@@ -176,9 +177,9 @@ class _Times:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of both tables that form the result, shape (n,) each; with ``may_lack``, `NO_ROW` is among them.
+    """The indices of the rows of both tables that form the result, shape (n,) each.
 
-    ``lefts``: the number of rows of the left table.
+    ``lefts``: the number of rows of the left table. ``may_lack``: whether the indices can contain `NO_ROW`.
     """
 
     left: Ints
@@ -204,8 +205,8 @@ class _Side:
             missing = np.flatnonzero(kind.lacks(self.table, column))
             if len(missing):
                 raise ArgumentError(
-                    f"{self.name}[{column!r}] has no value in row {missing[0]} (and {len(missing)} rows in all): "
-                    "drop such rows, they have no neighbours"
+                    f"{self.name}[{column!r}] has no value in row {missing[0]} ({len(missing)} such rows in total); "
+                    "drop these rows, because they cannot have neighbours"
                 )
 
     def times(self, kind: Kind) -> _Times:
@@ -214,8 +215,8 @@ class _Side:
             return _Times(_in_ns(f"{self.name}[{self.time!r}]", values), is_datetime=True, has_zone=has_zone)
         if values.dtype.kind not in "iu" or (values.dtype == np.uint64):
             raise ArgumentError(
-                f"{self.name}[{self.time!r}] must hold integers or datetimes, not {values.dtype}: inexact times have "
-                "no certain neighbours"
+                f"{self.name}[{self.time!r}] must contain integers that fit int64, or datetimes, not {values.dtype}; "
+                "convert the column"
             )
         return _Times(values.astype(np.int64), is_datetime=False, has_zone=False)
 
@@ -224,7 +225,7 @@ class _Side:
 
 
 def _in_ns(what: str, values: Array) -> Ints:
-    """Datetimes of any unit in ns. Raises `ArgumentError` for a time outside 1678 to 2261."""
+    """Convert datetimes of any unit to ns. Raises `ArgumentError` for a time outside the years 1678 to 2261."""
     low, high = (np.datetime64(bound, "ns").astype("datetime64[D]") for bound in (TIME_MIN_NS, TIME_MAX_NS))
     days = values.astype("datetime64[D]")
     outside = np.flatnonzero((days < low) | (days > high))
@@ -246,19 +247,19 @@ def _tolerance(value: Any, times: _Times) -> int | None:
         value = value.to_timedelta64()
     if not isinstance(value, timedelta | np.timedelta64):
         raise ArgumentError(
-            f"tolerance = {value!r}: a duration is needed for datetimes, such as '10 seconds' or "
-            "datetime.timedelta(seconds=10)"
+            f"tolerance must be a duration if times are datetimes, such as '10 seconds' or "
+            f"datetime.timedelta(seconds=10), not {value!r}"
         )
     return int(np.timedelta64(value).astype("timedelta64[ns]").astype(np.int64))
 
 
 def _keys(kind: Kind, sides: list[_Side], counts: list[int]) -> tuple[Ints, Ints]:
-    """The keys of the left and of the right rows as small integers. ``counts``: the number of rows of either side."""
+    """Return the keys of the left and right rows as small integers. ``counts``: the number of rows by side."""
     names = sides[0].by
     for name in names:
         types = [kind.key_type(side.table, name) for side in sides]
         if types[0] != types[1] and ANYTHING not in types:
-            raise ArgumentError(f"by: left[{name!r}] holds {types[0]}, right[{name!r}] {types[1]}; cast one of them")
+            raise ArgumentError(f"by: left[{name!r}] contains {types[0]}, right[{name!r}] {types[1]}; cast one of them")
     left, right = (side.table for side in sides)
     codes = kind.codes(left, right, names) if names else np.zeros(sum(counts), dtype=np.int64)
     return codes[: counts[0]], codes[counts[0] :]
@@ -276,7 +277,7 @@ def _assembled(kind: Kind, sides: list[_Side], rows: _Rows, suffixes: tuple[str,
     duplicates = sorted({name for name in columns if columns.count(name) > 1})
     if duplicates:
         raise ArgumentError(
-            f"suffixes = {suffixes!r}: the result would have two columns {duplicates[0]!r}; choose other suffixes"
+            f"suffixes = {suffixes!r}: the result would have two columns named {duplicates[0]!r}; choose other suffixes"
         )
     parts = [
         (kind.take(left.table, others[0], rows.left, may_lack=rows.may_lack), new[0]),
@@ -285,7 +286,7 @@ def _assembled(kind: Kind, sides: list[_Side], rows: _Rows, suffixes: tuple[str,
     if left.by and not rows.may_lack:
         parts.insert(0, (kind.take(left.table, left.by, rows.left, may_lack=False), left.by))
     elif left.by:
-        # The key of the left row, or of the right one where there is no left row.
+        # The key of the left row, or that of the right row if there is no left row.
         of_both = kind.stacked(left.table, right.table, left.by)
         at = np.where(rows.left != NO_ROW, rows.left, rows.lefts + rows.right)
         parts.insert(0, (kind.take(of_both, left.by, at, may_lack=False), left.by))

@@ -1,7 +1,7 @@
-"""`RecordJoin`: the join record by record, with a function of two records, for small jobs.
+"""`RecordJoin`: the join of single records with a Python function, for small jobs.
 
-Each call is a step of the buffer, at about ten thousand calls a second. For higher rates, pass arrays to
-`LocalStreamBuffer`.
+Each call is one step of the buffer, which limits the rate to about ten thousand records a second. For higher rates,
+pass arrays to `LocalStreamBuffer`.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ Result = TypeVar("Result")
 _LEFT: Final = "left"
 _RIGHT: Final = "right"
 _KEYS_MIN: Final = 64
-"""Up to this number of keys, idle ones are not searched for."""
+"""The number of keys up to which idle keys are not searched for."""
 
 
 class RecordJoin(Generic[Left, Right, Result]):
-    """Joins records of any type one by one, each with its previous and next neighbours of the other side.
+    """Joins records of any type one by one, each with its previous and next neighbours in the other stream.
 
     Args:
-        join_function: called once for each pair, as soon as the pair is certain. An exception that it raises is passed
-            to the caller. The results of that call are lost, and the join can go on.
-        time: returns the event time of a record of either side, an integer: in ns, or in one other unit for all times.
-        key: returns the key of a record, any hashable value. Only records with equal keys are neighbours. By default
-            all records have one key.
-        on_late: called with each late record: it is below its stream's frontier, and is not joined.
-        on_unmatched: called with each record that is in no pair and cannot get into one any more, of the sides that
-            ``emit_unmatched`` names.
+        join_function: called with the left and right record of each pair, once the pair is certain. If it raises, the
+            exception is passed to the caller, the results of this call are lost, and the join can still be used.
+        time: returns the event time of a record of either side as an integer, in ns or in any other single unit.
+        key: returns the key of a record, which can be any hashable value. Only records with equal keys are neighbours.
+            By default all records have the same key.
+        on_late: called with each late record. Such a record is below the frontier of its stream and is not joined.
+        on_unmatched: called with each record that is in no pair and can no longer be paired, for the sides in
+            ``emit_unmatched``.
         options: those of `LocalStreamBuffer`, such as ``tolerance_ns`` and ``lateness_ns``, in the unit of the times.
 
     Raises:
         ArgumentError: naming the option and its permitted values.
 
-    The frontier of each key decides which records are late, so a key is never forgotten by default. If keys come and
-    go, set ``watermark_scope="partition"`` and a tolerance: a key is then forgotten once none of its records is held.
+    By default the state of a key is kept forever, because its frontier determines which of its records are late. If
+    keys come and go, set ``watermark_scope="partition"`` and a tolerance. The state of a key is then removed once none
+    of its records is held.
 
     >>> join = RecordJoin(
     ...     lambda speed, torque: speed["rpm"] * torque["nm"],
@@ -75,7 +76,7 @@ class RecordJoin(Generic[Left, Right, Result]):
         self._buffer = LocalStreamBuffer(**options)
         asked = options.get("emit_unmatched", "none")
         if asked != "none" and on_unmatched is None:
-            message = f"emit_unmatched = {asked!r} needs on_unmatched, which is called with these records"
+            message = f"emit_unmatched = {asked!r} needs on_unmatched, which is called with each unmatched record"
             raise ArgumentError(message)
         self._on_unmatched = on_unmatched
         self._keys: dict[Hashable, int] = {}
@@ -85,23 +86,23 @@ class RecordJoin(Generic[Left, Right, Result]):
         self._count = 0
 
     def left(self, record: Left) -> list[Result]:
-        """Add a record of the left stream; returns the results of the pairs that became certain.
+        """Add a record of the left stream. Return the results of the pairs that became certain.
 
-        Raises `ArgumentError` for an invalid time, and any exception of ``time`` or ``key``; the join is then
+        Raises `ArgumentError` for an invalid time, and any exception of ``time`` or ``key``. In both cases, the join is
         unchanged.
         """
         return self._push(_LEFT, record)
 
     def right(self, record: Right) -> list[Result]:
-        """Add a record of the right stream; see `left`."""
+        """Add a record of the right stream. See `left`."""
         return self._push(_RIGHT, record)
 
     def close(self) -> list[Result]:
-        """End both streams; returns the results of all remaining pairs. A second call raises `ArgumentError`."""
+        """End both streams. Return the results of the remaining pairs. A second call raises `ArgumentError`."""
         return self._results(self._buffer.close())
 
     def __len__(self) -> int:
-        """The number of records held, of both sides."""
+        """Return the number of records held of both sides."""
         return len(self._buffer)
 
     def _push(self, side: str, record: Any) -> list[Result]:
@@ -114,12 +115,12 @@ class RecordJoin(Generic[Left, Right, Result]):
         return self._results(step)
 
     def _number(self, key: Hashable) -> int:
-        """The number of a key; a new key gets one."""
+        """Return the number of a key. Assign one if the key is new."""
         number = self._keys.get(key)
         if number is None:
             if len(self._keys) > self._keys_swept_above:
                 self._forget_idle_keys()
-            # If no number is free, the used ones are 0 to len - 1.
+            # If no number is free, the numbers 0 to len - 1 are in use.
             number = self._keys[key] = self._free.pop() if self._free else len(self._keys)
         return number
 
@@ -142,7 +143,7 @@ class RecordJoin(Generic[Left, Right, Result]):
         for held, released in ((left, step.left_released_seq), (right, step.right_released_seq)):
             for seq in released.tolist():
                 del held[seq]
-        # Last, because the caller's functions may raise.
+        # The functions of the caller come last, because they may raise.
         for record in late:
             self._on_late(record)
         if self._on_unmatched is not None:

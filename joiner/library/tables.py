@@ -1,4 +1,4 @@
-"""The kinds of tables that `join` accepts: pandas frames, polars frames, mappings of column names to arrays."""
+"""The kinds of tables that `join` accepts: pandas and polars DataFrames, and mappings of column names to arrays."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 NO_ROW: Final = -1
-"""Stands for the missing partner of an unmatched row."""
+"""The index in place of the missing partner of an unmatched row."""
 
 
 class Kind(Protocol):
-    """The operations that `join` needs of a kind of table."""
+    """The operations that `join` needs for a kind of table."""
 
     def names(self, table: Any) -> list[str]:
-        """The names of the columns."""
+        """Return the names of the columns."""
         ...
 
     def column(self, table: Any, name: str) -> tuple[Array, bool]:
-        """A column as an array, shape (n,), datetimes in UTC; and whether they have a time zone."""
+        """Return a column as an array, shape (n,), and whether it has a time zone. Datetimes are converted to UTC."""
         ...
 
     def lacks(self, table: Any, name: str) -> Array:
-        """Which rows have no value in a column, bool, shape (n,)."""
+        """Return which rows have no value in a column, bool of shape (n,)."""
         ...
 
     def key_type(self, table: Any, name: str) -> str:
-        """The type of a key column. It must be equal on both sides."""
+        """Return the type of a key column. It must be equal on both sides."""
         ...
 
     def codes(self, left: Any, right: Any, names: list[str]) -> Ints:
-        """The keys of the left rows, then of the right rows, as small integers from 0 on; shape (n,)."""
+        """Return the keys of the left rows, followed by those of the right rows, as integers from 0; shape (n,)."""
         ...
 
     def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:
-        """The given rows of some columns; with ``may_lack``, `NO_ROW` gives a missing value."""
+        """Return the columns ``names`` at ``rows``. With ``may_lack``, `NO_ROW` yields a missing value."""
         ...
 
     def stacked(self, left: Any, right: Any, names: list[str]) -> Any:
-        """Some columns of both tables, the right rows below the left ones."""
+        """Return the columns ``names`` of both tables, with the right rows below the left ones."""
         ...
 
     def beside(self, parts: list[tuple[Any, list[str]]]) -> Any:
-        """Tables of equal length side by side, with new names for their columns."""
+        """Combine tables of equal length side by side. Each table comes with new names for its columns."""
         ...
 
 
 def kind_of(left: Any, right: Any) -> Kind:
-    """The kind of both tables. Raises `ArgumentError` if their kinds differ or are not supported."""
+    """Return the kind of both tables. Raises `ArgumentError` if their kinds differ or are not supported."""
     kinds = {_module(table) for table in (left, right)}
     if len(kinds) > 1:
-        raise ArgumentError(f"left is {_shown(left)} and right {_shown(right)}: both must be of one kind")
+        raise ArgumentError(f"left is {_shown(left)} and right is {_shown(right)}; convert one of them")
     (module,) = kinds
     if module == "pandas" and hasattr(left, "columns"):
         return _Pandas()
@@ -69,7 +69,7 @@ def kind_of(left: Any, right: Any) -> Kind:
     if module == "arrays":
         return _Arrays()
     raise ArgumentError(
-        f"left is {_shown(left)}: a pandas or polars DataFrame is needed, or a mapping of column names to arrays"
+        f"left is {_shown(left)}; pass a pandas or polars DataFrame, or a mapping of column names to arrays"
     )
 
 
@@ -82,7 +82,7 @@ def _shown(table: Any) -> str:
 
 
 class _Arrays:
-    """Mappings of names to arrays of shape (n,)."""
+    """Mappings of column names to arrays of shape (n,)."""
 
     def names(self, table: Mapping[str, Any]) -> list[str]:
         lengths = {name: np.shape(column) for name, column in table.items()}
@@ -101,7 +101,7 @@ class _Arrays:
         return found
 
     def key_type(self, table: Mapping[str, Any], name: str) -> str:
-        kinds = {"i": "integers", "u": "integers", "U": "texts", "S": "bytes", "f": "floats", "b": "flags"}
+        kinds = {"i": "integers", "u": "integers", "U": "strings", "S": "bytes", "f": "floats", "b": "booleans"}
         dtype = np.asarray(table[name]).dtype
         return kinds.get(dtype.kind, str(dtype))
 
@@ -128,17 +128,17 @@ class _Arrays:
 ANYTHING: Final = "objects"
 """The type of a column that may hold values of any type."""
 
-_INFERRED: Final = {"string": "texts", "integer": "integers"}
-"""Types that pandas infers and that several dtypes can hold."""
+_INFERRED: Final = {"string": "strings", "integer": "integers"}
+"""Types that pandas infers, and that more than one dtype can represent."""
 
 _WIDEST_BYTES: Final = 8
-"""The width of the widest integers."""
+"""The width of the widest integer types of numpy."""
 
 
 def _of_one_type(left: Any, right: Any) -> list[Any]:
-    """Two columns, as Python integers if one is int and the other uint64.
+    """Return two columns of one type: Python integers if one is signed and the other uint64, otherwise unchanged.
 
-    numpy and pandas would convert them to float64, in which different integers become equal.
+    numpy and pandas would convert such columns to float64, in which different integers can become equal.
     """
     types = {column.dtype.kind: column.dtype for column in (left, right)}
     if types.keys() == {"i", "u"} and types["u"].itemsize == _WIDEST_BYTES:
@@ -147,31 +147,31 @@ def _of_one_type(left: Any, right: Any) -> list[Any]:
 
 
 def _numbered(values: Array) -> Ints:
-    """Integers from 0 on, equal for equal values."""
+    """Return integers from 0, which are equal for equal values; shape (n,)."""
     dense = _dense(values)
     return np.unique(values, return_inverse=True)[1].astype(np.int64) if dense is None else dense
 
 
 def _dense(values: Array) -> Ints | None:
-    """The same for integers within a small range, without sorting; None for all other values."""
+    """Return the same without sorting for integers in a small range, or None for any other values."""
     if values.dtype.kind not in "iu" or not len(values):
         return None
     low, high = int(values.min()), int(values.max())
     if high - low >= 2 * len(values):
         return None
-    # In a small signed type, the difference could overflow.
+    # The difference could overflow in a small signed type.
     wide = values if values.dtype.kind == "u" else values.astype(np.int64)
     return (wide - low).astype(np.int64)
 
 
 def _masked(column: Array, rows: Ints) -> Any:
-    """The rows of a column, with `NO_ROW` masked. Of an empty table, all rows are `NO_ROW`."""
+    """Return a column at ``rows``, with `NO_ROW` masked. If the column is empty, all rows are `NO_ROW`."""
     values = column[rows] if len(column) else np.zeros(len(rows), dtype=column.dtype)
     return np.ma.masked_array(values, mask=rows == NO_ROW)
 
 
 class _Pandas:
-    """pandas frames."""
+    """pandas DataFrames."""
 
     def __init__(self) -> None:
         self._pandas: Any = importlib.import_module("pandas")
@@ -195,7 +195,7 @@ class _Pandas:
             values = values.cat.categories
         if values.dtype.kind in "iu":
             return "integers"
-        # For objects and for the string types, the values decide.
+        # The dtypes for objects and strings do not determine the type of the values.
         kind = self._pandas.api.types.infer_dtype(values, skipna=True)
         return _INFERRED.get(kind, ANYTHING if values.dtype == object else str(values.dtype))
 
@@ -211,7 +211,7 @@ class _Pandas:
     def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:
         if may_lack:
             return table[names].reset_index(drop=True).reindex(rows).reset_index(drop=True)
-        # Column by column: taking rows of a frame makes extra copies.
+        # Taking rows column by column avoids the extra copies of `DataFrame.take`.
         columns = {name: table[name].array.take(rows) for name in names}
         return self._pandas.DataFrame(columns, index=range(len(rows)), copy=False)
 
@@ -229,7 +229,7 @@ class _Pandas:
 
 
 class _Polars:
-    """polars frames."""
+    """polars DataFrames."""
 
     def __init__(self) -> None:
         self._polars: Any = importlib.import_module("polars")
@@ -251,7 +251,7 @@ class _Polars:
         dtype = table[name].dtype
         if dtype.is_integer():
             return "integers"
-        return "texts" if self._is_text(dtype) else str(dtype)
+        return "strings" if self._is_text(dtype) else str(dtype)
 
     def codes(self, left: Any, right: Any, names: list[str]) -> Ints:
         both = self.stacked(left, right, names)
@@ -287,7 +287,7 @@ class _Polars:
         return one != other and self._is_text(one) and self._is_text(other)
 
     def _is_mixed(self, one: Any, other: Any) -> bool:
-        """Whether no 64-bit type holds the values of both."""
+        """Return whether no 64-bit type holds the values of both types."""
         widest = self._polars.UInt64
         return any(a == widest and b.is_signed_integer() for a, b in ((one, other), (other, one)))
 

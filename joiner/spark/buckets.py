@@ -1,10 +1,10 @@
-"""Buckets: many keys in one group, so that Python processes all of them at once.
+"""Groups keys into buckets, so that Python processes many keys at once.
 
-A group of Spark costs milliseconds, whatever its size, and grouping by key would make each key a group. So keys are
-hashed into buckets. All rows of a key are in one bucket; a bucket is one group and has one state. Between the JVM and
-the operator, each bucket is one packed table instead of single rows: Arrow on both ends represents every type exactly.
+A group in Spark costs milliseconds regardless of its size, so a group per key would be slow. Keys are therefore hashed
+into buckets. All rows of a key are in one bucket, and each bucket is one group with one state. The rows of a bucket are
+sent between the JVM and the operator as packed Arrow tables, because Arrow represents every type exactly.
 
-All functions run in Python workers, except `group_keys`.
+All functions except `group_keys` run in Python workers.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from joiner.spark import rows as arrow
 from joiner.spark.reordering import Rules, join_whole
 
 PACKED: Final = "bucket int, side tinyint, packed binary"
-"""Input of the operator: a table of one bucket and side."""
+"""The input of the operator: a packed table of the rows of one bucket and side."""
 
 _PACKED_ROWS_MAX: Final = 200_000
-"""Rows that a worker collects before it packs them: tens of megabytes, and few small tables."""
+"""The number of rows that a worker collects before packing them: tens of megabytes, which avoids many small tables."""
 
 _JOINED_ROWS_MAX: Final = 50_000
-"""Rows of a result in one packed table: a few megabytes, which suits Spark's batches."""
+"""The largest number of result rows in one packed table: a few megabytes, similar to the batches of Spark."""
 
 
 def group_keys(buckets: int) -> list[int]:
-    """For each bucket its group value, such that with as many partitions as buckets each partition gets one bucket.
+    """Return a group value for each bucket, so that each partition gets one bucket if there are as many partitions.
 
-    Spark puts a group into the partition ``pmod(hash(value), partitions)``. With the bucket's number as the value, a
-    third of the partitions would be empty.
+    Spark assigns a group to the partition ``pmod(hash(value), partitions)``. If the bucket number were the value, about
+    a third of the partitions would be empty.
     """
     found: dict[int, int] = {}
     value = 0
@@ -43,7 +43,7 @@ def group_keys(buckets: int) -> list[int]:
 
 
 def _hash(value: int) -> int:
-    """Spark's ``hash`` of an integer: MurmurHash3 (32 bit) of its four bytes with seed 42, signed."""
+    """Return Spark's ``hash`` of an integer: the signed 32-bit MurmurHash3 of its four bytes with seed 42."""
     word = 0xFFFFFFFF
     mixed = value * 0xCC9E2D51 & word
     mixed = (mixed << 15 | mixed >> 17) & word
@@ -57,7 +57,10 @@ def _hash(value: int) -> int:
 
 
 def packer(rules: Rules, at: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: packs rows of side ``at`` (0 left, 1 right), with their bucket in the first column."""
+    """Return a function for ``mapInArrow`` that packs rows of side ``at`` (0 left, 1 right).
+
+    The first column of the rows is their bucket.
+    """
     side = rules.sides[at]
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -96,13 +99,13 @@ def _packed(bucket: np.ndarray, table: pa.Table, at: int) -> pa.RecordBatch:
 
 
 def in_packed_parts(table: pa.Table) -> Iterator[bytes]:
-    """A result as packed tables of bounded length; none for an empty result."""
+    """Yield a result as packed tables of limited length. An empty result yields none."""
     for start in range(0, table.num_rows, _JOINED_ROWS_MAX):
         yield arrow.to_bytes(table.slice(start, _JOINED_ROWS_MAX))
 
 
 def unpacker(names: list[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: unpacks the tables in the first column, and names their columns."""
+    """Return a function for ``mapInArrow`` that unpacks the tables in the first column and names their columns."""
 
     def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -114,7 +117,10 @@ def unpacker(names: list[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[
 
 
 def whole_joiner(rules: Rules, names: list[str]) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    """For a cogrouped ``applyInArrow``: joins both tables of a bucket, which have its value in the first column."""
+    """Return a function for a cogrouped ``applyInArrow`` that joins the two tables of a bucket.
+
+    The first column of each table is the group value of the bucket.
+    """
 
     def join_bucket(left: pa.Table, right: pa.Table) -> pa.Table:
         return join_whole(rules, left.remove_column(0), right.remove_column(0)).rename_columns(names)

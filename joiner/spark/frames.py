@@ -31,45 +31,46 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
     buckets: int | None = None,
     name: str = "neighbour_join",
 ) -> DataFrame:
-    """All pairs of rows of one key in which one is the previous or the next neighbour of the other, each pair once.
+    """Return all pairs of rows with equal keys in which one row is the previous or next neighbour of the other.
 
-    For tables, the result is that of `joiner.join`. For streams it is the same, in append mode. A pair is emitted as
-    soon as no continuation of the streams can change it: once the frontiers of both streams have passed both rows. The
-    frontier of a side and key is the larger of the watermark of the side and the largest time of the key minus
-    ``lateness``. Streams need the RocksDB state store.
+    Each pair is returned once. For tables, the result is that of `joiner.join`. For streams, the result is the same, in
+    append mode. A pair is emitted once no further input can change it, which is when the frontiers of both streams have
+    passed both rows. The frontier of a side and key is the larger of the watermark of the side and the largest time of
+    the key minus ``lateness``. Streams need the RocksDB state store.
 
     Args:
         left: a DataFrame, streaming or not.
         right: another DataFrame, streaming if and only if ``left`` is.
-        by: the columns of the key, in both frames; none (``()``): all rows have one key. As in every join of Spark,
-            rows with a null in the key, or without a time, have no neighbours.
-        time: the column of event times, one name or (left, right): timestamps, timestamps without time zone, dates, or
-            integers in any unit.
+        by: the key columns, which both frames must have. With ``()``, all rows have the same key. As in other joins of
+            Spark, rows with a null in the key have no neighbours. The same applies to rows without a time.
+        time: the column of event times, as one name or (left, right). It contains timestamps, timestamps without time
+            zone, dates, or integers in any unit.
         order: the columns that order rows with equal key and time, ascending, nulls first. Each side uses those that it
-            has, then all its other columns.
-        tolerance: the largest distance in time between the rows of a pair; None: unlimited. A duration
-            (``"10 seconds"``, `datetime.timedelta`), or an integer if times are integers.
+            has, followed by all its other columns.
+        tolerance: the largest distance in time between the rows of a pair; None: unlimited. An integer if times are
+            integers, otherwise a duration (``"10 seconds"``, `datetime.timedelta`).
         direction: which neighbours a row looks for: ``"backward"`` (previous), ``"forward"`` (next), ``"both"``, or
-            ``"nearest"`` (the nearer of the two; the previous one at equal distance).
+            ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal).
         driver: whose rows look for neighbours: those of the ``"left"``, of the ``"right"``, or of ``"both"``.
             ``driver="left", direction="backward"`` is the as-of join.
-        lateness: for streams, how far a row may lie behind the largest time of its side and key in earlier
-            micro-batches before it is late; one value or (left, right). None: only the watermark advances that side.
-        emit_unmatched: ``"left"``, ``"right"`` or ``"both"``: rows of these sides that are in no pair are added, with
-            nulls on the other side. In a stream, a row is added once no continuation can put it into a pair.
-        suffixes: appended to names that both frames have.
-        buckets: the number of groups of keys, each with its own state; by default
+        lateness: for streams, how far a row may be behind the largest time of its side and key in earlier micro-batches
+            before it is late; one value or (left, right). With None, only the watermark advances the frontier.
+        emit_unmatched: ``"left"``, ``"right"`` or ``"both"`` to emit the rows of these sides that are in no pair, with
+            nulls for the other side. In a stream, a row is emitted once no further input can pair it.
+        suffixes: appended to the names of columns that both frames have.
+        buckets: the number of groups of keys, each with its own state. The default is
             ``spark.sql.shuffle.partitions``. It cannot change while a checkpoint is in use.
-        name: the name of this join in the ``observedMetrics`` of each progress report of a streaming query. They hold
-            the numbers of late rows, ``late_left`` and ``late_right``. Late rows are not joined.
+        name: the name of this join in the ``observedMetrics`` of a streaming query's progress reports. The metrics
+            ``late_left`` and ``late_right`` count late rows, which are not joined.
 
     Returns:
-        The columns of the key, the others of ``left``, the others of ``right``. The order of rows is unspecified.
+        A DataFrame with the key columns, the other columns of ``left``, and those of ``right``. The order of rows is
+        unspecified.
 
     Raises:
-        AnalysisException: naming the argument and the frame, and saying how to correct it.
+        AnalysisException: naming the argument and the frame, and how to correct it.
 
-    Example, for streams and tables alike::
+    An example that applies to streams and tables::
 
         from joiner.spark import neighbour_join
 
@@ -85,7 +86,7 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
 
 
 def _in_buckets(frame: DataFrame, request: Request, at: int) -> DataFrame:
-    """The columns by position, named ``c0`` and so on, behind the group value of their bucket."""
+    """Return a frame with the group value of each row's bucket, followed by its columns, renamed ``c0``, ``c1``, …"""
     rules = request.rules
     side = rules.sides[at]
     placed = frame.toDF(*side.schema.names)

@@ -1,4 +1,4 @@
-"""`ReorderedJoin` in Spark's state store, one state per bucket: the processor of ``transformWithStateInPandas``."""
+"""The processor for ``transformWithStateInPandas``. It stores one `ReorderedJoin` per bucket in Spark's state store."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     )
 
 JOINED: Final = "packed binary, late_left long, late_right long"
-"""Output of the operator: a packed part of the result, or null, and the numbers of late rows."""
+"""The output of the operator: a packed part of the result, or null, and the numbers of late rows."""
 
 _US_PER_MS: Final = 1_000
 
 
 def processor(rules: Rules) -> StatefulProcessor:
-    """The processor for ``rules``.
+    """Return the processor for ``rules``.
 
-    The class is defined here and imports nothing of the project before the first row arrives, so that it is pickled by
-    value. Before the first micro-batch, Spark asks it for its states in a process beside the driver, which does not see
+    The class is defined in this function so that it is pickled by value, and it imports the project only when the first
+    row arrives. Before the first micro-batch, Spark calls ``init`` in a process next to the driver, which cannot access
     the files of ``--py-files``.
     """
     packed = pickle.dumps(rules)
@@ -65,7 +65,7 @@ def processor(rules: Rules) -> StatefulProcessor:
 
         def _of_task(self) -> Any:
             if self._steps is None:
-                from joiner.spark.processor import Steps  # noqa: PLC0415 - not before the first row
+                from joiner.spark.processor import Steps  # noqa: PLC0415 - only after the first row
 
                 self._steps = Steps(pickle.loads(packed), self._handle, self._state)  # noqa: S301 - packed above
             return self._steps
@@ -74,14 +74,14 @@ def processor(rules: Rules) -> StatefulProcessor:
 
 
 class Steps:
-    """The steps of one task: one for each bucket that has new rows or an expired timer.
+    """Processes the buckets of one task: those that have new rows or an expired timer.
 
-    The watermark of a micro-batch applies behind its rows. The frontiers of earlier micro-batches decide which rows are
-    late, so a row that is not below the watermark is never late because of it.
+    The watermark of a micro-batch applies after its rows. Rows are compared with the frontiers of earlier
+    micro-batches, so a row that is not below the watermark is never late because of it.
     """
 
     def __init__(self, rules: Rules, handle: StatefulProcessorHandle, state: ValueState) -> None:
-        """``handle`` and ``state``: those of the processor. Spark sets them to the bucket of each call."""
+        """``handle`` and ``state`` belong to the processor. Spark binds them to the bucket of each call."""
         self._rules, self._handle, self._state = rules, handle, state
         self._uses_watermark = any(rules.has_watermark)
         self._done: set[Any] = set()
@@ -89,7 +89,7 @@ class Steps:
     def process(
         self, bucket: Any, rows: Iterator[pd.DataFrame], watermark: Callable[[], int]
     ) -> Iterator[pd.DataFrame]:
-        """Process all new rows of a bucket, which are packed. ``watermark`` returns milliseconds."""
+        """Process the packed new rows of a bucket. ``watermark`` returns the watermark in ms."""
         parts: tuple[list[pa.Table], list[pa.Table]] = ([], [])
         for frame in rows:
             for side, packed in zip(frame["side"], frame["packed"], strict=True):
@@ -98,8 +98,8 @@ class Steps:
         yield from self._step(bucket, watermark, left, right)
 
     def wake(self, bucket: Any, watermark: Callable[[], int]) -> Iterator[pd.DataFrame]:
-        """Process the watermark for a bucket whose timer has expired."""
-        # A bucket may have several expired timers in one micro-batch, and new rows with the same watermark.
+        """Process the watermark for a bucket whose timer has expired. ``watermark`` returns it in ms."""
+        # A bucket may have several expired timers in one micro-batch, in addition to new rows.
         if bucket not in self._done:
             yield from self._step(bucket, watermark, None, None)
 

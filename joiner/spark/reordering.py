@@ -1,26 +1,26 @@
-"""`ReorderedJoin`: the neighbour join of rows without an arrival order, micro-batch by micro-batch. No Spark here.
+"""`ReorderedJoin`: the neighbour join of rows without an arrival order, by micro-batch. It does not depend on Spark.
 
-`LocalStreamBuffer` orders equal times by position in a log. Rows of a DataFrame have no position: their division into
-micro-batches, and their order within one, is arbitrary. Rows of equal key and time are ordered by their content
-(`Side.order`), so a row that arrives later may precede one that arrived earlier.
+`LocalStreamBuffer` orders records with equal times by their log positions. Rows of a DataFrame have no positions,
+because their division into micro-batches and their order within one are arbitrary. Rows with equal key and time are
+therefore ordered by their content (`Side.order`), so a row that arrives later may precede one that arrived earlier.
 
-**The rule.** The frontier ``F`` of a side and key is the larger of its largest time minus the lateness, and the
-watermark; no row below it counts any more. A row is buffered until the frontier of its own side is *strictly above* its
-time. Then the row is final: it is pushed to the buffer with all other rows that became final, in the order of time and
-content, followed by ``F`` as a watermark. The output so far is the output of the buffer for all final rows in this
-order.
+**Rule.** The frontier ``F`` of a side and key is the larger of its largest time minus the lateness, and the watermark.
+Rows below it are late. A row is buffered until the frontier of its own side is *strictly above* its time. The row is
+then final: it is pushed to the buffer with all other rows that became final, ordered by time and content, followed by
+``F`` as a watermark. The output is that of the buffer for all final rows in this order.
 
-**Correctness.** (1) *Order.* When a row of time ``t`` becomes final, ``F > t``. So every row of its key and time has
-arrived, and all of them become final in the same step: their order cannot change, and positions assigned now are those
-of the sorted whole. Rows that became final earlier are below the earlier frontier, and no later row is below it. So
-positions rise in the order of (time, content). (2) *Nothing too early.* A pair is emitted when it is certain given the
-final rows and the promise ``F``. Every continuation keeps that promise: rows that would break it are late and are not
-joined, and buffered rows are at ``F`` or above. (3) *Completeness.* The output is a function of the final rows and
-``F`` alone, and both only grow. Once ``F`` has passed all rows, all are final. (4) *Independence of batches.* ``F`` is
-a maximum over rows and determines which rows are final. No row within the lateness is late in any division into
-micro-batches, because rows of one micro-batch are compared with the frontiers before it.
+**Correctness.** (1) *Order.* When a row with time ``t`` becomes final, ``F > t``. So all accepted rows with its key and
+time have arrived, and they become final in the same step. Their order cannot change any more, and their positions are
+those in the sorted sequence of all rows. Rows that became final earlier are below the earlier frontier, and later rows
+are not. So positions increase in the order of (time, content). (2) *No premature output.* A pair is emitted when it is
+certain given the final rows and the frontier ``F``. No further input can violate ``F``: rows below it are late and not
+joined, and buffered rows are at or above it. (3) *Completeness.* The output is a function of the final rows and ``F``
+only, and both only grow. Once ``F`` has passed all rows, all are final. (4) *Independence of batches.* ``F`` is a
+maximum over rows and determines which rows are final. A row within the lateness is not late in any division into
+micro-batches, because the rows of a micro-batch are compared with the frontiers before it.
 
-The cost is latency: a pair is emitted once *both* rows are final, while a log emits it once one relation is certain.
+The cost is latency: a pair is emitted only when *both* rows are final, while the join of logs emits it once one
+relation is certain.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _NOT_FINAL: Final = -1
-"""The position of a row that is not final yet."""
+"""The position of a row that is not yet final."""
 
 _OPTIONS: Final = ("tolerance", "lateness", "has_watermark", "direction", "driver", "emit_unmatched", "buckets")
 
@@ -57,10 +57,10 @@ _LENGTHS: Final = struct.Struct("<5Q")
 
 @dataclass(frozen=True)
 class Rules:
-    """The options of the join. Durations are in the unit of the times: microseconds, or that of integer times.
+    """The options of the join. Durations are in microseconds, or in the unit of the times if these are integers.
 
-    ``lateness``, by side: None if only the watermark advances it. ``has_watermark``: whether the watermark advances a
-    side. ``buckets``: the number of buckets, stored to detect a change.
+    ``lateness``: by side, or None if only the watermark advances the side. ``has_watermark``: by side, whether the
+    watermark advances it. ``buckets``: the number of buckets, stored to detect a change.
     """
 
     sides: tuple[Side, Side]
@@ -74,7 +74,7 @@ class Rules:
     buckets: int
 
     def buffer(self) -> LocalStreamBuffer:
-        """An empty buffer with these options. It gets rows in order, and frontiers as watermarks."""
+        """Create an empty buffer with these options. It expects rows in order, and frontiers as watermarks."""
         return LocalStreamBuffer(
             tolerance_ns=self.tolerance,
             direction=self.direction,
@@ -83,11 +83,14 @@ class Rules:
         )
 
     def emits_unmatched(self, side: int) -> bool:
-        """Whether unmatched rows of the left (0) or right (1) side are emitted."""
+        """Return whether unmatched rows of a side (0 left, 1 right) are emitted."""
         return self.emit_unmatched in {"both", self.sides[side].name}
 
     def fingerprint(self) -> dict[str, Any]:
-        """The options that must not change while a state is in use, by name; JSON-able. Columns are positions."""
+        """Return the options that must not change while a state is in use, as JSON values by name.
+
+        Columns are represented by their positions.
+        """
         named = {field: getattr(self, field) for field in _OPTIONS}
         for side in self.sides:
             named |= {f"{side.name} {what}": getattr(side, what) for what in ("by", "time", "order", "others")}
@@ -95,7 +98,7 @@ class Rules:
         return plain
 
     def check_same(self, earlier: dict[str, Any]) -> None:
-        """Raises `ArgumentError` if ``earlier``, a fingerprint, differs."""
+        """Raise `ArgumentError` if the fingerprint ``earlier`` differs."""
         now = self.fingerprint()
         changes = [
             f"{name} was {earlier.get(name)}, is now {now[name]}" for name in now if now[name] != earlier.get(name)
@@ -109,9 +112,9 @@ class Rules:
 
 @dataclass
 class _Held:
-    """The rows of one side that are not final or may still get a neighbour: columns of shape (n,), and their table.
+    """The n rows of one side that are not final or may still be paired, with their columns of shape (n,).
 
-    ``seq``: the row's position in the stream of final rows, or `_NOT_FINAL`.
+    ``seq``: the position of each row in the stream of final rows, or `_NOT_FINAL`.
     """
 
     table: pa.Table
@@ -131,7 +134,7 @@ class _Held:
         return _Held(self.table.filter(which), self.key[which], self.time[which], self.seq[which])
 
     def rows_of(self, seq: Ints) -> Ints:
-        """The indices of the rows with these positions."""
+        """Return the indices of the rows with the positions ``seq``."""
         # Most positions are recent and dense, so a lookup table is faster than a search.
         base = int(self.seq.max(initial=0)) - 2 * len(self.seq)
         recent = (self.seq > base).nonzero()[0]
@@ -147,21 +150,21 @@ class _Held:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one step: its rows, and the number of late rows by side."""
+    """The result of one step: the joined rows, and the number of late rows by side."""
 
     table: pa.Table
     late: tuple[int, int]
 
 
 class ReorderedJoin:
-    """The neighbour join of all keys of a bucket; the module's docstring states the rule and its proof."""
+    """The neighbour join of all keys of a bucket. The docstring of the module contains the rule and its proof."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._buffer = rules.buffer()
         nothing = np.empty(0, dtype=np.int64)
         self._held = [_Held(side.schema.empty_table(), nothing, nothing, nothing) for side in rules.sides]
-        # The buffer's number of the key in row i is entry i of the numbers.
+        # Entry i of the numbers is the number that the buffer uses for the key in row i.
         self._keys = arrow.keys_of(self._held[0].table, rules.sides[0])
         self._numbers = nothing
         self._next_seq = [0, 0]
@@ -170,10 +173,10 @@ class ReorderedJoin:
     def step(
         self, left: pa.Table | None = None, right: pa.Table | None = None, *, watermark: int = NEVER, ends: bool = False
     ) -> Outcome:
-        """Process the rows of a micro-batch, then the watermark; ``ends``: no row follows on either side.
+        """Process the rows of a micro-batch, then the watermark. ``ends``: both streams have ended.
 
-        The frontiers before this step decide which rows are late, because rows of one micro-batch have no order.
-        Raises `ArgumentError` for rows with other columns or with invalid times.
+        Rows below the frontiers of the previous step are late. Rows of the same micro-batch do not make each other
+        late, because they have no order. Raises `ArgumentError` for rows with other columns or with invalid times.
         """
         declared = [
             side.schema.empty_table() if table is None else arrow.as_declared(table, side)
@@ -189,25 +192,25 @@ class ReorderedJoin:
         return Outcome(pa.concat_tables(tables), late)
 
     def wakes_at(self) -> int | None:
-        """The smallest watermark above the last one at which the output can grow without new rows; None: none."""
+        """Return the smallest watermark at which the output can grow without new rows, or None if there is none."""
         rules = self._rules
         time = np.concatenate([held.time for held in self._held])
         if not len(time):
             return None
         if rules.direction == "nearest" or (rules.tolerance is not None and rules.emit_unmatched != "none"):
-            # The output can also grow at times between and behind those of rows.
+            # The output can also grow at times between and after those of the rows.
             reach = (rules.tolerance or 0) + (int(time.max() - time.min()) if rules.direction == "nearest" else 0)
             return self._watermark + 1 if int(time.max()) + reach >= self._watermark else None
         ahead = time[time >= self._watermark]
         if not len(ahead):
             return None
         if rules.emit_unmatched != "none":
-            # A row is unmatched once the other side has reached the row behind it, which is then found instead of it.
+            # A row is unmatched once the other side has reached the row after it, which is then the neighbour.
             return max(int(ahead.min()), self._watermark + 1)
         return int(ahead.min()) + 1
 
     def _hold(self, tables: list[pa.Table]) -> tuple[tuple[int, int], list[Ints]]:
-        """Hold new rows that are not late; returns the number of late ones, and the frontiers from the rows, by key."""
+        """Buffer new rows that are not late. Return the numbers of late rows, and the frontiers of the rows by key."""
         numbers = np.split(self._numbered(tables), [tables[0].num_rows])
         late, own = [], []
         for at, (table, side, key) in enumerate(zip(tables, self._rules.sides, numbers, strict=True)):
@@ -223,7 +226,7 @@ class ReorderedJoin:
         return (late[0], late[1]), own
 
     def _numbered(self, tables: list[pa.Table]) -> Ints:
-        """The numbers of the keys of the rows of both tables; new keys get the smallest free numbers."""
+        """Return the key numbers of the rows of both tables. New keys are assigned the smallest free numbers."""
         new = [arrow.keys_of(table, side) for table, side in zip(tables, self._rules.sides, strict=True)]
         if not self._rules.sides[0].by:
             self._numbers = np.zeros(1, dtype=np.int64)
@@ -238,7 +241,7 @@ class ReorderedJoin:
         return self._numbers[codes[known:]]
 
     def _push_final(self, own: list[Ints], *, ends: bool) -> Step:
-        """Push the rows that the frontiers have passed, then the frontiers as watermarks."""
+        """Push the rows that have become final to the buffer, followed by the frontiers as watermarks."""
         records: dict[str, Any] = {}
         watermarks: dict[str, Any] = {}
         for at, (held, side) in enumerate(zip(self._held, self._rules.sides, strict=True)):
@@ -268,7 +271,7 @@ class ReorderedJoin:
         )
 
     def _incomplete(self, tables: list[pa.Table]) -> pa.Table:
-        """The rows without a key or a time, of sides whose unmatched rows are emitted."""
+        """Return the rows that lack a key or a time, for the sides whose unmatched rows are emitted."""
         left, right = (
             np.arange(table.num_rows if self._rules.emits_unmatched(at) else 0) for at, table in enumerate(tables)
         )
@@ -277,7 +280,7 @@ class ReorderedJoin:
         return arrow.beside((tables[0], tables[1]), self._rules.sides, *rows)
 
     def _evict(self, step: Step) -> None:
-        """Evict rows that the buffer has released, and keys without state."""
+        """Remove the rows that the buffer has released, and keys without state."""
         for at, released in enumerate((step.left_released_seq, step.right_released_seq)):
             if len(released):
                 self._held[at] = self._held[at].only(~np.isin(self._held[at].seq, released))
@@ -287,7 +290,7 @@ class ReorderedJoin:
             self._keys, self._numbers = self._keys.filter(stays), self._numbers[stays]
 
     def snapshot(self) -> bytes:
-        """The whole state as bytes, for `restore` with the same rules."""
+        """Serialize the whole state for `restore` with the same rules."""
         header = {
             "rules": self._rules.fingerprint(),
             "next_seq": self._next_seq,
@@ -305,7 +308,7 @@ class ReorderedJoin:
 
     @classmethod
     def restore(cls, rules: Rules, data: bytes) -> Self:
-        """The join of a snapshot. Raises `ArgumentError` that names the changes if it has other rules."""
+        """Create a join from a snapshot. Raises `ArgumentError` naming the differences if it has other rules."""
         ends = np.cumsum([_LENGTHS.size, *_LENGTHS.unpack_from(data)])
         parts = [data[start:end] for start, end in itertools.pairwise(ends)]
         header, columns = snapshot.unpack(parts[0])
@@ -326,10 +329,10 @@ class ReorderedJoin:
 
 
 def join_whole(rules: Rules, left: pa.Table, right: pa.Table) -> pa.Table:
-    """The join of two whole tables; the columns of the result are named by position."""
+    """Join two whole tables. The columns of the result are named by position."""
     return ReorderedJoin(rules).step(left, right, ends=True).table
 
 
 def _less(time: Ints, duration_ns: int) -> Ints:
-    """``time - duration_ns``, or the smallest int64 where that would overflow."""
+    """Return ``time - duration_ns``, or the smallest int64 where that would overflow."""
     return np.where(time < NEVER + duration_ns, NEVER, time - duration_ns)

@@ -1,6 +1,6 @@
-"""The arguments of `neighbour_join`, validated against the two frames before anything runs.
+"""Validates the arguments of `neighbour_join` against the two frames before the query starts.
 
-Every error is Spark's `AnalysisException`, which says what is wrong, where, and how to correct it.
+Every error is an `AnalysisException` of Spark that names the argument, the frame, and how to correct it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _NAMES: Final = ("left", "right")
 _WATERMARK: Final = "spark.watermarkDelayMs"
-"""The member of a column's metadata that marks its watermark."""
+"""The metadata entry of a column that has a watermark."""
 
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -42,7 +42,7 @@ Pair = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of `neighbour_join`, unchecked."""
+    """The arguments of `neighbour_join` before validation."""
 
     by: str | Sequence[str]
     time: str | tuple[str, str]
@@ -58,7 +58,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """A validated request. ``types``: of the columns of either side, after keys were cast to equal types."""
+    """The validated arguments. ``types``: the column types of both sides, after keys were cast to a common type."""
 
     rules: Rules
     types: tuple[list[spark.DataType], list[spark.DataType]]
@@ -74,7 +74,7 @@ class Request:
         frames = [_Frame.of(name, frame, is_sensitive) for name, frame in zip(_NAMES, (left, right), strict=True)]
         times = (options.time,) * 2 if isinstance(options.time, str) else tuple(options.time)
         if len(times) != len(_NAMES):
-            raise AnalysisException(f"time = {options.time!r}: one name is needed, or (left, right)")
+            raise AnalysisException(f"time must be one column name or (left, right), not {options.time!r}")
         by = [options.by] if isinstance(options.by, str) else list(options.by)
         keys = [[frame.place(name, "by") for name in by] for frame in frames]
         at = [frame.place(name, "time") for frame, name in zip(frames, times, strict=True)]
@@ -150,32 +150,32 @@ class _Unit:
         return cls(not isinstance(kind, _INTEGERS))
 
     def of_sides(self, value: object) -> tuple[int | None, int | None]:
-        """The lateness of either side; None: not given."""
+        """Return the lateness of both sides. None means that a side has no lateness."""
         sides = list(value) if isinstance(value, (tuple, list)) else [value, value]
         if len(sides) != len(_NAMES):
-            raise AnalysisException(f"lateness = {value!r}: one duration is needed, or (left, right)")
+            raise AnalysisException(f"lateness must be one duration or (left, right), not {value!r}")
         left, right = (None if one is None else self.duration("lateness", one) for one in sides)
         return left, right
 
     def duration(self, name: str, value: object) -> int:
-        """Raises `AnalysisException` unless ``value`` is a duration, and not negative."""
+        """Return ``value`` in this unit. Raises `AnalysisException` unless it is a non-negative duration."""
         found = self._timedelta(name, value) if self.is_datetime else value
         if isinstance(found, bool) or not isinstance(found, (int, np.integer)):
-            raise AnalysisException(f"{name} = {value!r}: an integer is needed for integer times")
+            raise AnalysisException(f"{name} must be an integer if times are integers, not {value!r}")
         if not 0 <= found <= DURATION_MAX_NS:
-            raise AnalysisException(f"{name} = {value!r}: it must not be negative, nor above 2**63 - 1")
+            raise AnalysisException(f"{name} = {value!r}: it must not be negative or above 2**63 - 1")
         return int(found)
 
     def _timedelta(self, name: str, value: object) -> int:
         if not isinstance(value, (str, timedelta, np.timedelta64)):
             raise AnalysisException(
-                f"{name} = {value!r}: a duration is needed for dates and timestamps, such as '10 seconds' or "
-                "datetime.timedelta(seconds=10)"
+                f"{name} must be a duration if times are dates or timestamps, such as '10 seconds' or "
+                f"datetime.timedelta(seconds=10), not {value!r}"
             )
         try:
             found = pd.Timedelta(value)
         except ValueError as error:
-            raise AnalysisException(f"{name} = {value!r}: {error}; write it like '10 seconds'") from error
+            raise AnalysisException(f"{name} = {value!r}: {error}; use a format such as '10 seconds'") from error
         if found is pd.NaT:
             raise AnalysisException(f"{name} = {value!r} is not a duration")
         return int(found.value // 1_000)
@@ -188,7 +188,7 @@ def _check_choices(options: Options) -> None:
         ("emit_unmatched", options.emit_unmatched, UNMATCHED),
     ):
         if value not in known:
-            raise AnalysisException(f"{name} = {value!r} is not known; it is one of {', '.join(map(repr, known))}")
+            raise AnalysisException(f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}")
 
 
 def _check_times(frames: list[_Frame], at: list[int]) -> None:
@@ -197,15 +197,18 @@ def _check_times(frames: list[_Frame], at: list[int]) -> None:
         if not isinstance(kind, _TIMES):
             raise AnalysisException(
                 f"time: {frame.name}[{frame.fields[place].name!r}] is {kind.simpleString()}; it must be a timestamp, a "
-                "timestamp_ntz, a date or an integer: inexact times have no certain neighbours"
+                "timestamp_ntz, a date or an integer"
             )
     if _Unit.of(kinds[0]) != _Unit.of(kinds[1]) or (_Unit.of(kinds[0]).is_datetime and kinds[0] != kinds[1]):
-        shown = " and of right ".join(kind.simpleString() for kind in kinds)
-        raise AnalysisException(f"time: that of left is {shown}; cast one of them, so that both have one type")
+        shown = ", right has ".join(kind.simpleString() for kind in kinds)
+        raise AnalysisException(f"time: left has {shown}; cast one of them, so that both have the same type")
 
 
 def _with_equal_keys(frames: list[_Frame], keys: list[list[int]]) -> list[_Frame]:
-    """The frames with integer keys of different widths cast to the wider type."""
+    """Return the frames with integer keys of different widths cast to the wider type.
+
+    Raises `AnalysisException` for other differences and for unsupported types.
+    """
     fields = [list(frame.fields) for frame in frames]
     for places in zip(*keys, strict=True):
         kinds = [frame.fields[place].dataType for frame, place in zip(frames, places, strict=True)]
@@ -213,7 +216,7 @@ def _with_equal_keys(frames: list[_Frame], keys: list[list[int]]) -> list[_Frame
             if not isinstance(kind, _KEYS) or getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
                 raise AnalysisException(
                     f"by: {frame.name}[{frame.fields[place].name!r}] is {kind.simpleString()}, which is not supported "
-                    "as a key; use its parts, or a simple value computed from it"
+                    "as a key; use its fields, or a value computed from it"
                 )
         if all(isinstance(kind, _INTEGERS) for kind in kinds):
             wider = max(kinds, key=lambda kind: [type(kind) is known for known in _INTEGERS].index(True))
@@ -245,8 +248,8 @@ def _check_streaming(left: DataFrame, right: DataFrame) -> bool:
     if left.isStreaming != right.isStreaming:
         which = _NAMES if left.isStreaming else _NAMES[::-1]
         raise AnalysisException(
-            f"{which[0]} is a stream and {which[1]} is a table: a table has no frontier, so no neighbour would be "
-            "certain. Read both as streams, or join each batch with the table in foreachBatch"
+            f"{which[0]} is a stream and {which[1]} is a table: a table has no frontier, so no neighbour would become "
+            "certain. Read both as streams, or join each micro-batch with the table in foreachBatch"
         )
     return left.isStreaming
 
@@ -255,7 +258,7 @@ def _check_state_store(session: SparkSession) -> None:
     provider = session.conf.get(PROVIDER)
     if "HDFSBackedStateStoreProvider" in str(provider):
         raise AnalysisException(
-            f"the state of a stream needs RocksDB, and {PROVIDER} is {provider}: call "
+            f"the state of a stream needs RocksDB, but {PROVIDER} is {provider}: call "
             f'spark.conf.set("{PROVIDER}", "{ROCKSDB}") before neighbour_join'
         )
 
@@ -264,14 +267,14 @@ def _check_certainty(watermarks: tuple[bool, bool], lateness: tuple[int | None, 
     for name, has_watermark, own in zip(_NAMES, watermarks, lateness, strict=True):
         if not has_watermark and own is None:
             raise AnalysisException(
-                f"{name} is a stream with neither watermark nor lateness, so no neighbour would ever be certain: "
-                f"call {name}.withWatermark(time, '10 minutes'), or set lateness to how far a row may lie behind the "
+                f"{name} is a stream with neither watermark nor lateness, so no neighbour would ever become certain: "
+                f"call {name}.withWatermark(time, '10 minutes'), or set lateness to how far a row may be behind the "
                 "largest time of its key"
             )
 
 
 def _order(order: str | Sequence[str] | None, frames: list[_Frame]) -> list[tuple[int, ...]]:
-    """For each side the positions of all columns, those in ``order`` first."""
+    """Return for each side the positions of all columns, with those in ``order`` first."""
     names = [] if order is None else [order] if isinstance(order, str) else list(order)
     for name in names:
         if not any(frame.places(name) for frame in frames):
@@ -287,12 +290,12 @@ def _buckets(buckets: object, session: SparkSession) -> int:
     if buckets is None:
         buckets = int(str(session.conf.get("spark.sql.shuffle.partitions")))
     if isinstance(buckets, bool) or not isinstance(buckets, int) or not 1 <= buckets <= _BUCKETS_MAX:
-        raise AnalysisException(f"buckets = {buckets!r}: an integer from 1 to {_BUCKETS_MAX} is needed")
+        raise AnalysisException(f"buckets must be an integer from 1 to {_BUCKETS_MAX}, not {buckets!r}")
     return buckets
 
 
 def _result(frames: list[_Frame], sides: tuple[Side, Side], suffixes: tuple[str, str]) -> spark.StructType:
-    """The columns of the result. All are nullable, because unmatched rows lack the other side."""
+    """Return the columns of the result. All are nullable, because unmatched rows have nulls for the other side."""
     left, right = ([frame.fields[at] for at in side.others] for frame, side in zip(frames, sides, strict=True))
     folded = frames[0].folded
     shared = {folded(field.name) for field in left} & {folded(field.name) for field in right}
@@ -303,8 +306,8 @@ def _result(frames: list[_Frame], sides: tuple[Side, Side], suffixes: tuple[str,
     duplicates = sorted({name for name in names if names.count(name) > 1})
     if duplicates:
         raise AnalysisException(
-            f"suffixes = {suffixes!r}: the result would have two columns {duplicates[0]!r}; choose other suffixes, or "
-            "rename one"
+            f"suffixes = {suffixes!r}: the result would have two columns named {duplicates[0]!r}; choose other "
+            "suffixes, or rename one"
         )
     return spark.StructType(fields)
 

@@ -1,7 +1,7 @@
-"""Rows as Arrow tables: the operations that the neighbour join needs. No Spark here, and no state.
+"""The operations of the neighbour join on rows as Arrow tables. They are stateless and do not depend on Spark.
 
-Columns are addressed by position, not by name; only the declared result has names. Arrow represents every type of Spark
-exactly (nulls among integers, nested columns, the whole range of timestamps); pandas does not.
+Columns are addressed by position. Only the declared result has column names. Arrow represents every type of Spark
+exactly, unlike pandas: integers with nulls, nested columns, and the whole range of timestamps.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 NO_ROW: Final = -1
-"""Stands for the missing partner of an unmatched row."""
+"""The index in place of the missing partner of an unmatched row."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """The positions of columns in the rows of one side.
+    """The positions of the columns of one side.
 
-    ``by``: the key. ``time``: the event time. ``order``: all columns, in the order in which they order rows of equal
-    key and time. ``others``: the columns of the result beside the key. ``schema``: see `in_utc`.
+    ``by``: the key. ``time``: the event time. ``order``: all columns, in the sequence in which they order rows with
+    equal key and time. ``others``: the columns of the result other than the key. ``schema``: see `in_utc`.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Side:
 
 
 def in_utc(schema: pa.Schema) -> pa.Schema:
-    """The schema independent of the session's time zone; names are positions: ``c0``, ``c1``, …"""
+    """Return the schema with timestamps in UTC instead of the session's time zone, and columns ``c0``, ``c1``, …"""
     return pa.schema([pa.field(f"c{place}", _in_utc(kind)) for place, kind in enumerate(schema.types)])
 
 
@@ -69,23 +69,23 @@ def to_bytes(table: pa.Table) -> bytes:
 
 
 def from_bytes(data: bytes) -> pa.Table:
-    """Inverse of `to_bytes`."""
+    """Return the table that `to_bytes` serialized."""
     return pa.ipc.open_stream(data).read_all()
 
 
 def as_declared(table: pa.Table, side: Side) -> pa.Table:
-    """The table with the columns of ``side``. Raises `ArgumentError` if they differ."""
+    """Return the table with the names and types of ``side``. Raises `ArgumentError` if it has other types."""
     try:
         return table.rename_columns(side.schema.names).cast(side.schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise ArgumentError(
-            f"{side.name}: rows have the types {table.schema.types}, declared are {side.schema.types} ({error}); the "
-            "columns of a query cannot change: start with a new checkpoint folder"
+            f"{side.name}: rows have the types {table.schema.types}, but {side.schema.types} were declared ({error}); "
+            "the columns of a query cannot change: start with a new checkpoint folder"
         ) from error
 
 
 def complete(table: pa.Table, side: Side) -> Bools:
-    """Which rows have a time and a whole key, shape (n,). The others have no neighbours."""
+    """Return which rows have a time and a key without nulls, shape (n,). Other rows have no neighbours."""
     found: Bools = np.ones(table.num_rows, dtype=bool)
     for place in (*side.by, side.time):
         if table.column(place).null_count:
@@ -94,9 +94,10 @@ def complete(table: pa.Table, side: Side) -> Bools:
 
 
 def times(table: pa.Table, side: Side) -> Ints:
-    """Event times, int64 of shape (n,): integers unchanged, dates and timestamps in microseconds since the epoch, UTC.
+    """Return the event times, int64 of shape (n,).
 
-    Raises `ArgumentError` for an integer outside the range of the buffer. All timestamps of Spark are in it.
+    Integers are unchanged. Dates and timestamps are in microseconds since the epoch, UTC. Raises `ArgumentError` for an
+    integer outside the range of the buffer. All timestamps of Spark are within it.
     """
     column = table.column(side.time)
     if pa.types.is_date(column.type):
@@ -112,14 +113,14 @@ def times(table: pa.Table, side: Side) -> Ints:
 
 
 def keys_of(table: pa.Table, side: Side) -> pa.Table:
-    """The columns of the key, with the same names for both sides."""
+    """Return the key columns, with the same names for both sides."""
     return table.select(list(side.by)).rename_columns(_names(len(side.by)))
 
 
 def codes(keys: pa.Table) -> Ints:
-    """A number for each row, equal for equal keys, from 0 on in the order of first occurrence; shape (n,).
+    """Return the number of each row's key, from 0 in the order of first occurrence; shape (n,).
 
-    As in Spark's own joins, NaN equals NaN, and 0.0 equals -0.0.
+    As in the joins of Spark, NaN equals NaN, and 0.0 equals -0.0.
     """
     found = np.zeros(keys.num_rows, dtype=np.int64)
     for place, column in enumerate(keys.columns):
@@ -130,7 +131,7 @@ def codes(keys: pa.Table) -> Ints:
 
 
 def _plain(floats: NDArray[np.floating[Any]]) -> pa.Array:
-    """The floats with one representation of NaN and of zero."""
+    """Return the floats with a single representation of NaN and of zero."""
     floats = floats + 0.0
     floats[np.isnan(floats)] = np.nan
     return pa.array(floats)
@@ -145,9 +146,9 @@ def _in_first_order(values: Ints) -> Ints:
 
 
 def ordered(table: pa.Table, key: Ints, time: Ints, side: Side) -> Ints:
-    """The indices of the rows in the order of time; rows of equal key and time in the order of ``side.order``.
+    """Return the indices of the rows sorted by time, and of those with equal key and time by ``side.order``.
 
-    Nulls come first. Arrow cannot compare nested columns; they are ordered by their repr, which is arbitrary but
+    Nulls come first. Arrow cannot compare nested columns, so these are ordered by their repr, which is arbitrary but
     deterministic. Rows that are equal in all columns are interchangeable.
     """
     found: Ints = np.lexsort((key, time))
@@ -174,7 +175,7 @@ def ordered(table: pa.Table, key: Ints, time: Ints, side: Side) -> Ints:
 
 
 def _ranks(column: pa.ChunkedArray) -> Ints:
-    """A rank for each value: equal for equal values, rising with the values, smallest for null."""
+    """Return the rank of each value: equal for equal values, increasing with the values, and smallest for null."""
     if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
         column = pa.chunked_array([[repr(value) for value in column.to_pylist()]], pa.string())
     ranks: Ints = pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
@@ -183,10 +184,10 @@ def _ranks(column: pa.ChunkedArray) -> Ints:
 
 
 def beside(tables: tuple[pa.Table, pa.Table], sides: tuple[Side, Side], left: Ints, right: Ints) -> pa.Table:
-    """Rows of both tables side by side: the key, the others of the left, the others of the right.
+    """Combine rows of both tables: the key, the other columns of the left row, and those of the right row.
 
-    ``left``, ``right``: the rows, shape (n,); `NO_ROW` gives nulls. The key is that of the left row, or of the right
-    one if there is no left row.
+    ``left``, ``right``: the indices of the rows, shape (n,). `NO_ROW` yields nulls. The key is that of the left row, or
+    that of the right row if there is no left row.
     """
     columns: list[Any] = []
     if sides[0].by:

@@ -1,1 +1,1 @@
-"""The actual outputs: records read from Kafka, and the findings of a check. Begin with `evidence`."""
+"""The actual outputs as read from Kafka, and the findings of a check. Start reading at `evidence`."""

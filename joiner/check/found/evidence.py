@@ -1,8 +1,8 @@
-"""The data that a check reads: checkpoints, input logs, output logs.
+"""The data that a check reads: checkpoints, input logs and output logs.
 
-`joiner.check.found.kafka_log` reads it from Kafka; tests create a `RecordedEvidence`. While the joiner runs, the order
-of reads matters: the vector C before any output, and C again (C') after the outputs. The outputs must then contain all
-of E(C) and nothing outside E(C'). With a joiner at rest, C' = C.
+`joiner.check.found.kafka_log` reads it from Kafka, and tests create a `RecordedEvidence`. If the joiner runs during the
+check, the order of reads matters: the vector C is read before all outputs, and again (C') after them. The outputs must
+then contain all of E(C) and nothing outside E(C'). If the joiner is at rest, C' = C.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class EvidenceError(Exception):
-    """The check is not possible, or not any more. The message says what is missing, where, and what to do."""
+    """The check is not possible. The message contains what is missing, where, and what to do."""
 
 
 class Message(NamedTuple):
-    """A committed Kafka record; ``time_ms`` is the broker's append time."""
+    """A committed Kafka record. ``time_ms`` is the append time of the broker, in ms."""
 
     topic: str
     partition: int
@@ -38,51 +38,51 @@ class Message(NamedTuple):
 
 
 class Evidence(Protocol):
-    """The reads of `verify.outputs`, in this order: checkpoints, late, unmatched, rejected, then unit by unit."""
+    """The reads of `verify.outputs`, in this order: checkpoints, late, unmatched, rejected, then one unit at a time."""
 
     def checkpoint(self, unit: int) -> Checkpoint | None:
-        """C: the newest committed checkpoint before any output was read. None: the unit has not begun."""
+        """Return C, the newest checkpoint committed before any output was read, or None if there is none."""
         ...
 
     def late(self) -> Iterable[Message]:
-        """The late topic, all partitions."""
+        """Return the records of the late topic, all partitions."""
         ...
 
     def rejected(self) -> Iterable[Message]:
-        """The dead letters, all partitions."""
+        """Return the dead letters, all partitions."""
         ...
 
     def unmatched(self) -> Iterable[Message]:
-        """The unmatched records, all partitions; none if no join emits them."""
+        """Return the unmatched records, all partitions. There are none if no join emits them."""
         ...
 
     def out(self, unit: int) -> Iterable[Message]:
-        """The unit's partition of the results."""
+        """Return the results in the partition of the unit."""
         ...
 
     def progress_after(self, unit: int) -> Checkpoint | None:
-        """C': the newest committed checkpoint, after all outputs have been read."""
+        """Return C', the newest checkpoint committed after all outputs were read."""
         ...
 
     def inputs(self, unit: int, topic: str, start: int, stop: int) -> Iterable[Message]:
-        """The unit's partition of an input topic from ``start`` to ``stop``, exclusive.
+        """Return the unit's partition of an input topic from offset ``start`` to ``stop``, exclusive.
 
-        Raises `EvidenceError` if the log does not hold all of it any more.
+        Raises `EvidenceError` if the log no longer contains all of it.
         """
         ...
 
     def whole_input(self, unit: int, topic: str) -> Iterable[Message]:
-        """The unit's partition of an input topic, as far as the log holds it."""
+        """Return the unit's partition of an input topic, as far as the log contains it."""
         ...
 
     def unread(self, unit: int, topic: str, stop: int) -> int:
-        """The number of offsets of an input log from ``stop`` on, including control records of transactions."""
+        """Return the number of offsets of an input log from ``stop``, including control records of transactions."""
         ...
 
 
 @dataclass
 class RecordedEvidence:
-    """Evidence in memory: logs as lists of messages, checkpoints by unit."""
+    """Evidence in memory, with logs as lists of messages, and checkpoints by unit."""
 
     progress_by_unit: dict[int, Checkpoint]
     messages: list[Message]

@@ -1,4 +1,4 @@
-"""The counts and the differences that a check found, with examples."""
+"""The counts and differences that a check found, with examples."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 DIFFERENCES: Final = ("missing", "doubled", "unexpected", "altered")
-"""The kinds of differences. Any of them fails the check."""
+"""The kinds of differences. The check fails if there is any."""
 
 
 @dataclass
 class Tally:
-    """The comparison of one kind of output: ``expected`` = ``found`` + ``missing``.
+    """The counts for one kind of output, with ``expected`` = ``found`` + ``missing``.
 
     ``doubled``: further copies of found outputs. ``unexpected``: outputs that must not exist. ``altered``: outputs with
-    wrong content. ``after``: outputs that became due after C was read, while the joiner ran.
+    wrong content. ``after``: outputs that became due after C was read, because the joiner was running.
     """
 
     expected: int = 0
@@ -27,13 +27,16 @@ class Tally:
 
     @property
     def is_right(self) -> bool:
-        """Whether there is no difference."""
+        """Whether this kind of output has no difference."""
         return not any(getattr(self, kind) for kind in DIFFERENCES)
 
 
 @dataclass
 class Findings:
-    """The content of a report. ``tallies`` by (kind of output, join or ''). ``counts`` are informational."""
+    """The content of a report.
+
+    ``tallies``: by (kind of output, join or ''). ``counts``: numbers that are not differences.
+    """
 
     examples_max: int = 5
     tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
@@ -45,23 +48,23 @@ class Findings:
     notes: list[str] = field(default_factory=list)
 
     def tally(self, what: str, join: str = "") -> Tally:
-        """The tally of ``what`` for ``join``; created if there is none."""
+        """Return the tally of ``what`` for ``join``. Create it if there is none."""
         return self.tallies.setdefault((what, join), Tally())
 
     def differ(self, kind: str, what: str, join: str, text: str, count: int = 1) -> None:
-        """Count a difference of ``kind`` (of `DIFFERENCES`), and keep ``text`` as an example."""
+        """Count differences of ``kind``, which is one of `DIFFERENCES`, and keep ``text`` as an example."""
         tally = self.tally(what, join)
         setattr(tally, kind, getattr(tally, kind) + count)
         self.example(f"{kind} {what}", text)
 
     def example(self, heading: str, text: str) -> None:
-        """Keep an example under a heading, up to ``examples_max``."""
+        """Keep an example under ``heading`` unless it has ``examples_max`` already."""
         kept = self.examples.setdefault(heading, [])
         if len(kept) < self.examples_max:
             kept.append(text)
 
     def count(self, what: str, number: int = 1) -> None:
-        """Add to an informational count."""
+        """Add ``number`` to the count ``what``, which is not a difference."""
         self.counts[what] = self.counts.get(what, 0) + number
 
     @property
@@ -75,11 +78,11 @@ class Findings:
 
     @property
     def is_right(self) -> bool:
-        """Whether there is no difference."""
+        """Whether no kind of output has a difference."""
         return self.total.is_right
 
     def as_json(self) -> dict[str, Any]:
-        """The findings as JSON-able values."""
+        """Return the findings as JSON values."""
         rows = [{"what": what, "join": join, **asdict(tally)} for (what, join), tally in self.tallies.items()]
         return {
             "verdict": "right" if self.is_right else "wrong",

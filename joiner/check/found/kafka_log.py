@@ -1,8 +1,9 @@
-"""Reads the evidence from Kafka: committed records only, each partition up to an end that was determined before.
+"""Reads the evidence from Kafka: committed records only, and each partition up to a fixed end.
 
-The end of an output partition is its high watermark after C was read. A transaction whose checkpoint is visible may not
-have its marker in every partition yet; its records are then below that end, and become readable in a moment. An open
-transaction of a joiner that died is waited for up to ``stall_s``: the broker aborts it after its timeout.
+The end of an output partition is its high watermark after C was read. If the checkpoint of a transaction is visible,
+its marker may still be missing in other partitions. Its records are then below the end, and become readable when the
+marker is written. If a joiner died with an open transaction, the reader waits up to ``stall_s`` for the broker to abort
+it.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 
 _BATCH_RECORDS: Final = 20_000
 _POLL_S: Final = 0.05
-"""Longest wait of one call, which the end of each partition costs."""
+"""The longest wait of one call. It is spent at the end of each partition."""
 
 _REQUEST_TIMEOUT_S: Final = 20.0
-"""For one request to Kafka. The first request is also limited by ``stall_s``."""
+"""The timeout of one request to Kafka. The first request is also limited by ``stall_s``."""
 
 _TAIL_OFFSETS: Final = 2_000
-"""Offsets at the end of the state topic that are searched first for the newest checkpoint."""
+"""The number of offsets at the end of the state topic in which the newest checkpoint is searched first."""
 
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # the library does not type it
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call] # the library does not type it
@@ -46,7 +47,7 @@ _log = client_logger(__name__)
 
 
 class KafkaEvidence:
-    """`joiner.check.found.evidence.Evidence` from a running Kafka. Use it as a context manager."""
+    """Evidence read from a running Kafka. It is a context manager. See `joiner.check.found.evidence.Evidence`."""
 
     def __init__(self, settings: JoinerSettings, *, stall_s: float = 90.0) -> None:
         self._settings = settings
@@ -56,7 +57,7 @@ class KafkaEvidence:
         try:
             self._make_clients()
         except KafkaException as error:
-            message = f"the Kafka client refuses its settings: {error.args[0].str().strip()}; correct kafka.client"
+            message = f"the Kafka client rejects its settings: {error.args[0].str().strip()}; correct kafka.client"
             raise SettingsError(message) from error
 
     def _make_clients(self) -> None:
@@ -78,7 +79,7 @@ class KafkaEvidence:
         self._admin = AdminClient(settings.kafka.client_config(), logger=_log)
 
     def __enter__(self) -> Self:
-        """Check the topics, read C of every unit, then determine the ends of the outputs."""
+        """Check the topics, read C of every unit, then determine the ends of all partitions."""
         try:
             self._open()
         except BaseException:
@@ -119,67 +120,67 @@ class KafkaEvidence:
         except KafkaAway as error:
             raise EvidenceError(str(error)) from error
         except KafkaException as error:
-            message = f"Kafka at {servers} does not describe its topics: {error.args[0].str()}"
+            message = f"the topics of Kafka at {servers} cannot be described: {error.args[0].str()}"
             raise EvidenceError(message) from error
         faults = [f"there is no topic {name}" for name in names if name not in facts]
         faults += [
-            f"topic {name} has {fact.partitions} partitions and topics.partitions is {partitions}"
+            f"topic {name} has {fact.partitions} partitions, but topics.partitions is {partitions}"
             for name, fact in facts.items()
             if fact.partitions != partitions
         ]
         if faults:
-            message = "; ".join(faults) + ": has the pipeline run with these settings?"
+            message = "; ".join(faults) + "; check that the pipeline ran with these settings"
             raise EvidenceError(message)
         return facts
 
     def checkpoint(self, unit: int) -> Checkpoint | None:
-        """See `joiner.check.found.evidence.Evidence`, here and below."""
+        """See `Evidence.checkpoint`."""
         return self._checkpoints[unit]
 
     def progress_after(self, unit: int) -> Checkpoint | None:
-        """C'."""
+        """See `Evidence.progress_after`."""
         return self._newest_checkpoint(unit)
 
     def late(self) -> Iterator[Message]:
-        """The late topic."""
+        """See `Evidence.late`."""
         return self._whole(self._settings.topics.late)
 
     def rejected(self) -> Iterator[Message]:
-        """The dead letters."""
+        """See `Evidence.rejected`."""
         return self._whole(self._settings.topics.rejected)
 
     def unmatched(self) -> Iterator[Message]:
-        """The unmatched records."""
+        """See `Evidence.unmatched`."""
         topic = self._settings.output_topics.get("unmatched")
         return iter(()) if topic is None else self._whole(topic)
 
     def out(self, unit: int) -> Iterator[Message]:
-        """A partition of the results."""
+        """See `Evidence.out`."""
         return self._partition(self._settings.topics.out, unit)
 
     def inputs(self, unit: int, topic: str, start: int, stop: int) -> Iterator[Message]:
-        """A partition of an input topic, from the start to C."""
+        """See `Evidence.inputs`."""
         low, high = self._range(topic, unit)
         if low > start and stop > start:
             message = (
-                f"{topic} partition {unit} begins at offset {low}, and the application began at {start}: "
-                "its first input is gone (retention), so the check is not possible any more"
+                f"{topic} partition {unit} begins at offset {low}, but the application began at {start}: "
+                "retention has deleted its first input, so the check is no longer possible"
             )
             raise EvidenceError(message)
         if high < stop:
             message = (
-                f"{topic} partition {unit} ends at offset {high}, and the application has read up to {stop}: "
+                f"{topic} partition {unit} ends at offset {high}, but the application has read up to {stop}: "
                 "the log has lost records"
             )
             raise EvidenceError(message)
         return self._read(topic, unit, start, stop)
 
     def whole_input(self, unit: int, topic: str) -> Iterator[Message]:
-        """All of a partition of an input topic."""
+        """See `Evidence.whole_input`."""
         return self._partition(topic, unit)
 
     def unread(self, unit: int, topic: str, stop: int) -> int:
-        """Offsets beyond C'."""
+        """See `Evidence.unread`."""
         return max(self._ends[topic, unit] - stop, 0)
 
     def _whole(self, topic: str) -> Iterator[Message]:
@@ -190,7 +191,7 @@ class KafkaEvidence:
         return self._read(topic, partition, self._range(topic, partition)[0], self._ends[topic, partition])
 
     def _range(self, topic: str, partition: int) -> tuple[int, int]:
-        """First offset and high watermark. A consumer of committed records would get an earlier end."""
+        """Return the first offset and the high watermark. The end for a consumer of committed records may be lower."""
         place = TopicPartition(topic, partition)
         try:
             low, high = (
@@ -236,11 +237,11 @@ class KafkaEvidence:
         return (
             f"{topic} partition {partition} returned nothing for {self._stall_s:g} s at offset {position} of "
             f"{stop}: an open transaction hides later records, perhaps that of a joiner that died; try again after its "
-            "timeout, or with a longer --timeout"
+            "timeout, or use a longer --timeout"
         )
 
     def _newest_checkpoint(self, unit: int) -> Checkpoint | None:
-        """Search the unit's partition of the state topic from its end, in growing steps."""
+        """Return the newest checkpoint. Search the unit's partition of the state topic backwards, in growing steps."""
         topic, key = self._settings.state_topic, checkpoint_key(unit).encode()
         low, high = self._range(topic, unit)
         length = _TAIL_OFFSETS
@@ -277,8 +278,8 @@ def _decode_checkpoint(message: Message) -> Checkpoint:
         raise EvidenceError(text) from error
     if checkpoint.format > FORMAT_VERSION:
         text = (
-            f"{message.place} has format {checkpoint.format}, and this release reads up to {FORMAT_VERSION}: "
-            "use the release of the joiner"
+            f"{message.place} has format {checkpoint.format}, but this release reads up to {FORMAT_VERSION}: "
+            "use the tester of the joiner's release"
         )
         raise EvidenceError(text)
     return checkpoint
@@ -289,11 +290,11 @@ def _check_topics(checkpoint: Checkpoint, facts: dict[str, TopicFacts], partitio
         if topic in facts and facts[topic].topic_id != topic_id:
             message = (
                 f"topic {topic} was deleted and recreated since unit {checkpoint.unit} of "
-                f"{checkpoint.application!r} read it: its input is gone, so the check is not possible any more"
+                f"{checkpoint.application!r} read it: its input is gone, so the check is no longer possible"
             )
             raise EvidenceError(message)
     if checkpoint.partitions != partitions:
         message = (
-            f"the application ran with {checkpoint.partitions} partitions, and topics.partitions is {partitions} here"
+            f"the application ran with {checkpoint.partitions} partitions, but topics.partitions is {partitions} here"
         )
         raise EvidenceError(message)

@@ -1,4 +1,4 @@
-"""The expected output: the definition as nested loops, and the engine in memory compared with it.
+"""The expected output: the definition of the join as nested loops, and the comparison of the engine with it.
 
-Imports nothing of the rest of the checker, and only the public interface of the engine. Begin with `oracle`.
+It imports no other part of the checker, and only the public interface of the engine. Start reading at `oracle`.
 """

@@ -1,4 +1,4 @@
-"""The built-in cases: small streams whose joins a reader can work out, and seeded random ones.
+"""The built-in cases: small streams whose joins a reader can calculate, and seeded random ones.
 
 `joiner.check.model.drive` runs the engine over them. Times are small integers; their unit (ns) does not matter.
 """
@@ -19,10 +19,10 @@ Entry = Rec | Watermark
 
 @dataclass(frozen=True)
 class Case:
-    """Two streams in log order and the options of the join.
+    """Two streams in log order, and the options of the join.
 
-    ``pairs``: the number of pairs that are certain once both have been read, and once both have ended, worked out by
-    hand; None: not worked out. The oracle is compared in any case.
+    ``pairs``: the number of certain pairs once both streams have been read, and once both have ended, as calculated by
+    hand, or None. The engine is compared with the oracle in either case.
     """
 
     name: str
@@ -34,12 +34,12 @@ class Case:
 
 
 def records(*times: int, key: int = 0) -> list[Rec]:
-    """Records of one key at ``times``; their seq is their index."""
+    """Return records of one key at ``times``. Their seq is their index."""
     return [Rec(key, ts, seq) for seq, ts in enumerate(times)]
 
 
 def entries(*given: int | tuple[int, int] | str) -> list[Entry]:
-    """A stream in short notation.
+    """Return a stream from a short notation.
 
     ``3`` is a record of key 0, ``(1, 3)`` one of key 1, ``">3"`` a watermark for all keys, ``"1>3"`` one for key 1.
     """
@@ -56,14 +56,14 @@ def entries(*given: int | tuple[int, int] | str) -> list[Entry]:
 
 
 def blocks(length: int, total: int) -> tuple[list[Rec], list[Rec]]:
-    """``total`` records at times 0, 1, …, in blocks of ``length`` that are left, right, left, …"""
+    """Return ``total`` records at times 0, 1, …, in blocks of ``length`` that are alternately left and right."""
     left = [ts for ts in range(total) if ts // length % 2 == 0]
     right = [ts for ts in range(total) if ts // length % 2 == 1]
     return records(*left), records(*right)
 
 
 def built_in_cases() -> list[Case]:
-    """The named cases, simplest first."""
+    """Return the named cases, simplest first."""
     return [*_ancestor_cases(), *_tie_cases(), *_option_cases(), *_watermark_cases(), *_late_cases()]
 
 
@@ -71,8 +71,8 @@ def _ancestor_cases() -> list[Case]:
     alternating_left, alternating_right = blocks(1, 100)
     block_left, block_right = blocks(5, 20)
     return [
-        Case("nothing at all", [], [], pairs=(0, 0)),
-        Case("one side alone", records(1, 2, 3), [], pairs=(0, 0)),
+        Case("no records", [], [], pairs=(0, 0)),
+        Case("records of one side only", records(1, 2, 3), [], pairs=(0, 0)),
         Case("100 alternating records", alternating_left, alternating_right, pairs=(99, 99)),
         # Each of the three boundaries between blocks gives 5 next + 5 prev - 1 common = 9 pairs. At the last one, the
         # left record 14 is prev of 15..19, which stays open until the left stream passes them. Only its pair with 15
@@ -84,7 +84,7 @@ def _ancestor_cases() -> list[Case]:
 
 def _tie_cases() -> list[Case]:
     return [
-        Case("equal times meet", records(1, 2, 3), records(1, 2, 3), pairs=(3, 3)),
+        Case("equal times on both sides", records(1, 2, 3), records(1, 2, 3), pairs=(3, 3)),
         Case("three equal times on each side", records(5, 5, 5), records(5, 5, 5), pairs=(5, 8)),
         Case("ties before, at and after", records(1, 1, 5, 5, 9, 9), records(1, 5, 5, 5, 9)),
         Case("an equal time comes later", entries(4, 4), entries(4, 6, 6)),
@@ -97,7 +97,7 @@ def _option_cases() -> list[Case]:
     return [
         Case("tolerance 2", records(0, 10, 20), records(1, 13, 18), tolerance_ns=2, pairs=(2, 2)),
         Case("tolerance 0: equal times only", records(1, 2, 4), records(2, 3, 4), tolerance_ns=0, pairs=(2, 2)),
-        Case("lateness 3 holds back", records(0, 4, 2, 8), records(1, 3, 6, 4), lateness_ns=(3, 3)),
+        Case("lateness 3 delays pairs", records(0, 4, 2, 8), records(1, 3, 6, 4), lateness_ns=(3, 3)),
         Case("lateness of one side", records(0, 4, 2, 8), records(1, 3, 6, 9), lateness_ns=(5, 0)),
         Case("lateness and tolerance", records(0, 9, 4, 20), records(8, 5, 6, 30), 3, (5, 3)),
         Case("many keys", *_interlaced_keys(keys=50, each=6)),
@@ -120,26 +120,28 @@ def _watermark_cases() -> list[Case]:
             entries((0, 0), (1, 0), "1>3"),
             pairs=(3, 4),
         ),
-        Case("a watermark makes what follows late", entries(1, 5), entries(0, ">4", 3, 4, 6)),
-        Case("watermarks never go back", entries(1, 5, 7), entries(0, ">4", ">2", 3, 6)),
-        Case("a watermark for a key never seen", entries((3, 2)), entries("3>9", (3, 8), (3, 9)), pairs=(1, 1)),
-        Case("watermarks alone", entries(">5", "2>9"), entries("0>3", ">1"), pairs=(0, 0)),
+        Case("records below a watermark are late", entries(1, 5), entries(0, ">4", 3, 4, 6)),
+        Case("a lower watermark has no effect", entries(1, 5, 7), entries(0, ">4", ">2", 3, 6)),
+        Case("a watermark for a new key", entries((3, 2)), entries("3>9", (3, 8), (3, 9)), pairs=(1, 1)),
+        Case("watermarks only", entries(">5", "2>9"), entries("0>3", ">1"), pairs=(0, 0)),
     ]
 
 
 def _late_cases() -> list[Case]:
     return [
-        Case("late records are left out", records(1, 5, 3, 9), records(2, 6, 4, 8)),
-        Case("the frontier's own time is not late", records(5, 5, 4), records(5, 5), pairs=(3, 4)),
-        Case("all late but the first", records(9, 8, 7, 6), records(9, 1, 2), pairs=(1, 1)),
+        Case("late records are not joined", records(1, 5, 3, 9), records(2, 6, 4, 8)),
+        Case("a time at the frontier is not late", records(5, 5, 4), records(5, 5), pairs=(3, 4)),
+        Case("all records but the first are late", records(9, 8, 7, 6), records(9, 1, 2), pairs=(1, 1)),
         Case("late for one key only", entries((0, 9), (1, 3), (0, 3)), entries((1, 3), (0, 9), (1, 2))),
         Case("before 1970", records(-9, -5, -1), records(-8, -5, 0), pairs=(5, 5)),
-        Case("the ends of time", records(-(9 * 10**18), 9 * 10**18), records(-(9 * 10**18), 9 * 10**18)),
+        Case(
+            "the earliest and the latest times", records(-(9 * 10**18), 9 * 10**18), records(-(9 * 10**18), 9 * 10**18)
+        ),
     ]
 
 
 def random_case(seed: int) -> Case:
-    """A small random case: few keys, few times (hence ties), disorder, lateness, tolerance, watermarks."""
+    """Return a small random case: few keys, few times (hence ties), disorder, lateness, tolerance, watermarks."""
     rng = random.Random(seed)  # noqa: S311 - seeded test data, no secret
     keys, span = rng.randint(1, 4), rng.choice((3, 8, 30))
     disorder, watermark_share = rng.choice((0, 0, 2, 6)), rng.choice((0.0, 0.0, 0.15))
@@ -169,8 +171,8 @@ def _random_stream(
 
 
 def large_case(seed: int, records_count: int) -> Case:
-    """A case of ``records_count`` records a side over many keys, too large for the nested loops."""
+    """Return a case of ``records_count`` records per side over many keys, too large for the nested loops."""
     rng = random.Random(seed)  # noqa: S311 - seeded test data, no secret
     keys = max(records_count // 50, 1)
     left, right = (_random_stream(rng, records_count, keys, records_count // 2, 40, 0.001) for _ in range(2))
-    return Case(f"{records_count:,} records a side", left, right, tolerance_ns=5_000, lateness_ns=(60, 20))
+    return Case(f"{records_count:,} records per side", left, right, tolerance_ns=5_000, lateness_ns=(60, 20))

@@ -1,9 +1,10 @@
-"""Runs the engine over a case, with several divisions into batches, and compares every step with the oracle.
+"""Runs the engine over a case with several divisions into batches, and compares its output with the oracle.
 
-The engine is used only through its public interface, `joiner.LocalStreamBuffer`; a test may pass a substitute. After
-every step: the pairs so far are those that must have been emitted for exactly these prefixes; no pair was emitted
-twice; the late records are those of the oracle; a released record is in no later pair; ``len`` is the number of records
-that are neither late nor released. Between steps the buffer goes through ``snapshot`` and ``restore``.
+The engine is used only through its public interface, `joiner.LocalStreamBuffer`. A test may pass a substitute. After a
+step, these conditions must hold: the pairs so far are those that must have been emitted for exactly these prefixes; no
+pair was emitted twice; the late records are those of the oracle; a released record is in no later pair; ``len`` is the
+number of records that are neither late nor released. Between steps, the buffer is replaced by one restored from its
+snapshot.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ Entry = Rec | Watermark
 Plan = list[tuple[int, int]]
 
 _CHECKS_MAX: Final = 40
-"""Steps of one run that are compared with the nested loops, whose cost is quadratic."""
+"""The largest number of steps of a run compared with the nested loops, whose cost is quadratic."""
 
 _LARGE_CHECKS_MAX: Final = 3
-"""The same for a case that is too large for the nested loops."""
+"""The same number for a case that is too large for the nested loops."""
 
 _ORACLE_RECORDS_MAX: Final = 400
-"""Records per side up to which the nested loops are used; above, the equivalent `joiner.check.model.expected`."""
+"""Records per side up to which the nested loops are used. Above, the equivalent `joiner.check.model.expected` is."""
 
 _DIFFERENCES_SHOWN: Final = 5
 
@@ -42,17 +43,17 @@ class BufferClass(Protocol):
     """The part of `joiner.LocalStreamBuffer` that is used here."""
 
     def __call__(self, *, tolerance_ns: int | None, lateness_ns: tuple[int, int]) -> Any:
-        """A new, empty buffer."""
+        """Create an empty buffer."""
         ...
 
     def restore(self, data: bytes) -> Any:
-        """The buffer of a snapshot."""
+        """Create a buffer from a snapshot."""
         ...
 
 
 @dataclass
 class Outcome:
-    """The result of a case: pairs at the end of the input, pairs after both streams have ended, and differences."""
+    """The result of a case: the pairs at the end of the input, those after both streams have ended, and differences."""
 
     name: str
     records: int
@@ -63,7 +64,7 @@ class Outcome:
 
 @dataclass
 class _Seen:
-    """What one run of the engine has reported so far."""
+    """The output of one run of the engine so far."""
 
     pairs: set[tuple[int, int]] = field(default_factory=set)
     late: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
@@ -71,7 +72,7 @@ class _Seen:
 
 
 def load_buffer() -> BufferClass:
-    """The engine under test. Raises ImportError if it is not installed."""
+    """Return the engine under test. Raises ImportError if it is not installed."""
     from joiner import LocalStreamBuffer  # noqa: PLC0415 - `verify` works without the engine
 
     return LocalStreamBuffer
@@ -84,7 +85,7 @@ def run_case(case: Case, buffer_class: BufferClass, seed: int) -> Outcome:
     if case.pairs is not None and (outcome.certain, outcome.after_end) != case.pairs:
         outcome.differences.append(
             f"the oracle has {outcome.certain} pairs, {outcome.after_end} after the end; "
-            f"worked out by hand: {case.pairs[0]} and {case.pairs[1]}"
+            f"calculated by hand: {case.pairs[0]} and {case.pairs[1]}"
         )
     for how, plan, restoring in _plans(case, random.Random(seed)):  # noqa: S311 - a seeded plan, no secret
         found = _run(case, plan, buffer_class, restoring=restoring)
@@ -95,7 +96,7 @@ def run_case(case: Case, buffer_class: BufferClass, seed: int) -> Outcome:
 
 
 def answer(case: Case, stops: tuple[int, int] | None = None, *, closed: bool = False) -> expected.Answer:
-    """What must have been emitted once the first ``stops`` entries of each side have been read."""
+    """Return what must have been emitted once the first ``stops`` entries of each side have been read."""
     left_stop, right_stop = stops or (len(case.left), len(case.right))
     left, right = case.left[:left_stop], case.right[:right_stop]
     options = {"tolerance_ns": case.tolerance_ns, "lateness_ns": case.lateness_ns, "closed": closed}
@@ -106,7 +107,7 @@ def answer(case: Case, stops: tuple[int, int] | None = None, *, closed: bool = F
 
 
 def _plans(case: Case, rng: random.Random) -> Iterator[tuple[str, Plan, bool]]:
-    """Ways to feed a case: a name, the prefixes after each step, whether to restore between steps."""
+    """Yield plans to push a case: a name, the prefixes after each step, and whether to restore between steps."""
     sizes = len(case.left), len(case.right)
     yield "all at once", [sizes], False
     yield "left first, then right", [(sizes[0], 0), sizes], True
@@ -178,7 +179,7 @@ def _columns(entries: Sequence[Entry], kind: type[Rec | Watermark]) -> tuple[np.
 
 
 def _record(step: Any, seen: _Seen) -> list[str]:
-    """Add a step to ``seen``; returns what is wrong with the step itself."""
+    """Add a step to ``seen``. Return the errors in the step itself."""
     differences = []
     for pair in zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True):
         if pair in seen.pairs:
@@ -210,5 +211,5 @@ def _compare(case: Case, stops: tuple[int, int], seen: _Seen, held: int | None, 
     sides = zip(pushed, seen.late, seen.released, strict=True)
     kept = sum(len(of_side - late - released) for of_side, late, released in sides)
     if held is not None and held != kept:
-        differences.append(f"the buffer holds {held} records, and {kept} were neither late nor released")
+        differences.append(f"the buffer holds {held} records, but {kept} were neither late nor released")
     return differences

@@ -1,8 +1,8 @@
-"""What must have been emitted: the oracle's answer, computed fast enough for millions of records.
+"""Computes the same as the oracle, but fast enough for millions of records.
 
-It is independent of the engine, and not incremental. All records are sorted once by key and time, neighbours are found
-by binary search, and relations that are not certain at the final frontiers are masked out. Property tests compare it
-with the nested loops of `joiner.check.model.oracle`.
+It is independent of the engine and not incremental. All records are sorted once by key and time, neighbours are found
+by binary search, and relations that are not certain at the final frontiers are removed. Property tests compare it with
+the nested loops of `joiner.check.model.oracle`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def join(
     watermark_scope: str = "key",
     closed: bool = False,
 ) -> Answer:
-    """See `joiner.check.model.oracle.join`."""
+    """Compute the same as `joiner.check.model.oracle.join`."""
     lateness = lateness_ns if isinstance(lateness_ns, tuple) else (lateness_ns, lateness_ns)
     judges = [Judge(lateness[side], watermark_scope) for side in (0, 1)]
     late: list[set[int]] = [set(), set()]
@@ -71,7 +71,10 @@ def unmatched(
     direction: str = "both",
     driver: str = "both",
 ) -> tuple[set[int], set[int]]:
-    """See `joiner.check.model.oracle.unmatched`: each record without a pair is tried with possible future records."""
+    """Compute the same as `joiner.check.model.oracle.unmatched`.
+
+    For each record without a pair, try the possible future records of the other stream.
+    """
     paired = certain_pairs(left, right, tolerance_ns, direction=direction, driver=driver, closed=True)
     sides = ("left", left, right, paired.left_seq), ("right", right, left, paired.right_seq)
     found: list[set[int]] = []
@@ -99,9 +102,9 @@ def unmatched(
 
 
 def _is_neighbour(ts: int, future: int, others: list[int], direction: str) -> bool:
-    """Whether a record that arrives last, at ``future``, would be a neighbour of a record at ``ts``.
+    """Return whether a record that arrives last, at ``future``, would be a neighbour of a record at ``ts``.
 
-    ``others``: the other times of its side, rising.
+    ``others``: the other times of its side, ascending.
     """
     before, behind = bisect_right(others, ts), bisect_left(others, ts)
     is_prev = future <= ts and bisect_right(others, future) == before
@@ -113,7 +116,7 @@ def _is_neighbour(ts: int, future: int, others: list[int], direction: str) -> bo
 
 
 def _neighbours_of(future: int, times: list[int], direction: str) -> set[int]:
-    """The indices in ``times``, which rise, of the neighbours of a record that arrives at ``future``."""
+    """Return the indices in ``times``, ascending, of the neighbours of a record that arrives at ``future``."""
     before, behind = bisect_right(times, future) - 1, bisect_left(times, future)
     has_prev, has_next = before >= 0 and direction != "forward", behind < len(times) and direction != "backward"
     if direction == "nearest" and has_prev and has_next:
@@ -128,10 +131,10 @@ DUPLICATE: Final = 2
 
 
 class Judge:
-    """Classifies the records of one stream in log order as accepted, late or duplicate; keeps the accepted ones."""
+    """Classifies the records of one stream, in log order, as accepted, late or duplicate."""
 
     def __init__(self, lateness_ns: int, watermark_scope: str = "key") -> None:
-        """``watermark_scope``: a record advances the frontier of its "key", or of the whole "partition"."""
+        """``watermark_scope``: whether a record advances the frontier of its "key" or of the whole "partition"."""
         self._lateness_ns = lateness_ns
         self._by_partition = watermark_scope == "partition"
         self._frontiers: dict[int, int] = {}
@@ -139,12 +142,12 @@ class Judge:
         self._accepted: list[tuple[int, int, int]] = []
 
     def watermark(self, key: int, ts: int) -> None:
-        """Raise the frontier of ``key``, or of `ALL_KEYS`."""
+        """Advance the frontier of ``key``, or of `ALL_KEYS`, to ``ts`` unless it is above."""
         if ts > self._frontiers.get(key, _NOTHING_YET):
             self._frontiers[key] = ts
 
     def judge(self, key: int, ts: int, seq: int, event: str | None) -> int:
-        """`ACCEPTED`, `LATE` or `DUPLICATE`."""
+        """Classify the next record as `ACCEPTED`, `LATE` or `DUPLICATE`. Store it if it is accepted."""
         frontiers = self._frontiers
         own = frontiers.get(key, _NOTHING_YET)
         if ts < own or ts < frontiers.get(ALL_KEYS, _NOTHING_YET):
@@ -159,7 +162,7 @@ class Judge:
         return ACCEPTED
 
     def stream(self) -> Stream:
-        """The accepted records, sorted, with the present frontiers."""
+        """Return the accepted records, sorted, with the current frontiers."""
         table = np.array(self._accepted, dtype=np.int64).reshape(-1, 3)
         key, ts, seq = table[np.lexsort((table[:, 2], table[:, 1], table[:, 0]))].T
         return Stream(key, ts, seq, dict(self._frontiers))
@@ -167,7 +170,7 @@ class Judge:
 
 @dataclass(frozen=True)
 class Stream:
-    """The accepted records of one stream by (key, ts, seq), and the frontier of each key that has one."""
+    """The accepted records of one stream, sorted by (key, ts, seq), and the frontier of each key that has one."""
 
     key: Ints
     ts: Ints
@@ -175,14 +178,14 @@ class Stream:
     frontiers: dict[int, int]
 
     def times_by_key(self) -> dict[int, list[int]]:
-        """The times of each key, rising."""
+        """Return the times of each key, ascending."""
         if not len(self.key):
             return {}
         keys, starts = np.unique(self.key, return_index=True)
         return dict(zip(keys.tolist(), map(np.ndarray.tolist, np.split(self.ts, starts[1:])), strict=True))
 
     def frontier_of(self, keys: Ints) -> Ints:
-        """The frontier of each of ``keys``, which are sorted."""
+        """Return the frontier of each of ``keys``, which must be sorted; ns, shape (n,)."""
         everywhere = max(self.frontiers.get(ALL_KEYS, _NOTHING_YET), int(_NOTHING_YET))
         distinct, counts = np.unique(keys, return_counts=True)
         own = [max(self.frontiers.get(key, _NOTHING_YET), everywhere) for key in distinct.tolist()]
@@ -190,7 +193,7 @@ class Stream:
 
 
 class Pairs(NamedTuple):
-    """n pairs in the order (left seq, right seq): seqs, times in ns, ordinals among equal times; shape (n,) each."""
+    """n pairs sorted by (left seq, right seq): seqs, times in ns, and ordinals among equal times, shape (n,) each."""
 
     left_seq: Ints
     right_seq: Ints
@@ -209,7 +212,7 @@ def certain_pairs(
     driver: str = "both",
     closed: bool = False,
 ) -> Pairs:
-    """All pairs with a relation that is certain at the frontiers of the two streams."""
+    """Return all pairs with a relation that is certain at the frontiers of the two streams."""
     left_place, right_place = _places(left, right)
     from_left = from_right = (left_place[:0], left_place[:0])
     if driver != "right":
@@ -234,7 +237,10 @@ def certain_pairs(
 
 
 def _places(left: Stream, right: Stream) -> tuple[Ints, Ints]:
-    """For each record a number that orders records of both sides by (key, time). It uses ranks, because ns overflow."""
+    """Return a number for each record that orders records of both sides by (key, time).
+
+    The numbers are computed from ranks, because a product of key and ns would overflow.
+    """
     times, rank = np.unique(np.concatenate([left.ts, right.ts]), return_inverse=True)
     keys, key_rank = np.unique(np.concatenate([left.key, right.key]), return_inverse=True)
     del keys
@@ -245,7 +251,7 @@ def _places(left: Stream, right: Stream) -> tuple[Ints, Ints]:
 def _neighbours(
     own: Stream, place: Ints, other: Stream, others: Ints, direction: str, *, closed: bool
 ) -> tuple[Ints, Ints]:
-    """The indices of a stream's records and of their certain neighbours in the other stream."""
+    """Return the indices of records of a stream, and of their certain neighbours in the other stream."""
     here = np.arange(len(place), dtype=np.int64)
     frontier = np.full(len(place), _ENDED) if closed else other.frontier_of(own.key)
     if not len(others):
@@ -271,7 +277,7 @@ def _neighbours(
 
 
 def _distance(left_ts: Ints, right_ts: Ints) -> NDArray[np.uint64]:
-    """The distance between two times, unsigned, because it can exceed int64."""
+    """Return the distance between two times in ns as uint64, because it can exceed int64."""
     return np.maximum(left_ts, right_ts).view(np.uint64) - np.minimum(left_ts, right_ts).view(np.uint64)
 
 

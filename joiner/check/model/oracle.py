@@ -1,12 +1,11 @@
 """The neighbour join in its simplest form: nested loops over two lists.
 
-This is the executable form of the definition (docs/semantics.md). It answers one question: exactly which pairs must
-have been emitted once these entries of the two streams have been read? It has no batches, interleaving, buffer or
-clock, because the answer depends on none of them. It is deliberately simple and quadratic:
-`joiner.check.model.expected` computes the same fast, the engine computes it incrementally, and both are compared with
-this file.
+This is the executable form of the definition (docs/semantics.md). It computes exactly the pairs that must have been
+emitted once given entries of the two streams have been read. It has no batches, interleaving, buffer or clock, because
+the result does not depend on them. It is deliberately simple and quadratic. `joiner.check.model.expected` computes the
+same result fast, the engine computes it incrementally, and tests compare both with this module.
 
-All times are int nanoseconds. It imports nothing, so that it depends on no other code.
+All times are int nanoseconds. The module imports no other code of the project.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ ALL_KEYS: Final = -1
 """The key of a watermark that covers every key."""
 
 NOTHING_YET: Final = -(1 << 70)
-"""The frontier of a key without records and watermarks: below every time."""
+"""The frontier of a key without records and watermarks, which is below every time."""
 
 ENDED: Final = 1 << 70
-"""The frontier of every key once its stream has ended: above every time."""
+"""The frontier of every key once its stream has ended, which is above every time."""
 
 
 class Rec(NamedTuple):
-    """A record of one stream. ``event``: the id that identifies duplicates; None: the record is not one."""
+    """A record of one stream. ``event``: the id that identifies duplicates, or None if it cannot be a duplicate."""
 
     key: int
     ts: int
@@ -37,7 +36,7 @@ class Rec(NamedTuple):
 
 
 class Watermark(NamedTuple):
-    """The promise that the stream sends nothing below ``ts`` from now on, for one key or for `ALL_KEYS`."""
+    """A watermark: the stream sends no later records below ``ts`` for its key, or for any key if it is `ALL_KEYS`."""
 
     key: int
     ts: int
@@ -45,12 +44,12 @@ class Watermark(NamedTuple):
 
 
 class Stream:
-    """One stream, read entry by entry: its accepted, late and duplicate records, and its frontiers."""
+    """One stream with its accepted, late and duplicate records, and its frontiers."""
 
     def __init__(self, entries: Sequence[Rec | Watermark], lateness_ns: int, *, watermark_scope: str = "key") -> None:
-        """Read ``entries`` in log order: their ``seq`` rises.
+        """Read ``entries`` in log order, in which their ``seq`` increases.
 
-        ``watermark_scope``: a record advances the frontier of its "key", or of the whole "partition".
+        ``watermark_scope``: whether a record advances the frontier of its "key" or of the whole "partition".
         """
         self.accepted: list[Rec] = []
         self.late: list[Rec] = []
@@ -61,7 +60,7 @@ class Stream:
             self._read(entry, lateness_ns)
 
     def frontier(self, key: int) -> int:
-        """Later records of ``key`` have at least this time: the larger of the frontiers of the key and of all keys."""
+        """Return the larger of the frontiers of ``key`` and of all keys. Later records below it are late."""
         return max(self._promised.get(key, NOTHING_YET), self._promised.get(ALL_KEYS, NOTHING_YET))
 
     def _read(self, entry: Rec | Watermark, lateness_ns: int) -> None:
@@ -80,7 +79,7 @@ class Stream:
 
 
 class Answer(NamedTuple):
-    """The ``pairs`` (left seq, right seq) that must have been emitted, and the two streams."""
+    """The pairs (left seq, right seq) that must have been emitted, and the two streams."""
 
     pairs: set[tuple[int, int]]
     left: Stream
@@ -98,11 +97,11 @@ def join(
     watermark_scope: str = "key",
     closed: bool = False,
 ) -> Answer:
-    """What must have been emitted once exactly ``left`` and ``right`` have been read.
+    """Return what must have been emitted once exactly ``left`` and ``right`` have been read.
 
-    ``lateness_ns``: one value for both streams or (left, right). ``driver``: whose records look for neighbours, left,
-    right or both. ``direction``: which neighbours they look for: backward (prev), forward (next), both, or the nearest
-    of the two. ``closed``: both streams have ended, so that no relation is open.
+    ``lateness_ns``: one value for both streams, or (left, right). ``driver``: whose records look for neighbours:
+    "left", "right" or "both". ``direction``: which neighbours they look for: "backward" (prev), "forward" (next),
+    "both", or the "nearest" of the two. ``closed``: both streams have ended, so no relation is open.
     """
     left_lateness_ns, right_lateness_ns = lateness_ns if isinstance(lateness_ns, tuple) else (lateness_ns, lateness_ns)
     r_stream = Stream(left, left_lateness_ns, watermark_scope=watermark_scope)
@@ -120,10 +119,10 @@ def join(
 def unmatched(
     left: Sequence[Rec | Watermark], right: Sequence[Rec | Watermark], *, closed: bool = False, **options: Any
 ) -> tuple[set[int], set[int]]:
-    """Which accepted records, by seq, are in no pair, and in none for any continuation of the streams.
+    """Return the seqs of accepted records that are in no pair and cannot be paired by any further input, by side.
 
-    ``options``: those of `join`. Two kinds of continuation suffice: no further record of the other stream, and one
-    further record at each time that could be the best one. More records only compete for the neighbours.
+    ``options``: those of `join`. Two kinds of further input suffice: no record of the other stream, and one record at
+    each time that could be the best one. More records only compete for the neighbours.
     """
     now, ended = join(left, right, **options), join(left, right, closed=True, **options)
     found: tuple[set[int], set[int]] = (set(), set())
@@ -143,7 +142,7 @@ def _can_be_paired(
     other: Stream,
     options: Any,
 ) -> bool:
-    """Whether one further record of the other stream would form a pair with ``record``."""
+    """Return whether one further record of the other stream could form a pair with ``record``."""
     frontier = other.frontier(record.key)
     for ts in {max(frontier, record.ts), record.ts, record.ts - 1}:
         if ts >= frontier:
@@ -157,11 +156,11 @@ def _can_be_paired(
 def _certain_neighbours(
     records: list[Rec], other: Stream, direction: str, *, closed: bool
 ) -> Iterator[tuple[Rec, Rec]]:
-    """Each record with its neighbours in the other stream that no continuation can change.
+    """Yield each record with its neighbours in the other stream that no further input can change.
 
     prev, the last record at or before the record's time, is certain once the other stream cannot send that time again.
     next, the first record at or after it, is certain once the other stream cannot send an earlier one, or if the times
-    are equal (a later record with an equal time is behind it).
+    are equal, because a later record with an equal time has a later position.
     """
     for record in records:
         frontier = ENDED if closed else other.frontier(record.key)
@@ -173,10 +172,10 @@ def _certain_neighbours(
 
 
 def _certain_nearest(records: list[Rec], other: Stream, _direction: str, *, closed: bool) -> Iterator[tuple[Rec, Rec]]:
-    """Each record with the nearer of its neighbours, prev at equal distance, once no nearer record can follow.
+    """Yield each record with its nearest neighbour, once no nearer record can follow. At equal distance, it is prev.
 
-    Later records have at least the frontier's time. So prev is certain once the frontier is above the record's time and
-    not nearer than prev. next, if it is nearer than prev, is certain once the other stream cannot send an earlier one.
+    Later records are at or above the frontier. So prev is certain once the frontier is above the record's time and not
+    nearer than prev. If next is nearer than prev, it is certain once the other stream cannot send an earlier record.
     """
     for record in records:
         frontier = ENDED if closed else other.frontier(record.key)
@@ -190,7 +189,7 @@ def _certain_nearest(records: list[Rec], other: Stream, _direction: str, *, clos
 
 
 def _neighbours(record: Rec, other: Stream) -> tuple[Rec | None, Rec | None]:
-    """The last record of the other stream at or before the record's time, and the first at or after it."""
+    """Return the last record of the other stream at or before the record's time, and the first at or after it."""
     same_key = [s for s in other.accepted if s.key == record.key]
     before = [s for s in same_key if s.ts <= record.ts]
     after = [s for s in same_key if s.ts >= record.ts]
@@ -206,7 +205,7 @@ def _is_duplicate(record: Rec, known: Rec) -> bool:
 
 
 def ordinals(accepted: Sequence[Rec]) -> dict[int, int]:
-    """By seq, the number of accepted records of the same stream, key and time with a lower seq."""
+    """Return for each seq the number of accepted records with the same key and time and a lower seq."""
     return {
         record.seq: sum(
             1 for other in accepted if (other.key, other.ts) == (record.key, record.ts) and other.seq < record.seq

@@ -1,4 +1,4 @@
-"""Compares actual with expected outputs: topics, the events of a recording, points in the database.
+"""Compares actual with expected outputs in topics, an events file and the database.
 
-May import `model` and `found`. Begin with `outputs`.
+It may import `model` and `found`. Start reading at `outputs`.
 """

@@ -1,7 +1,7 @@
-"""Compares the outputs of one unit with the expected ones: results, late and unmatched records, dead letters.
+"""Compares the outputs of a unit with the expected ones: results, late and unmatched records, and dead letters.
 
-`Outputs` are the late, unmatched and rejected records of the whole application, read once. Each unit removes those that
-it expects; the rest is unexpected.
+`Outputs` contains the late, unmatched and rejected records of the whole application, which are read once. The
+comparison of each unit removes those that the unit expects. The remaining ones are unexpected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _FoundOutputRecord(FoundRecord, frozen=True, kw_only=True):
 
 
 class FoundOutput(msgspec.Struct, frozen=True):
-    """A late or unmatched record in its topic."""
+    """A late or unmatched record as written to its topic."""
 
     id: str
     application: str
@@ -59,9 +59,10 @@ _ids = msgspec.json.Decoder(_FoundId)
 
 @dataclass
 class Outputs:
-    """The application's late and unmatched records, and dead letters, by id, that no unit has expected so far.
+    """The late and unmatched records and the dead letters of the application that no unit has expected so far.
 
-    ``by_kind``: the late and the unmatched records. ``foreign_rejected``: dead letters of other services.
+    ``by_kind``: the late and the unmatched records, by kind and id. ``rejected``: the dead letters by id.
+    ``foreign_rejected``: the dead letters of other services.
     """
 
     by_kind: dict[str, dict[str, list[Message]]] = field(default_factory=lambda: {LATE: {}, UNMATCHED: {}})
@@ -70,7 +71,7 @@ class Outputs:
 
 
 def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Findings) -> Outputs:
-    """Read late and unmatched records and dead letters; separate the application's, by id, from those of others."""
+    """Read the late and unmatched records and the dead letters of the application. Count those of others."""
     outputs, application = Outputs(), settings.application.name
     for what, messages in ((LATE, evidence.late()), (UNMATCHED, evidence.unmatched())):
         for message in messages:
@@ -104,7 +105,7 @@ def compare_results(
     time_unit: str,
     findings: Findings,
 ) -> None:
-    """Compare the results in the unit's partition; ``wanted`` by the name of the join."""
+    """Compare the results in the unit's partition. ``wanted``: the expected pairs by join."""
     places = {name: _places(want, judgement.unit) for name, want in wanted.items()}
     seen: dict[str, dict[int, str]] = {name: {} for name in wanted}
     for message in messages:
@@ -118,7 +119,7 @@ def compare_results(
             continue
         at, want = places[name].get(identity), wanted[name]
         if at is None or want.failed[at]:
-            why = "no such pair is expected" if at is None else "its function fails, so a dead letter is expected"
+            why = "this pair is not expected" if at is None else "its function fails, so a dead letter is expected"
             findings.differ("unexpected", RESULTS, name, f"pair {identity} at {message.place}: {why}")
             continue
         if at in seen[name]:
@@ -138,7 +139,7 @@ def _places(want: ExpectedPairs, unit: int) -> dict[str, int]:
 
 
 def _decode_result(message: Message) -> tuple[str, FoundJoined | None, str]:
-    """The id of a result, the result, and what is wrong if it is not one."""
+    """Return the id of a result, the result, and an error text. Without an error, the text is empty."""
     try:
         found = _joined.decode(message.value or b"")
         return found.id, found, ""
@@ -269,14 +270,14 @@ def compare_failed(want: ExpectedPairs, unit: int, outputs: Outputs, findings: F
 
 
 def compare_rest(outputs: Outputs, findings: Findings) -> None:
-    """Report what is left in ``outputs`` as unexpected."""
+    """Report all outputs that remain as unexpected."""
     for what, by_id in outputs.by_kind.items():
         for identity, messages in by_id.items():
-            text = f"{identity} at {messages[0].place}: no such record is expected"
+            text = f"{identity} at {messages[0].place}: this record is not expected"
             findings.differ("unexpected", what, join_of(identity), text, len(messages))
     for identity, dead_letters in outputs.rejected.items():
         message, dead_letter = dead_letters[0]
-        text = f"{identity} at {message.place}: no such dead letter is expected (its reason: {dead_letter.reason})"
+        text = f"{identity} at {message.place}: this dead letter is not expected (reason: {dead_letter.reason})"
         findings.differ("unexpected", REJECTED, "", text, len(dead_letters))
 
 
@@ -290,7 +291,7 @@ def _count(
     *,
     is_due: bool,
 ) -> None:
-    """Count one expected output that was found at the places ``found``."""
+    """Count one expected output, which was found at the places ``found``."""
     if is_due:
         tally.expected += 1
         tally.found += bool(found)

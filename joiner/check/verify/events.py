@@ -1,12 +1,12 @@
 """Compares the replayed events file with the input topic, and determines the fate of each quantity of each row.
 
-There are two questions. Has every row of the file reached Kafka, as records or, if it is not an event, as a dead
-letter? And what is the fate of each quantity: for every side of a join that selects it joined, waiting, late or
-duplicate, else rejected, not selected or not consumed yet? Quantities are counted once from the file and once from the
-logs, and the two counts must agree.
+Every row of the file must have reached Kafka, as records or, if it is not an event, as a dead letter. Each quantity has
+one fate (`FATES`) for every side of a join that selects it. Quantities are counted once from the file and once from the
+logs, and the two counts must be equal.
 
-Rows are parsed here independently of the connector, by the rules of the wire format: one JSON object with ``Thing``,
-``Timestamp`` and ``id``; every other member is a quantity. An invalid quantity does not affect the others.
+Rows are parsed independently of the connector, by the rules of the wire format: a row is one JSON object with
+``Thing``, ``Timestamp`` and ``id``, and every other member is a quantity. An invalid quantity does not affect the
+others.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ NO_SIDE: Final = "no join"
 
 
 class Quantity(NamedTuple):
-    """A quantity of a row: the values that are equal in the file and in Kafka."""
+    """A quantity of a row, with the values that must be equal in the file and in Kafka."""
 
     thing: str
     quantity: str
@@ -75,24 +75,24 @@ class Quantity(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A parsed row: its quantities, and the prefixes of the ids of its expected dead letters."""
+    """A parsed row: its quantities, and the id prefixes of its expected dead letters."""
 
     quantities: list[Quantity]
     refused: list[str]
 
 
 class _Number(str):
-    """The exact text of a JSON number: Python refuses to convert very long ones to int."""
+    """The exact text of a JSON number, because Python does not convert very long numbers to int."""
 
     __slots__ = ()
 
 
 class _NoEventError(ValueError):
-    """A row, or a quantity of it, is invalid."""
+    """A row or one of its quantities is invalid."""
 
 
 def parse_row(payload: bytes, time_unit: str, event_bytes_max: int) -> Row:
-    """The expected outcome of a row. Never raises."""
+    """Return the expected outcome of a row. An invalid row does not raise; it yields a dead letter."""
     whole = f"mqtt:{hashlib.sha256(payload).hexdigest()[:32]}"
     try:
         if len(payload) > event_bytes_max or payload.count(b"[") + payload.count(b"{") > BRACKETS_MAX:
@@ -116,7 +116,7 @@ def parse_row(payload: bytes, time_unit: str, event_bytes_max: int) -> Row:
 
 def _members(payload: bytes) -> dict[str, Any]:
     text = payload.decode("utf-8")
-    # Objects become tuples of pairs, and arrays lists: so they are distinct, and no repeated name is lost.
+    # Objects become tuples of pairs and arrays become lists, which keeps them distinct and keeps repeated names.
     pairs = json.loads(
         text, object_pairs_hook=tuple, parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant
     )
@@ -131,7 +131,7 @@ def _members(payload: bytes) -> dict[str, Any]:
 
 
 def _refuse_half_surrogates(pairs: tuple[Any, ...]) -> None:
-    """Raise ValueError for a lone surrogate, which only an escape can contain and which is not valid text."""
+    """Raise ValueError for a lone surrogate. Only escapes can contain one, and it is not valid text."""
     parts: list[Any] = list(pairs)
     while parts:
         part = parts.pop()
@@ -168,14 +168,14 @@ def _number(value: object) -> float:
 
 @dataclass
 class _Account:
-    """One side of a join, or no join: the number of quantities of the file that it selects, and their fates."""
+    """The number of quantities of the file that a side of a join, or no side, selects, and their fates."""
 
     selected: int = 0
     fates: Counter[str] = field(default_factory=Counter)
 
 
 class EventsCheck:
-    """Compares an events file with the data topic; a `joiner.check.verify.outputs.FurtherCheck`."""
+    """Compares an events file with the data topic. It is a `joiner.check.verify.outputs.FurtherCheck`."""
 
     def __init__(self, file: Path, settings: JoinerSettings, evidence: Evidence) -> None:
         """Read ``file``. Raises `EvidenceError` if it cannot be read."""
@@ -216,7 +216,7 @@ class EventsCheck:
                     self._accounts[name].selected += 1
 
     def _selecting(self, quantity: str) -> list[str]:
-        """The names of the accounts of a quantity."""
+        """Return the names of the accounts of a quantity."""
         names = self._names_of.get(quantity)
         if names is None:
             names = [name for name, filter_ in self._sides if filter_ in {None, quantity}] or [NO_SIDE]
@@ -224,7 +224,7 @@ class EventsCheck:
         return names
 
     def add_unit(self, result: UnitResult) -> None:
-        """Find the file's quantities in the unit's partition of the data topic, and their fates."""
+        """Find the quantities of the file in the unit's partition of the data topic, and count their fates."""
         topic, time_unit = self._settings.topics.data, self._settings.events.time_unit
         fates = _Fates(result, topic)
         for message in self._evidence.whole_input(result.judgement.unit, topic):
@@ -247,7 +247,7 @@ class EventsCheck:
                     self._foreign.append(f"{message.place}: {_shown(quantity)}")
 
     def conclude(self, outputs: Outputs, findings: Findings) -> None:
-        """Report what is lost, which dead letters are missing, and whether the accounts agree."""
+        """Report lost quantities, missing dead letters and accounts that do not agree."""
         tally = findings.tally(IN_KAFKA)
         tally.expected = self._quantities
         for quantity, count in self._open.items():
@@ -262,7 +262,7 @@ class EventsCheck:
             findings.example("not in the file", text)
         for name, account in self._accounts.items():
             if account.fates.total() != account.selected:
-                text = f"{name}: the file has {account.selected}, and {account.fates.total()} are accounted for"
+                text = f"{name}: the file has {account.selected}, but {account.fates.total()} are accounted for"
                 findings.differ("altered", ACCOUNTS, "", text)
         findings.events = {
             "rows": self._rows,
@@ -281,7 +281,7 @@ class EventsCheck:
         dead_letters = sorted({dead_letter.id for dead_letter in outputs.foreign_rejected})
         ids = frozenset(dead_letters)
         for wanted in self._refused:
-            # In an id, a hash replaces the end of a name that is too long.
+            # If a name is too long, a hash replaces its end in the id.
             cut = len(wanted) > len("mqtt:") + 32 + NAME_LENGTH_MAX
             found = wanted in ids or (cut and any(dead_letter.startswith(wanted) for dead_letter in dead_letters))
             tally.expected += 1
@@ -292,7 +292,7 @@ class EventsCheck:
 
 
 class _Fates:
-    """The fate of each record of a unit, by offset in the data topic."""
+    """Determines the fate of each record of a unit from its offset in the data topic."""
 
     def __init__(self, result: UnitResult, topic: str) -> None:
         from joiner.check.verify.outputs import joined_offsets  # noqa: PLC0415 - it imports this module's caller
@@ -310,7 +310,7 @@ class _Fates:
         }
 
     def of(self, offset: int, name: str) -> str:
-        """The fate of a record for the account ``name``."""
+        """Return the fate of a record for the account ``name``."""
         if offset < self._start:
             return "before the start"
         if offset >= self._stop:

@@ -1,15 +1,15 @@
-"""The expected classification of each record of a unit's input: accepted, late, duplicate, rejected, not selected.
+"""Classifies each record of a unit's input as accepted, late, duplicate, rejected or not selected.
 
-The rules, in order, for a record of input topic t, partition u (= the unit):
+The rules, in order, for a record of input topic t and partition u, which is the unit:
 
 1. A message that is neither a record nor a watermark is rejected.
-2. A record that no side of any join selects, and a watermark that covers no side, is not selected; it is not checked
-   further. A watermark without a quantity covers all sides that read t. One with a quantity covers the sides of that
-   quantity, but not a side that reads the whole topic.
-3. Rejected: an event time more than ``max_future_skew`` after the broker's append time, and a thing that belongs to
-   another partition.
-4. A watermark raises the frontier of every side that it covers. For each side that selects it, a record is late, else a
-   duplicate, else accepted.
+2. A record that no side of any join selects is not selected, and neither is a watermark that covers no side. The
+   following rules do not apply to it. A watermark without a quantity covers all sides that read t. One with a quantity
+   covers the sides of that quantity, but not a side that reads the whole topic.
+3. An entry is rejected if its event time is more than ``max_future_skew`` after the broker's append time, or if its
+   thing belongs to another partition.
+4. A watermark advances the frontier of every side that it covers. For each side that selects it, a record is late,
+   otherwise a duplicate, otherwise accepted.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class SideJudgement:
     duplicates: set[int] = field(default_factory=set)
 
     def selects(self, quantity: str) -> bool:
-        """Whether the side selects records of ``quantity``."""
+        """Return whether the side selects records of ``quantity``."""
         return self.quantity is None or self.quantity == quantity
 
 
 class UnitJudgement:
-    """All sides of all joins of one unit, while their input topics are read."""
+    """The classification of a unit's input for all sides of all joins."""
 
     def __init__(self, settings: JoinerSettings, unit: int) -> None:
         self.unit = unit
@@ -66,9 +66,9 @@ class UnitJudgement:
             for side, stream in (("left", settings.stream(join.left)), ("right", settings.stream(join.right)))
         ]
         self.records: dict[str, dict[int, Record]] = {topic: {} for topic in settings.input_topics}
-        """By topic and offset: the records that some side accepted, or classified as late or duplicate."""
+        """By topic and offset, the records that at least one side selects and that are not rejected."""
         self.rejected: dict[str, Rejected] = {}
-        """By id: the dead letters expected for records."""
+        """By id, the dead letters expected for records."""
         self.rejected_places: set[tuple[str, int]] = set()
         self.not_selected = 0
         self.watermarks = 0
@@ -120,7 +120,7 @@ class UnitJudgement:
         offset, key = message.offset, self._key(record.thing)
         self.records[message.topic][offset] = record
         for side in selecting:
-            # A side that reads several quantities may get several records of one event.
+            # A side that reads several quantities may select several records of one event.
             identity = record.id if side.quantity is not None else f"{record.quantity}\0{record.id}"
             verdict = side.judge.judge(key, ts, offset, identity)
             if verdict == ACCEPTED:
@@ -142,7 +142,7 @@ class UnitJudgement:
         if partition is None:
             partition = partition_of(thing.encode(), self._settings.topics.partitions)
             self._partitions[thing] = partition
-        return "" if partition == self.unit else f"{thing!r} belongs into partition {partition}"
+        return "" if partition == self.unit else f"{thing!r} belongs to partition {partition}"
 
     def _reject(self, message: Message, reason: str) -> None:
         dead_letter = reject(

@@ -1,13 +1,14 @@
-"""The check of a pipeline: compares its outputs with those that follow from the inputs up to the committed vector C.
+"""Checks a pipeline: compares its outputs with those that follow from its inputs up to the committed vector C.
 
-    1. C of every unit, from its newest committed checkpoint
-    2. the late and unmatched records and the dead letters, by id; on request, the points of the database
-    3. for each unit: the results of its partition; C again (C'); its input logs from the start to C and to C',
-       classified record by record; the pairs that are certain at C (required) and at C' (permitted)
-    4. all other outputs are unexpected
+    1. Read C of every unit from its newest committed checkpoint.
+    2. Read the late and unmatched records and the dead letters by id and, if requested, the points of the database.
+    3. For each unit, read the results of its partition, then C again (C'). Read its input logs from the start to C and
+       to C', and classify each record. Compare the outputs with the pairs that are certain at C, which are required,
+       and with those that are certain at C', which are permitted.
+    4. Report all other outputs as unexpected.
 
-With a joiner at rest, C' = C, and the check is exact. The set of emitted outputs depends on the vector alone; therefore
-a check from outside is possible for a run with any restarts.
+If the joiner is at rest, C' = C, and the check is exact. The set of emitted outputs depends only on the vector, so a
+run can be checked from outside regardless of its restarts.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
 
 
 class WrongApplicationError(Exception):
-    """The settings differ from those of the application. The message names the differences."""
+    """The settings are not those of the application. The message names the differences."""
 
 
 class Span(NamedTuple):
-    """Offsets by input topic: where the unit began, C (``due``) and C' (``stop``)."""
+    """Offsets by input topic: the start of the unit, C (``due``) and C' (``stop``)."""
 
     start: dict[str, int]
     due: dict[str, int]
@@ -46,7 +47,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class UnitResult:
-    """A unit that has been compared, for further checks. They must not keep it, because it is large."""
+    """A unit that has been compared, for further checks. These must not keep it, because it is large."""
 
     span: Span
     judgement: UnitJudgement
@@ -54,14 +55,14 @@ class UnitResult:
 
 
 class FurtherCheck(Protocol):
-    """An additional check: of the replayed file, of the database."""
+    """An additional check, of the replayed file or of the database."""
 
     def add_unit(self, result: UnitResult) -> None:
-        """Process a unit."""
+        """Check a unit."""
         ...
 
     def conclude(self, outputs: comparison.Outputs, findings: Findings) -> None:
-        """Add the findings, after all units."""
+        """Report the findings after all units."""
         ...
 
 
@@ -72,7 +73,7 @@ def verify(
     further: Sequence[FurtherCheck] = (),
     examples_max: int = 5,
 ) -> Findings:
-    """Check an application. Raises `EvidenceError` and `WrongApplicationError` if that is not possible."""
+    """Check an application. Raises `EvidenceError` or `WrongApplicationError` if that is not possible."""
     findings = Findings(examples_max)
     begun = _begun_units(settings, evidence, findings)
     outputs = comparison.read_outputs(evidence, settings, findings)
@@ -91,7 +92,7 @@ def _begun_units(settings: JoinerSettings, evidence: Evidence, findings: Finding
     for unit in range(settings.topics.partitions):
         checkpoint = evidence.checkpoint(unit)
         if checkpoint is None:
-            findings.notes.append(f"unit {unit} has no checkpoint: the application has not begun it")
+            findings.notes.append(f"unit {unit} has no checkpoint, so the application has not started it")
         else:
             _check_same_application(settings, checkpoint)
             begun[unit] = checkpoint
@@ -111,7 +112,7 @@ def _check_same_application(settings: JoinerSettings, checkpoint: Checkpoint) ->
     what = "; ".join(f"{path} was {ran!r} and is {given!r} here" for path, ran, given in differing[:10])
     message = (
         f"unit {checkpoint.unit} of {checkpoint.application!r} ran with other settings: "
-        f"{what or 'the fingerprint alone'}. Give the settings file it ran with (--config)"
+        f"{what or 'only the fingerprint differs'}. Pass the settings file that it ran with (--config)"
     )
     raise WrongApplicationError(message)
 
@@ -141,7 +142,10 @@ def _verify_unit(
 
 
 def _span(settings: JoinerSettings, checkpoint: Checkpoint | None, later: Checkpoint | None) -> Span:
-    """The start of the unit, C and C'. A unit that has not begun has consumed nothing; its outputs are unexpected."""
+    """Return the start of the unit, C and C'.
+
+    A unit without a checkpoint has consumed nothing, so all its outputs are unexpected.
+    """
     newest = later or checkpoint
     if newest is None:
         nothing = dict.fromkeys(settings.input_topics, 0)
@@ -151,7 +155,7 @@ def _span(settings: JoinerSettings, checkpoint: Checkpoint | None, later: Checkp
     span = Span(newest.start, due, newest.offsets)
     for topic in settings.input_topics:
         if not all(topic in offsets for offsets in (span.start, span.due, span.stop)):
-            message = f"the checkpoint of unit {newest.unit} has no offset of the input topic {topic}"
+            message = f"the checkpoint of unit {newest.unit} has no offset for the input topic {topic}"
             raise EvidenceError(message)
         if span.stop[topic] < span.due[topic]:
             message = (
@@ -163,7 +167,7 @@ def _span(settings: JoinerSettings, checkpoint: Checkpoint | None, later: Checkp
 
 
 def _judge_unit(evidence: Evidence, span: Span, judgement: UnitJudgement) -> dict[str, ExpectedPairs]:
-    """By join, the permitted pairs, with the required ones marked."""
+    """Return the permitted pairs by join, with the required ones marked."""
     topics = {side.topic: None for side in judgement.sides}
     for topic in topics:
         judgement.read(topic, evidence.inputs(judgement.unit, topic, span.start[topic], span.due[topic]))
@@ -211,6 +215,6 @@ def _report_unit(evidence: Evidence, result: UnitResult, findings: Findings) -> 
 
 
 def joined_offsets(result: UnitResult, side: SideJudgement) -> set[int]:
-    """The offsets of the side's records that are in at least one pair."""
+    """Return the offsets of the side's records that are in at least one pair."""
     pairs = result.pairs[side.join.name].pairs
     return set((pairs.left_seq if side.side == "left" else pairs.right_seq).tolist())

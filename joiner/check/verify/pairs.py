@@ -1,7 +1,7 @@
-"""The expected pairs and unmatched records of one join in one unit, and the comparison of results.
+"""Computes the expected pairs and unmatched records of one join in one unit, and compares results.
 
-For a pair whose joining function raises or returns a value that is not finite, a dead letter is expected instead.
-Results of built-in functions must be equal; those of others may differ by a relative 1e-12.
+If the joining function raises for a pair or returns a value that is not finite, a dead letter is expected instead of a
+result. Results of built-in functions must be equal. Those of other functions may have a relative difference of 1e-12.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RELATIVE_ERROR: Final = 1e-12
 
 
 class FoundRecord(msgspec.Struct, frozen=True):
-    """A record, or a side of a pair, in an output. The time is its exact text."""
+    """A record, or one side of a pair, in an output. The time is kept as its exact text."""
 
     quantity: str
     phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
@@ -41,7 +41,7 @@ class FoundRecord(msgspec.Struct, frozen=True):
 
 
 class FoundJoined(msgspec.Struct, frozen=True):
-    """A result in the out topic."""
+    """A result in the topic ``out``."""
 
     thing: str
     quantity: str
@@ -54,7 +54,7 @@ class FoundJoined(msgspec.Struct, frozen=True):
 
 
 class Certain(NamedTuple):
-    """The certain pairs of a join in a unit, and the offsets of its unmatched records on the left and right."""
+    """The certain pairs of a join in a unit, and the offsets of its left and right unmatched records."""
 
     pairs: expected.Pairs
     unmatched: tuple[set[int], set[int]]
@@ -62,10 +62,11 @@ class Certain(NamedTuple):
 
 @dataclass
 class ExpectedPairs:
-    """n pairs of a join in a unit: the permitted ones (E(C')), and which of them are required (``due``, E(C)).
+    """The n permitted pairs of a join in a unit, E(C'), and which of them are required, E(C).
 
-    ``values``: shape (n,) or (n, 2). ``failed``: whose joining function failed. ``unmatched``, ``unmatched_due``: by
-    side, the offsets of permitted and of required unmatched records.
+    ``due``: the required pairs, shape (n,). ``values``: the results, shape (n,) or (n, 2). ``failed``: the pairs whose
+    joining function fails, shape (n,). ``unmatched``, ``unmatched_due``: by side, the offsets of the permitted and of
+    the required unmatched records.
     """
 
     join: JoinSettings
@@ -82,7 +83,10 @@ class ExpectedPairs:
 def expect_pairs(
     judgement: UnitJudgement, sides: tuple[SideJudgement, SideJudgement], due: Certain | None
 ) -> ExpectedPairs:
-    """What is expected of a join after the records read so far. ``due``: what was certain at C, if C' is beyond it."""
+    """Return the expected output of a join after the records read so far.
+
+    ``due``: what was certain at C, or None if C' = C.
+    """
     left, right = sides
     pairs, unmatched = now = certain_now(left, right)
     lefts, rights = (
@@ -106,7 +110,7 @@ def expect_pairs(
 
 
 def certain_now(left: SideJudgement, right: SideJudgement) -> Certain:
-    """What is certain of a join after the records read so far."""
+    """Return what is certain for a join after the records read so far."""
     join, streams = left.join, (left.judge.stream(), right.judge.stream())
     pairs = expected.certain_pairs(*streams, join.tolerance, direction=join.direction, driver=join.driver)
     if join.emit_unmatched == "none":
@@ -130,7 +134,7 @@ def _columns(records: list[Record], time_ns: NDArray[np.int64]) -> Columns:
 
 
 def _apply(name: str, left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Call the function for all pairs, or if that fails for each pair; a pair that fails becomes NaN."""
+    """Call the function for all pairs at once or, if that fails, for each pair. A pair that fails becomes NaN."""
     function, count = load_function(name), len(left.result)
     if not count:
         return np.empty(0)
@@ -150,7 +154,7 @@ def _apply(name: str, left: Columns, right: Columns) -> NDArray[np.float64]:
 
 
 def _copied(columns: Columns) -> Columns:
-    """A copy, because the function may change its arguments."""
+    """Return a copy, because the function may change its arguments."""
     return Columns(columns.result.copy(), columns.time_ns.copy(), list(columns.thing), list(columns.id))
 
 
@@ -160,7 +164,7 @@ def _one(columns: Columns, at: int) -> Columns:
 
 
 def altered_fields(want: ExpectedPairs, at: int, found: FoundJoined, message: Message, unit: str) -> list[str]:
-    """The differences of the result ``found`` from pair ``at``, as ``field: found …, expected …``."""
+    """Return the differences between the result ``found`` and pair ``at``, as ``field: found, expected wanted``."""
     pairs, left, right = want.pairs, want.left[at], want.right[at]
     mean = mean_text(int(pairs.left_ts[at]), int(pairs.right_ts[at]), unit)
     tie = f"{pairs.left_ordinal[at]}-{pairs.right_ordinal[at]}"
@@ -184,7 +188,7 @@ def altered_fields(want: ExpectedPairs, at: int, found: FoundJoined, message: Me
 
 
 def altered_record(found: FoundRecord, record: Record, prefix: str) -> list[str]:
-    """The differences of a copy from its input record."""
+    """Return the differences between a copy in an output and its input record."""
     is_equal = (found.quantity, found.result, found.id) == (record.quantity, record.result, record.id)
     if is_equal and is_same_time(bytes(found.phenomenonTime), record.phenomenonTime):
         return []
@@ -203,7 +207,7 @@ def altered_record(found: FoundRecord, record: Record, prefix: str) -> list[str]
 
 
 def is_same_time(found: bytes, given: int | str | msgspec.Raw) -> bool:
-    """Whether a time in an output equals that of the input: the same bytes, or the same text or number."""
+    """Return whether a time in an output equals that of the input, as bytes, as text or as a number."""
     want = msgspec.json.encode(given)
     return found == want or _exact(found) == _exact(want)
 
@@ -227,7 +231,7 @@ def _is_same_result(found: float | dict[str, float], want: Any, *, exact: bool) 
 
 
 def shown_value(value: Any) -> float | dict[str, float]:
-    """A value of a joining function in the form of a result."""
+    """Return a value of a joining function in the format of a result."""
     if np.ndim(value) == 0:
         return float(value)
     return {"left": float(value[0]), "right": float(value[1])}

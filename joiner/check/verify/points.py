@@ -1,9 +1,9 @@
-"""Compares the points in InfluxDB: each pair is one point, and there are no other points of these quantities.
+"""Compares the points in InfluxDB with the pairs: each pair must be one point, and there must be no other points.
 
-The schema: measurement ``joined``; tags ``join``, ``thing``, ``quantity``, ``half=1`` if half a nanosecond was cut off
-the mean time, ``tie`` if a pair has one; fields ``result``, or ``left`` and ``right``. Points of other joins with the
-same quantities are only counted, as their results are. A pair that the connector wrote to the dead letters instead (for
-a name that no tag can hold) is not missing.
+The schema is: measurement ``joined``; tags ``join``, ``thing``, ``quantity``, ``half=1`` if the mean time was rounded
+down by half a nanosecond, and ``tie`` if the pair has one; fields ``result``, or ``left`` and ``right``. Points of
+other joins with the same quantities are only counted. A pair is not missing if the connector wrote it to the
+dead letters because a tag cannot contain its name.
 """
 
 from __future__ import annotations
@@ -60,13 +60,16 @@ class PointKey(NamedTuple):
 
 
 Fields = dict[str, float | str]
-"""The fields of a point by name."""
+"""The values of a point by field name."""
 
 
 def read_points(
     settings: InfluxdbSettings, measurement: str, quantities: Sequence[str], timeout_s: float
 ) -> dict[PointKey, Fields]:
-    """All points of ``measurement`` with one of ``quantities``. Raises `EvidenceError`."""
+    """Return all points of ``measurement`` with one of ``quantities``.
+
+    Raises `EvidenceError` if InfluxDB cannot be read.
+    """
     points: dict[PointKey, Fields] = {}
     with InfluxDBClient(
         url=settings.url,
@@ -88,19 +91,19 @@ def read_points(
                 reason = str(error).strip().splitlines() or [type(error).__name__]
                 message = (
                     f"InfluxDB at {settings.url} cannot be read: {reason[0]}; "
-                    "is it running, and are influxdb.bucket and the token correct?"
+                    "check that it is running, and that influxdb.bucket and the token are correct"
                 )
                 raise EvidenceError(message) from error
     return points
 
 
 def _flux(text: str) -> str:
-    """A string literal in Flux, with ``${`` escaped, which would begin an expression."""
+    """Return a string literal of Flux. ``${`` is escaped, because it would start an expression."""
     return json.dumps(text, ensure_ascii=False).replace("${", "\\${")
 
 
 def _rows(text: Iterable[str]) -> Iterator[tuple[PointKey, str, float | str]]:
-    """Key, field and value of each row. An empty line precedes a new header."""
+    """Yield the key, field and value of each row. An empty line precedes a new header."""
     header: dict[str, int] | None = None
     for row in csv.reader(text):
         if not any(row):
@@ -108,18 +111,18 @@ def _rows(text: Iterable[str]) -> Iterator[tuple[PointKey, str, float | str]]:
         elif header is None:
             header = {name: at for at, name in enumerate(row)}
         elif "error" in header:
-            message = f"InfluxDB refused the query: {row[header['error']]}"
+            message = f"InfluxDB rejected the query: {row[header['error']]}"
             raise EvidenceError(message)
         else:
             join, thing, quantity, half, tie = (row[header[name]] if name in header else "" for name in _TAGS)
             field, value = row[header["_field"]], row[header["_value"]]
             time_ns = parse_time(row[header["_time"]], "ns")
-            # Expected fields are numbers; an unexpected text is shown unchanged.
+            # Expected fields are numbers. An unexpected string is reported unchanged.
             yield PointKey(join, thing, quantity, half, tie, time_ns), field, _number(value)
 
 
 class PointsCheck:
-    """Compares points with the pairs of each unit; a `joiner.check.verify.outputs.FurtherCheck`."""
+    """Compares points with the pairs of each unit. It is a `joiner.check.verify.outputs.FurtherCheck`."""
 
     def __init__(self, points: dict[PointKey, Fields], joins: Collection[str]) -> None:
         self._points, self._joins = points, joins
@@ -130,7 +133,7 @@ class PointsCheck:
         self._after: dict[str, int] = {}
 
     def add_unit(self, result: UnitResult) -> None:
-        """Compare the unit's points, and remove them from those that were read."""
+        """Compare the points of the unit's pairs, and remove them from the points that were read."""
         for name, want in result.pairs.items():
             for at in (~want.failed).nonzero()[0].tolist():
                 self._compare_pair(name, want, at, result.judgement.unit)
@@ -164,7 +167,7 @@ class PointsCheck:
             self._compared.append((name, identity, f"{_shown(key)}: {'; '.join(wrong)}"))
 
     def conclude(self, outputs: Outputs, findings: Findings) -> None:
-        """Report points that are missing and not refused, altered, or unexpected."""
+        """Report missing, altered and unexpected points. Points in the dead letters are not missing."""
         refused = {dead_letter.id for dead_letter in outputs.foreign_rejected} & self._missing.keys()
         for name in {*self._expected, *self._after}:
             tally = findings.tally(POINTS, name)
@@ -182,7 +185,7 @@ class PointsCheck:
             if key.join and key.join not in self._joins:
                 findings.count("points of other applications")
                 continue
-            hint = "" if key.join else " (no tag join: of an older release, see docs/db_connector.md)"
+            hint = "" if key.join else " (without a tag join, so written by an older release: see docs/db_connector.md)"
             findings.differ("unexpected", POINTS, key.join, f"{_shown(key)}: {fields}{hint}")
 
 

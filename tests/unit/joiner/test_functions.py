@@ -82,7 +82,7 @@ def test_a_module_that_is_not_there_is_told_with_where_it_was_looked_for(folder:
 
 
 def test_a_relative_name_is_refused_with_the_way_out() -> None:
-    with pytest.raises(ValueError, match=r"'\.mod' is a relative name; give the absolute name"):
+    with pytest.raises(ValueError, match=r"'\.mod' is a relative name; use the absolute name"):
         load_function(".mod:f")
 
 

@@ -168,7 +168,7 @@ def test_a_wrong_engine_is_found_and_the_message_says_how(wrong: type[_OracleBuf
 
 def test_a_case_that_contradicts_the_hand_is_a_difference() -> None:
     case = Case("wrong", records(1), records(1), pairs=(2, 2))
-    assert "worked out by hand: 2 and 2" in run_case(case, _OracleBuffer, seed=1).differences[0]
+    assert "calculated by hand: 2 and 2" in run_case(case, _OracleBuffer, seed=1).differences[0]
 
 
 def test_a_random_case_is_its_seed() -> None:

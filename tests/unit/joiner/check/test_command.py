@@ -137,12 +137,12 @@ def test_a_secret_that_cannot_be_read_is_told_before_anything_is_checked(
 @pytest.mark.parametrize(
     ("arguments", "allowed"),
     [
-        (["--random", "-1"], "argument --random: '-1' is out of range: give a whole number, 0 or more"),
-        (["--random", "many"], "'many' is out of range: give a whole number, 0 or more"),
-        (["verify", "--examples", "1.5"], "'1.5' is out of range: give a whole number, 0 or more"),
-        (["verify", "--timeout", "0"], "'0' is out of range: give seconds, more than 0 and less than 86400"),
-        (["verify", "--timeout", "nan"], "'nan' is out of range: give seconds, more than 0 and less than 86400"),
-        (["verify", "--timeout", "soon"], "'soon' is out of range: give seconds, more than 0 and less than 86400"),
+        (["--random", "-1"], "argument --random: '-1' is out of range: must be an integer of at least 0"),
+        (["--random", "many"], "'many' is out of range: must be an integer of at least 0"),
+        (["verify", "--examples", "1.5"], "'1.5' is out of range: must be an integer of at least 0"),
+        (["verify", "--timeout", "0"], "'0' is out of range: must be above 0 and below 86400 seconds"),
+        (["verify", "--timeout", "nan"], "'nan' is out of range: must be above 0 and below 86400 seconds"),
+        (["verify", "--timeout", "soon"], "'soon' is out of range: must be above 0 and below 86400 seconds"),
     ],
 )
 def test_a_number_out_of_range_is_told_with_the_range(

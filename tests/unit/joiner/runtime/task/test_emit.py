@@ -143,7 +143,7 @@ def test_a_function_sees_times_and_things() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("nothing", "unknown joining function 'nothing'; built in are product"),
+        ("nothing", "unknown joining function 'nothing'; use one of product"),
         ("no_such_module:f", "cannot be loaded"),
         ("tests.unit.joiner.joining_functions:missing", "cannot be loaded"),
         ("tests.unit.joiner.joining_functions:NO_FUNCTION", "is not callable"),
