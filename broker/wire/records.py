@@ -38,8 +38,8 @@ RECORD_BYTES_MAX: Final = 64 * 1024
 """Most bytes of one data record: far more than a regular record has, and few enough for two of them in one result."""
 
 BRACKETS_MAX: Final = 256
-"""Most brackets in a data record; a regular one has two. A parser's own limit of nesting depends on the process; with this
-limit, every reader comes to the same result."""
+"""Most brackets in a data record; a regular one has two. A parser's own limit depends on the process; with this limit,
+every reader comes to the same result."""
 
 REASON_LENGTH_MAX: Final = 1000
 """Most characters of a dead letter's reason, which may quote the input."""
