@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def select(joined: Any, left: Any, right: Any) -> Any:
-    """The pairs as written; as-of results without a partner are dropped."""
+    """Return the pairs as written; as-of results without a partner are dropped."""
     both = joined.select(
         l_thing=left.thing,
         l_name=left.name,

@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def pair(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
-    """A pair as written."""
+    """Return a pair as written."""
     return {
         "thing": left["thing"],
         "left": left["id"],
