@@ -34,17 +34,17 @@ characters), and the limit is far below the lengths at which Decimal is slow. Th
 record of its event, and into every result of these records."""
 
 
-def parse_time(value: int | str | bytes, unit: str) -> int:
+def parse_time(value: int | str | bytes, time_unit: str) -> int:
     """Return the time ``value`` in nanoseconds since the epoch.
 
-    ``value`` is an integer in ``unit`` (a key of `UNIT_NS`), the bytes of a JSON number in ``unit``
+    ``value`` is an integer in ``time_unit`` (a key of `UNIT_NS`), the bytes of a JSON number in ``time_unit``
     (decimals are exact), or an ISO-8601 string with an offset. Raises ValueError with the reason for
     anything else: longer than `TIME_LENGTH_MAX`, no offset, finer than a nanosecond, or outside 1678-2261.
     """
     if isinstance(value, int):
-        time_ns = value * UNIT_NS[unit]
+        time_ns = value * UNIT_NS[time_unit]
     elif isinstance(value, bytes):
-        time_ns = _from_number_text(value, UNIT_NS[unit])
+        time_ns = _from_number_text(value, UNIT_NS[time_unit])
     else:
         time_ns = _from_iso(value)
     if not TIME_MIN_NS <= time_ns <= TIME_MAX_NS:
@@ -119,27 +119,27 @@ def iso_text(time_ns: int) -> str:
     return f"{text}.{rest_ns:09}".rstrip("0") + "Z" if rest_ns else f"{text}Z"
 
 
-def mean_text(left_ns: int, right_ns: int, unit: str) -> str:
-    """Return the exact mean of two times as the text of a JSON number in ``unit``, to half a nanosecond."""
+def mean_text(left_ns: int, right_ns: int, time_unit: str) -> str:
+    """Return the exact mean of two times as the text of a JSON number in ``time_unit``, to half a nanosecond."""
     total = left_ns + right_ns
     sign, total = ("-", -total) if total < 0 else ("", total)
-    whole, rest = divmod(total, 2 * UNIT_NS[unit])
+    whole, rest = divmod(total, 2 * UNIT_NS[time_unit])
     if not rest:
         return f"{sign}{whole}"
     # rest / (2 unit) = 5 rest / (10 unit), and 10 units of nanoseconds are a power of ten: its exponent is the
     # number of decimals.
-    decimals = len(str(UNIT_NS[unit]))
+    decimals = len(str(UNIT_NS[time_unit]))
     return f"{sign}{whole}.{str(rest * 5).zfill(decimals).rstrip('0')}"
 
 
-def point_time(text: bytes | str, unit: str) -> tuple[int, bool]:
+def point_time(text: bytes | str, time_unit: str) -> tuple[int, bool]:
     """Return the whole nanoseconds of a mean time (rounded down), and whether half a nanosecond was cut off.
 
     Inverse of `mean_text`. Raises ValueError if the text is not such a time.
     """
     raw = text.encode() if isinstance(text, str) else text
     numerator, denominator = _exact_ratio(raw, "not a number")
-    twice_ns, rest = divmod(2 * numerator * UNIT_NS[unit], denominator)
+    twice_ns, rest = divmod(2 * numerator * UNIT_NS[time_unit], denominator)
     if rest:
         message = f"time {_shown(raw)} is finer than half a nanosecond"
         raise ValueError(message)

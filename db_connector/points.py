@@ -65,17 +65,17 @@ class Pair(Protocol):
     def tie(self) -> str: ...  # noqa: D102 - as above
 
 
-def point_line(pair: Pair, measurement: str, unit: str) -> bytes:
+def point_line(pair: Pair, measurement: str, time_unit: str) -> bytes:
     """Return the line of ``pair``, without a newline at its end.
 
     ``measurement[,half=1],join=…,quantity=…,thing=…[,tie=…] result=… time``, or ``left=…,right=…`` instead of
     ``result``. Only numbers are fields: a string among them would break every aggregating query. Tags are sorted by
-    name, as the database stores them. ``phenomenonTime`` is in ``unit``, a key of `UNIT_NS`. The time of the line is in
-    whole nanoseconds, rounded down. Raises `UnrepresentableError`.
+    name, as the database stores them. ``phenomenonTime`` is in ``time_unit``, a key of `UNIT_NS`. The time of the
+    line is in whole nanoseconds, rounded down. Raises `UnrepresentableError`.
     """
     time = pair.phenomenonTime
     # bytes(n) of an int would be n zeros.
-    time_ns, half = _time(b"%d" % time if isinstance(time, int) else bytes(time), unit)
+    time_ns, half = _time(b"%d" % time if isinstance(time, int) else bytes(time), time_unit)
     line = (
         f"{measurement}{',half=1' if half else ''},join={tag_text(join_of(pair.id), 'join')}"
         f",quantity={tag_text(pair.quantity, 'quantity')}"
@@ -121,13 +121,13 @@ def _why_unrepresentable(value: str) -> str:
     return ""
 
 
-def _time(text: bytes, unit: str) -> tuple[int, bool]:
+def _time(text: bytes, time_unit: str) -> tuple[int, bool]:
     if len(text) > _TIME_LENGTH_MAX or b"e" in text or b"E" in text:
         # A number with an exponent may have a billion digits; no service of this pipeline writes one.
         message = f"time {text[:_TIME_LENGTH_MAX]!r} is not a plain number of at most {_TIME_LENGTH_MAX} characters"
         raise UnrepresentableError(message)
     try:
-        time_ns, half = (int(text) * UNIT_NS[unit], False) if text.isdigit() else point_time(text, unit)
+        time_ns, half = (int(text) * UNIT_NS[time_unit], False) if text.isdigit() else point_time(text, time_unit)
     except ValueError as error:
         raise UnrepresentableError(str(error)) from error
     if not TIME_MIN_NS <= time_ns <= TIME_MAX_NS:

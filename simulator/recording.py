@@ -69,15 +69,15 @@ class Survey:
         """Number of lines that are events."""
         return self.lines - self.invalid
 
-    def round_ns(self, unit: str = "ms") -> int:
+    def round_ns(self, time_unit: str = "ms") -> int:
         """Return how much later each round is than the previous one, in ns.
 
-        It is the range plus one mean step, in whole `unit`s and at least one. So the first time of a round is after the
-        last time of the previous one, and integers stay integers.
+        It is the range plus one mean step, in whole `time_unit`s and at least one. So the first time of a round is
+        after the last time of the previous one, and integers stay integers.
         """
         if self.first_ns is None or self.last_ns is None:
             return 0
-        span_ns, unit_ns = self.last_ns - self.first_ns, UNIT_NS[unit]
+        span_ns, unit_ns = self.last_ns - self.first_ns, UNIT_NS[time_unit]
         step_ns = span_ns // max(1, self.events - 1)
         return -(-span_ns // unit_ns) * unit_ns + max(unit_ns, step_ns // unit_ns * unit_ns)
 
@@ -118,15 +118,15 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.encode
 
 
-def read_head(line: bytes, unit: str = "ms") -> Head:
-    """Return the time and id of an event. A bare number is in `unit`. Raises InvalidLineError."""
+def read_head(line: bytes, time_unit: str = "ms") -> Head:
+    """Return the time and id of an event. A bare number is in `time_unit`. Raises InvalidLineError."""
     try:
         head = _decode_head(line)
         text = bytes(head.time)
         if text[:1] == b'"':
-            return Head(parse_time(_decode_text(text), unit), is_text=True, id=head.id)
+            return Head(parse_time(_decode_text(text), time_unit), is_text=True, id=head.id)
         is_whole = len(text) <= DIGITS_MAX and text.removeprefix(b"-").isdigit()
-        return Head(parse_time(int(text) if is_whole else text, unit), is_text=False, id=head.id)
+        return Head(parse_time(int(text) if is_whole else text, time_unit), is_text=False, id=head.id)
     except (ValueError, RecursionError) as error:  # of msgspec, of UTF-8, of the time
         raise InvalidLineError(str(error)) from error
 
@@ -140,10 +140,10 @@ def read_lines(file: BinaryIO) -> Iterator[bytes]:
 class StreamedRecording:
     """A recording in the file's own order. It is read again for each round, in constant memory."""
 
-    def __init__(self, path: Path, selection: Selection, unit: str = "ms") -> None:
+    def __init__(self, path: Path, selection: Selection, time_unit: str = "ms") -> None:
         self._path = path
         self._selection = selection
-        self._unit = unit
+        self._unit = time_unit
 
     def survey(self) -> Survey:
         """Read the selection once. Raises OSError."""
@@ -166,10 +166,10 @@ class SortedRecording:
     Only the order is in memory (about 60 bytes per line); the lines are read from the file again.
     """
 
-    def __init__(self, path: Path, selection: Selection, unit: str = "ms") -> None:
+    def __init__(self, path: Path, selection: Selection, time_unit: str = "ms") -> None:
         self._path = path
         self._selection = selection
-        self._unit = unit
+        self._unit = time_unit
         self._survey = Survey()
         self._starts = array("q")
         self._order: list[int] | None = None
@@ -221,7 +221,7 @@ class Message:
 
 
 def replay_messages(
-    recording: Recording, *, rounds: int | None, shift_ns: int, round_ns: int, unit: str = "ms"
+    recording: Recording, *, rounds: int | None, shift_ns: int, round_ns: int, time_unit: str = "ms"
 ) -> Iterator[Message]:
     """Yield all messages of a replay.
 
@@ -233,15 +233,15 @@ def replay_messages(
         empty = True
         for line in recording:
             empty = False
-            yield rewrite(line, shift_ns=shift_ns + number * round_ns, round_number=number, unit=unit)
+            yield rewrite(line, shift_ns=shift_ns + number * round_ns, round_number=number, time_unit=time_unit)
         if empty:
             return
 
 
-def rewrite(line: bytes, *, shift_ns: int, round_number: int, unit: str = "ms") -> Message:
+def rewrite(line: bytes, *, shift_ns: int, round_number: int, time_unit: str = "ms") -> Message:
     """Return the message for a line: shifted by `shift_ns`, with a new id from the second round (number 1) on."""
     try:
-        head = read_head(line, unit)
+        head = read_head(line, time_unit)
     except InvalidLineError:
         return Message(line, "", invalid=True)
     event_id = "" if head.id is None else head.id if isinstance(head.id, str) else _encode(head.id).decode()
@@ -255,15 +255,15 @@ def rewrite(line: bytes, *, shift_ns: int, round_number: int, unit: str = "ms") 
     except (ValueError, RecursionError):  # in a part that read_head does not decode
         return Message(line, "", invalid=True)
     if shift_ns:
-        fields["Timestamp"] = msgspec.Raw(_time(head.time_ns + shift_ns, unit, is_text=head.is_text))
+        fields["Timestamp"] = msgspec.Raw(_time(head.time_ns + shift_ns, time_unit, is_text=head.is_text))
     if round_number and head.id is not None:
         event_id = f"{event_id}-{round_number + 1}"
         fields["id"] = msgspec.Raw(_encode(event_id))
     return Message(_encode(fields), event_id, invalid=False)
 
 
-def _time(time_ns: int, unit: str, *, is_text: bool) -> bytes:
+def _time(time_ns: int, time_unit: str, *, is_text: bool) -> bytes:
     """Return a time as JSON. A time out of range is always a number, and the connector refuses it."""
     if is_text and TIME_MIN_NS <= time_ns <= TIME_MAX_NS:
         return _encode(iso_text(time_ns))
-    return mean_text(time_ns, time_ns, unit).encode()
+    return mean_text(time_ns, time_ns, time_unit).encode()

@@ -186,7 +186,7 @@ def _replay(settings: Settings, stop: Stop) -> int:
             rounds=settings.rounds,
             shift_ns=shift_ns(settings.rebase, survey, time.time_ns(), settings.time_unit),
             round_ns=survey.round_ns(settings.time_unit),
-            unit=settings.time_unit,
+            time_unit=settings.time_unit,
         )
         replay = Replay(messages, publisher, pacer_for(settings.rate_per_s), progress, Journal(file), stop)
         try:
@@ -197,13 +197,13 @@ def _replay(settings: Settings, stop: Stop) -> int:
     return _report(settings, publisher, replay, stop)
 
 
-def shift_ns(rebase: str | None, survey: Survey, now_ns: int, unit: str) -> int:
+def shift_ns(rebase: str | None, survey: Survey, now_ns: int, time_unit: str) -> int:
     """Return the shift of all times in ns: `now` moves the first event to `now_ns`, `end` the last one.
 
-    It is rounded down to whole `unit`s, so that integers stay integers.
+    It is rounded down to whole `time_unit`s, so that integers stay integers.
     """
     anchor_ns = {None: None, "now": survey.first_ns, "end": survey.last_ns}[rebase]
-    return 0 if anchor_ns is None else (now_ns - anchor_ns) // UNIT_NS[unit] * UNIT_NS[unit]
+    return 0 if anchor_ns is None else (now_ns - anchor_ns) // UNIT_NS[time_unit] * UNIT_NS[time_unit]
 
 
 def shown(why: str) -> str:

@@ -193,7 +193,7 @@ class _JoinedIn(msgspec.Struct):
 _joined = msgspec.json.Decoder(_JoinedIn)
 
 
-def decode_data(value: bytes | None, unit: str) -> tuple[Record | Watermark, int]:
+def decode_data(value: bytes | None, time_unit: str) -> tuple[Record | Watermark, int]:
     """Decode a value of the data topic; return it and its event time (for a watermark, its time) in ns.
 
     Raises `Unreadable` with the reason for anything that is neither a record nor a watermark.
@@ -209,8 +209,8 @@ def decode_data(value: bytes | None, unit: str) -> tuple[Record | Watermark, int
     try:
         record = _records.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return _decode_rare(value, unit, error)
-    return record, _time_ns(record.phenomenonTime, unit)
+        return _decode_rare(value, time_unit, error)
+    return record, _time_ns(record.phenomenonTime, time_unit)
 
 
 def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
@@ -240,7 +240,7 @@ def _with_exact_time(raw: _RawTimeRecord) -> Record:
     return Record(raw.thing, raw.quantity, time, raw.result, raw.id)
 
 
-def _decode_rare(value: bytes, unit: str, error: Exception) -> tuple[Record | Watermark, int]:
+def _decode_rare(value: bytes, time_unit: str, error: Exception) -> tuple[Record | Watermark, int]:
     """Decode watermarks and decimal times; refuse everything else."""
     try:
         fields = _anything.decode(value)
@@ -250,16 +250,16 @@ def _decode_rare(value: bytes, unit: str, error: Exception) -> tuple[Record | Wa
     try:
         if "mark" in fields and "result" not in fields:
             watermark = _watermarks.decode(value)
-            return watermark, _time_ns(watermark.time, unit)
+            return watermark, _time_ns(watermark.time, time_unit)
         raw = _raw_times.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
         raise Unreadable(str(wrong)) from error
-    return _with_exact_time(raw), _time_ns(bytes(raw.phenomenonTime), unit)
+    return _with_exact_time(raw), _time_ns(bytes(raw.phenomenonTime), time_unit)
 
 
-def _time_ns(value: int | str | bytes, unit: str) -> int:
+def _time_ns(value: int | str | bytes, time_unit: str) -> int:
     try:
-        return parse_time(value, unit)
+        return parse_time(value, time_unit)
     except ValueError as error:
         raise Unreadable(str(error)) from error
 

@@ -54,7 +54,7 @@ class Results:
         """The number of records in the batch."""
         return len(self.lines) + len(self.unrepresentable)
 
-    def add(self, message: Message, measurement: str, unit: str) -> None:
+    def add(self, message: Message, measurement: str, time_unit: str) -> None:
         """Convert a record to its line, or note why it cannot be converted; see `point_line`."""
         value, identity = message.value(), None
         try:
@@ -62,7 +62,7 @@ class Results:
                 raise UnrepresentableError("the value is null")
             pair = decode_joined(value)
             identity = pair.id
-            line = point_line(pair, measurement, unit)
+            line = point_line(pair, measurement, time_unit)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UnrepresentableError) as error:
             self.unrepresentable.append((message, str(error), identity))
         else:
