@@ -2,7 +2,7 @@
 
 bytewax joins only within windows: tumbling, sliding, or by sessions. A tumbling window loses the pairs across its
 borders. Sliding windows, twice as long as the width and a width apart, contain every pair within the width; a pair in
-two windows counts in the first only. Its ``join_window`` expects two streams; if one is branched into two, all left
+two windows counts in the first only. Its ``join_window`` expects two streams. If one is branched into two, all left
 records of a batch come before its right ones, which are then late unless it waits for the event time of a batch. So
 both are collected in one window, and multiplied there (the variant ``join-window`` uses the join). Unlike a neighbour
 join it cannot express "the nearest": its user must know the width. Nor is it exactly once, as its Kafka sink has no

@@ -180,7 +180,7 @@ class ResultReader:
                 " recreated. To continue with what is there, stop the whole group, delete its offsets and start it"
                 f" again: kafka-consumer-groups --delete-offsets --group {self._own.group} --topic {self._topic}"
             )
-        # In an event of the consumer, only the code says that an error is fatal; `fatal()` is not set.
+        # In an event of the consumer, only the code marks an error as fatal; `fatal()` is not set.
         if error.fatal() or error.code() == _FATAL:
             raise KafkaFailureError(f"the Kafka client failed: {error.str()}")
         if partition in self._assignments:
