@@ -1,1 +1,1 @@
-"""Measurements against peers, on seeded data, as ratios within one run."""
+"""Benchmarks against peers on seeded data. Their results are ratios within one run."""

@@ -1,8 +1,8 @@
-"""The speed of the join in memory, compared with the four `pandas.merge_asof` whose union it is.
+"""Measures the speed of the join in memory, compared with the four `pandas.merge_asof` whose union it is.
 
 ``python -m bench.engine --report docs/evidence/bench_engine`` writes ``.json``, ``.md`` and ``.png``. Both get the same
-data in the same run; each figure is the median of several runs, with the two contenders in turn; every run is in the
-JSON. One thread each. pandas gets whole tables that are sorted by time outside of the measurement; the engine gets
+data in the same run. Each figure is the median of several runs, in which the two contenders take turns; every run is in
+the JSON. Both use one thread. pandas gets whole tables that were sorted by time before the measurement; the engine gets
 batches in log order.
 """
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 _MS: Final = 1_000_000
 _TICK_NS: Final = 2 * _MS
 _RECORDS_MIN: Final = 500_000
-"""Records in a timed section, at least."""
+"""Fewest records in a timed section."""
 
 
 @dataclass(frozen=True)
 class Case:
     """Streams that alternate between left and right, key by key.
 
-    ``disorder``: the share of records whose log position is up to 100 positions later than their time's; both sides
-    then have the lateness for it. ``ties``: the share of right records with the time of their left one. ``ahead``: how
-    many records the right side is ahead; they are held.
+    ``disorder`` is the share of records that are up to 100 positions late in the log; the lateness of both sides is set
+    accordingly. ``ties`` is the share of right records with the time of their left one. ``ahead`` is how many records
+    the right side is ahead; they are held.
     """
 
     records: int = 1_000_000
@@ -59,7 +59,7 @@ class Stream:
 
 
 def streams_of(case: Case, seed: int) -> tuple[Stream, Stream]:
-    """The left and the right stream."""
+    """Return the left and the right stream."""
     draw = np.random.default_rng(seed)
     at = np.arange(case.records // 2)
     left, right = at * _TICK_NS, at * _TICK_NS + np.where(draw.random(len(at)) < case.ties, 0, _MS)
@@ -74,7 +74,7 @@ def _disordered(key: Ints, ts: Ints, case: Case, draw: np.random.Generator) -> S
 
 
 def run_engine(case: Case, left: Stream, right: Stream) -> int:
-    """Push all batches; returns the number of pairs."""
+    """Push all batches; return the number of pairs."""
     lateness_ns = 100 * _TICK_NS if case.disorder else 0
     buffer = LocalStreamBuffer(lateness_ns=lateness_ns)
     half, seq, pairs = case.batch // 2, np.arange(len(left.key)), 0
@@ -88,27 +88,27 @@ def run_engine(case: Case, left: Stream, right: Stream) -> int:
 
 
 def run_pandas(left: pd.DataFrame, right: pd.DataFrame) -> None:
-    """The four as-of joins: previous and next, from either side."""
+    """Run the four as-of joins: previous and next, from either side."""
     for one, other in ((left, right), (right, left)):
         for direction in ("backward", "forward"):
             pd.merge_asof(one, other, on="ts", by="key", direction=direction)
 
 
 def frame_of(stream: Stream, name: str) -> pd.DataFrame:
-    """The table for pandas, sorted by time."""
+    """Return the table for pandas, sorted by time."""
     order = np.argsort(stream.ts, kind="stable")
     return pd.DataFrame({"key": stream.key[order], "ts": stream.ts[order], name: order})
 
 
 def measure(case: Case, runs: int) -> dict[str, Any]:
-    """Both contenders on one case, in turn."""
+    """Run both contenders on one case, in turn."""
     left, right = streams_of(case, seed=1)
     frames = frame_of(left, "left"), frame_of(right, "right")
     warm = replace(case, records=min(case.records, 2 * case.batch))
     run_engine(warm, *streams_of(warm, seed=1))
     seconds: dict[str, list[float]] = {"engine": [], "pandas": []}
     pairs: set[int] = set()
-    # Short cases are repeated, as otherwise the first access to memory is measured.
+    # Short cases are repeated, because otherwise the first access to memory would be measured.
     turns = max(1, _RECORDS_MIN // case.records)
 
     def engine() -> None:
@@ -181,7 +181,7 @@ def main() -> int:
 
 
 def _panel(name: str, found: list[dict[str, Any]]) -> dict[str, list[tuple[float, list[float]]]]:
-    """The line of each contender: the varied value, and the rates of all runs."""
+    """Return the line of each contender: the varied value, and the rates of all runs."""
     return {
         contender: [(float(one["case"][_VARIED[name]]), _rates(one, contender)) for one in found]
         for contender in ("engine", "pandas")
@@ -189,7 +189,7 @@ def _panel(name: str, found: list[dict[str, Any]]) -> dict[str, list[tuple[float
 
 
 def _rates(one: dict[str, Any], contender: str) -> list[float]:
-    """Million records per second in all runs of a case."""
+    """Return the rates of all runs of a case, in million records per second."""
     return [one["case"]["records"] / duration / 1e6 for duration in one["seconds"][contender]]
 
 

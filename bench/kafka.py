@@ -1,13 +1,13 @@
-"""The speed of the joiner from Kafka to Kafka, compared with a raw exactly-once pass-through of the same bytes.
+"""Measures the speed of the joiner from Kafka to Kafka, compared with an exactly-once pass-through of the same bytes.
 
-``python -m bench.kafka --report docs/evidence/bench_kafka`` starts a Kafka of its own, writes the input once, lets each
-contender read it several times in turn, and writes ``.json`` and ``.md``. JSON in and out. Each contender is a process;
-its time is that between the first and the last record in its output topic, by the broker's clock, so that start-up does
-not count. The pass-through consumes, produces, sends offsets and commits, with the joiner's client settings, and
-nothing else. It is not an upper limit: it makes a dict for each message, and runs with Python's default garbage
-collector. The reference makes the joiner's transactions, one for each unit and batch, those of a batch at the same time
-and while the next one is read; the variant with one transaction for all units is faster. It writes what it has read,
-less than half of what the joiner writes.
+``python -m bench.kafka --report docs/evidence/bench_kafka`` starts a temporary Kafka, writes the input once, runs the
+contenders on it several times in turn, and writes ``.json`` and ``.md``. Input and output are JSON. Each contender is a
+process. Its time is that between the first and the last record in its output topic, by the broker's clock, so that its
+start does not count. The pass-through only consumes, produces, sends offsets and commits, with the joiner's client
+settings. It is not an upper limit: it makes a dict for each message, and runs with Python's default garbage collector.
+The reference makes the joiner's transactions: one for each unit and batch, those of a batch at the same time and while
+the next batch is read. The variant with one transaction for all units is faster. The pass-through writes what it reads,
+which is less than half of what the joiner writes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BATCH: Final = 30_000
 """The joiner's default."""
 
 _AT_ONCE: Final = 1_000
-"""Messages that are passed to a producer in one call, as in the joiner."""
+"""Number of messages that are passed to a producer in one call, as in the joiner."""
 
 
 def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
@@ -74,7 +74,7 @@ def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
 def pass_through(bootstrap: str, data: str, out: str, batch: int, records: int, *, of_units: bool) -> None:
     """Copy ``records`` records to another topic, each batch in a transaction with its offsets.
 
-    ``of_units``: a transaction for each partition, written at the same time, as in the joiner.
+    ``of_units``: each partition has its own transaction, written at the same time as the others, as in the joiner.
     """
     kafka = KafkaSettings(bootstrap_servers=bootstrap)
     consumer = make_consumer(kafka, out, queued_max_messages_kbytes=64 * 1024, fetch_queue_backoff_ms=2)
@@ -103,7 +103,7 @@ def pass_through(bootstrap: str, data: str, out: str, batch: int, records: int, 
                 ends[number] = (message.offset() or 0) + 1
                 records -= 1
             if not of_units and by_partition:
-                # Not while the next batch is read, which was slower by a sixth with one producer.
+                # Not while the next batch is read: with one producer, that was slower by a sixth.
                 commit(producers[0], by_partition, ends)
                 continue
             for number, messages in by_partition.items():
@@ -132,7 +132,7 @@ def _make_producer(kafka: KafkaSettings, transactional_id: str) -> Producer:
 def start_pass_through(
     kafka: KafkaSettings, data: str, out: str, batch: int, records: int, *, of_units: bool
 ) -> subprocess.Popen[bytes]:
-    """Start it in a process, which ends with the last record."""
+    """Start the pass-through in a process, which ends with the last record."""
     make_topic(kafka, out, PARTITIONS)
     given = [kafka.bootstrap_servers, data, out, str(batch), str(records), str(int(of_units))]
     command = [sys.executable, "-m", "bench.kafka", "--pass-through", *given]
@@ -140,7 +140,7 @@ def start_pass_through(
 
 
 def run_pass_through(kafka: KafkaSettings, data: str, _folder: Path, *, of_units: bool) -> float:
-    """Seconds between the first and the last record that it writes."""
+    """Return the seconds between the first and the last record that the pass-through writes."""
     out = f"raw-{uuid.uuid4().hex[:8]}"
     if start_pass_through(kafka, data, out, BATCH, sum(ends(kafka, data, PARTITIONS)), of_units=of_units).wait(_WAIT_S):
         raise RuntimeError("the pass-through failed")
@@ -148,7 +148,7 @@ def run_pass_through(kafka: KafkaSettings, data: str, _folder: Path, *, of_units
 
 
 def run_joiner(kafka: KafkaSettings, data: str, folder: Path, processes: int) -> float:
-    """The same for the joiner in ``processes`` processes; a second one takes over half of the units when it joins."""
+    """Return the same for the joiner in ``processes`` processes; a second one claims half of the units."""
     application = Application(kafka, folder, f"join-{uuid.uuid4().hex[:8]}", PARTITIONS, data=data)
     running = [application.start(instance=str(number)) for number in range(processes)]
     try:
@@ -162,7 +162,7 @@ def run_joiner(kafka: KafkaSettings, data: str, folder: Path, processes: int) ->
 
 
 def seconds_between(kafka: KafkaSettings, topic: str) -> float:
-    """Seconds between the first and the last committed record of a topic, by the broker's clock."""
+    """Return the seconds between the first and the last committed record of a topic, by the broker's clock."""
     times_ms, clock = [], SystemClock()
     with closing(make_reader(kafka, "bench")) as consumer:
         for number in range(PARTITIONS):

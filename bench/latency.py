@@ -1,9 +1,9 @@
-"""The latency of results, compared with a raw exactly-once pass-through with the same batch waits.
+"""Measures the latency of results, compared with an exactly-once pass-through with the same batch waits.
 
 ``python -m bench.latency --report docs/evidence/bench_latency`` writes ``.json`` and ``.md``. The pass-through makes
 the same transactions, one for each unit and batch, at the same time. Records are sent at a steady rate; the latency of
-a result is the time from just before its later record was given to the producer until it arrived, committed, at a
-consumer. Sender, contender and consumer are processes of one machine, with one clock. The first seconds do not count.
+a result is the time from just before its later record was passed to the producer until the committed result arrived at
+a consumer. Sender, contender and consumer are processes of one machine, with one clock. The first seconds do not count.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WARM_UP_TURNS: Final = 2
 _JAVA: Final = ("-Xms768m", "-Xmx768m", "-XX:+UseZGC")
 """Options of Kafka: Java's default collector pauses it for up to 120 ms, several times a minute."""
 _QUIET_S: Final = 5.0
-"""After this time without results, none will come."""
+"""A run ends after this time without results."""
 _QUANTILES: Final = (50, 99, 99.9)
 
 
@@ -62,7 +62,7 @@ def send(bootstrap: str, topic: str, rate: int, seconds: float) -> None:
 
 
 def measure(kafka: KafkaSettings, folder: Path, contender: str, rate: int, seconds: float) -> list[float]:
-    """The latencies in ms of all results after the warm-up."""
+    """Return the latencies in ms of all results after the warm-up."""
     name = f"late-{uuid.uuid4().hex[:8]}"
     data, out = f"{name}.data", f"{name}.out"
     make_topic(kafka, data, PARTITIONS)
@@ -93,7 +93,7 @@ def measure(kafka: KafkaSettings, folder: Path, contender: str, rate: int, secon
 
 
 def _sent_ns(content: dict[str, Any]) -> list[int]:
-    """When the records of a result were sent; a passed-through record has one time."""
+    """Return when the records of a result were sent. A passed-through record has one time."""
     return [int(content[side]["id"]) for side in ("left", "right")] if "left" in content else [int(content["id"])]
 
 

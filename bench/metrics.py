@@ -1,8 +1,8 @@
-"""The cost of metrics: the joiner with metrics that are scraped every second, compared with one without metrics.
+"""Measures the cost of metrics: the joiner with metrics that are scraped every second, compared with one without.
 
-``python -m bench.metrics --report docs/evidence/bench_metrics`` starts a Kafka of its own, writes the input once, lets
-both read it in turn (in alternating order), and writes ``.json`` and ``.md``. The ratio within a turn counts, as other
-load of the machine affects both.
+``python -m bench.metrics --report docs/evidence/bench_metrics`` starts a temporary Kafka, writes the input once, runs
+both in turn (in alternating order), and writes ``.json`` and ``.md``. The result is the ratio within a turn, because
+other load on the machine affects both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EVERY_S: Final = 1.0
 
 @contextlib.contextmanager
 def scraped(port: int) -> Iterator[list[int]]:
-    """Scrape metrics every second, as Prometheus would; yields the sizes of the answers."""
+    """Scrape metrics every second, as Prometheus would; yield the sizes of the responses."""
     stop, sizes = threading.Event(), list[int]()
 
     def scrape() -> None:
@@ -49,7 +49,7 @@ def scraped(port: int) -> Iterator[list[int]]:
 
 
 def run(kafka: KafkaSettings, data: str, folder: Path, *, with_metrics: bool) -> tuple[float, float]:
-    """Seconds between the first and the last result of a joiner, and its CPU seconds in all."""
+    """Return the seconds between the first and the last result of a joiner, and its total CPU seconds."""
     before_s = _spent_s()
     application = Application(kafka, folder, f"join-{uuid.uuid4().hex[:8]}", PARTITIONS, data=data)
     with contextlib.ExitStack() as stack:
@@ -67,7 +67,7 @@ def run(kafka: KafkaSettings, data: str, folder: Path, *, with_metrics: bool) ->
 
 
 def _spent_s() -> float:
-    """CPU seconds of all ended child processes."""
+    """Return the CPU seconds of all ended child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -1,4 +1,4 @@
-"""The pause of a join while its units move from one runner to another, with data flowing.
+"""Measures the pause of a join while its units move from one runner to another under load.
 
 ``python -m bench.moving --report docs/evidence/bench_moving`` writes ``.json`` and ``.md``. Runners serve an
 application in turn; all of its units are moved from one to the next, repeatedly, at a steady rate. For each unit and
@@ -56,7 +56,7 @@ RUNNERS: Final[dict[str, Runner]] = {
 def measure(
     kafka: KafkaSettings, folder: Path, names: list[str], rate: int, moves: int
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Move all units ``moves`` times; returns a row for each unit and move, and the tester's counts."""
+    """Move all units ``moves`` times; return a row for each unit and move, and the tester's counts."""
     name = f"move-{uuid.uuid4().hex[:8]}"
     application = Application(kafka, folder, name, PARTITIONS, data=f"{name}.data")
     make_topic(kafka, application.data, PARTITIONS)
@@ -67,7 +67,7 @@ def measure(
     processes = [runners[0].start(application)]
     rows: list[dict[str, Any]] = []
     try:
-        # Alone at first, as any runner may claim a unit that was never begun.
+        # It is alone at first, because any runner may claim a unit that was never owned.
         _wait_until_owned(application, runners[0].site, processes)
         processes += [runner.start(application) for runner in runners[1:]]
         time.sleep(_WARM_UP_S)

@@ -1,9 +1,9 @@
-"""The recovery time of a joiner that holds a million records, compared with one that holds a single record.
+"""Measures the recovery time of a joiner that holds a million records, compared with one that holds a single record.
 
-``python -m bench.recovery --report docs/evidence/bench_recovery`` starts a Kafka of its own with two applications: one
-reads records of one side only and holds them all, the other a single one. Then each is killed with SIGKILL and
-restarted several times, in turn, and given a record that completes a pair. The time is that from the start of the
-process until the pair arrives, committed, at a consumer; the record is there before the process is.
+``python -m bench.recovery --report docs/evidence/bench_recovery`` starts a temporary Kafka with two applications. One
+reads records of only one side and holds them all, the other holds a single one. Each is then killed with SIGKILL and
+restarted several times, in turn. Before each start, a record that completes a pair is sent. The time is that from the
+start of the process until the committed pair arrives at a consumer.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Subject:
             self._application.wait_until_through([process])
 
     def first_pair_s(self, turn: int) -> float:
-        """Start the joiner; returns the seconds until it has joined the record that was sent before.
+        """Start the joiner; return the seconds until it has joined the record that was sent before.
 
-        That record is earlier than all held records: it is the previous neighbour of one of them.
+        That record is earlier than all held records, so it is the previous neighbour of one of them.
         """
         (before,) = ends(self._kafka, self._out, 1)
         self._send("machine-0", "torque", FIRST_MS - 1000 + turn, f"torque {turn}")

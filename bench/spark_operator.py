@@ -1,13 +1,13 @@
-"""`joiner.spark.neighbour_join` on this machine: equal to `joiner.join` and pandas on a large table, and its speed.
+"""Checks `joiner.spark.neighbour_join` against `joiner.join` and pandas on a large table, and measures its speed.
 
     python -m bench.spark_operator --rows 10000000
 
-Three parts. *Table*: rows of both sides in parquet files are joined by Spark, by `joiner.join` and by four
+It has three parts. *Table*: rows of both sides in parquet files are joined by Spark, by `joiner.join` and by four
 `pandas.merge_asof`; the three results must be equal. *Disordered stream*: a fifth of the rows arrive in micro-batches,
-out of order within the delay of a watermark, which passes the end at last; the output must equal `joiner.join`.
-*Stream*: files of equal size are micro-batches, joined into a sink that discards, for several numbers of buckets. As
-many buckets as keys is the cost of a group per key. Seeded. Figures are of this run and machine; only their ratios are
-meaningful elsewhere.
+out of order within the delay of a watermark, which finally passes the end; the output must equal `joiner.join`.
+*Stream*: files of equal size are micro-batches, joined into a sink that discards, for several numbers of buckets. With
+as many buckets as keys, the cost is that of a group per key. The data is seeded. Figures are of this run and machine;
+only their ratios are meaningful elsewhere.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def session(cores: int, folder: Path) -> SparkSession:
-    """A local Spark session."""
+    """Return a local Spark session."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     spark = (
@@ -81,18 +81,18 @@ def session(cores: int, folder: Path) -> SparkSession:
 
 
 def rows(draw: np.random.Generator, count: int, start: int, name: str) -> pa.Table:
-    """Rows in the order of time from ``start``, numbered in the column ``name``."""
+    """Return rows in the order of time from ``start``, numbered in the column ``name``."""
     at = start + np.sort(draw.integers(0, 4 * count, count))
     columns = {"key": draw.integers(0, KEYS, count), "at": at, name: np.arange(count), "value": draw.random(count)}
     return pa.table(columns)
 
 
 def bench_table(spark: SparkSession, folder: Path, count: int) -> bool:
-    """Join tables in three ways; returns whether the results are equal."""
+    """Join tables in three ways; return whether the results are equal."""
     draw = np.random.default_rng(SEED)
     tables = {name: rows(draw, count // 2, 0, name) for name in ("left", "right")}
     for name, table in tables.items():
-        # Several row groups, so that it is read in parallel.
+        # Several row groups, so that the file is read in parallel.
         pq.write_table(table, folder / f"{name}.parquet", row_group_size=500_000)
     print(f"Table: {count:,} rows of both sides, {KEYS:,} keys")
     # A small run first, so that the start of the JVM and workers is not measured.
@@ -120,14 +120,14 @@ def bench_table(spark: SparkSession, folder: Path, count: int) -> bool:
 
 
 def timed(work: Any) -> tuple[float, Any]:
-    """The duration of a call in seconds, and its result."""
+    """Return the duration of a call in seconds, and its result."""
     start = time.perf_counter()
     result = work()
     return time.perf_counter() - start, result
 
 
 def of_pandas(left: pd.DataFrame, right: pd.DataFrame) -> tuple[Ints, Ints]:
-    """The pairs of four as-of joins, some of them repeated."""
+    """Return the pairs of four as-of joins, some of them repeated."""
     found = []
     for one, other in ((left, right), (right, left)):
         for direction in ("backward", "forward"):
@@ -138,13 +138,13 @@ def of_pandas(left: pd.DataFrame, right: pd.DataFrame) -> tuple[Ints, Ints]:
 
 
 def in_order(left: Ints, right: Ints) -> Ints:
-    """Pairs as an array of shape (n, 2), sorted."""
+    """Return sorted pairs (int64, shape (n, 2))."""
     order = np.lexsort((right, left))
     return np.stack([left[order], right[order]], axis=1)
 
 
 def check_stream(spark: SparkSession, folder: Path, count: int) -> bool:
-    """Whether a disordered stream, with a watermark that passes its end, gives the pairs of `joiner.join`."""
+    """Return whether a disordered stream yields the pairs of `joiner.join`, with a watermark that passes its end."""
     draw = np.random.default_rng(SEED)
     tables, frames = {}, []
     for name in ("left", "right"):
@@ -181,7 +181,7 @@ def check_stream(spark: SparkSession, folder: Path, count: int) -> bool:
 
 
 def bench_stream(spark: SparkSession, folder: Path, count: int, buckets: int) -> None:
-    """Each file of a side is a micro-batch; the first ones, which start workers, are not in the figures."""
+    """Time micro-batches of one file of each side; the first ones, which start workers, do not count."""
     draw = np.random.default_rng(SEED)
     frames = []
     for name in ("left", "right"):

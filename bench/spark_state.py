@@ -1,9 +1,9 @@
-"""The cost of the state of the stage in Spark, and whether it grows with time.
+"""Measures the cost of the state of the stage in Spark, and whether it grows with time.
 
-``python -m bench.spark_state --report docs/evidence/bench_spark_state`` starts a Kafka of its own. The same records are
-joined with no other records held, with many records held in one unit, and in each of the units: those of machines whose
-other stream is silent. Then an hour of events, a thousand a second by event time, is joined as fast as possible, and
-the state is sampled on the way: records held, the snapshot of a unit, Spark's folder.
+``python -m bench.spark_state --report docs/evidence/bench_spark_state`` starts a temporary Kafka. The same records are
+joined with no other records held, with many records held in one unit, and with many in each unit. The held records are
+those of machines whose other stream is silent. Then an hour of events, a thousand a second by event time, is joined as
+fast as possible, and the state is sampled on the way: records held, the snapshot of a unit, Spark's folder.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import checkpoint_key, decode_checkpoint
 
 HOUR: Final = 3_600_000
-"""Records of an hour, a millisecond apart."""
+"""Number of records of an hour, a millisecond apart."""
 _LOOK_S: Final = 1.0
 _SMALL_BATCHES: Final = """\
 [spark]
@@ -72,7 +72,7 @@ def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
 
 
 def run_joiner(kafka: KafkaSettings, data: str, folder: Path) -> float:
-    """Join a whole topic with the stage on two cores; returns records/s."""
+    """Join a whole topic with the stage on two cores; return records/s."""
     application = Application(kafka, folder, f"state-{uuid4().hex[:8]}", PARTITIONS, data=data)
     application.add_settings('[spark]\nmaster = "local[2]"\n')
     running = application.start(command="spark")
@@ -85,7 +85,7 @@ def run_joiner(kafka: KafkaSettings, data: str, folder: Path) -> float:
 
 
 def rate_of(application: Application) -> float:
-    """Records/s from the time at which each unit had its first commit to the last commit."""
+    """Return records/s from the time at which each unit had its first commit to the last commit."""
     commits = [commits_of(application, unit) for unit in range(PARTITIONS)]
     first_ms = max(found[0][0] for found in commits)
     last_ms = max(found[-1][0] for found in commits)
@@ -94,7 +94,7 @@ def rate_of(application: Application) -> float:
 
 
 def commits_of(application: Application, unit: int) -> list[tuple[int, int]]:
-    """The times of a unit's commits with joined records, and how many records were joined by then."""
+    """Return the times of a unit's commits with joined records, and how many records were joined by then."""
     settings, found = application.settings, []
     with closing(make_reader(settings.kafka, "bench")) as consumer:
         low, high = log_range(consumer, settings.state_topic, unit)

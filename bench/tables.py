@@ -1,8 +1,9 @@
-"""The speed of `joiner.join` on whole tables, compared with the as-of joins of pandas, polars and DuckDB.
+"""Measures the speed of `joiner.join` on whole tables, compared with the as-of joins of pandas, polars and DuckDB.
 
-``python -m bench.tables --report docs/evidence/bench_tables`` writes ``.json`` and ``.md``. Previous and next
-neighbours from either side are one call of `joiner.join` and four as-of joins of the others, whose union has each
-mutual pair twice. All get the same tables in their own format, sorted by time as the others require, and one thread.
+``python -m bench.tables --report docs/evidence/bench_tables`` writes ``.json`` and ``.md``. The
+previous and next neighbours from either side take one call of `joiner.join`, and four as-of joins of the others, whose
+union has each mutual pair twice. All get the same tables in their own format, sorted by time as the others require, and
+one thread.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Tables = tuple[dict[str, Any], dict[str, Any]]
 
 
 def tables_of(rows: int, keys: int) -> Tables:
-    """Two tables of ``rows / 2`` rows with alternating times, and a payload column."""
+    """Return two tables of ``rows / 2`` rows each, with alternating times and a payload column."""
     draw = np.random.default_rng(1)
     sides = []
     for phase in (0, 1):
@@ -44,7 +45,7 @@ def tables_of(rows: int, keys: int) -> Tables:
 
 
 def contenders(tables: Tables) -> dict[str, Callable[[], object]]:
-    """All contenders, with the tables in their formats."""
+    """Return all contenders, with the tables in their formats."""
     of_pandas = pd.DataFrame(tables[0]), pd.DataFrame(tables[1])
     of_polars = pl.DataFrame(tables[0]), pl.DataFrame(tables[1])
     return {
@@ -93,7 +94,7 @@ def _by_duckdb(left: Any, right: Any) -> Callable[[], object]:
 
 
 def measure(rows: int, keys: int, runs: int) -> dict[str, Any]:
-    """Run all contenders on one case in turn; returns the seconds of every run."""
+    """Run all contenders on one case in turn; return the seconds of every run."""
     found: dict[str, list[float]] = {}
     everyone = contenders(tables_of(rows, keys))
     for turn in range(runs + 1):

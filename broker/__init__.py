@@ -1,4 +1,4 @@
-"""What the services share: times, wire formats, topics, shared settings, and the local stack.
+"""Code shared by all services: times, wire formats, topics, shared settings, and the local stack.
 
-This package imports nothing of the other packages; all of them may import it.
+This package imports none of the other packages; all of them may import it.
 """

@@ -1,6 +1,6 @@
-"""What all commands of the pipeline share: the version, and the message for a package that is not installed.
+"""Shared by all commands of the pipeline: the version, and the message for a package that is not installed.
 
-Every command imports this module first, so it imports the standard library alone. `joiner.spark` has a message of its
+Every command imports this module first, so it imports only the standard library. `joiner.spark` has a message of its
 own, because it also works from a zip of ``joiner``, without this package.
 """
 
@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import Final
 
 VERSION: Final = "0.1.0"
-"""As in pyproject.toml. Not from the installed metadata: the container images run the sources, without any."""
+"""The version in pyproject.toml. It is repeated here because the container images run the sources, which have no
+installed metadata."""
 
 DISTRIBUTIONS: Final = {
     "confluent_kafka": "confluent-kafka",
@@ -29,27 +30,27 @@ DISTRIBUTIONS: Final = {
     "pyspark": "pyspark",
     "structlog": "structlog",
 }
-"""The packages of the extras ``service`` and ``spark``, by the names under which they are imported."""
+"""Distribution names of the packages in the extras ``service`` and ``spark``, by import name."""
 
 _WRONG_USAGE: Final = 2
 
 
 def version_of(command: str) -> str:
-    """What ``<command> --version`` prints."""
+    """Return the output of ``<command> --version``."""
     return f"{command} {VERSION}"
 
 
 def describe_missing(package: str, extra: str) -> str:
-    """The message for a package of an extra that is not installed; ``package`` is a key of `DISTRIBUTIONS`."""
+    """Return the message for a missing package of an extra. ``package`` is a key of `DISTRIBUTIONS`."""
     command = f"pip install 'localstreambuffer[{extra}]'"
     return f"{DISTRIBUTIONS[package]} is not installed: {command} (in the repository: make setup)"
 
 
 @contextmanager
 def imports_of(command: str, extra: str = "service") -> Iterator[None]:
-    """Holds the imports of a command's module. Where a package of the extra is missing, the process ends.
+    """Run the imports of a command's module; end the process if a package of the extra is missing.
 
-    It then prints one line and exits with 2; ``--version`` is answered all the same. Other errors pass.
+    It then prints one line and exits with 2, except that ``--version`` still works. Other errors propagate.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Settings under their names of the previous release: accepted for one release, with a warning."""
+"""Accepts settings under the names of the previous release, for one release and with a warning."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ log = logging.getLogger(__name__)
 
 
 def with_present_names(given: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """The values of a section, by the present names of its settings.
+    """Return the values of a section by the present names of its settings.
 
-    ``renamed``: the present names (``section.field``) by the former ones. If both are given, the present one is used.
+    ``renamed`` maps former names to present ones (both ``section.field``). If both are given, the present one is used.
     """
     values = dict(given)
     for former, present in renamed.items():

@@ -1,8 +1,8 @@
-"""The log of a service: on standard error, one line for each event, without contents of records.
+"""The log of a service: one line per event on standard error, without the contents of records.
 
-On a terminal, a line of text; elsewhere, a JSON object with ``timestamp``, ``level``, ``logger``, ``event`` and, for an
-exception, ``exception``. ``LSB_LOG=text`` or ``json`` overrides this. Messages of a program that cannot start, or that
-fails, are for the person who started it, and are always plain text.
+On a terminal, a line is text. Otherwise it is a JSON object with ``timestamp``, ``level``, ``logger``, ``event`` and,
+for an exception, ``exception``. ``LSB_LOG=text`` or ``LSB_LOG=json`` overrides this. The final message of a program
+that cannot start or fails is always plain text, because it is meant for the person who started it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Metrics and health of a service over HTTP: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for operators.
 
-Healthy means that the main loop turns; ready means that the service does its work. They differ: a service that waits
-for Kafka is healthy and not ready, and restarting it would not help.
+Healthy means that the main loop is running; ready means that the service can do its work. A service that waits for
+Kafka is healthy but not ready, and a restart would not help.
 
 Nothing here is counted per record. Values that a service keeps anyway are read on request (`Readings`). The others are
 counted per batch, even if each record is an observation (`Distribution`). Each service has a registry of its own, so
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 DURATIONS_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Buckets for durations: from a commit to an outage of a minute."""
+"""Histogram buckets for durations, from that of a commit to an outage of a minute."""
 
 _REQUEST_TIMEOUT_S: Final = 10.0
-"""For one request: a silent client must not occupy its thread."""
+"""Timeout of one request, so that a silent client does not occupy its thread for ever."""
 
 _LOOK_EVERY_S: Final = 1.0
 """Maximum age of values that only the main loop may query."""
 
 _POLL_S: Final = 0.1
-"""Within this time the listening thread notices a shutdown."""
+"""Interval at which the listening thread checks for a shutdown."""
 
 _Values = float | Mapping[tuple[str, ...], float]
-"""A value, or values by label values."""
+"""One value, or a value for each tuple of label values."""
 
 log = logging.getLogger(__name__)
 
 
 class Readings(Collector):
-    """Metrics whose values are kept elsewhere, and read on request by the thread that answers.
+    """Metrics whose values are kept elsewhere. The thread that answers a request reads them.
 
-    So a reading must not call a Kafka consumer: confluent-kafka 2.16 admits one thread at a time, and a second one,
-    even for ``get_watermark_offsets(cached=True)``, waits for ever behind a loop that goes from `consume` to `consume`.
+    A reading must not call a Kafka consumer. confluent-kafka 2.16 admits one thread at a time, and while the main loop
+    calls `consume` again and again, a second thread waits for ever, even in ``get_watermark_offsets(cached=True)``.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -72,10 +72,10 @@ class Readings(Collector):
         *,
         formerly: str | None = None,
     ) -> None:
-        """Register a value that only grows.
+        """Register a counter; ``read`` returns its value.
 
-        ``labels``: the names of the labels by whose values ``read`` returns values. ``formerly``: the metric's name in
-        the previous release, under which it is exposed as well.
+        ``labels`` are the names of its labels: with any, ``read`` returns values by label values. ``formerly`` is the
+        metric's name in the previous release; the metric is exposed under that name as well.
         """
         self._add(CounterMetricFamily, (name, meaning, formerly), read, labels)
 
@@ -88,7 +88,7 @@ class Readings(Collector):
         *,
         formerly: str | None = None,
     ) -> None:
-        """Register a value that goes up and down; see `counter`."""
+        """Register a gauge; the arguments are those of `counter`."""
         self._add(GaugeMetricFamily, (name, meaning, formerly), read, labels)
 
     def _add(
@@ -105,7 +105,7 @@ class Readings(Collector):
             self._families.append(lambda: _filled(kind(formerly, note, labels=labels), read()))
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing, as registering must not read values."""
+        """Return nothing, because registering must not read values."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -123,7 +123,7 @@ class Distribution(Collector):
     """A histogram that accepts many observations at once; the library's own accepts one at a time."""
 
     def __init__(self, registry: CollectorRegistry, name: str, meaning: str, bounds: Sequence[float]) -> None:
-        """``bounds``: the upper bounds of the buckets, ascending; an unbounded bucket follows."""
+        """``bounds`` are the upper bounds of the buckets, ascending; an unbounded bucket is added."""
         self._name, self._meaning = name, meaning
         self._bounds = np.array(bounds, dtype=np.float64)
         self._counts = np.zeros(len(bounds) + 1)
@@ -132,7 +132,7 @@ class Distribution(Collector):
         registry.register(self)
 
     def observe(self, values: ArrayLike, counts: ArrayLike | None = None) -> None:
-        """Add values, each as often as ``counts`` says (default: once)."""
+        """Add ``values``. ``counts`` is how often to add each (default: once)."""
         seen = np.atleast_1d(np.asarray(values, dtype=np.float64))
         weights = np.ones(len(seen)) if counts is None else np.atleast_1d(np.asarray(counts, dtype=np.float64))
         found = np.bincount(self._bounds.searchsorted(seen), weights, len(self._counts))
@@ -141,7 +141,7 @@ class Distribution(Collector):
             self._sum += float(seen @ weights)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing, as `Readings`."""
+        """Return nothing, as `Readings.describe` does."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -154,9 +154,9 @@ class Distribution(Collector):
 
 
 class TelemetryServer:
-    """The telemetry of one service: the registry of its metrics, its health, its readiness.
+    """The metrics registry, the health and the readiness of one service.
 
-    A context manager for the lifetime of the service. Without ``metrics.listen``, it does not listen.
+    It is a context manager for the lifetime of the service. Without ``metrics.listen``, it does not listen.
     """
 
     def __init__(self, settings: MetricsSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -171,37 +171,37 @@ class TelemetryServer:
         self.readings.gauge("lsb_ready", "1 if /readyz reports ready, else 0.", lambda: not self.unready())
         ProcessCollector(registry=self.registry)
         self.why_unready: Callable[[], str] = lambda: "it is starting"
-        """Why the service is not ready, in a few words; empty if it is. Called from other threads."""
+        """Returns why the service is not ready, in a few words; empty if it is. It is called from other threads."""
 
     def heartbeat(self) -> None:
-        """The main loop has completed another turn."""
+        """Note that the main loop has completed another turn."""
         self._heartbeat_s = self._clock()
 
     def is_look_due(self) -> bool:
-        """Whether the main loop should refresh the values that only it may query; never if the server is off."""
+        """Return whether the main loop should refresh the values that only it may query; false if the server is off."""
         if not self.is_on or self._clock() - self._looked_s < _LOOK_EVERY_S:
             return False
         self._looked_s = self._clock()
         return True
 
     def unhealthy(self) -> str:
-        """Why the service is not healthy; empty if it is."""
+        """Return why the service is not healthy; empty if it is."""
         stalled_s = self._clock() - self._heartbeat_s
         if stalled_s <= self._settings.stalled_after / 1e9:
             return ""
         return f"the main loop has not turned for {stalled_s:.0f} s"
 
     def unready(self) -> str:
-        """Why the service is not ready; empty if it is."""
+        """Return why the service is not ready; empty if it is."""
         return self.unhealthy() or self.why_unready()
 
     @property
     def port(self) -> int:
-        """The port on which it listens; 0 before."""
+        """The port on which the server listens; 0 before it listens."""
         return int(self._server.server_address[1]) if self._server is not None else 0
 
     def __enter__(self) -> Self:
-        """Listen. Raises SettingsError if that is not possible."""
+        """Start to listen. Raises SettingsError if the address cannot be used."""
         if self._settings.listen is not None:
             host, _, port = self._settings.listen.rpartition(":")
             try:
@@ -232,11 +232,11 @@ class _Server(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        """Bind without the name lookup of HTTPServer, which may take seconds."""
+        """Bind without the host name lookup of HTTPServer, which may take seconds."""
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log it: the client has disconnected, or a value cannot be read. Neither stops the service."""
+        """Log the error: the client has disconnected, or a value cannot be read. Neither stops the service."""
         del request
         error = sys.exception()
         level = logging.DEBUG if isinstance(error, ConnectionError) else logging.WARNING
@@ -247,7 +247,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     timeout = _REQUEST_TIMEOUT_S
     wbufsize = -1
-    """An answer is sent as a whole: the second of two parts would wait for the acknowledgement of the first."""
+    """Send each response as a whole: the second of two parts would wait for the acknowledgement of the first."""
 
     def do_GET(self) -> None:
         telemetry = self.server.telemetry
@@ -269,4 +269,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_arguments: object) -> None:
-        """No log line, as requests come every few seconds."""
+        """Log nothing, because requests come every few seconds."""

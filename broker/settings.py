@@ -1,11 +1,11 @@
-"""The settings that services share, and how every service reads its own.
+"""The settings that services share, and the loader of every service's settings.
 
 One TOML file (``lsb.toml``) has all sections; an environment variable ``LSB_<SECTION>__<FIELD>`` overrides it. Each
 service validates the sections it uses before it starts anything, and reports all errors together. Secrets come from the
 environment or from a file that is named here, never from a command line.
 
-A section itself is pure: what it refuses does not depend on the machine. Files are checked when settings are loaded for
-a service that is about to start.
+The validation of a section is pure: its outcome does not depend on the machine. Files are checked when a service loads
+its settings to start.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ SECTIONS: Final = frozenset(
         "db_connector",
     }
 )
-"""Every section that any service reads; any other in the file is a misspelling."""
+"""The sections of all services; any other section in the file is an error."""
 
 TOPIC_BYTES_MAX: Final = 65_535
-"""The longest topic in MQTT."""
+"""Longest topic in MQTT."""
 TOPIC_NAME_LENGTH_MAX: Final = 200
 """Kafka itself accepts 249 characters."""
 PORT_MAX: Final = 65_535
 SECRET_BYTES_MAX: Final = 65_535
-"""The longest secret that is read, which is MQTT's limit."""
+"""Longest secret that is accepted: MQTT's limit for a password."""
 _NAME_ANOTHER: Final = "name a text file that this user may read and whose first line is the secret"
 
 
@@ -76,7 +76,7 @@ class SettingsError(Exception):
 
 
 def read_secret(file: Path) -> str:
-    """The secret in the first line of a file, without surrounding white space.
+    """Return the secret in the first line of a file, without surrounding white space.
 
     Raises `SettingsError` if the file cannot be read, or its first line is empty, longer than
     `SECRET_BYTES_MAX`, or not UTF-8.
@@ -131,7 +131,7 @@ def _unreadable(what: str, file: Path, error: OSError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Marks a file that must be usable when a service starts; ``attempt`` raises `SettingsError`."""
+    """Marks a file that must be usable when a service starts; ``attempt`` raises `SettingsError` if it is not."""
 
     attempt: Callable[[Path], object]
 
@@ -147,7 +147,7 @@ CertificateFile = Annotated[Path | None, _Read(_load_certificates)]
 
 
 def _duration(given: object) -> int:
-    # Other types of TOML cannot be compared with the text of a duration.
+    # TOML has types, such as arrays, that parse_duration cannot compare with text.
     return parse_duration(given if isinstance(given, str | int | float) else str(given))
 
 
@@ -156,7 +156,7 @@ Duration = Annotated[int, BeforeValidator(_duration)]
 
 
 def duration_between(shortest: str, longest: str) -> AfterValidator:
-    """A validator of a duration in a closed range, both ends written with their units."""
+    """Return a validator of durations from ``shortest`` to ``longest``, both included and written with their units."""
     low_ns, high_ns = parse_duration(shortest), parse_duration(longest)
 
     def check(duration_ns: int) -> int:
@@ -168,13 +168,14 @@ def duration_between(shortest: str, longest: str) -> AfterValidator:
 
 
 def plain_name(length_max: int, *, may_be_empty: bool = False) -> AfterValidator:
-    """A validator of a name that becomes part of other names: of topics, groups, instances, folders, ids."""
+    """Return a validator of names that become part of topic names, group names, instance names, folders and ids."""
 
     def check(name: str) -> str:
         is_omitted = may_be_empty and not name
         if not is_omitted and not re.fullmatch(rf"[a-zA-Z0-9][a-zA-Z0-9._-]{{0,{length_max - 1}}}", name):
             raise ValueError(
-                f"must be 1 to {length_max} letters, digits, '.', '_', '-', and begin with a letter or digit"
+                f"must be 1 to {length_max} characters from A-Z, a-z, 0-9, '.', '_' and '-', and must begin with a "
+                "letter or digit"
             )
         return name
 
@@ -184,13 +185,14 @@ def plain_name(length_max: int, *, may_be_empty: bool = False) -> AfterValidator
 def _topic_name(name: str) -> str:
     if not re.fullmatch(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_LENGTH_MAX}}}", name) or name in {".", ".."}:
         raise ValueError(
-            f"must be 1 to {TOPIC_NAME_LENGTH_MAX} letters, digits, '.', '_', '-', and neither '.' nor '..'"
+            f"must be 1 to {TOPIC_NAME_LENGTH_MAX} characters from A-Z, a-z, 0-9, '.', '_' and '-', and must not be "
+            "'.' or '..'"
         )
     return name
 
 
 TopicName = Annotated[str, AfterValidator(_topic_name)]
-"""A valid topic name of Kafka, with room for a suffix."""
+"""A valid Kafka topic name, short enough for a suffix."""
 
 
 def _token(secret: SecretStr) -> SecretStr:
@@ -205,7 +207,7 @@ def _topic_filter(text: str) -> str:
     # Bytes in a variable that are not UTF-8 become lone surrogates.
     is_not_text = not text or re.search("[\0\ud800-\udfff]", text)
     if is_not_text or misplaced or len(text.encode()) > TOPIC_BYTES_MAX:
-        raise ValueError("must be an MQTT topic filter: not empty, + alone in a level, # alone in the last one")
+        raise ValueError("must be an MQTT topic filter: not empty, + only as a whole level, # only as the last level")
     return text
 
 
@@ -216,14 +218,14 @@ def _http_url(text: str) -> str:
     except ValueError:
         usable = False
     if not usable or re.search(r"[\s\0?#]", text):
-        raise ValueError("must be http:// or https://, a host, and if needed a port and a path")
+        raise ValueError("must be http:// or https:// with a host and optionally a port and a path")
     if "@" in parts.netloc:
-        raise ValueError("must not contain user and password, which are not sent; set them as influxdb.token")
+        raise ValueError("must not contain user and password, which would not be sent; set them as influxdb.token")
     return text
 
 
 def plain_values(given: object) -> object:
-    """Validates a table for another program: names with strings, numbers, true or false."""
+    """Validate a table that is passed to another program: every value is a string, a number, true or false."""
     if isinstance(given, dict):
         wrong = [repr(name) for name, value in given.items() if not isinstance(value, str | int | float)]
         if wrong:
@@ -237,7 +239,8 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Settings (``section.field``) by their names of the previous release, which are accepted with a warning."""
+    """Names of the previous release, mapped to the present ones (both ``section.field``). The former names are accepted
+    with a warning."""
 
     @model_validator(mode="before")
     @classmethod
@@ -246,14 +249,14 @@ class Section(BaseModel):
 
 
 class KafkaSettings(Section):
-    """How to reach Kafka. ``client`` is passed to librdkafka as it is (SASL, TLS, …)."""
+    """How to reach Kafka. ``client`` is passed to librdkafka unchanged (SASL, TLS, …)."""
 
     bootstrap_servers: str = Field(default="127.0.0.1:9092", min_length=1)
     client: Annotated[dict[str, str | int | float | bool], BeforeValidator(plain_values)] = Field(default_factory=dict)
     sasl_password_file: SecretFile = None
 
     def client_config(self, **more: str | float | bool) -> dict[str, Any]:
-        """The configuration of a librdkafka client; ``more`` uses ``_`` for ``.`` and overrides the rest."""
+        """Return the configuration of a librdkafka client. ``more`` uses ``_`` for ``.`` and overrides the rest."""
         config: dict[str, Any] = {"bootstrap.servers": self.bootstrap_servers, **self.client}
         if self.sasl_password_file is not None:
             config["sasl.password"] = read_secret(self.sasl_password_file)
@@ -261,7 +264,7 @@ class KafkaSettings(Section):
         return config
 
     def producer_config(self, **more: str | float | bool) -> dict[str, Any]:
-        """As `client_config`, for a producer: idempotent, acknowledged by all replicas, the shared partitioner."""
+        """Return the configuration of a producer: idempotent, acks from all replicas, with the shared partitioner."""
         durable: dict[str, str | float | bool] = {"enable_idempotence": True, "acks": "all", "partitioner": PARTITIONER}
         return self.client_config(**{**durable, **more})
 
@@ -278,7 +281,7 @@ class MqttSettings(Section):
     tls_ca_file: CertificateFile = None
 
     def secret(self) -> str | None:
-        """The password, from the environment or a file."""
+        """Return the password, from the environment or a file."""
         if self.password_file is not None:
             return read_secret(self.password_file)
         return self.password.get_secret_value() if self.password else None
@@ -295,14 +298,14 @@ class InfluxdbSettings(Section):
     tls_ca_file: CertificateFile = None
 
     def secret(self) -> str:
-        """The token, from the environment or a file; ``:`` (no user, no password) if none is given."""
+        """Return the token, from the environment or a file; ``:`` (no user, no password) if none is given."""
         if self.token_file is not None:
             return read_secret(self.token_file)
         return self.token.get_secret_value() if self.token else ":"
 
 
 class TopicSettings(Section):
-    """The topics of the pipeline. ``partitions`` is the number of units, the same for all of them."""
+    """The topics of the pipeline. All have ``partitions`` partitions, which is the number of units."""
 
     data: TopicName = "machine.data"
     out: TopicName = "machine.out"
@@ -323,22 +326,22 @@ class EventSettings(Section):
 
 def _address(given: object) -> str:
     host, _, port = str(given).rpartition(":")
-    # The environment may have a port alone, and the file a number.
+    # The environment may give a port alone as text, and the file may give a number.
     known = re.fullmatch(r"\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*", host) and re.fullmatch(r"\d{1,5}", port, re.ASCII)
     if not known or int(port) > PORT_MAX:
-        raise ValueError("must be a port or host:port, an IPv6 address in brackets; port 0 is any free port")
+        raise ValueError("must be a port or host:port, with an IPv6 address in brackets; port 0 means any free port")
     return f"{host or '127.0.0.1'}:{int(port)}"
 
 
 class MetricsSettings(Section):
-    """Where a service exposes metrics and health over HTTP. All services read one file: hence no default port."""
+    """Where a service exposes metrics and health over HTTP. There is no default port, as all services read one file."""
 
     listen: Annotated[str, BeforeValidator(_address)] | None = None
     stalled_after: Annotated[Duration, duration_between("1s", "1h")] = parse_duration("60s")
 
 
 class ServiceSettings(BaseSettings):
-    """Base of a service's settings: its sections are fields, sections of other services are ignored."""
+    """Base class of a service's settings. Its fields are sections; the sections of other services are ignored."""
 
     model_config = SettingsConfigDict(
         env_prefix="LSB_", env_nested_delimiter="__", extra="ignore", frozen=True, env_ignore_empty=True
@@ -346,9 +349,9 @@ class ServiceSettings(BaseSettings):
 
     @classmethod
     def further_errors(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:  # noqa: ARG003 - of one service
-        """Further errors of refused settings, so that all are reported in one round.
+        """Return further errors of refused settings, so that all errors are reported at once.
 
-        ``given``: the values of the sources, of any type; ``parts_are_right``: the sections themselves are valid.
+        ``given`` has the values of all sources, of any type. ``parts_are_right``: each section by itself is valid.
         """
         return []
 
@@ -357,7 +360,7 @@ Service = TypeVar("Service", bound=ServiceSettings)
 
 
 def load_settings(model: type[Service], file: Path | None = None) -> Service:
-    """The settings of a service, from ``file`` (default: ``lsb.toml`` if it exists) and the environment.
+    """Load the settings of a service from ``file`` (default: ``lsb.toml`` if it exists) and the environment.
 
     Raises `SettingsError` with all errors at once.
     """
@@ -382,7 +385,7 @@ def load_settings(model: type[Service], file: Path | None = None) -> Service:
         @model_validator(mode="before")
         @classmethod
         def _check_files(cls, given: dict[str, Any]) -> dict[str, Any]:
-            # At this point all sources are merged, and nothing was refused yet.
+            # At this point all sources are merged, and nothing has been validated yet.
             merged.update(given)
             errors.extend(_unusable_files(model, given, path))
             return given
@@ -400,7 +403,7 @@ def load_settings(model: type[Service], file: Path | None = None) -> Service:
 
 
 class _Environment(EnvSettingsSource):
-    """The environment; text that is not JSON stays text, so that validation reports it with all other errors."""
+    """The environment. Text that is not JSON stays text, so that validation reports it with all other errors."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         try:
@@ -420,7 +423,7 @@ def _unknown_sections(path: Path) -> list[str]:
 
 
 def _unusable_files(model: type[ServiceSettings], given: dict[str, Any], path: Path) -> list[str]:
-    """Errors of the named files; values that are not names are left to validation."""
+    """Return the errors of the files that settings name. Values that are not paths are left to validation."""
     errors = []
     for section, section_field in model.model_fields.items():
         values, kind = given.get(section), section_field.annotation

@@ -1,7 +1,8 @@
-"""The error lines about refused settings: what is wrong, where, and what to do.
+"""Error lines for refused settings: what is wrong, where, and what to do.
 
-It knows the names of variables and pydantic's errors, but no setting except those that are secrets: a value that is or
-might contain one is never shown. It raises nothing; `broker.settings` collects the lines.
+This module maps pydantic's errors and the names of variables to text. Of single settings it has only the names of the
+secrets: a value that is or might contain a secret is never shown. It raises nothing; `broker.settings` collects the
+lines.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _SECRETS: Final = frozenset({"token", "password", "client"})
 """Settings whose values are never shown."""
 
 _MESSAGES: Final = {
-    # Instead of pydantic's messages, which are for programmers.
+    # These replace pydantic's messages, which are written for programmers.
     "model_type": "must be a table",
     "dict_type": "must be a table",
     "list_type": "must be a list",
@@ -28,12 +29,12 @@ _IN_JSON: Final = frozenset({"model_type", "dict_type", "list_type"})
 
 
 def error_line(found: Any, path: Path) -> str:
-    """The line for one of pydantic's errors (``ErrorDetails``) in settings of the file ``path``."""
+    """Return the line for one of pydantic's errors (``ErrorDetails``) in the settings of the file ``path``."""
     place, kind = found["loc"], found["type"]
     message = _MESSAGES.get(kind, found["msg"].removeprefix("Value error, "))
     if not place:
         return f"{path}: {message}"
-    # An element of a list or table has no variable of its own; the whole list or table has one.
+    # An element of a list or table has no variable of its own; only the whole list or table has one.
     named = list(takewhile(lambda part: isinstance(part, str), place))[:2]
     remedy = remedy_of(named, may_be_set=kind != "extra_forbidden")
     as_json = " (in a variable: as JSON)" if kind in _IN_JSON else ""
@@ -42,9 +43,9 @@ def error_line(found: Any, path: Path) -> str:
 
 
 def remedy_of(named: list[str], *, may_be_set: bool = True) -> str:
-    """Where to correct the setting ``named`` (section, field): in the variable that sets it, if one does.
+    """Return where to correct the setting ``named`` (section, field): in the variable that sets it, or in the file.
 
-    Empty if none does and the setting does not exist (``may_be_set`` is false).
+    Empty if no variable sets it and the setting does not exist (``may_be_set`` is false).
     """
     variable = "LSB_" + "__".join(named).upper()
     whole_section = f"LSB_{named[0].upper()}"
@@ -55,9 +56,10 @@ def remedy_of(named: list[str], *, may_be_set: bool = True) -> str:
 
 
 def unknown_variables(sections: Collection[str]) -> list[str]:
-    """A line for each variable of an unknown section.
+    """Return a line for each variable that sets a field of an unknown section.
 
-    Those without two underscores are not settings (``LSB_CACHE``), or whole sections (``LSB_JOIN``).
+    Variables without two underscores are skipped: they are not settings (``LSB_CACHE``), or set a whole section
+    (``LSB_JOIN``).
     """
     errors = []
     for variable in _variables():
@@ -68,17 +70,17 @@ def unknown_variables(sections: Collection[str]) -> list[str]:
 
 
 def no_section(name: str, sections: Collection[str]) -> str:
-    """The message about a section that does not exist."""
+    """Return the message for a section that does not exist."""
     return f"[{name}] is not a section; the sections are {', '.join(sorted(sections))}"
 
 
 def _variables() -> list[str]:
-    """The project's variables that are set, in capitals: their names are case-insensitive."""
+    """Return the names of the project's variables that are set, in capitals, as the names are case-insensitive."""
     return sorted(name.upper() for name, value in os.environ.items() if value and name.upper().startswith("LSB_"))
 
 
 def _shown(found: Any) -> str:
-    """The refused value, unless it may be secret: a table may contain a secret, and an unknown name may mean one."""
+    """Return the refused value, or nothing if it may be secret: a table or an unknown setting may contain a secret."""
     place, value = found["loc"], found["input"]
     secret = len(place) == 1 or _SECRETS & set(place) or found["type"] in {"missing", "extra_forbidden"}
     if secret or not isinstance(value, str | int | float):

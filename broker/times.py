@@ -1,8 +1,8 @@
 """Event times on the wire, as exact int64 nanoseconds since the epoch (UTC).
 
-The only place where times are parsed or formatted. No floats: a millisecond clock of today already uses 41 of a
-double's 53 bits, and a half unit is a valid mean. The unit of a bare number is configured, never guessed from its
-magnitude.
+Times are parsed and formatted here and nowhere else. Floats are not used: a present time in milliseconds already takes
+41 of a double's 53 bits, and a mean may end in half a unit. The unit of a bare number is configured, never guessed from
+its magnitude.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Final
 
 UNIT_NS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-"""Nanoseconds in each unit of bare numbers."""
+"""Nanoseconds in each unit that a bare number may have."""
 
 TIME_MIN_NS: Final = -9_214_560_000_000_000_000
 """1678-01-01T00:00:00Z, the earliest accepted time; int64 nanoseconds begin some months earlier."""
@@ -29,21 +29,22 @@ _ISO = re.compile(
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_LENGTH_MAX: Final = 40
-"""Longest text of a time, as number or ISO-8601: longer than any accepted time to the nanosecond with its offset (35),
-far below what makes Decimal slow. A time is copied into every record of its event, and into every result of these."""
+"""Longest text of a time, as a number or in ISO-8601. Any accepted time to the nanosecond with its offset fits (35
+characters), and the limit is far below the lengths at which Decimal is slow. The text of a time is copied into every
+record of its event, and into every result of these records."""
 
 
-def parse_time(value: int | str | bytes, unit: str) -> int:
-    """Nanoseconds since the epoch of ``value``.
+def parse_time(value: int | str | bytes, time_unit: str) -> int:
+    """Return the time ``value`` in nanoseconds since the epoch.
 
-    ``value`` is an integer in ``unit`` (a key of `UNIT_NS`), the bytes of a JSON number in ``unit``
+    ``value`` is an integer in ``time_unit`` (a key of `UNIT_NS`), the bytes of a JSON number in ``time_unit``
     (decimals are exact), or an ISO-8601 string with an offset. Raises ValueError with the reason for
     anything else: longer than `TIME_LENGTH_MAX`, no offset, finer than a nanosecond, or outside 1678-2261.
     """
     if isinstance(value, int):
-        time_ns = value * UNIT_NS[unit]
+        time_ns = value * UNIT_NS[time_unit]
     elif isinstance(value, bytes):
-        time_ns = _from_number_text(value, UNIT_NS[unit])
+        time_ns = _from_number_text(value, UNIT_NS[time_unit])
     else:
         time_ns = _from_iso(value)
     if not TIME_MIN_NS <= time_ns <= TIME_MAX_NS:
@@ -58,7 +59,7 @@ def _shown(value: int | str | bytes) -> str:
 
 
 def _exact_ratio(text: bytes, otherwise: str) -> tuple[int, int]:
-    """The number of a JSON text as a fraction; refused before it can become a giant integer.
+    """Return the number in a JSON text as a fraction. Raises ValueError before a huge number can become an integer.
 
     ``otherwise`` completes the message "time … is" for a text that is not a number.
     """
@@ -112,33 +113,33 @@ def _from_iso(text: str) -> int:
 
 
 def iso_text(time_ns: int) -> str:
-    """A time within the accepted range as ISO-8601 text in UTC, with only the necessary decimals."""
+    """Return a time within the accepted range as ISO-8601 text in UTC, with no more decimals than necessary."""
     whole_s, rest_ns = divmod(time_ns, 10**9)
     text = (_EPOCH + timedelta(seconds=whole_s)).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{rest_ns:09}".rstrip("0") + "Z" if rest_ns else f"{text}Z"
 
 
-def mean_text(left_ns: int, right_ns: int, unit: str) -> str:
-    """The exact mean of two times as the text of a JSON number in ``unit``; it may have half a nanosecond."""
+def mean_text(left_ns: int, right_ns: int, time_unit: str) -> str:
+    """Return the exact mean of two times as the text of a JSON number in ``time_unit``, to half a nanosecond."""
     total = left_ns + right_ns
     sign, total = ("-", -total) if total < 0 else ("", total)
-    whole, rest = divmod(total, 2 * UNIT_NS[unit])
+    whole, rest = divmod(total, 2 * UNIT_NS[time_unit])
     if not rest:
         return f"{sign}{whole}"
     # rest / (2 unit) = 5 rest / (10 unit), and 10 units of nanoseconds are a power of ten: its exponent is the
     # number of decimals.
-    decimals = len(str(UNIT_NS[unit]))
+    decimals = len(str(UNIT_NS[time_unit]))
     return f"{sign}{whole}.{str(rest * 5).zfill(decimals).rstrip('0')}"
 
 
-def point_time(text: bytes | str, unit: str) -> tuple[int, bool]:
-    """A mean time from its text: its whole nanoseconds (rounded down), and whether half a nanosecond was cut off.
+def point_time(text: bytes | str, time_unit: str) -> tuple[int, bool]:
+    """Return the whole nanoseconds of a mean time (rounded down), and whether half a nanosecond was cut off.
 
     Inverse of `mean_text`. Raises ValueError if the text is not such a time.
     """
     raw = text.encode() if isinstance(text, str) else text
     numerator, denominator = _exact_ratio(raw, "not a number")
-    twice_ns, rest = divmod(2 * numerator * UNIT_NS[unit], denominator)
+    twice_ns, rest = divmod(2 * numerator * UNIT_NS[time_unit], denominator)
     if rest:
         message = f"time {_shown(raw)} is finer than half a nanosecond"
         raise ValueError(message)
@@ -146,9 +147,9 @@ def point_time(text: bytes | str, unit: str) -> tuple[int, bool]:
 
 
 def parse_duration(value: object) -> int:
-    """Nanoseconds of a duration such as ``250ms``, ``2s``, ``1.5 min``, ``1d``, or of a bare ``0``.
+    """Return the nanoseconds of a duration such as ``250ms``, ``2s``, ``1.5 min``, ``1d``, or of a bare ``0``.
 
-    Raises ValueError for anything else: the unit of a bare number would have to be guessed.
+    Raises ValueError for anything else, because the unit of any other bare number would be a guess.
     """
     if value in {0, "0"} and not isinstance(value, bool):
         return 0
@@ -162,6 +163,6 @@ def parse_duration(value: object) -> int:
         message = f"the duration {value!r} is finer than a nanosecond"
         raise ValueError(message)
     if duration_ns > TIME_MAX_NS:
-        message = f"the duration {value!r} exceeds the range of times"
+        message = f"the duration {value!r} is too long: the range of times is the years 1678-2261"
         raise ValueError(message)
     return duration_ns

@@ -1,4 +1,4 @@
-"""The connector: events from MQTT become records in Kafka, and nothing that was acknowledged to MQTT is lost.
+"""The connector: turns events from MQTT into records in Kafka, and loses nothing that it acknowledged to MQTT.
 
     events.py           payload -> records or refusals              pure
     acknowledgement.py  which messages may be acknowledged          pure

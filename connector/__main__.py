@@ -1,4 +1,4 @@
-"""The command ``connector``: reads its settings, runs the service, returns the exit status."""
+"""The command ``connector``: reads the settings, runs the service, and returns the exit status."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ exit status: 0 stopped (SIGTERM, Ctrl-C), 1 failed, 2 wrong usage or settings
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the connector; the exit status."""
+    """Run the connector and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="connector",
-        description="Receives events from MQTT, sends their records to Kafka, and acknowledges what Kafka has.",
+        description="Receives events from MQTT, sends their records to Kafka, and then acknowledges the events.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -65,13 +65,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _tune_gc() -> None:
-    """Collect rarely: nothing here makes cycles, and the collector took 40 % of the CPU time."""
+    """Run the garbage collector rarely: nothing here creates cycles, and it took 40 % of the CPU time."""
     gc.freeze()
     gc.set_threshold(100_000, 50, 1000)
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
-    """Stop orderly at the first signal, at once at the second."""
+    """Shut down cleanly on the first signal, and end at once on the second."""
 
     def handle(number: int, _frame: FrameType | None) -> None:
         stop.set()

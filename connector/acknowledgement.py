@@ -1,11 +1,11 @@
-"""Which MQTT messages may be acknowledged: those of which Kafka has every record, in the order of arrival.
+"""Determines which MQTT messages may be acknowledged: those whose records are all in Kafka, in the order of arrival.
 
-Pure bookkeeping. MQTT requires acknowledgements in the order of arrival (MQTT 5, 4.6). Kafka confirms in any order, as
-the records of one message go to several partitions. So a message waits for all of its own records and for all messages
-before it.
+Pure bookkeeping. MQTT requires acknowledgements in the order of arrival (MQTT 5, 4.6). Kafka confirms records in any
+order, because the records of one message go to several partitions. So a message is acknowledged only after all of its
+own records and all messages before it are confirmed.
 
-The ledger also bounds what is in flight: it is full when too many messages or bytes are unconfirmed, and the service
-then reads no more messages.
+The ledger also bounds the messages in flight: it is full when too many messages or bytes are unconfirmed, and the
+service then reads no more messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_PACKET: Final = 0
 
 
 class Ticket:
-    """A message in flight: its packet id, the memory of its records, and how many of them Kafka has not confirmed."""
+    """A message in flight: its packet id, the memory of its records, and the number of records not yet confirmed."""
 
     __slots__ = ("packet_id", "size_bytes", "unconfirmed_records")
 
@@ -42,16 +42,16 @@ class Ledger:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the records of all these messages."""
+        """Memory of the records of all messages in flight."""
         return self._bytes
 
     @property
     def is_full(self) -> bool:
-        """Whether no message may be added before Kafka confirms some."""
+        """Whether no message may be added until Kafka confirms some."""
         return len(self._tickets) >= self._messages_max or self._bytes >= self._bytes_max
 
     def add(self, packet_id: int, size_bytes: int, records: int) -> Ticket:
-        """Add a message that becomes ``records`` > 0 records of ``size_bytes`` in all."""
+        """Add a message that becomes ``records`` records, at least one, of ``size_bytes`` in total."""
         if records < 1:
             message = "a message without records would never be confirmed"
             raise ValueError(message)
@@ -61,14 +61,14 @@ class Ledger:
         return ticket
 
     def confirm(self, ticket: Ticket) -> None:
-        """Kafka has confirmed a record of the message. Raises ValueError if none was unconfirmed."""
+        """Note that Kafka has confirmed a record of the message. Raises ValueError if all were confirmed already."""
         if ticket.unconfirmed_records < 1:
             message = f"packet {ticket.packet_id} was confirmed more often than it has records"
             raise ValueError(message)
         ticket.unconfirmed_records -= 1
 
     def release(self) -> list[int]:
-        """Remove the messages before the first unconfirmed one; returns the packet ids to acknowledge, in order."""
+        """Remove the messages before the first unconfirmed one; return the packet ids to acknowledge, in order."""
         tickets = self._tickets
         packet_ids = []
         while tickets and not tickets[0].unconfirmed_records:
@@ -79,6 +79,6 @@ class Ledger:
         return packet_ids
 
     def detach(self) -> None:
-        """Invalidate all packet ids: the connection is lost, and the broker will redeliver these messages."""
+        """Invalidate all packet ids, because the connection is lost and the broker will redeliver these messages."""
         for ticket in self._tickets:
             ticket.packet_id = NO_PACKET

@@ -1,16 +1,16 @@
-"""The service: receives events from MQTT, sends their records to Kafka, acknowledges what Kafka has.
+"""The service: receives events from MQTT, sends their records to Kafka, and acknowledges what Kafka has confirmed.
 
-One thread with one loop, so that no locks are needed and the order is plain: read a block of messages, parse them,
+It is one loop in one thread, so that it needs no locks and has a fixed order: read a block of messages, parse them,
 queue their records, process Kafka's confirmations, acknowledge. A message is acknowledged when all of its records and
 dead letters are in Kafka, and after all messages before it.
 
 Failures:
 
-    Kafka unavailable  confirmations stop and the ledger fills; no more messages are read, MQTT keeps the rest
-    MQTT unavailable   records in flight go on to Kafka; it reconnects once all of them are confirmed, so that
+    Kafka unavailable  confirmations stop and the ledger fills; the service reads no more, and MQTT keeps the rest
+    MQTT unavailable   records in flight still go to Kafka; the service reconnects once all are confirmed, so that
                        redelivered messages do not add to those in flight
     killed             the broker redelivers what was not acknowledged: duplicates are possible, losses are not
-    a record refused   the service stops; nothing that Kafka has not confirmed was acknowledged
+    a record refused   the service stops; it has acknowledged nothing that Kafka has not confirmed
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ logger = logging.getLogger(__name__)
 _KAFKA_LOG = client_logger("connector.librdkafka")
 
 STOP_WITHIN_S: Final = 3.5
-"""Time for records in flight to reach Kafka at a stop; the service promises five seconds in all."""
+"""How long a stop waits for records in flight to reach Kafka; a stop takes at most five seconds in all."""
 
 _IDLE_WAIT_S: Final = 0.1
 _UNCONFIRMED_WAIT_S: Final = 0.002
-"""How long to wait for MQTT while confirmations of Kafka are due, which only polling finds: it adds to the latency."""
+"""How long to wait for MQTT while confirmations are due. Only polling finds them, so this adds to the latency."""
 
 RECORD_OVERHEAD_BYTES: Final = 1024
-"""Memory of a record besides its key and value until Kafka has confirmed it: 910 bytes, measured."""
+"""Memory of a record, besides its key and value, until Kafka has confirmed it; 910 bytes were measured."""
 
 _BACK_OFF_S: Final = (0.2, 5.0)
 _WATERMARK_CHECKS: Final = 4
-"""Checks for silent quantities within one ``idle_after``."""
+"""Number of checks for silent quantities per ``idle_after``."""
 
 
 class Bridge:
@@ -107,12 +107,12 @@ class Bridge:
             self._progress.report(len(self._ledger), "stopped")
 
     def _is_over(self) -> bool:
-        """Called in every turn of the loop."""
+        """Report the heartbeat and return whether to stop. Called in every turn of the loop."""
         self._telemetry.heartbeat()
         return self._is_stopping()
 
     def _release(self) -> list[int]:
-        """Remove the messages that Kafka has confirmed; returns the packet ids to acknowledge."""
+        """Remove the messages that Kafka has confirmed; return the packet ids to acknowledge."""
         before = len(self._ledger)
         packet_ids = self._ledger.release()
         self._publish_times.ended(before - len(self._ledger))
@@ -200,7 +200,7 @@ class Bridge:
             self._producer.send(self._settings.topics.data, records)
 
     def _finish(self) -> None:
-        """Read no more; wait for a bounded time until what is in flight is in Kafka, and acknowledge it."""
+        """Wait for a bounded time until all messages in flight are in Kafka, and acknowledge them."""
         deadline_s = time.monotonic() + STOP_WITHIN_S
         try:
             while len(self._ledger) and time.monotonic() < deadline_s:
@@ -216,10 +216,10 @@ class Bridge:
 
 
 class _WatermarkWriter:
-    """Watermarks of silent quantities, as keys and values of records. See `connector.watermarks` for the rule.
+    """Builds the keys and values of watermarks for silent quantities. See `connector.watermarks` for the rule.
 
-    While a watermark is due and records are in flight it holds: no more messages are read until Kafka has confirmed
-    all.
+    ``is_holding`` is true while a watermark is due and records are in flight: the service then reads no more messages
+    until Kafka has confirmed all.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -236,11 +236,14 @@ class _WatermarkWriter:
         self.is_holding = False
 
     def observe(self, thing: str, quantity: str, time_ns: int) -> None:
-        """A record was received."""
+        """Note that a record was received."""
         self._watch.observe(thing, quantity, time_ns, now_ns=self._listened_ns, wall_ns=time.time_ns())
 
     def collect(self, listening_ns: int, *, is_confirmed: bool) -> list[tuple[bytes, bytes]]:
-        """The watermarks to write now, after another ``listening_ns`` of reading; ``is_confirmed``: none in flight."""
+        """Add ``listening_ns`` of reading time and return the watermarks that are due, as keys and values.
+
+        ``is_confirmed``: nothing is in flight; otherwise due watermarks are held back.
+        """
         self._listened_ns += listening_ns
         if self._listened_ns < self._next_check_ns and not self.is_holding:
             return []

@@ -1,16 +1,17 @@
-"""From the payload of an MQTT message to its records, or to the reasons why not.
+"""Parses the payload of an MQTT message into records and refusals.
 
-Pure: bytes in, records and refusals out; no topics and no connections. Nothing of a payload is dropped silently: each
+Pure: bytes in, records and refusals out; no topics and no connections. No part of a payload is dropped silently: each
 quantity becomes a record or a refusal, and a payload that is not an event becomes one refusal as a whole.
 
 An event is one JSON object: ``{"Thing": "R0815", "Timestamp": 1554096460415, "id": "...", "actSpeed": 288.2}``. Every
 other member is a quantity. An invalid quantity does not affect the valid ones of its event.
 
 The fast path decodes an event once into plain values. Anything unusual is parsed again on the slow path, member by
-member and from its exact text. The slow path alone decides what is refused, and why.
+member and from its exact text. Only the slow path decides what is refused, and why.
 
-The output is linear in the bytes of the event: its names and its time have bounded lengths, and so has their total in
-all of its records (`COPIES_MAX`); beyond `REFUSED_MAX` invalid quantities, one dead letter has all of them.
+The size of the output is linear in the size of the event: the lengths of its names and its time are limited, and so is
+their total in all of its records (`COPIES_MAX`). With more than `REFUSED_MAX` invalid quantities, the event becomes one
+dead letter for all of them.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ TIME: Final = "Timestamp"
 IDENTITY: Final = "id"
 
 REASON_LENGTH_MAX: Final = 500
-"""Characters of a reason; the payload may be a megabyte of a single name."""
+"""Most characters of a reason, as a payload may be a single name of a megabyte."""
 
 _EXACT_INT_MAX: Final = 2**53
-"""Larger integers take the slow path, which forwards them as the float64 that every reader makes of them."""
+"""Larger integers take the slow path, which forwards them as the float64 that every reader converts them to."""
 
 _COPY_BYTES_MAX: Final = 10
-"""Bytes of one character of ``Thing`` in a record, at most: six in an escape, four in the key."""
+"""Most bytes of one character of ``Thing`` in a record: six in an escape, and four in the key."""
 
 _SHOWN_LENGTH_MAX: Final = 60
 _OTHER_TYPES: Final = {
@@ -60,7 +61,7 @@ _OTHER_TYPES: Final = {
 
 
 class Refusal(NamedTuple):
-    """A part of a payload that cannot be used: the bytes to keep, the reason, the id of its dead letter.
+    """A part of a payload that cannot be used: the bytes to keep, the reason, and the id of its dead letter.
 
     ``identity`` is None for a whole payload, whose dead letter gets the hash of the payload as its id.
     """
@@ -80,7 +81,7 @@ class Parsed(NamedTuple):
 
 
 class UnusableError(ValueError):
-    """A payload that is not an event; its text is the reason."""
+    """The payload or a quantity of it cannot be used; the text is the reason."""
 
 
 _plain_values = msgspec.json.Decoder(dict[str, int | float | str])
@@ -102,7 +103,7 @@ class Parser:
         self._bytes_max = event_bytes_max
 
     def parse(self, payload: bytes) -> Parsed:
-        """The records of ``payload``, and what is refused; never raises."""
+        """Return the records of ``payload``, and what is refused. Never raises."""
         if len(payload) > self._bytes_max:
             reason = f"the payload has {len(payload)} bytes, more than events.event_bytes_max = {self._bytes_max}"
             return Parsed("", 0, [], [Refusal(payload, reason)])
@@ -113,7 +114,7 @@ class Parser:
         return self._parse_plain(payload) or self._parse_members(payload)
 
     def _parse_plain(self, payload: bytes) -> Parsed | None:
-        """The fast path, for an event without errors; None if there may be one."""
+        """Parse an event on the fast path; return None if it may have an error."""
         try:
             fields: dict[str, Any] = _plain_values.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -144,7 +145,7 @@ class Parser:
         return Parsed(thing, time * self._unit_ns, records, [])
 
     def _parse_members(self, payload: bytes) -> Parsed:
-        """The slow path: every member from its exact text."""
+        """Parse an event on the slow path: every member from its exact text."""
         try:
             texts = _members(payload)
             thing = _name(texts, THING)
@@ -167,7 +168,7 @@ class Parser:
         return Parsed(thing, time_ns, records, _refusals_of_parts(payload, texts, reasons))
 
     def _time(self, texts: dict[str, bytes]) -> tuple[Any, int]:
-        """The time to forward, exactly as given (int, str, or the Raw text of a decimal), and in ns."""
+        """Return the time to forward, exactly as given (int, str, or the Raw text of a decimal), and the time in ns."""
         text = texts.get(TIME)
         if text is None:
             message = f"{TIME} is missing"
@@ -185,7 +186,7 @@ class Parser:
 
 
 def dead_letter(refusal: Refusal, mqtt_topic: str) -> Rejected:
-    """The dead letter of a refusal. It has the first characters of the topic, which may have 65,535 bytes."""
+    """Return the dead letter of a refusal. It has the first characters of the topic, which may have 65,535 bytes."""
     topic = mqtt_topic if len(mqtt_topic) <= NAME_LENGTH_MAX else mqtt_topic[:NAME_LENGTH_MAX] + "..."
     return reject(refusal.value, refusal.reason, source="connector", topic=topic, identity=refusal.identity)
 
@@ -205,7 +206,7 @@ def _check_size(quantities: int, thing: str, identity: str, payload_bytes: int) 
 
 
 def _refusals_of_parts(payload: bytes, texts: dict[str, bytes], reasons: dict[str, str]) -> list[Refusal]:
-    """A refusal for each quantity with a reason; a single one if they are many."""
+    """Return a refusal for each invalid quantity, or a single one if there are too many."""
     if not reasons:
         return []
     if len(reasons) > REFUSED_MAX:
@@ -220,7 +221,7 @@ def _refusals_of_parts(payload: bytes, texts: dict[str, bytes], reasons: dict[st
 
 
 def _members(payload: bytes) -> dict[str, bytes]:
-    """The exact text of each member of the object. Raises `UnusableError` unless it is one object of distinct names."""
+    """Return the exact text of each member. Raises `UnusableError` unless the payload is an object of unique names."""
     if not payload:
         raise UnusableError("the payload is empty")
     try:
@@ -237,7 +238,7 @@ def _members(payload: bytes) -> dict[str, bytes]:
 
 
 def _refuse_repeated_names(payload: bytes, texts: dict[str, bytes]) -> None:
-    """The fast decoder silently keeps the last of equal names; this slower one sees all of them."""
+    """Raise `UnusableError` if a name repeats. msgspec silently keeps the last of equal names; json returns all."""
     try:
         pairs = json.loads(payload, object_pairs_hook=list, parse_int=len, parse_float=len)
     except (ValueError, RecursionError) as error:
@@ -281,7 +282,7 @@ def _measured(name: str, what: str) -> str:
 
 
 def _number(name: str, text: bytes) -> float:
-    """The value of a JSON number: an int if float64 represents it exactly, so that its text is unchanged."""
+    """Return the value of a JSON number: an int if float64 represents it exactly, so that its text is unchanged."""
     other = _OTHER_TYPES.get(text[0])
     if other is not None:
         message = f"quantity {_shown(name)} is {other}, not a number"
@@ -295,7 +296,7 @@ def _number(name: str, text: bytes) -> float:
 
 
 def _part_of_event(texts: dict[str, bytes], name: str) -> bytes:
-    """The event with this one quantity alone: an event of a thousand invalid ones must not be kept a thousand times."""
+    """Return the event with only this quantity, so that an event of many invalid ones is not kept as many times."""
     kept = (THING, TIME, IDENTITY, name)
     members = (msgspec.json.encode(member) + b":" + texts[member] for member in kept)
     return b"{" + b",".join(members) + b"}"

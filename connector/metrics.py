@@ -1,6 +1,6 @@
-"""The metrics of the connector: its counters, and how long it takes until events are in Kafka.
+"""The metrics of the connector: its counters, and the time until events are in Kafka.
 
-docs/metrics.md describes each.
+docs/metrics.md describes each metric.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ def register_metrics(telemetry: TelemetryServer, progress: Progress, ledger: Led
 
 
 class PublishTimes:
-    """How long it takes from an event's arrival until Kafka has all of its records.
+    """Measures the time from an event's arrival until Kafka has all of its records.
 
-    Events end in the order in which they began, and those of one block began together. So nothing is kept per event.
+    Events are confirmed in the order of their arrival, and those of one block arrive together. So nothing is kept per
+    event.
     """
 
     def __init__(self, telemetry: TelemetryServer, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,12 +53,12 @@ class PublishTimes:
         self._begun: deque[tuple[int, float]] = deque()
 
     def began(self, count: int) -> None:
-        """``count`` events have arrived now."""
+        """Note that ``count`` events have arrived now."""
         if self._is_on and count:
             self._begun.append((count, self._clock()))
 
     def ended(self, count: int) -> None:
-        """The oldest ``count`` events are in Kafka."""
+        """Observe the times of the oldest ``count`` events, which are in Kafka now."""
         if not self._is_on or not count:
             return
         now_s, took_s, counts = self._clock(), [], []

@@ -1,4 +1,4 @@
-"""Counts of the connector, and their periodic log line."""
+"""The counts of the connector and their periodic log line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 class Progress:
-    """Counts, and their periodic log line."""
+    """Counts messages and records, and logs the counts periodically."""
 
     def __init__(self) -> None:
         self.messages = self.records = self.rejected = self.watermarks = self.losses = 0
@@ -20,18 +20,18 @@ class Progress:
         self._reported_messages = 0
 
     def count(self, messages: int, records: int, rejected: int) -> None:
-        """Add a block of messages."""
+        """Add the counts of a block of messages."""
         self.messages += messages
         self.records += records
         self.rejected += rejected
 
     def report_when_due(self, unacknowledged: int) -> None:
-        """Log a line every ten seconds."""
+        """Log the counts if the last line is ten seconds old."""
         if time.monotonic() - self._reported_s >= _PROGRESS_S:
             self.report(unacknowledged, "progress")
 
     def report(self, unacknowledged: int, what: str) -> None:
-        """Log the line."""
+        """Log the counts in a line that begins with ``what``."""
         now_s = time.monotonic()
         rate = (self.messages - self._reported_messages) / max(now_s - self._reported_s, 1e-3)
         _log.info(

@@ -1,11 +1,11 @@
-"""The connection to the MQTT broker: paho-mqtt with a persistent session at QoS 1 and manual acknowledgements.
+"""The connection to the MQTT broker: paho-mqtt with a persistent session, QoS 1 and manual acknowledgements.
 
-paho implements the protocol. This module drives it without a thread of its own, so that the service is one loop without
-locks. It does not reconnect by itself: a lost connection is a `SessionLostError`, and the service decides when to
-retry. A failure that retrying cannot fix (a wrong password, say) is a `SessionRefusedError`.
+paho implements the protocol. This module calls it without a thread of its own, so that the service is one loop without
+locks. It does not reconnect by itself: a lost connection raises `SessionLostError`, and the service decides when to
+retry. A failure that a retry cannot fix, such as a wrong password, raises `SessionRefusedError`.
 
-The version is MQTT 3.1.1: every broker supports it, it has the persistent session and QoS 1 that the guarantee needs,
-and paho reads and acknowledges a message in half the time that its MQTT 5 takes (36 against 69 us of CPU).
+The version is MQTT 3.1.1. Every broker supports it, it has the persistent sessions and QoS 1 that the guarantee needs,
+and paho reads and acknowledges a message in half the CPU time of MQTT 5 (36 against 69 us).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from connector.settings import ConnectorSettings
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 2.5
-"""From the first packet to CONNACK. A stop waits for it, and has five seconds in all."""
+"""Timeout from the first packet to CONNACK. A stop waits for it, and takes at most five seconds in all."""
 
 _TURN_MESSAGES_MAX: Final = 500
-"""Large enough to spread the costs of a turn, small enough for a steady flow of acknowledgements."""
+"""Most messages per turn: enough to amortize the costs of a turn, few enough for a steady flow of acknowledgements."""
 
 _TURN_BYTES_MAX: Final = 256 * 1024
-"""Of payloads, however few messages: processing them takes time, and keep-alive packets must be sent in between."""
+"""Bytes of payloads after which a turn ends: processing takes time, and keep-alive packets must be sent in between."""
 
 _DISCONNECT_S: Final = 1.0
 _READ_BYTES: Final = 65_536
@@ -49,19 +49,19 @@ _PERMANENT: Final = {
     "Not authorized": "not authorised (mqtt.username, mqtt.password)",
     "Granted QoS 0": "it grants QoS 0 only, so messages could be lost",
 }
-"""paho's names of the refusals that retrying cannot fix (MQTT 3.1.1, 3.2.2.3 and 3.9.3), with what to change. After any
-other answer the connection is retried."""
+"""The refusals that a retry cannot fix, by paho's names (MQTT 3.1.1, 3.2.2.3 and 3.9.3), with the reason and what to
+change. After any other answer the service connects again."""
 
 _MALFORMED: Final = (MQTTException, ValueError, IndexError, struct.error)
-"""What paho raises on malformed packets."""
+"""The exceptions that paho raises on malformed packets."""
 
 
 class SessionLostError(Exception):
-    """The connection failed or was lost; retrying may help."""
+    """The connection failed or was lost; a retry may help."""
 
 
 class SessionRefusedError(Exception):
-    """The broker refuses this client; retrying cannot help."""
+    """The broker refuses this client; a retry cannot help."""
 
 
 class Message(NamedTuple):
@@ -75,7 +75,7 @@ class Message(NamedTuple):
 class MqttSession:
     """The session of this connector at the broker.
 
-    Not connected at first; `connect` may be called again after each loss.
+    It is not connected at first. `connect` may be called again after each loss.
     """
 
     def __init__(self, mqtt: MqttSettings, connector: ConnectorSettings) -> None:
@@ -103,7 +103,7 @@ class MqttSession:
         return self._client is not None and self._connack is not None and not self._connack[1].is_failure
 
     def connect(self) -> None:
-        """Connect, resume the session, subscribe. Blocks for up to `CONNECT_TIMEOUT_S`.
+        """Connect, resume the session and subscribe. Blocks for up to `CONNECT_TIMEOUT_S`.
 
         Raises `SessionLostError` or `SessionRefusedError`.
         """
@@ -121,7 +121,7 @@ class MqttSession:
         client.subscribe(self._mqtt.topic, 1)
 
     def wait(self, timeout_s: float, *, reading: bool) -> bool:
-        """Wait until the socket is ready; returns whether there is something to `receive`."""
+        """Wait until the socket is ready; return whether there is something to `receive`."""
         connection: Any = self._client.socket() if self._client is not None else None
         if self._client is None or connection is None:
             return self._client is not None
@@ -133,7 +133,7 @@ class MqttSession:
         return bool(readable)
 
     def receive(self) -> list[Message]:
-        """The messages that have arrived, in order. Raises `SessionLostError` or `SessionRefusedError`."""
+        """Return the messages that have arrived, in order. Raises `SessionLostError` or `SessionRefusedError`."""
         client = self._client
         size_bytes = sum(len(message.payload) for message in self._arrived)
         while client is not None and len(self._arrived) < _TURN_MESSAGES_MAX and size_bytes < _TURN_BYTES_MAX:
@@ -155,10 +155,10 @@ class MqttSession:
         self._write(client)
 
     def maintain(self, *, reading: bool) -> None:
-        """Send pending packets and keep-alives; detect a broker that has gone silent.
+        """Send pending packets and keep-alives, and detect a broker that has gone silent.
 
-        A connection that is not being read is not judged by its silence; the broker closes it after one and a half
-        times the keep-alive. Raises `SessionLostError`.
+        Silence is not checked while the connection is not being read; the broker closes it after one and a half times
+        the keep-alive. Raises `SessionLostError`.
         """
         if self._client is not None and reading:
             self._check(self._client.loop_misc())
@@ -166,14 +166,14 @@ class MqttSession:
             self._write(self._client)
 
     def close(self) -> None:
-        """Disconnect and keep the session: the broker redelivers what is not acknowledged. Never raises."""
+        """Disconnect and keep the session; the broker will redeliver what is not acknowledged. Never raises."""
         client, self._client = self._client, None
         connection = client.socket() if client is not None else None
         if client is None or connection is None:
             return
         deadline_s = time.monotonic() + _DISCONNECT_S
         # paho closes its socket right after DISCONNECT. With unread data, that resets the connection and discards the
-        # last acknowledgements; so the connection is duplicated, and drained until the broker closes it.
+        # last acknowledgements. So the socket is duplicated, and read until the broker closes the connection.
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as kept:
             client.disconnect()
             while client.want_write() and time.monotonic() < deadline_s:
@@ -235,7 +235,7 @@ class MqttSession:
             return
         if self._connack is None:
             self._lose(f"the connection ended before the broker answered: {error_string(code)}")
-        # Some brokers (mosquitto 2.0) move a session to its new client without telling the old one.
+        # Some brokers (mosquitto 2.0) move a session to its new client without notifying the old one.
         name = self._connector.client_id
         self._lose(f"{error_string(code)} (if this repeats: is there another {name!r}?)")
 

@@ -1,4 +1,4 @@
-"""The settings of the connector: its own section, and the shared ones that it uses."""
+"""The settings of the connector: its own section, and the shared sections that it uses."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class ConnectorSettings(Section):
 
     client_id: str = Field(default="lsb-connector", pattern=r"^[0-9A-Za-z._-]{1,128}$")
     """The id of the MQTT session, 1 to 128 letters, digits, ``.``, ``_``, ``-``. It must not change over restarts, as
-    the session keeps what was not acknowledged, and only one connector at a time may use it."""
+    the session keeps the unacknowledged messages, and only one connector at a time may use it."""
 
     keep_alive: Annotated[Duration, duration_between("1s", "65535s")] = parse_duration("30s")
     """Interval of keep-alives on a quiet connection, in whole seconds: 1 s to 18 h, default 30 s. A dead connection is
-    detected after one and a half times that."""
+    detected after one and a half intervals."""
 
     in_flight_max: int = Field(default=5_000, ge=1, le=65_535)
     """Messages in flight, received and not acknowledged, beyond which the connection is not read: 1 to 65,535, default
@@ -51,13 +51,14 @@ class ConnectorSettings(Section):
     """Compression of the batches, default lz4: JSON records compress well, at little cost."""
 
     idle_after: Annotated[Duration, duration_between("100ms", "366d")] | None = None
-    """After how much silence a quantity gets a watermark while its thing still sends, so that joins need not wait for
-    it: 0.1 s to 366 d, default none (no watermarks). It must exceed the longest regular pause and delay of a quantity,
-    as records below its watermark are late. Only one connector may write watermarks for a thing."""
+    """Silence after which a quantity gets a watermark while its thing still sends, so that joins need not wait for the
+    quantity: 0.1 s to 366 d, default none (no watermarks). It must exceed the longest regular pause and delay of a
+    quantity, as records below its watermark are late. Only one connector may write watermarks for a thing."""
 
     max_future_skew: Duration = parse_duration("1d")
-    """An event time further than this beyond the connector's clock moves no watermark, default 1 d (as the joiner's
-    ``application.max_future_skew``): otherwise one record of the year 2200 would make all later ones late."""
+    """An event time further than this ahead of the connector's clock advances no watermark, default 1 d (as for
+    ``application.max_future_skew`` of the joiner). Otherwise a single record of the year 2200 would make all later
+    ones late."""
 
 
 class Settings(ServiceSettings):

@@ -1,13 +1,13 @@
-"""Which silent quantities get a watermark, and for which time: nothing of the quantity below T follows.
+"""Determines which silent quantities get a watermark. A watermark T declares that no record below T follows.
 
-Pure: the caller passes what arrived, and the time. A quantity is silent if nothing of it arrived for ``idle_after_ns``
-of wall time while its thing still sends. T is the largest event time of the *thing* minus ``idle_after_ns``: it comes
-from data. The wall clock only decides when to check, never the time in the streams.
+Pure: the caller passes the time and what arrived. A quantity is silent if no record of it arrived for ``idle_after_ns``
+of wall time while its thing still sends. T is the largest event time of the *thing* minus ``idle_after_ns``, so it is
+derived from data. The wall clock determines only when to check, never a time in the streams.
 
-A watermark is written only if it says something new: T is above the last watermark and above every time of the quantity
-itself. The caller must ensure that no record is unacknowledged when it asks, and that nobody else writes watermarks for
-the same scope. The state is in memory only: after a restart, a quantity that stays silent is unknown, and gets no
-watermark until it sends again.
+A watermark is written only if T is above the last watermark and above every event time of the quantity itself. The
+caller must ensure that no record is unacknowledged when it calls `SilenceWatch.due`, and that no other process writes
+watermarks for the same scope. The state is in memory only: after a restart, a quantity that stays silent is unknown,
+and gets no watermark until it sends again.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 SCOPES_MAX: Final = 100_000
-"""Pairs of thing and quantity that are watched, about 30 MB. Names come from outside, so they need a limit."""
+"""Most pairs of thing and quantity that are watched, which take about 30 MB. Names come from outside, so their number
+needs a limit."""
 
 
 class DueWatermark(NamedTuple):
-    """Nothing below ``time_ns`` follows for this quantity of this thing."""
+    """A watermark to write: no record of this quantity of this thing below ``time_ns`` follows."""
 
     thing: str
     quantity: str
@@ -48,8 +49,8 @@ class SilenceWatch:
     """Tracks when each thing and quantity last arrived.
 
     ``idle_after_ns`` > 0; watermarks are whole multiples of ``unit_ns``, rounded down. An event time more than
-    ``max_future_skew_ns`` beyond the wall clock moves no watermark: otherwise one record of the year 2200 would make
-    every later one late.
+    ``max_future_skew_ns`` ahead of the wall clock advances no watermark: otherwise one record of the year 2200 would
+    make every later one late.
     """
 
     def __init__(
@@ -63,13 +64,13 @@ class SilenceWatch:
 
     @property
     def is_full(self) -> bool:
-        """Whether new things and quantities are not watched."""
+        """Whether the limit is reached, so that new things and quantities are not watched."""
         return self._room <= 0
 
     def observe(self, thing: str, quantity: str, time_ns: int, *, now_ns: int, wall_ns: int) -> None:
-        """A record arrived.
+        """Note that a record arrived.
 
-        ``now_ns`` is a clock that stops while nothing can arrive (silence only counts while reading), ``wall_ns`` the
+        ``now_ns`` is a clock that stops while nothing is read, as silence only counts while reading. ``wall_ns`` is the
         time since the epoch.
         """
         if time_ns > wall_ns + self._max_future_skew_ns:
@@ -92,12 +93,12 @@ class SilenceWatch:
         of_quantity.time_max_ns = max(of_quantity.time_max_ns, time_ns)
 
     def due(self, now_ns: int) -> list[DueWatermark]:
-        """The watermarks to write now, by thing and quantity in the order of first arrival."""
+        """Return the watermarks to write now, by thing and quantity in the order of first arrival."""
         found = []
         silent_since_ns = now_ns - self._idle_after_ns
         for thing, seen in self._things.items():
             if seen.arrived_ns <= silent_since_ns:
-                continue  # the whole thing is silent: only its own clock knows its time
+                continue  # the whole thing is silent, so nothing advances its event time
             time_ns = (seen.time_max_ns - self._idle_after_ns) // self._unit_ns * self._unit_ns
             found += [
                 DueWatermark(thing, name, time_ns)
@@ -109,5 +110,5 @@ class SilenceWatch:
         return found
 
     def written(self, watermark: DueWatermark) -> None:
-        """The watermark was sent: only a higher one may follow."""
+        """Note that the watermark was sent, so that only a higher one may follow."""
         self._things[watermark.thing].quantities[watermark.quantity].watermark_ns = watermark.time_ns

@@ -1,14 +1,14 @@
-"""InfluxDB through its client library: one write, and what each answer means.
+"""Writes to InfluxDB with its client library, and interprets its answers.
 
-Maps the failures of a write to the four kinds below. The writer decides what to do about them. An answer of 400 or 422
-counts as a refusal of points only if its headers say that InfluxDB gave it: a gateway or a wrong port also answers 400,
-even in JSON, and then no point is at fault.
+The failures of a write are mapped to the four errors below; the writer decides how to react. An answer of 400 or 422
+counts as a refusal of points only if it has a header of InfluxDB. A gateway or a server on a wrong port also answers
+400, even in JSON, and then no point is at fault.
 
     WriteError
       RefusedError         some points of the body will never be accepted; the others may or may not have been written
       TooLargeError        the body is too large; fewer points may be accepted
       UnavailableError     a transient state: unreachable, overloaded, too slow; retry
-      MisconfiguredError   an operator's error: token, database, address; retry, and log it as an error
+      MisconfiguredError   a wrong token, database or address; retry, and log it as an error
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _WRITTEN: Final = 204
 _REFUSES_POINTS: Final = frozenset({400, 422})
 _TOO_LARGE: Final = 413
 _TRANSIENT: Final = frozenset({0, 408, 429})
-"""No answer (a broken TLS connection), too slow, too many requests."""
+"""Statuses to retry: no answer (as with a broken TLS connection), timeout, too many requests."""
 _SERVER_ERRORS: Final = 500
 _OWN_HEADERS: Final = ("X-Influxdb-Version", "X-Platform-Error-Code")
 """Headers that identify an answer of InfluxDB: 1.8 and 2.x send the first, 2.x sends the second with every error."""
 
 _DIGITS_MAX: Final = 18
 _REASON_LENGTH_MAX: Final = 2_000
-"""Characters of the database's message that are kept: it repeats each line that it cannot parse."""
+"""Most characters that are kept of the database's message, which repeats each line that it cannot parse."""
 
 _REMEDIES: Final = {
     401: "check influxdb.token (or token_file) in the settings",
@@ -47,18 +47,18 @@ _REMEDIES: Final = {
     404: "create the database, or check influxdb.url and influxdb.bucket",
 }
 
-_ADDRESS: Final = "is influxdb.url the address of InfluxDB, and its scheme (http, https) right?"
+_ADDRESS: Final = "does influxdb.url point to InfluxDB, with the right scheme (http or https)?"
 _NOT_OWN: Final = (
-    f"the answer lacks the header of InfluxDB ({_OWN_HEADERS[0]}): {_ADDRESS} A gateway in between must pass it on"
+    f"the response has no {_OWN_HEADERS[0]} header: {_ADDRESS} A gateway in between must forward this header"
 )
 
 
 class WriteError(Exception):
-    """A write that was not acknowledged; ``str`` is the reason."""
+    """A write was not acknowledged; ``str`` is the reason."""
 
 
 class RefusedError(WriteError):
-    """Some points will never be accepted; ``dropped``: how many, if the database says so."""
+    """Some points will never be accepted. ``dropped`` is their number, if the database reports it."""
 
     def __init__(self, reason: str, dropped: int | None = None) -> None:
         super().__init__(reason)
@@ -66,7 +66,7 @@ class RefusedError(WriteError):
 
 
 class TooLargeError(WriteError):
-    """More bytes than the database accepts in one request; ``is_own``: the answer is its own, not a gateway's."""
+    """The request has more bytes than are accepted. ``is_own``: the database refused it, not a gateway."""
 
     def __init__(self, reason: str, *, is_own: bool = True) -> None:
         super().__init__(reason)
@@ -74,7 +74,7 @@ class TooLargeError(WriteError):
 
 
 class UnavailableError(WriteError):
-    """The database cannot accept the write now; ``retry_after_s``: the wait that it asks for."""
+    """The database cannot accept the write now. ``retry_after_s`` is the wait that it requests, if any."""
 
     def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -82,21 +82,21 @@ class UnavailableError(WriteError):
 
 
 class MisconfiguredError(WriteError):
-    """The database will not accept anything until an operator acts; the text says how."""
+    """The database will not accept any write until an operator acts; the text states what to do."""
 
 
 class Database(Protocol):
     """The target of points."""
 
     def write(self, body: bytes) -> None:
-        """Write lines of line protocol, times in ns. Returns once all are acknowledged. Raises WriteError."""
+        """Write lines of line protocol with times in ns; return once all are acknowledged. Raises `WriteError`."""
 
 
 class InfluxDatabase:
     """InfluxDB 2.x or 1.8, over one persistent connection. Not thread-safe."""
 
     def __init__(self, influxdb: InfluxdbSettings, settings: ConnectorSettings) -> None:
-        """Does not connect yet. Raises SettingsError if the token's file cannot be read."""
+        """Create the client without connecting. Raises SettingsError if the token's file cannot be read."""
         self._bucket, self._org, self._url = influxdb.bucket, influxdb.org, influxdb.url
         self._client = InfluxDBClient(
             url=influxdb.url,
@@ -125,7 +125,7 @@ class InfluxDatabase:
         if status != _WRITTEN:
             # Another server may answer 200 to anything; accepting that as an acknowledgement would lose points.
             raise MisconfiguredError(
-                f"HTTP {status} from {self._url}, not {_WRITTEN}; is influxdb.url the address of InfluxDB?"
+                f"expected HTTP {_WRITTEN} from {self._url}, got {status}; does influxdb.url point to InfluxDB?"
             )
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ def _interpret(error: ApiException, bucket: str, url: str) -> WriteError:
 
 
 def _message(error: ApiException) -> str:
-    """The message of an answer: ``message`` or ``error`` of InfluxDB's JSON, else the body."""
+    """Return the message of an answer: ``message`` or ``error`` of InfluxDB's JSON, else the body."""
     body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
     try:
         answer = json.loads(body)
@@ -175,5 +175,5 @@ def _retry_after_s(error: ApiException) -> float | None:
 
 
 def _whole(text: str) -> int | None:
-    """Digits as a number. `str.isdigit` alone accepts digits that `int` does not, and `int` limits their number."""
+    """Return ``text`` as a number if it has only ASCII digits, and no more than `int` is sure to accept; else None."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else None

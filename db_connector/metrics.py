@@ -1,4 +1,4 @@
-"""The metrics of the database connector; docs/metrics.md describes each."""
+"""The metrics of the database connector. docs/metrics.md describes each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WriteTimes(Distribution):
 def register_metrics(
     telemetry: TelemetryServer, progress: Progress, thread: WriterThread[Any], lags: Callable[[], Mapping[int, int]]
 ) -> None:
-    """Register readings of the service's counters; ``lags``: records by partition."""
+    """Register readings of the service's counters. ``lags`` returns the lag in records by partition."""
     counter, gauge = telemetry.readings.counter, telemetry.readings.gauge
     counter("lsb_db_connector_results", "Results read, including those read again.", lambda: progress.results)
     counter("lsb_db_connector_points", "Points acknowledged by the database.", lambda: progress.points)

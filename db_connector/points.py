@@ -1,12 +1,12 @@
-r"""From a joined pair to its line of line protocol, and the refusal of pairs that no line can represent.
+r"""Converts a joined pair to a line of line protocol, and refuses pairs that no line can represent.
 
-Pure: no clock, no socket. The lines are built here, not by the client library's ``Point``, which is ten times slower
-and maps different names to one: it writes a newline as the two characters ``\n``.
+Pure: no clock, no socket. The lines are built here instead of by the client library's ``Point``, which is ten times
+slower and maps different names to one: it writes a newline as the two characters ``\n``.
 
-What line protocol can represent in a tag was read from InfluxDB's parser, and tried on the server with every name of
-up to five characters over ``a \ , = " space``. A backslash escapes only a following comma, equals sign or space, and
-cannot itself be escaped. Hence a tag cannot end in a backslash. Every other name without a newline is read back
-unchanged, except one that would end the key too early for the scanner (`_why_unrepresentable`).
+The rules for tags come from InfluxDB's parser, and were checked on the server with every name of up to five characters
+from ``a \ , = " space``. A backslash escapes only a following comma, equals sign or space, and is itself never
+escaped, so a tag cannot end with a backslash. Every other name without a newline is read back unchanged, except for
+names that would end the key too early for the scanner (`_why_unrepresentable`).
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     import msgspec
 
 FORM: Final = 2
-"""Which tags and fields a point has; raised when they change, to write all points again (`kafka.target`)."""
+"""Version of the tags and fields of points, raised when they change to write all points again (`kafka.target`)."""
 
 LINE_BYTES_MAX: Final = 256 * 1024
-"""Longest line that is sent. InfluxDB accepts keys of 64 kB and bodies of 25 MB; a regular line has 150 bytes."""
+"""Most bytes of a line. InfluxDB accepts keys of 64 kB and bodies of 25 MB; a regular line has 150 bytes."""
 
 _CACHED_LENGTH_MAX: Final = 256
-"""Characters of a name whose escaped form is cached: as many as the connector allows."""
+"""Most characters of a name whose escaped form is cached: as many as the connector allows."""
 
 _TIME_LENGTH_MAX: Final = 32
 """Characters in the longest text of a mean time in range: 20 digits, a point and 10 decimals."""
 
 _TAG_ESCAPES: Final = str.maketrans({",": "\\,", "=": "\\=", " ": "\\ "})
 
-# After an odd number of backslashes before a space, the server's line scanner takes the space for the end of the tags,
+# If an odd number of backslashes precedes a space, the server's line scanner treats the space as the end of the tags,
 # counts quotes from there on, and may join the line with the next one.
 _ODD_BACKSLASHES_BEFORE_SPACE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\ ")
 
 _KEY_END: Final = "#!~#"
-"""What InfluxDB's storage engine writes between the tags and the field of a key, without escaping it."""
+"""The separator that InfluxDB's storage engine writes between the tags and the field of a key, without escaping."""
 
 
 class UnrepresentableError(ValueError):
-    """A pair that line protocol cannot represent; its text is the reason, for the dead letter."""
+    """Line protocol cannot represent the pair; the text is the reason, for the dead letter."""
 
 
 class Pair(Protocol):
@@ -65,17 +65,17 @@ class Pair(Protocol):
     def tie(self) -> str: ...  # noqa: D102 - as above
 
 
-def point_line(pair: Pair, measurement: str, unit: str) -> bytes:
-    """The line of ``pair``, without a newline at its end.
+def point_line(pair: Pair, measurement: str, time_unit: str) -> bytes:
+    """Return the line of ``pair``, without a newline at its end.
 
     ``measurement[,half=1],join=…,quantity=…,thing=…[,tie=…] result=… time``, or ``left=…,right=…`` instead of
     ``result``. Only numbers are fields: a string among them would break every aggregating query. Tags are sorted by
-    name, as the database stores them. ``unit`` is that of the pair's ``phenomenonTime``; the time of the line is in
-    whole nanoseconds, rounded down. Raises `UnrepresentableError`.
+    name, as the database stores them. ``phenomenonTime`` is in ``time_unit``, a key of `UNIT_NS`. The time of the
+    line is in whole nanoseconds, rounded down. Raises `UnrepresentableError`.
     """
     time = pair.phenomenonTime
     # bytes(n) of an int would be n zeros.
-    time_ns, half = _time(b"%d" % time if isinstance(time, int) else bytes(time), unit)
+    time_ns, half = _time(b"%d" % time if isinstance(time, int) else bytes(time), time_unit)
     line = (
         f"{measurement}{',half=1' if half else ''},join={tag_text(join_of(pair.id), 'join')}"
         f",quantity={tag_text(pair.quantity, 'quantity')}"
@@ -90,7 +90,7 @@ def point_line(pair: Pair, measurement: str, unit: str) -> bytes:
 
 
 def tag_text(value: str, name: str) -> str:
-    """``value`` escaped as the value of the tag ``name``. Raises `UnrepresentableError`."""
+    """Return ``value`` escaped as the value of the tag ``name``. Raises `UnrepresentableError`."""
     return _cached_tag_text(value, name) if len(value) <= _CACHED_LENGTH_MAX else _tag_text(value, name)
 
 
@@ -103,7 +103,7 @@ def _tag_text(value: str, name: str) -> str:
 
 
 _cached_tag_text = lru_cache(maxsize=65_536)(_tag_text)
-"""Names repeat."""
+"""Cached, because names repeat."""
 
 
 def _why_unrepresentable(value: str) -> str:
@@ -115,19 +115,19 @@ def _why_unrepresentable(value: str) -> str:
         return "ends with a backslash"
     if _ODD_BACKSLASHES_BEFORE_SPACE.search(value):
         return "has a backslash before a space"
-    # Also a name that ends with a prefix of it, as the storage engine appends the whole.
+    # A name that ends with a prefix of the separator is refused too, as the storage engine appends the separator.
     if (value + _KEY_END).find(_KEY_END) < len(value):
         return f"contains {_KEY_END} or ends with a prefix of it"
     return ""
 
 
-def _time(text: bytes, unit: str) -> tuple[int, bool]:
+def _time(text: bytes, time_unit: str) -> tuple[int, bool]:
     if len(text) > _TIME_LENGTH_MAX or b"e" in text or b"E" in text:
-        # An exponent may describe a number of a billion digits; no writer of this pipeline uses one.
+        # A number with an exponent may have a billion digits; no service of this pipeline writes one.
         message = f"time {text[:_TIME_LENGTH_MAX]!r} is not a plain number of at most {_TIME_LENGTH_MAX} characters"
         raise UnrepresentableError(message)
     try:
-        time_ns, half = (int(text) * UNIT_NS[unit], False) if text.isdigit() else point_time(text, unit)
+        time_ns, half = (int(text) * UNIT_NS[time_unit], False) if text.isdigit() else point_time(text, time_unit)
     except ValueError as error:
         raise UnrepresentableError(str(error)) from error
     if not TIME_MIN_NS <= time_ns <= TIME_MAX_NS:

@@ -1,4 +1,4 @@
-"""Progress in the log, and the journal of acknowledgements."""
+"""The periodic log lines, and the journal of acknowledgements."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ log = logging.getLogger(__name__)
 
 
 class RateLimit:
-    """Allows something at most once in ``interval_s``."""
+    """Allows an action at most once per ``interval_s``."""
 
     def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._interval_s, self._clock = interval_s, clock
         self._last_s: float | None = None
 
     def allows(self) -> bool:
-        """Whether it is allowed now; if so, the interval starts again."""
+        """Return whether the action is allowed now; if so, start the interval again."""
         now_s = self._clock()
         if self._last_s is not None and now_s - self._last_s < self._interval_s:
             return False
@@ -41,12 +41,12 @@ class Progress:
         self._began_s = self._last_s = clock()
         self._last_points = 0
         self.results = 0
-        """Read from Kafka, including those read again."""
+        """Results read from Kafka, including those read again."""
         self.points = 0
         self.dead_letters = 0
 
     def count(self, points: int, dead_letters: int) -> None:
-        """Add a batch."""
+        """Add the counts of a batch."""
         self.points += points
         self.dead_letters += dead_letters
 
@@ -71,17 +71,17 @@ class Progress:
 class Journal:
     """A file with one line for each partition of each acknowledged write, for latency measurements.
 
-    ``acknowledged_ns<TAB>partition<TAB>first offset<TAB>last offset``, wall clock in ns since the epoch. It has no
-    guarantees: lines of the last moments before a kill may be missing.
+    A line is ``acknowledged_ns<TAB>partition<TAB>first offset<TAB>last offset``, with the wall clock in ns since the
+    epoch. Lines may be missing: the file is not synced, so a kill loses the last ones.
     """
 
     def __init__(self, path: Path) -> None:
-        """Append to ``path``. Raises OSError."""
+        """Open ``path`` to append to it. Raises OSError."""
         self._file = path.open("a", encoding="ascii")
         self._is_broken = False
 
     def write(self, acknowledged_ns: int, spans: list[tuple[int, int, int]]) -> None:
-        """Append an acknowledged write: partition, first and last offset of each span."""
+        """Append the lines of an acknowledged write. A span is a partition, a first offset and a last offset."""
         if self._is_broken:
             return
         try:
@@ -95,6 +95,6 @@ class Journal:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        # Closing tries to write the rest once more.
+        # Closing tries once more to write the rest.
         with contextlib.suppress(OSError):
             self._file.close()

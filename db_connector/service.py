@@ -1,16 +1,16 @@
-"""The loop: batches from Kafka to the writer, dead letters, offsets once the database has acknowledged.
+"""The main loop: passes batches from Kafka to the writer, sends dead letters, and commits acknowledged offsets.
 
-The steps of a batch, in this order. A kill between any two only makes the records be read again, and the points of a
-replay overwrite themselves:
+The steps of a batch, in this order:
 
-1. one `ResultReader.read` of committed results;
-2. its lines, and the reasons of the records that have none;
-3. written by the writer's thread, until every point is acknowledged or refused;
-4. dead letters, delivered;
-5. offsets, committed.
+1. read a batch of committed results with `ResultReader.read`;
+2. convert its records to lines, and note the reason for each record that has none;
+3. write the lines in the writer's thread, until every point is acknowledged or refused;
+4. deliver the dead letters;
+5. commit the offsets.
 
-Meanwhile the next batch is consumed; at most `IN_FLIGHT_MAX` are with the writer. At that limit the partitions are
-paused and Kafka is still polled, so that the member stays in its group.
+After a kill between two steps, the records are read again, and rewritten points overwrite themselves. While a batch is
+written, the next one is read; at most `IN_FLIGHT_MAX` batches are with the writer. At that limit the partitions are
+paused, and Kafka is still polled so that the member stays in its group.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from db_connector.writer import Outcome, WriterThread
 
 IN_FLIGHT_MAX: Final = 2
-"""Batches with the writer: one that it writes, and the next one."""
+"""Most batches with the writer: the one that it writes, and the next one."""
 
 STOP_S: Final = 3.0
-"""Seconds after a signal in which acknowledgements are still awaited; a stop takes 5 s at most."""
+"""How long a stop waits for acknowledgements; it takes 5 s at most in all."""
 
 _WAIT_S: Final = 0.5
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Service:
-    """The connector between one consumer and one writer. ``stop`` ends `run` from outside."""
+    """Connects one consumer to one writer. `run` returns after ``stop`` is set."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Service:
             settings, stop, heartbeat=self._telemetry.heartbeat, on_assigned=self._report_readiness
         )
         self._has_abandoned = False
-        """Whether a batch was abandoned at a stop: nothing behind it may be committed."""
+        """Whether a batch was abandoned at a stop, so that no later batch may be committed."""
         self.progress = Progress()
         self._write_times = WriteTimes(self._telemetry)
         self._lags_seen: dict[int, int] = {}
         register_metrics(self._telemetry, self.progress, writer, lambda: self._lags_seen)
 
     def run(self) -> None:
-        """Consume until ``stop`` is set. Raises `KafkaFailureError` and `DeliveryError` for what needs an operator."""
+        """Consume until ``stop`` is set. Raises `KafkaFailureError` or `DeliveryError` if an operator has to act."""
         self._reader.subscribe()
         try:
             while not self._stop.is_set():
@@ -98,9 +98,10 @@ class Service:
             self._writer.submit(results)
 
     def _settle(self, outcome: Outcome[Results], deadline_s: float | None = None) -> None:
-        """Steps 4 and 5 for a written batch; nothing for an abandoned one, nor for partitions that were revoked.
+        """Do steps 4 and 5 for a written batch, except for partitions that were revoked.
 
-        Nor for any batch after an abandoned one, as a later offset would acknowledge that one as well.
+        Does nothing for an abandoned batch, nor for any batch after it, because a later offset would acknowledge the
+        abandoned one as well.
         """
         self._has_abandoned = self._has_abandoned or not outcome.written
         if self._has_abandoned:
@@ -123,7 +124,7 @@ class Service:
         self._reader.commit()
 
     def _send_dead_letters(self, outcome: Outcome[Results]) -> int:
-        """Queue the dead letters of a batch; returns how many."""
+        """Queue the dead letters of a batch and return their number."""
         batch = outcome.batch
         refused = [(batch.messages[r.index], r.reason, batch.ids[r.index]) for r in outcome.refusals]
         owned = [one for one in [*batch.unrepresentable, *refused] if self._reader.owns(one[0].partition(), batch)]
@@ -136,7 +137,7 @@ class Service:
         self._reader.keep_alive()
 
     def _report_readiness(self) -> None:
-        """From the first assignment on, readiness is the database's."""
+        """Set the readiness to that of the database. Called from the first assignment on."""
         self._telemetry.why_unready = lambda: (
             "the database does not accept points" if self._writer.writer.is_unavailable else ""
         )

@@ -1,7 +1,7 @@
-"""The database side of the connector: a batch is written until each of its points is acknowledged or refused.
+"""The database side of the connector: writes a batch until each of its points is acknowledged or refused.
 
-Without Kafka or HTTP; the clock and the waiting are injected, so that tests do not sleep. A point is only ever given up
-because the database refuses that very point.
+It uses neither Kafka nor HTTP. The clock and the wait are injected, so that tests do not sleep. A point is dropped only
+if the database refuses that particular point.
 
 A database that refuses points of a request reports one reason for the whole request, and may or may not have written
 the others. So a refused request is halved and written again until the refused points are isolated. Points that are
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from db_connector.database import Database
 
 NO_POINTS: Final = b"# nothing\n"
-"""A comment in line protocol: InfluxDB checks the token and the bucket, and writes nothing."""
+"""A comment in line protocol, for which InfluxDB checks the token and the bucket, and writes nothing."""
 
 REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of one request before compression. InfluxDB 1.8 accepts 25 MB and resets the connection beyond."""
+"""Most bytes of one request before compression. InfluxDB 1.8 accepts 25 MB, and resets the connection beyond that."""
 
 _REPORT_EVERY_S: Final = 10.0
 """Seconds between two log lines about the same outage."""
 
 _RETRY_AFTER_MAX_S: Final = 300.0
-"""Longest wait that a database may ask for: a wrong answer must not stop the pipeline for a day."""
+"""Longest wait that a database may request, so that a wrong answer does not stop the pipeline for a day."""
 
 _SHARED_REASONS: Final = ("field type conflict", "points beyond retention policy")
-"""Reasons that InfluxDB words alike for every point of a request."""
+"""Reasons with the same text for every point of a request."""
 
 log = logging.getLogger(__name__)
 
 
 class StoppedError(Exception):
-    """The write was abandoned as the process stops; whether its points were written is unknown."""
+    """The write was abandoned because the process stops; whether its points were written is unknown."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Refusal:
 class Writer:
     """Writes batches of lines, one at a time.
 
-    ``wait(seconds)`` waits and returns whether the process is to stop; ``clock()`` gives seconds.
+    ``wait(seconds)`` waits and returns whether the process should stop; ``clock()`` returns seconds.
     """
 
     def __init__(
@@ -73,17 +73,17 @@ class Writer:
         self._backoff_min_s, self._backoff_max_s = backoff_min_s, max(backoff_min_s, backoff_max_s)
         self._wait, self._clock = wait, clock
         self.failures = 0
-        """Requests that failed, or had no valid answer."""
+        """Number of requests that failed or had no valid answer."""
         self.is_unavailable = False
-        """Whether the last request was one of them."""
+        """Whether the last request failed or had no valid answer."""
         self._backoff_s = backoff_min_s
         self._unavailable_since_s: float | None = None
         self._reported_s: float | None = None
 
     def write(self, lines: Sequence[bytes]) -> list[Refusal]:
-        """Write ``lines``; returns the refused ones once all others are acknowledged.
+        """Write ``lines``; return the refused ones once all others are acknowledged.
 
-        Waits for as long as the database is unavailable. Raises `StoppedError` if ``wait`` returns true.
+        Waits as long as the database is unavailable. Raises `StoppedError` if ``wait`` returns true.
         """
         refusals: list[Refusal] = []
         pending = list(_requests(lines))[::-1]
@@ -104,16 +104,16 @@ class Writer:
         return refusals
 
     def probe(self) -> float | None:
-        """Check whether the database accepts points, by a write without points; failures are logged as usual.
+        """Check with a write without points whether the database accepts points. Failures are logged as usual.
 
-        Returns None once it has answered, else the seconds until the next probe.
+        Returns None if it has answered, else the seconds until the next probe.
         """
         try:
             self._database.write(NO_POINTS)
         except (UnavailableError, MisconfiguredError) as error:
             return self._note_failure(error)
         except WriteError:
-            pass  # an answer about points, so it has read them
+            pass  # the answer is about points, so the database accepts requests
         self._note_answer()
         return None
 
@@ -131,7 +131,7 @@ class Writer:
                 return
 
     def _note_failure(self, error: WriteError) -> float:
-        """Count and log a failed request; returns the seconds to wait."""
+        """Count and log a failed request; return the seconds to wait."""
         now_s = self._clock()
         if self._unavailable_since_s is None:
             self._unavailable_since_s, self._reported_s = now_s, None
@@ -159,7 +159,7 @@ class Writer:
 
 
 def _requests(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Ranges of ``lines``, each of at most `REQUEST_BYTES_MAX` or of one line."""
+    """Yield ranges of ``lines``, each of one line or of at most `REQUEST_BYTES_MAX`."""
     low = size = 0
     for index, line in enumerate(lines):
         if index > low and size + len(line) > REQUEST_BYTES_MAX:
@@ -179,7 +179,7 @@ def _refuses_all(error: RefusedError | TooLargeError, points: int) -> bool:
 
 
 class Lines(Protocol):
-    """What the writer's thread accepts: anything with lines."""
+    """A batch for the writer's thread: any object with lines."""
 
     lines: list[bytes]
 
@@ -189,7 +189,7 @@ Batch = TypeVar("Batch", bound=Lines)
 
 @dataclass(frozen=True)
 class Outcome(Generic[Batch]):
-    """A batch after its write. ``written`` is false if the write was abandoned."""
+    """The result of writing a batch. ``written`` is false if the write was abandoned."""
 
     batch: Batch
     written: bool
@@ -201,10 +201,10 @@ class Outcome(Generic[Batch]):
 
 
 class WriterThread(Generic[Batch]):
-    """A `Writer` in a thread of its own, so that Kafka is served while the database is slow or unavailable.
+    """Runs a `Writer` in a thread, so that Kafka is served while the database is slow or unavailable.
 
-    Outcomes come in the order of the batches. Until the first batch with points, the thread probes the database, so
-    that a wrong address or token is reported even if there is nothing to write; a batch does not wait for a probe. The
+    Outcomes are returned in the order of the batches. Until the first batch with points, the thread probes the
+    database, so that a wrong address or token is reported even if there is nothing to write. The
     thread is a daemon: a request that hangs does not keep the process alive.
     """
 
@@ -215,7 +215,7 @@ class WriterThread(Generic[Batch]):
         self._thread = threading.Thread(target=self._run, name="influxdb-writer", daemon=True)
         self._thread.start()
         self.in_flight = 0
-        """Batches whose outcome was not retrieved yet."""
+        """Number of batches whose outcome was not retrieved yet."""
 
     def submit(self, batch: Batch) -> None:
         """Queue a batch. The caller bounds how many are in flight."""
@@ -223,7 +223,7 @@ class WriterThread(Generic[Batch]):
         self._batches.put(batch)
 
     def outcome(self, timeout_s: float) -> Outcome[Batch] | None:
-        """The next outcome, or None after ``timeout_s``. Raises the writer's unexpected errors."""
+        """Return the next outcome, or None after ``timeout_s``. Raises unexpected errors of the writer."""
         try:
             outcome = self._outcomes.get(timeout=timeout_s) if timeout_s > 0 else self._outcomes.get_nowait()
         except queue.Empty:
@@ -246,7 +246,7 @@ class WriterThread(Generic[Batch]):
                     probe_in_s = None
                 continue
             if batch.lines:
-                probe_in_s = None  # from here on, the writes themselves show failures
+                probe_in_s = None  # from here on, the writes themselves report failures
             began_s = time.monotonic()
             try:
                 refusals = self.writer.write(batch.lines)

@@ -1,1 +1,1 @@
-"""``make demo``: the whole pipeline on real servers, from an events file to the database, and the check of it."""
+"""``make demo``: runs the whole pipeline on real servers, from an events file to the database, and verifies it."""

@@ -34,7 +34,7 @@ nothing was started; 130 stopped by Ctrl-C or SIGTERM.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; returns the exit status."""
+    """Run the demo and return the exit status."""
     wishes = Wishes(**vars(_parser().parse_args(arguments)))
     if wishes.move:
         print("demo: the join moves by default now; the next release does not accept MOVE=1", file=sys.stderr)
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         default=os.environ.get("RUNNER") or None,
         help="process or spark: the join stays there (RUNNER; without it, it moves from a process to Spark)",
     )
-    # Of the release before, where the move was an option; with a runner, the join moves from that one to the other.
+    # From the previous release, in which the move was optional. With a runner, the join moves from it to the other.
     parser.add_argument("--move", action="store_true", default=bool(os.environ.get("MOVE")), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, default=Path(".lsb/demo"), help="data and logs (.lsb/demo)")
     return parser

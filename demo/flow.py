@@ -1,4 +1,4 @@
-"""The progress of the data: how much has reached each step of the pipeline, read from Kafka alone."""
+"""Tracks how much data has reached each step of the pipeline, using only what is in Kafka."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from joiner.runtime.kafka.clients import log_range, make_consumer
 from joiner.runtime.kafka.readers import Readers
 
 STALL_S: Final = 60.0
-"""Without progress for so long, the demo gives up."""
+"""The demo fails if there is no progress for this long."""
 
 _LOOK_S: Final = 0.25
 
@@ -29,11 +29,11 @@ _log = logging.getLogger(__name__)
 
 
 class Stalled(Exception):
-    """A step makes no progress although data is missing; the text says which step, and how far it is."""
+    """A step makes no progress although data is missing; the text names the step and its progress."""
 
 
 def parts_in(events: Path, settings: EventSettings) -> tuple[int, int]:
-    """The number of lines in an events file, and that of the records and dead letters they become in Kafka.
+    """Return the number of lines in an events file, and the number of records and dead letters they become in Kafka.
 
     Every line is sent, even a blank one, and becomes at least one record or dead letter.
     """

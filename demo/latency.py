@@ -1,7 +1,7 @@
-"""The latency of pairs: from the publishing of an event over MQTT to the database's acknowledgement of its pair.
+"""Measures the latency of pairs, from publishing an event over MQTT to the database's acknowledgement of its pair.
 
-It comes from two journals: the simulator's (id, time of publishing) and the database connector's (time of
-acknowledgement, partition, first and last offset of the results). A pair's latency counts from the later of its two
+It is computed from two journals: the simulator's (id, time of publishing) and the database connector's (time of
+acknowledgement, partition, first and last offset of the results). A pair's latency starts at the later of its two
 events. It includes the wait for the record that makes the pair certain, which no pipeline can shorten.
 """
 
@@ -29,7 +29,7 @@ class Latency(NamedTuple):
 
 
 def measure(settings: JoinerSettings, published: Path, acknowledged: Path) -> Latency | None:
-    """The latencies of all results; None where there is no result."""
+    """Return the latencies of all results; None if there is no result."""
     sent_ns = dict(_published(published))
     acks = _acknowledged(acknowledged)
     waits = sorted(
@@ -50,7 +50,7 @@ def _published(journal: Path) -> Iterator[tuple[str, int]]:
 
 
 def _acknowledged(journal: Path) -> dict[int, list[tuple[int, int]]]:
-    """By partition, (last offset, time in ns), ascending; the first acknowledgement of an offset counts."""
+    """Return (last offset, time in ns) by partition, ascending. The first acknowledgement of an offset counts."""
     acks: dict[int, list[tuple[int, int]]] = {}
     with journal.open(encoding="utf-8") as lines:
         for line in lines:
@@ -67,7 +67,7 @@ def _acknowledged_at(acks: list[tuple[int, int]], offset: int) -> int | None:
 
 
 def _results(settings: JoinerSettings) -> Iterator[tuple[int, int, tuple[str, str]]]:
-    """Partition, offset and the two event ids of every committed result."""
+    """Yield partition, offset and the two event ids of every committed result."""
     topic, units = settings.topics.out, range(settings.topics.partitions)
     consumer = make_consumer(settings.kafka, "demo", enable_partition_eof=True)
     try:

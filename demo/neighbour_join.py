@@ -1,4 +1,4 @@
-"""A first join in Spark: speed and torque of two machines, as streams, each row with its neighbours in the other.
+"""A first join in Spark: streams of the speed and torque of two machines, each row joined with its neighbours.
 
 Run it on your machine, or submit it to a cluster whose workers share the folder::
 
@@ -6,7 +6,7 @@ Run it on your machine, or submit it to a cluster whose workers share the folder
     python -m zipfile -c joiner.zip joiner/
     spark-submit --master spark://… --py-files joiner.zip demo/neighbour_join.py /some/folder
 
-It needs the extra ``spark`` of the project, and neither Kafka nor a database.
+It needs the project's extra ``spark``, but neither Kafka nor a database.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TORQUE = [("mill", "10:00:20", 4.0), ("mill", "10:00:24", 5.0), ("lathe", "10:00
 
 
 def main() -> None:
-    """Join the streams in the folder that is named, or in a temporary one, and show the pairs."""
+    """Join the streams in the given folder, or in a temporary one, and show the pairs."""
     spark = (
         SparkSession.builder.appName("neighbour_join")
         .config(
@@ -61,7 +61,7 @@ def show(spark: SparkSession, folder: Path) -> None:
 
 
 def read(spark: SparkSession, folder: Path, value: str) -> DataFrame:
-    """A stream of files; rows may come ten seconds late."""
+    """Read a folder of files as a stream whose rows may be ten seconds late."""
     rows = spark.readStream.schema(f"machine string, time string, {value}").json(str(folder))
     at = rows.selectExpr("machine", "to_timestamp('2024-06-01 ' || time) as at", value.split(maxsplit=1)[0])
     return at.withWatermark("at", "10 seconds")

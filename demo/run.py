@@ -1,9 +1,9 @@
-"""The demo: start, replay, move the join, wait until everything has arrived, verify, show, stop.
+"""Runs the demo: start, replay, move the join, wait until everything has arrived, verify, show, stop.
 
 events file -> simulator -> MQTT -> connector -> Kafka -> joiner -> Kafka -> db_connector -> InfluxDB
                                                               `--------- tester.py verify ---------'
 
-The joiner begins as a process. In the middle of the replay its units move to a stage in Spark, which joins to the end.
+The joiner starts as a process. In the middle of the replay its units move to a stage in Spark, which joins the rest.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Demo:
         self._moved: str | None = None
 
     def run(self) -> bool:
-        """Run the demo; whether every expected result is there, once."""
+        """Run the demo. Return whether every expected result exists exactly once."""
         began_s = time.monotonic()
         for file in (self._published, self._acknowledged, self._report):
             file.unlink(missing_ok=True)
@@ -80,9 +80,9 @@ class Demo:
         return good
 
     def _prepare_events(self) -> tuple[int, int]:
-        """Generate the events where there is no recording.
+        """Generate the events if there is no recording.
 
-        Returns the number of lines in the file, and that of the records and dead letters they become in Kafka.
+        Returns the number of lines in the file, and the number of records and dead letters they become in Kafka.
         """
         events, plan = self._task.events, self._task.plan
         if plan is not None:
@@ -133,10 +133,10 @@ class Demo:
         replay = subprocess.Popen(command)
         try:
             if self._task.moves_to is not None:
-                # The command takes a few seconds: ordered after a third, the join moves in the middle of the replay.
+                # The command takes a few seconds: started after a third of the replay, it moves the join in the middle.
                 flow.wait_in_kafka(parts // 3, services)
                 self._moved = self.move(self._task.moves_to)
-            # The verification checks lines that are no events.
+            # The verification checks lines that are not events.
             failed = replay.wait() not in {0, NO_EVENTS}
         finally:
             replay.kill()

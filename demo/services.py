@@ -1,4 +1,4 @@
-"""The pipeline's services as child processes: started, watched, stopped. Each writes a log file."""
+"""Starts, monitors and stops the pipeline's services as child processes. Each writes a log file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Final
 from broker.stack.child import Child, wait_until
 
 STOP_S: Final = 6.0
-"""Every service promises to end within 5 s of SIGTERM."""
+"""Deadline of a stop; every service ends within 5 s of SIGTERM."""
 
 READY_S: Final = 120.0
-"""Spark needs 15 s to start on two idle cores, and a minute on busy ones."""
+"""Deadline of a start. Spark takes 15 s on two idle cores, and a minute on busy ones."""
 
 
 class ServiceFailed(Exception):
-    """A service did not start, or ended by itself; the text names its log and shows its end."""
+    """A service did not start, or ended unexpectedly; the text has the end of its log."""
 
 
 class Services:
@@ -26,7 +26,7 @@ class Services:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
-        # These logs are for people: the demo shows the end of one where a service fails.
+        # The logs are text for people, as the demo shows the end of the log of a service that fails.
         self._environment = {"LSB_LOG": "text", **os.environ, **environment}
         self._children: dict[str, Child] = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ class Services:
     def start(self, name: str, *arguments: str) -> None:
         """Start ``python -m <arguments>`` under ``name``."""
         child = Child(self._folder / f"{name}.pid", self._folder / f"{name}.log")
-        # A demo that was killed may have left one running.
+        # A demo that was killed may have left the service running.
         child.stop(STOP_S)
         child.log.unlink(missing_ok=True)
         child.start([sys.executable, "-m", *arguments], folder=Path.cwd(), environment=self._environment)
@@ -54,7 +54,7 @@ class Services:
                 raise ServiceFailed(f"{name} ended by itself:\n{_end(child.log)}")
 
     def stop(self) -> list[str]:
-        """Stop all, in the order of their start; returns the names of those that had to be killed."""
+        """Stop all services in the order of their start; return the names of those that had to be killed."""
         return [name for name in list(self._children) if not self._children.pop(name).stop(STOP_S)]
 
 

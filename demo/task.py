@@ -1,7 +1,7 @@
-"""The task of a demo: its events and settings, read and checked as a whole before anything starts.
+"""The task of a demo: reads and checks its events and settings as a whole before anything starts.
 
-`run` carries it out. The rules are where they are used: the generator checks its plan, the simulator its command line,
-each service its settings. This module only applies them early.
+`run` executes it. Each part validates its own input: the generator its plan, the simulator its command line, each
+service its settings. This module only runs these validations early.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulator import settings as simulator_settings
 from simulator.generate import Plan
 
 _OTHER: Final = {PROCESS: SPARK, SPARK: PROCESS}
-"""The runners, and the one to which the join moves from each."""
+"""Each runner, and the runner to which the join moves from it."""
 
 
 class Pipeline(NamedTuple):
@@ -32,9 +32,9 @@ class Pipeline(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """What the user asks for.
+    """The options of the user.
 
-    ``events`` None: they are generated. ``runner`` None: the join moves from a process to Spark.
+    ``events`` None: events are generated. ``runner`` None: the join moves from a process to Spark.
     """
 
     events: Path | None
@@ -45,28 +45,28 @@ class Wishes(NamedTuple):
     folder: Path
     runner: str | None = None
     move: bool = False
-    """With ``runner``: the join moves from that one to the other."""
+    """With ``runner``: the join moves from this runner to the other."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What to do, checked."""
+    """A checked task."""
 
     folder: Path
     events: Path
     plan: Plan | None
-    """The plan of the events to be generated; None where ``events`` is a recording."""
+    """The plan of the events to generate; None if ``events`` is a recording."""
     rate: str
     replay: tuple[str, ...]
     """Arguments of the simulator, without the journal."""
     runner: str
     """The site where the join begins."""
     moves_to: str | None
-    """The site to which the join moves in the middle of the replay; None where it stays."""
+    """The site to which the join moves in the middle of the replay; None if it stays."""
 
 
 def read_task(wishes: Wishes) -> Task:
-    """Check the wishes and all settings, and make the folder. Raises `SettingsError` with every mistake."""
+    """Check the options and all settings, and create the folder. Raises `SettingsError` with every mistake."""
     pipeline = load_pipeline()
     mistakes: list[str] = []
     runner = wishes.runner or PROCESS
@@ -91,9 +91,9 @@ def read_task(wishes: Wishes) -> Task:
 
 
 def load_pipeline() -> Pipeline:
-    """The settings that the services will read, from ``lsb.toml`` and the environment.
+    """Load the settings that the services will read from ``lsb.toml`` and the environment.
 
-    The joining functions are loaded too. Raises `SettingsError` with every mistake of all services, each once.
+    The joining functions are loaded too. Raises `SettingsError` listing the mistakes of all services, each once.
     """
     mistakes: dict[str, None] = {}
     connector, joiner, database = (
@@ -128,7 +128,7 @@ def _plan(wishes: Wishes, mistakes: list[str]) -> Plan | None:
 
 
 def _replay_arguments(wishes: Wishes, pipeline: Pipeline, events: Path) -> tuple[str, ...]:
-    # The simulator gets the connector's topic and time unit from here alone.
+    # The simulator gets the connector's topic and time unit only from here.
     connector = pipeline.connector
     found = (
         f"--events={events}",

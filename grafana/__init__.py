@@ -1,1 +1,1 @@
-"""What an operator sees: dashboards, made by `grafana.generate`, Prometheus with its alerts, and how both begin."""
+"""Dashboards, which `grafana.generate` writes, the alerts of Prometheus, and the provisioning of both."""

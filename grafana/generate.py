@@ -37,16 +37,16 @@ class _Flux(Dataquery, Builder[Dataquery]):
         self._query = query
 
     def build(self) -> Dataquery:
-        """It is its own result."""
+        """Return the query itself."""
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """The query as Grafana's data source expects it."""
+        """Return the query in the format of Grafana's data source."""
         return {"refId": "A", "datasource": _INFLUXDB.to_json(), "query": self._query}
 
 
 def _points(quantities: str) -> str:
-    """Points of the chosen machine, without those of releases before the tag ``join``."""
+    """Return the query for the chosen machine's points, without those of releases before the tag ``join``."""
     return (
         f'from(bucket: "{BUCKET}")\n'
         "  |> range(start: v.timeRangeStart, stop: v.timeRangeStop)\n"
@@ -56,7 +56,7 @@ def _points(quantities: str) -> str:
 
 
 def _thinned() -> str:
-    """Mean, minimum and maximum of each interval, as one line each by join and field.
+    """Return the query for the mean, minimum and maximum of each interval, one line each by join and field.
 
     The tables have no further tags, so that pairs with a tie or half a nanosecond are on the same line.
     """
@@ -75,7 +75,7 @@ def _thinned() -> str:
 
 
 def _newest() -> str:
-    """The newest pairs, one row each: a result, or both values."""
+    """Return the query for the newest pairs, one row each: a result, or both values."""
     return _points("=~ /^${quantity:regex}$/") + (
         f"  |> tail(n: {TABLE_ROWS})\n"
         '  |> pivot(rowKey: ["_time"], columnKey: ["_field"], valueColumn: "_value")\n'
@@ -87,7 +87,7 @@ def _newest() -> str:
 
 
 def _lines(title: str, what: str, unit: str, *queries: tuple[str, str], width: int = _HALF) -> timeseries.Panel:
-    """Curves from Prometheus: (expression, legend) each."""
+    """Return a panel of curves from Prometheus. Each query is an expression and a legend."""
     panel = timeseries.Panel().title(title).description(what).datasource(_PROMETHEUS)
     panel = panel.unit(unit).min(0).span(width).height(_TALL).fill_opacity(8).line_width(1.5)
     panel = panel.show_points(common.VisibilityMode.NEVER)
@@ -114,7 +114,7 @@ def _points_panel(title: str, what: str, query: str) -> timeseries.Panel:
 
 
 def _variable(name: str, label: str, tag: str, where: str = "") -> dashboard.QueryVariable:
-    """A variable with the values of a tag in the time range, queried as InfluxDB's own `tagValues` does."""
+    """Return a variable of a tag's values in the time range, queried as InfluxDB's own `tagValues` does."""
     query = (
         f'from(bucket: "{BUCKET}")\n'
         "  |> range(start: v.timeRangeStart, stop: v.timeRangeStop)\n"
@@ -131,7 +131,7 @@ def _new_dashboard(title: str, uid: str, what: str) -> dashboard.Dashboard:
 
 
 def machine_data() -> dashboard.Dashboard:
-    """The results of a machine, for any joins: one panel per quantity."""
+    """Return the dashboard of a machine's results from all joins: one panel per quantity."""
     board = _new_dashboard("Machine data", "lsb-machine", "Join results: one panel for each quantity of a machine.")
     board = board.with_variable(_variable("thing", "Machine", "thing"))
     quantities = _variable("quantity", "Quantity", "quantity", ' and r.thing == "${thing}"')
@@ -148,7 +148,7 @@ def machine_data() -> dashboard.Dashboard:
 
 
 def join_operation() -> dashboard.Dashboard:
-    """Health and progress of the joins."""
+    """Return the dashboard of the health and progress of the joins."""
     board = _new_dashboard("Join operation", "lsb-join", "Throughput, latency, lag, frontiers, buffers, owners.")
     for panel in (*_at_a_glance(), *_flow(), *_state(), *_ends()):
         board = board.with_panel(panel)
@@ -274,12 +274,12 @@ DASHBOARDS: Final = {"machine_data": machine_data, "join_operation": join_operat
 
 
 def rendered(name: str) -> str:
-    """The JSON of a dashboard, with sorted keys for readable diffs."""
+    """Return the JSON of a dashboard, with sorted keys for readable diffs."""
     return json.dumps(DASHBOARDS[name]().build(), cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
 
 
 def main() -> int:
-    """Write all dashboards."""
+    """Write all dashboards and return the exit status."""
     FOLDER.mkdir(exist_ok=True)
     for name in DASHBOARDS:
         (FOLDER / f"{name}.json").write_text(rendered(name), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`python -m simulator` is the same command as `python simulator/simulator.py`."""
+"""The command `python -m simulator`, which is the same as `python simulator/simulator.py`."""
 
 import sys
 

@@ -1,9 +1,10 @@
-"""One MQTT connection over paho: opening, reconnecting, and a new session when the broker has lost the old one.
+"""One MQTT connection with paho: opens it, reconnects, and begins a new session if the broker has lost the old one.
 
-All happens in the caller's thread, in `turn`. paho's own network thread is not used: the two threads would compete for
-the interpreter, a message could get between the resent ones of a reconnection, and paho's send queue has no bound.
+Everything runs in the caller's thread, in `turn`. paho's own network thread is not used: the two threads would compete
+for the interpreter, a new message could get between those that are resent after a reconnection, and paho's send queue
+has no limit.
 
-Not here: which messages are unacknowledged (`publishing`).
+Not here: the list of unacknowledged messages (`publishing`).
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ KEEPALIVE_S = 20
 SESSION_EXPIRY_S = 3600
 """How long the broker keeps the session of a simulator that is disconnected; a clean disconnect ends it."""
 SOCKET_TIMEOUT_S = 3.0
-"""For opening a connection, which blocks: below the 5 s within which the simulator stops."""
+"""Timeout for opening a connection, which blocks; less than the 5 s within which the simulator stops."""
 CONNACK_TIMEOUT_NS = 5_000_000_000
-"""How long to wait for the answer to CONNECT before another attempt."""
+"""How long to wait for the answer to CONNECT before the next attempt."""
 RETRY_MIN_NS = 100_000_000
 RETRY_MAX_NS = 2_000_000_000
 PAYLOAD_BYTES_MAX = 268_435_455 - 65_600
-"""MQTT's largest packet without the room for its header (topic and properties)."""
+"""Most bytes of a payload: MQTT's largest packet less its header (topic and properties)."""
 MISC_EVERY_NS = 500_000_000
 """Interval of keep-alive checks."""
 DISCONNECT_TIMEOUT_NS = 500_000_000
 NOTICE_EVERY_NS = 5_000_000_000
 HEADER_BYTES = 16
-"""Bytes of a PUBLISH packet besides topic and payload, at most."""
+"""Most bytes of a PUBLISH packet besides topic and payload."""
 
 
 class _SessionForgottenError(Exception):
@@ -57,8 +58,8 @@ class _ForeignSessionError(Exception):
 class Connection:
     """The connection of one process to its broker.
 
-    ``on_acknowledged(mid, reason)`` is called for each message that the broker has answered, ``on_reconnected`` when
-    the connection is back, both from within `turn`. ``notice`` accepts lines for the user.
+    `turn` calls ``on_acknowledged(mid, reason)`` for each message that the broker has answered, and ``on_reconnected``
+    when the connection is back. ``notice`` is called with lines for the user.
     """
 
     def __init__(
@@ -76,12 +77,12 @@ class Connection:
         self._notice = notice
         self._clock_ns = clock_ns
         self.connected = False
-        """Whether the broker has accepted the connection, and it is up."""
+        """Whether the connection is up and the broker has accepted it."""
         self.window = link.in_flight_max
-        """How many messages may be unacknowledged: the setting or the broker's limit, whichever is less."""
+        """Most unacknowledged messages: the setting or the broker's limit, whichever is less."""
         self.payload_bytes_max = PAYLOAD_BYTES_MAX
         self.problem = ""
-        """Why there is no connection."""
+        """The reason why there is no connection."""
         self._had_session = False
         self._was_accepted = False
         self._is_dropped = False
@@ -93,11 +94,11 @@ class Connection:
         self._client = self._make_client()
 
     def open(self) -> None:
-        """Open the connection and send CONNECT for a new session; the answer comes in a later turn."""
+        """Open the connection and send CONNECT for a new session. The answer arrives in a later turn."""
         host, port = self._link.host, self._link.port
         if self._link.version == "5":
-            # Not a clean start, even the first time: mosquitto 2.0.11 does not persist sessions that began with one,
-            # and loses them in a restart.
+            # This is not a clean start, not even at first: mosquitto 2.0.11 does not persist sessions that began with
+            # one, and loses them in a restart.
             properties = _session_properties(PacketTypes.CONNECT, SESSION_EXPIRY_S)
             connect = partial(self._client.connect, host, port, KEEPALIVE_S, clean_start=False, properties=properties)
         else:
@@ -105,7 +106,7 @@ class Connection:
         self._attempt(connect)
 
     def publish(self, payload: bytes) -> int:
-        """Queue a message; its id."""
+        """Queue a message and return its id."""
         info = self._client.publish(self._link.topic, payload, self._link.qos)
         if info.rc not in {MQTTErrorCode.MQTT_ERR_SUCCESS, MQTTErrorCode.MQTT_ERR_NO_CONN}:
             msg = f"paho refused a message inside the window: {info.rc!r}"
@@ -113,9 +114,9 @@ class Connection:
         return info.mid
 
     def turn(self, timeout_s: float, unacknowledged: int) -> bool:
-        """Read and write once, waiting for at most ``timeout_s``; reconnect when it is time.
+        """Read and write once, waiting for at most ``timeout_s``; reconnect when that is due.
 
-        Returns whether a new session was begun, to which all unacknowledged messages have to be sent again;
+        Returns whether a new session was begun, in which all unacknowledged messages have to be sent again.
         ``unacknowledged`` is their number, for the notice.
         """
         now_ns = self._clock_ns()
@@ -153,7 +154,7 @@ class Connection:
             if self._client.socket() is None:
                 return
         writers = [sock] if self._client.want_write() else []
-        # select does not see what TLS has already decrypted.
+        # select does not report data that TLS has already decrypted.
         decrypted = bool(getattr(sock, "pending", int)())
         readable, _, _ = select.select([sock], writers, [], 0.0 if decrypted else timeout_s)
         if readable or decrypted:
@@ -183,8 +184,8 @@ class Connection:
             protocol=MQTTProtocolVersion.MQTTv5 if link.version == "5" else MQTTProtocolVersion.MQTTv311,
         )
         client.connect_timeout = SOCKET_TIMEOUT_S
-        # 0: no bound in paho, which would otherwise search its whole window at each acknowledgement. `publishing` keeps
-        # the bound.
+        # 0 means no limit in paho, which would otherwise search its whole window at each acknowledgement. `publishing`
+        # enforces the limit.
         client.max_inflight_messages_set(0)
         if link.username is not None:
             client.username_pw_set(link.username, link.password)
@@ -220,14 +221,14 @@ class Connection:
         return False
 
     def _begin_session(self) -> None:
-        """Replace the client; paho's state would not match a new session."""
+        """Replace the client, because paho's state would not match a new session."""
         self._drop()
         self._client = self._make_client()
         self._had_session = False
         self.open()
 
     def _drop(self) -> None:
-        """Close the socket without DISCONNECT; paho has no call for that, and notices when it reconnects."""
+        """Close the socket without DISCONNECT. paho has no call for that, and detects it when it reconnects."""
         sock = self._client.socket()
         if sock is not None:
             sock.close()

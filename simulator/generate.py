@@ -1,13 +1,13 @@
 """Generates a seeded data set of any size, similar to a recording of real machines, in the format of `events.json`.
 
-Modelled: spindles that run, change speed and pause; quantities sampled by clocks of their own, so that speed and torque
-are mostly in different events and sometimes in one; late events; repeated events; equal timestamps; quantities without
-samples for a while. The share of each can be set, down to 0. Not modelled: invalid lines, and physics beyond speed
-times torque.
+It models spindles that run, change speed and pause; quantities with a sampling clock each, so that speed and torque are
+mostly in different events and sometimes in the same one; late events; repeated events; equal timestamps; and gaps in
+which a quantity has no samples. The share of each can be set, down to 0. It does not model invalid lines, or physics
+beyond speed times torque.
 
-The same arguments give the same bytes on every machine: only `random.Random.random` and `getrandbits`, whose sequences
-Python guarantees, and plain arithmetic without a mathematical library. It needs only the standard library, and memory
-only for events that are held back.
+The same arguments produce the same bytes on every machine. It uses only `random.Random.random` and `getrandbits`, whose
+sequences Python guarantees, and plain arithmetic without a mathematical library. It needs only the standard library,
+and memory only for events that are held back.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ examples:
 Exit status: 0 written, 1 not written, 2 wrong settings (the file is unchanged)."""
 
 FIRST_TIMESTAMP_MS = 1_554_096_380_468
-"""The first time of the recording that it imitates: 1 April 2019."""
+"""The first time of the recording that is imitated: 1 April 2019."""
 TOGETHER_MS = 25
-"""Samples of a machine that are due within this time are in one event."""
+"""Samples of a machine that are due within this time are put into one event."""
 SHARE_MAX = 0.9
-"""Largest share: with a share of 1.0 of equal or repeated events, time would never advance."""
+"""Largest share. If all events were repeated or had equal times, time would never advance."""
 
 _CLOCKS_MS = (
     (1_000, ("actSpeed_C11",)),
@@ -50,7 +50,7 @@ _CLOCKS_MS = (
 )
 """The period of each clock, and the quantities that it samples."""
 _SAMPLED = 0.9
-"""Share of samples that have a quantity; the others leave it out, as if unchanged."""
+"""Share of samples that contain a quantity; the others omit it, as if it had not changed."""
 QUANTITIES = tuple(name for _, names in _CLOCKS_MS for name in names)
 """The quantities of a machine, named as in the recording."""
 
@@ -59,11 +59,11 @@ QUANTITIES = tuple(name for _, names in _CLOCKS_MS for name in names)
 class Plan:
     """What to generate. Shares are of all events, from 0 to 0.9; times in ms.
 
-    Raises ValueError that names every argument out of range.
+    Raises ValueError with every argument that is out of range.
     """
 
     events: int = field(default=100_000, metadata={"help": "lines to write"})
-    seed: int = field(default=0, metadata={"help": "the same seed gives the same bytes"})
+    seed: int = field(default=0, metadata={"help": "the same seed produces the same bytes"})
     machines: int = field(default=3, metadata={"help": "number of machines"})
     disorder: float = field(default=0.01, metadata={"help": "share of late events"})
     lag_ms: int = field(default=5_000, metadata={"help": "maximum lateness, in event time"})
@@ -103,15 +103,15 @@ class Plan:
 
 
 def generate(plan: Plan) -> Iterator[bytes]:
-    """The lines of the data set, without newlines, in the order of sending.
+    """Yield the lines of the data set, without newlines, in the order of sending.
 
-    A late event is held back until after at least one event of a later time.
+    A late event is held back until at least one event with a later time was sent.
     """
     return islice(_disordered(plan), plan.events)
 
 
 def generate_events(plan: Plan) -> Iterator[dict[str, Any]]:
-    """The same as objects: Thing, Timestamp (ms), the quantities, id."""
+    """Yield the same events as objects: Thing, Timestamp (ms), the quantities, id."""
     return map(json.loads, generate(plan))
 
 
@@ -131,7 +131,7 @@ def write(plan: Plan, path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Returns 0, 1 if the file could not be written, 2 for wrong settings."""
+    """Run the command. Return 0, 1 if the file could not be written, or 2 for wrong settings."""
     parser = argparse.ArgumentParser(
         prog="python -m simulator.generate",
         description="Write a seeded data set in the format of events.json.",
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Spindle:
-    """The state of one machine: it runs at a speed, drifts, changes or pauses, about once a minute."""
+    """The state of one machine. It runs at a speed that drifts; about once a minute it changes speed or pauses."""
 
     def __init__(self, random: Random) -> None:
         self._random = random.random
@@ -189,7 +189,7 @@ class _Spindle:
         self._target_torque += (self._random() - 0.5) * 0.1
 
     def sample(self, quantity: str) -> float:
-        """The value of a quantity, with its noise."""
+        """Return the value of a quantity, with its noise."""
         noise = self._random() - 0.5
         match quantity:
             case "actSpeed_C11":
@@ -207,14 +207,14 @@ class _Spindle:
 
 
 class _Machine:
-    """A machine's events in time order; samples due within 25 ms are in one event."""
+    """The events of a machine in time order. Samples due within 25 ms are in one event."""
 
     def __init__(self, thing: str, plan: Plan, random: Random) -> None:
         self.thing = thing
         self._plan = plan
         self._random = random
         self._spindle = _Spindle(random)
-        # Each machine's clocks are slightly fast or slow, and start at any phase.
+        # Each machine's clocks are slightly fast or slow, and start with a random phase.
         pace = 0.9 + random.random() * 0.2
         self._periods_ms = [int(period_ms * pace) for period_ms, _ in _CLOCKS_MS]
         self._due_ms = [plan.start_ms + int(random.random() * period) for period in self._periods_ms]
@@ -223,7 +223,7 @@ class _Machine:
         self._names: list[str] = []
 
     def event(self) -> tuple[int, str]:
-        """The next event: its time and its quantities as JSON text, which is empty if nothing was sampled."""
+        """Return the time of the next event, and its quantities as JSON text, which is empty if nothing was sampled."""
         now_ms = self.next_ms
         self._names = []
         for clock, due_ms in enumerate(self._due_ms):
@@ -237,7 +237,7 @@ class _Machine:
         return now_ms, self.values()
 
     def values(self) -> str:
-        """New values of the quantities of the last event."""
+        """Return new values of the quantities of the last event."""
         return ", ".join([f'"{name}": {self._spindle.sample(name)!r}' for name in self._names])
 
     def _is_sampled(self, name: str, now_ms: int) -> bool:
@@ -250,7 +250,7 @@ class _Machine:
 
 
 def _in_time_order(plan: Plan, random: Random) -> Iterator[tuple[int, bytes]]:
-    """An endless sequence of events of all machines, ordered by time; equal times included."""
+    """Yield an endless sequence of events of all machines, ordered by time, including equal times."""
     width = max(4, len(str(815 + plan.machines)))
     machines = [_Machine(f"R{815 + n:0{width}d}", plan, random) for n in range(plan.machines)]
     queue = [(machine.next_ms, n) for n, machine in enumerate(machines)]
@@ -267,7 +267,7 @@ def _in_time_order(plan: Plan, random: Random) -> Iterator[tuple[int, bytes]]:
 
 
 def _disordered(plan: Plan) -> Iterator[bytes]:
-    """An endless sequence of lines in sending order: late events held back, some events repeated."""
+    """Yield an endless sequence of lines in sending order, with late events held back and some events repeated."""
     # Two random sequences, so that the machines do not depend on the shares of disorder and repeats.
     random = Random(f"delivery {plan.seed}")
     draw = random.random

@@ -1,7 +1,7 @@
-"""When the next messages are due. Pure: the caller passes the clock, and nothing here sleeps.
+"""Computes when the next messages are due. Pure: the caller passes the time, and nothing here sleeps.
 
-The schedule is absolute: message n is due at start + n / rate, so that the mean rate does not drift, however long the
-replay runs and however late single wake-ups are. Two limits smooth the output: a burst is at most 10 ms worth of
+The schedule is absolute: message n is due at start + n / rate. So the mean rate does not drift, however long the replay
+runs and however late single wake-ups are. Two limits smooth the output: a burst is at most 10 ms worth of
 messages, and after a stall the backlog is sent at no more than twice the rate (a token bucket). Times are integer ns,
 and the rate is an integer in millionths of a message per second: no floats in time.
 """
@@ -12,7 +12,7 @@ from typing import Protocol
 
 NS_PER_S = 1_000_000_000
 BURST_NS = 10_000_000
-"""The largest burst, as the time that its messages take at the rate."""
+"""Largest burst, as the time that its messages take at the rate."""
 CATCH_UP = 2
 """A backlog is sent at no more than this many times the rate."""
 UNLIMITED_BURST = 256
@@ -25,18 +25,18 @@ _TOKEN = NS_PER_S * _MICRO
 
 
 class Pacer(Protocol):
-    """Decides how many messages may be sent now. Call `take` with what was sent."""
+    """Decides how many messages may be sent now. The caller reports what it sent with `take`."""
 
     def due(self, now_ns: int) -> int:
-        """The number of messages that may be sent at `now_ns`."""
+        """Return the number of messages that may be sent at `now_ns`."""
         ...
 
     def take(self, count: int) -> None:
-        """`count` messages were sent, at most what the last `due` returned."""
+        """Note that `count` messages were sent, at most what the last `due` returned."""
         ...
 
     def wait_ns(self, now_ns: int) -> int:
-        """The time from `now_ns` until a message is due; 0 if one is due already."""
+        """Return the time from `now_ns` until a message is due; 0 if one is due already."""
         ...
 
 
@@ -58,7 +58,7 @@ class SteadyPacer:
         self._filled_ns = 0
 
     def due(self, now_ns: int) -> int:
-        """What the schedule requires by `now_ns`, limited by the tokens in the bucket."""
+        """Return the messages that the schedule requires by `now_ns`, limited by the tokens in the bucket."""
         start_ns = self._begin(now_ns)
         scheduled = (now_ns - start_ns) * self._rate_micro // _TOKEN + 1
         self._fill(now_ns)
@@ -70,7 +70,7 @@ class SteadyPacer:
         self._tokens -= count * _TOKEN
 
     def wait_ns(self, now_ns: int) -> int:
-        """The time until both the schedule and the bucket allow a message."""
+        """Return the time until both the schedule and the bucket allow a message."""
         start_ns = self._begin(now_ns)
         self._fill(now_ns)
         on_schedule = start_ns + _divide_up(self._sent * _TOKEN, self._rate_micro) - now_ns
@@ -89,22 +89,22 @@ class SteadyPacer:
 
 
 class UnlimitedPacer:
-    """As fast as the broker accepts messages: always a burst, never a wait."""
+    """Sends as fast as the broker accepts messages: always a burst, never a wait."""
 
     def due(self, now_ns: int) -> int:  # noqa: ARG002 - independent of the time
-        """Always a burst."""
+        """Return a burst."""
         return UNLIMITED_BURST
 
     def take(self, count: int) -> None:
-        """Counts nothing."""
+        """Do nothing."""
 
     def wait_ns(self, now_ns: int) -> int:  # noqa: ARG002 - independent of the time
-        """Always 0."""
+        """Return 0."""
         return 0
 
 
 def pacer_for(rate_per_s: float | None) -> Pacer:
-    """The pacer for a rate in messages per second; None means as fast as possible."""
+    """Return the pacer for a rate in messages per second; None means as fast as possible."""
     return UnlimitedPacer() if rate_per_s is None else SteadyPacer(rate_per_s)
 
 

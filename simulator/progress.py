@@ -1,6 +1,6 @@
 """Progress for the user: a bar on a terminal, plain lines elsewhere.
 
-Everything goes to one text stream (standard error), so that standard output has the result alone.
+Everything is written to one text stream (standard error), so that standard output has only the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BAR_WIDTH = 30
 
 
 class Progress:
-    """Shows how many of `total` messages are sent and acknowledged; `total` None means endless."""
+    """Shows how many of `total` messages are sent and acknowledged. `total` is None for an endless replay."""
 
     def __init__(self, stream: TextIO, total: int | None, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._stream = stream
@@ -29,7 +29,7 @@ class Progress:
         self._bar_shown = False
 
     def show(self, sent: int, acknowledged: int) -> None:
-        """Show the state if it is due."""
+        """Show the counts if it is time to."""
         now_ns = self._clock_ns()
         if now_ns - self._shown_ns < self._every_ns:
             return

@@ -1,14 +1,14 @@
-"""A recorded events file: reading it in either order, and moving its times.
+"""Reads a recorded events file in either order, and shifts its times.
 
-An event is a line with a JSON object that has a `Timestamp` in any form that the pipeline accepts (the same code as in
-the connector: broker/times.py). Every other line is an *invalid line*: it is replayed unchanged and in its place. The
-connector is to judge it, and a replay that hid invalid lines would hide what is to be tested. The first one is reported
-with its reason, so that a file of nothing else is noticed.
+An event is a line with a JSON object that has a `Timestamp` in any form that the pipeline accepts (broker/times.py, as
+in the connector). Every other line is an *invalid line*. It is replayed unchanged and in its place, because the
+connector has to reject it. The first invalid line is reported with its reason, so that a user notices a file of the
+wrong kind.
 
-A line that needs no change is sent byte for byte. Where the time or the id changes, only these two values are replaced:
-all others keep their exact bytes (`msgspec.Raw`), so that no number is ever rounded.
+A line that needs no change is sent byte for byte. If the time or the id changes, only these two values are replaced;
+all others keep their exact bytes (`msgspec.Raw`), so that no number is rounded.
 
-Not here: when to send (`pacing`), and how (`publishing`).
+Not here: when to send (`pacing`), and how to send (`publishing`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DIGITS_MAX = 20
-"""Digits of an integer on the fast path: those of an int64, and its sign."""
+"""Most characters of an integer on the fast path: the digits of an int64, and the sign."""
 
 
 class InvalidLineError(ValueError):
-    """A line that is not an event; `str` says why."""
+    """The line is not an event; `str` states why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Selection:
     first: int | None = None
 
     def of(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        """Those of `lines` that are selected."""
+        """Yield the selected ones of `lines`."""
         stop = None if self.first is None else self.skip + self.first
         return islice(lines, self.skip, stop)
 
@@ -66,17 +66,18 @@ class Survey:
 
     @property
     def events(self) -> int:
-        """Lines that are events."""
+        """Number of lines that are events."""
         return self.lines - self.invalid
 
-    def round_ns(self, unit: str = "ms") -> int:
-        """How much later each further round is: the range plus one mean step, in whole `unit`s, at least one.
+    def round_ns(self, time_unit: str = "ms") -> int:
+        """Return how much later each round is than the previous one, in ns.
 
-        So the first time of a round is after the last time of the previous one, and integers stay integers.
+        It is the range plus one mean step, in whole `time_unit`s and at least one. So the first time of a round is
+        after the last time of the previous one, and integers stay integers.
         """
         if self.first_ns is None or self.last_ns is None:
             return 0
-        span_ns, unit_ns = self.last_ns - self.first_ns, UNIT_NS[unit]
+        span_ns, unit_ns = self.last_ns - self.first_ns, UNIT_NS[time_unit]
         step_ns = span_ns // max(1, self.events - 1)
         return -(-span_ns // unit_ns) * unit_ns + max(unit_ns, step_ns // unit_ns * unit_ns)
 
@@ -117,32 +118,32 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.encode
 
 
-def read_head(line: bytes, unit: str = "ms") -> Head:
-    """Time and id of an event; a bare number is in `unit`. Raises InvalidLineError."""
+def read_head(line: bytes, time_unit: str = "ms") -> Head:
+    """Return the time and id of an event. A bare number is in `time_unit`. Raises InvalidLineError."""
     try:
         head = _decode_head(line)
         text = bytes(head.time)
         if text[:1] == b'"':
-            return Head(parse_time(_decode_text(text), unit), is_text=True, id=head.id)
+            return Head(parse_time(_decode_text(text), time_unit), is_text=True, id=head.id)
         is_whole = len(text) <= DIGITS_MAX and text.removeprefix(b"-").isdigit()
-        return Head(parse_time(int(text) if is_whole else text, unit), is_text=False, id=head.id)
+        return Head(parse_time(int(text) if is_whole else text, time_unit), is_text=False, id=head.id)
     except (ValueError, RecursionError) as error:  # of msgspec, of UTF-8, of the time
         raise InvalidLineError(str(error)) from error
 
 
 def read_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file without their newlines, otherwise unchanged; an empty line is a line."""
+    """Yield the lines of a file, including empty ones, without their newlines and otherwise unchanged."""
     for line in file:
         yield line.removesuffix(b"\n")
 
 
 class StreamedRecording:
-    """The file's own order, read again for each round, in constant memory."""
+    """A recording in the file's own order. It is read again for each round, in constant memory."""
 
-    def __init__(self, path: Path, selection: Selection, unit: str = "ms") -> None:
+    def __init__(self, path: Path, selection: Selection, time_unit: str = "ms") -> None:
         self._path = path
         self._selection = selection
-        self._unit = unit
+        self._unit = time_unit
 
     def survey(self) -> Survey:
         """Read the selection once. Raises OSError."""
@@ -160,15 +161,15 @@ class StreamedRecording:
 
 
 class SortedRecording:
-    """Event-time order, stable for equal times; an invalid line stays after its predecessor in the file.
+    """A recording in event-time order, stable for equal times. An invalid line stays after its predecessor in the file.
 
     Only the order is in memory (about 60 bytes per line); the lines are read from the file again.
     """
 
-    def __init__(self, path: Path, selection: Selection, unit: str = "ms") -> None:
+    def __init__(self, path: Path, selection: Selection, time_unit: str = "ms") -> None:
         self._path = path
         self._selection = selection
-        self._unit = unit
+        self._unit = time_unit
         self._survey = Survey()
         self._starts = array("q")
         self._order: list[int] | None = None
@@ -199,7 +200,7 @@ class SortedRecording:
                 yield file.readline().removesuffix(b"\n")
 
     def _located(self, file: BinaryIO) -> Iterator[bytes]:
-        """The lines with their newlines; records where each starts."""
+        """Yield the lines with their newlines, and note where each starts."""
         start = 0
         for line in file:
             self._starts.append(start)
@@ -220,27 +221,27 @@ class Message:
 
 
 def replay_messages(
-    recording: Recording, *, rounds: int | None, shift_ns: int, round_ns: int, unit: str = "ms"
+    recording: Recording, *, rounds: int | None, shift_ns: int, round_ns: int, time_unit: str = "ms"
 ) -> Iterator[Message]:
-    """All messages of a replay.
+    """Yield all messages of a replay.
 
-    `rounds` None means endless. All times are moved by `shift_ns`, and by `round_ns` more in each round. From the
-    second round on, each id gets the number of the round appended (`…-2`), as one id is one event. Ends after a round
-    without lines.
+    `rounds` None means endless. All times are shifted by `shift_ns`, and by `round_ns` more in each further round. From
+    the second round on, the number of the round is appended to each id (`…-2`), so that ids stay unique. Ends after a
+    round without lines.
     """
     for number in count() if rounds is None else range(rounds):
         empty = True
         for line in recording:
             empty = False
-            yield rewrite(line, shift_ns=shift_ns + number * round_ns, round_number=number, unit=unit)
+            yield rewrite(line, shift_ns=shift_ns + number * round_ns, round_number=number, time_unit=time_unit)
         if empty:
             return
 
 
-def rewrite(line: bytes, *, shift_ns: int, round_number: int, unit: str = "ms") -> Message:
-    """The message for a line: moved by `shift_ns`, with a new id from the second round (number 1) on."""
+def rewrite(line: bytes, *, shift_ns: int, round_number: int, time_unit: str = "ms") -> Message:
+    """Return the message for a line: shifted by `shift_ns`, with a new id from the second round (number 1) on."""
     try:
-        head = read_head(line, unit)
+        head = read_head(line, time_unit)
     except InvalidLineError:
         return Message(line, "", invalid=True)
     event_id = "" if head.id is None else head.id if isinstance(head.id, str) else _encode(head.id).decode()
@@ -248,21 +249,21 @@ def rewrite(line: bytes, *, shift_ns: int, round_number: int, unit: str = "ms") 
         return Message(line, event_id, invalid=False)
     try:
         fields = _decode_fields(line)
-        # The decoder silently keeps the last of equal names; the connector refuses them.
+        # The decoder silently keeps the last of equal names, which the connector would refuse.
         if len(json.loads(line, object_pairs_hook=list, parse_int=len, parse_float=len)) != len(fields):
             return Message(line, "", invalid=True)
-    except (ValueError, RecursionError):  # in a part that the head does not have
+    except (ValueError, RecursionError):  # in a part that read_head does not decode
         return Message(line, "", invalid=True)
     if shift_ns:
-        fields["Timestamp"] = msgspec.Raw(_time(head.time_ns + shift_ns, unit, is_text=head.is_text))
+        fields["Timestamp"] = msgspec.Raw(_time(head.time_ns + shift_ns, time_unit, is_text=head.is_text))
     if round_number and head.id is not None:
         event_id = f"{event_id}-{round_number + 1}"
         fields["id"] = msgspec.Raw(_encode(event_id))
     return Message(_encode(fields), event_id, invalid=False)
 
 
-def _time(time_ns: int, unit: str, *, is_text: bool) -> bytes:
-    """A time as JSON. A time out of range is always a number, and the connector refuses it."""
+def _time(time_ns: int, time_unit: str, *, is_text: bool) -> bytes:
+    """Return a time as JSON. A time out of range is always a number, and the connector refuses it."""
     if is_text and TIME_MIN_NS <= time_ns <= TIME_MAX_NS:
         return _encode(iso_text(time_ns))
-    return mean_text(time_ns, time_ns, unit).encode()
+    return mean_text(time_ns, time_ns, time_unit).encode()

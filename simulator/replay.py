@@ -1,7 +1,7 @@
 """The replay: reads the settings and the recording, publishes, and reports the outcome.
 
-`main` is the command. The parts: `settings`, `recording` (order and times), `pacing` (when), `publishing` and
-`connection` (how), `progress`.
+`main` is the command. Its parts are `settings`, `recording` (order and times), `pacing` (when to send), `publishing`
+and `connection` (how to send), and `progress`.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ TURN_NS_MAX = 100_000_000
 """The longest wait for the network before signals and the display are checked again."""
 _WHY_LENGTH_MAX = 200
 FAREWELL_NS = 2_000_000_000
-"""How long acknowledgements are awaited after a signal: well within the 5 s."""
+"""How long to wait for acknowledgements after a signal, well within the 5 s of a stop."""
 
 
 class Stop:
-    """Set by SIGINT and SIGTERM; a second one ends the process at once."""
+    """A flag that SIGINT and SIGTERM set. A second signal ends the process at once."""
 
     def __init__(self) -> None:
         self.requested = False
 
     def __call__(self, *_: object) -> None:
-        """The handler of both signals."""
+        """Handle either signal."""
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
 
     def is_requested(self) -> bool:
-        """`requested`, as a callable."""
+        """Return `requested`."""
         return self.requested
 
 
 class Journal:
-    """Appends `id<TAB>ns` for each message: the wall clock when it was sent."""
+    """Appends a line `id<TAB>ns` for each message, with the wall clock when it was sent."""
 
     def __init__(self, file: TextIO | None) -> None:
         self._file = file
@@ -76,7 +76,7 @@ class Journal:
 class Replay:
     """One replay over an open connection.
 
-    `invalid` counts the invalid lines that were sent, `elapsed_ns` is the time from the start to the last
+    `invalid` is the number of invalid lines that were sent. `elapsed_ns` is the time from the start to the last
     acknowledgement.
     """
 
@@ -100,7 +100,7 @@ class Replay:
         self.elapsed_ns = 0
 
     def run(self) -> None:
-        """Send everything, then await the acknowledgements (only briefly after a signal)."""
+        """Send everything, then wait for the acknowledgements (only briefly after a signal)."""
         self._start_ns = time.monotonic_ns()
         while self._send_burst() and not self._stop.requested:
             self._turn()
@@ -108,7 +108,7 @@ class Replay:
         self.elapsed_ns = time.monotonic_ns() - self._start_ns
 
     def _send_burst(self) -> bool:
-        """Send what is due and fits in the window; False when nothing is left."""
+        """Send what is due and fits in the window. Return False if nothing is left."""
         allowed = min(self._pacer.due(time.monotonic_ns()), self._publisher.room)
         for _ in range(allowed):
             message = next(self._messages, None)
@@ -142,8 +142,10 @@ class Replay:
 
 
 def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> int:
-    """The command. Returns 0 if everything was sent and acknowledged, 1 if not, 2 for wrong settings, and `NO_EVENTS`
-    if everything was sent and acknowledged, but some lines were not events.
+    """Run the command and return the exit status.
+
+    It is 0 if everything was sent and acknowledged, 1 if not, 2 for wrong settings, and `NO_EVENTS` if everything was
+    sent and acknowledged, but some lines were not events.
     """
     try:
         settings = read_settings(sys.argv[1:] if arguments is None else arguments, environment)
@@ -184,7 +186,7 @@ def _replay(settings: Settings, stop: Stop) -> int:
             rounds=settings.rounds,
             shift_ns=shift_ns(settings.rebase, survey, time.time_ns(), settings.time_unit),
             round_ns=survey.round_ns(settings.time_unit),
-            unit=settings.time_unit,
+            time_unit=settings.time_unit,
         )
         replay = Replay(messages, publisher, pacer_for(settings.rate_per_s), progress, Journal(file), stop)
         try:
@@ -195,17 +197,17 @@ def _replay(settings: Settings, stop: Stop) -> int:
     return _report(settings, publisher, replay, stop)
 
 
-def shift_ns(rebase: str | None, survey: Survey, now_ns: int, unit: str) -> int:
-    """How much all times move: `now` moves the first event to `now_ns`, `end` the last one.
+def shift_ns(rebase: str | None, survey: Survey, now_ns: int, time_unit: str) -> int:
+    """Return the shift of all times in ns: `now` moves the first event to `now_ns`, `end` the last one.
 
-    Rounded down to whole `unit`s, so that integers stay integers.
+    It is rounded down to whole `time_unit`s, so that integers stay integers.
     """
     anchor_ns = {None: None, "now": survey.first_ns, "end": survey.last_ns}[rebase]
-    return 0 if anchor_ns is None else (now_ns - anchor_ns) // UNIT_NS[unit] * UNIT_NS[unit]
+    return 0 if anchor_ns is None else (now_ns - anchor_ns) // UNIT_NS[time_unit] * UNIT_NS[time_unit]
 
 
 def shown(why: str) -> str:
-    """A reason on one line; it may quote the input."""
+    """Return a reason on one line, as it may quote the input."""
     return why if len(why) <= _WHY_LENGTH_MAX and why.isprintable() else repr(why[:_WHY_LENGTH_MAX])
 
 

@@ -32,16 +32,16 @@ acknowledged, 1 it was not, 2 wrong settings, 3 everything was, but some lines a
 and the first is reported with its reason. Ctrl-C or SIGTERM stops within 5 s and reports what was sent."""
 
 NO_EVENTS = 3
-"""The exit status of a complete replay in which some lines are not events."""
+"""Exit status of a complete replay in which some lines are not events."""
 
 IN_FLIGHT_MAX = 65_535
-"""MQTT counts messages in flight in 16 bits."""
+"""Most messages in flight: MQTT identifies them with 16 bits."""
 PASSWORD_BYTES_MAX = 65_535
-"""The longest password that fits in MQTT."""
+"""Longest password in MQTT."""
 
 
 class SettingsError(Exception):
-    """Wrong settings; `errors` has a line for each."""
+    """Wrong settings; `errors` has a line for each error."""
 
     def __init__(self, errors: Sequence[str]) -> None:
         super().__init__("\n".join(errors))
@@ -50,7 +50,7 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """How to reach the broker. `username` None means no login, `ca_file` None means no TLS."""
+    """How to reach the broker. Without `username` there is no login, and without `ca_file` no TLS."""
 
     host: str
     port: int
@@ -68,7 +68,7 @@ class LinkSettings:
 class Settings:
     """All settings of a replay.
 
-    `rate_per_s` None means as fast as possible, `rounds` None endless, `rebase` None unchanged times.
+    None means: as fast as possible (`rate_per_s`), endless (`rounds`), unchanged times (`rebase`).
     """
 
     link: LinkSettings
@@ -97,9 +97,9 @@ class _Option:
 
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Settings:
-    """The settings from a command line (without the program's name) and the environment.
+    """Read the settings from a command line (without the program's name) and the environment.
 
-    Raises SettingsError with all errors; SystemExit for `--help` and for flags that do not exist.
+    Raises SettingsError with all errors, and SystemExit for `--help` and for unknown flags.
     """
     given = _parser().parse_args(arguments)
     values: dict[str, Any] = {}
@@ -174,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _password(file: Path | None, environment: Mapping[str, str], errors: list[str]) -> str | None:
-    """The password from MQTT_PASSWORD or the first line of the password file; both together are an error."""
+    """Return the password from MQTT_PASSWORD or the first line of the password file. Setting both is an error."""
     direct = environment.get("MQTT_PASSWORD") or None
     if file is None:
         return direct
@@ -201,7 +201,7 @@ def _whole(low: int, high: int | None = None) -> Callable[[str], int]:
     span = f"a whole number from {low}" + (" up" if high is None else f" to {high}")
 
     def parse(text: str) -> int:
-        # ASCII digits only: int() would also accept "1_000", " 7" and digits of other scripts.
+        # Only ASCII digits, as int() would also accept "1_000", " 7" and digits of other scripts.
         digits = text.removeprefix("-")
         number = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else None  # noqa: PLR2004 - int64
         if number is None or number < low or (high is not None and number > high):

@@ -1,7 +1,7 @@
-"""The script `python simulator/simulator.py`: finds its package and calls `simulator.replay.main`.
+"""The script `python simulator/simulator.py`, which calls `simulator.replay.main`.
 
-Nothing else is here. Python puts the folder of a script first on the path, where `import simulator` would find this
-very file instead of the package; so that entry is replaced by the parent folder.
+Python puts the folder of a script first on the path, and `import simulator` would then find this file instead of the
+package. So that entry is replaced by the parent folder.
 """
 
 import sys

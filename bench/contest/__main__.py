@@ -1,6 +1,6 @@
-"""The joiner compared with other engines, end to end, on one machine and the same topics.
+"""Compares the joiner with other engines, end to end, on one machine and the same topics.
 
-Starts a Kafka of its own, writes each workload once, lets the contenders read it in turn, checks every output against
+It starts a temporary Kafka, writes each workload once, runs the contenders on it in turn, checks every output against
 the expected one, and saves each measurement at once. Then it rewrites the plots and the page of figures.
 """
 
@@ -41,7 +41,7 @@ def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
         kept = Kept(options.results, ran, sizes, resume=options.resume)
         kinds, chosen = tuple(options.only or sizes.kinds), tuple(options.contenders or sizes.contenders)
         todo = [one for one in plan(sizes, kinds, chosen) if not kept.has(one)]
-        # Like Ctrl-C, so that contenders and servers are stopped.
+        # Handled like Ctrl-C, so that contenders and servers are stopped.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             measure(todo, kept, sizes, options.minutes)
@@ -53,7 +53,7 @@ def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
 
 
 def measure(todo: list[Measurement], kept: Kept, sizes: Sizes, minutes: float) -> None:
-    """Make the measurements in order, for at most ``minutes``."""
+    """Make the measurements in order; start none after ``minutes``."""
     end_s, failed = time.monotonic() + minutes * 60, set[str]()
     with own_stack() as (stack, folder):
         arena = Arena(stack, folder)
@@ -67,7 +67,7 @@ def measure(todo: list[Measurement], kept: Kept, sizes: Sizes, minutes: float) -
             try:
                 figures = run(one, arena, sizes)
             except (NotHereError, FailedError, KafkaException, OSError, StackError) as error:
-                # The others continue; paths of this machine are removed.
+                # The other measurements continue. Paths of this machine are removed from the reason.
                 figures = [{"reason": _PATH.sub(r"…/\1", f"{error}") or type(error).__name__}]
                 failed |= {one.contender} if isinstance(error, NotHereError) else set()
             kept.add(one, figures)
@@ -75,7 +75,7 @@ def measure(todo: list[Measurement], kept: Kept, sizes: Sizes, minutes: float) -
 
 
 def run(one: Measurement, arena: Arena, sizes: Sizes) -> list[dict[str, Any]]:
-    """Make one measurement; returns its figures, for the latency those of each rate."""
+    """Make one measurement and return its figures; a latency measurement has figures for each rate."""
     records, limits = sizes.of(one.kind)
     if one.contender == engine.NAME:
         return [engine.run(arena.expected(one.workload, records))]

@@ -1,6 +1,6 @@
-"""The contenders: what is run, whether a window decides the results, and what a contender cannot express.
+"""The contenders: their commands, their windows, and what they cannot express.
 
-A contender is a list of commands. All of them get the same `Job`, and are observed from outside. A peer is a script in
+A contender is a list of commands. All get the same `Job`, and are observed from outside. A peer is a script in
 bench/peers, run as ``PYTHON bench/peers/NAME.py BOOTSTRAP DATA OUT --partitions N --state FOLDER [--width-ms W]
 [--variant V] …``. If its environment cannot be created, the report has the reason.
 """
@@ -34,16 +34,16 @@ CACHE: Final = Path(".lsb")
 
 
 SPARK_LATENESS_MS: Final = 10_000
-"""Spark reads the partitions up to different event times, and has one watermark for all."""
+"""Lateness for Spark, which reads partitions up to different event times, but has one watermark for all."""
 
 
 class NotHereError(Exception):
-    """A contender that cannot run here; ``str`` is the reason."""
+    """The contender cannot run here; ``str`` is the reason."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """The task of a contender. ``folder`` is its own, and ``name`` is unique."""
+    """The task of a contender. ``folder`` is used by this job only, and ``name`` is unique."""
 
     kafka: KafkaSettings
     folder: Path
@@ -66,18 +66,18 @@ class Job:
         return self.folder / "state"
 
     def of(self, workload: Workload) -> Job:
-        """The same job with the properties of a workload."""
+        """Return the same job with the properties of a workload."""
         return replace(self, lateness_ms=workload.lateness_ms, watermark_scope=workload.watermark_scope)
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A contender.
+    """An engine with its settings.
 
-    ``commands``: its processes, run in parallel. ``has_window``: its results depend on the width; ``widths``: its
-    window is one of a grid, this many widths wide; ``gives_window``: it writes every pair of its window. ``topics``: 2
-    if each side needs a topic. ``held``: its state at the end. ``patience``: factor of the time limit. ``waits_ms``:
-    event time that must pass before a result. ``variants``: other settings to try.
+    ``commands`` returns its processes, which run in parallel. ``has_window``: its results depend on the width.
+    ``widths``: its window is one of a grid, this many widths wide. ``gives_window``: it writes all pairs of its window.
+    ``topics`` is 2 if each side needs a topic. ``held`` returns its state at the end. ``patience`` is a factor of the
+    time limit. ``waits_ms`` is the event time that must pass before a result. ``variants`` are other settings to try.
     """
 
     name: str
@@ -94,12 +94,12 @@ class Contender:
     variants: tuple[Contender, ...] = ()
 
     def window(self, width_ms: int) -> Window:
-        """The pairs that it can find with a window of ``width_ms`` to each side."""
+        """Return the window of the pairs that it can find with ``width_ms`` to each side."""
         return Window(self.widths * width_ms, is_grid=self.widths > 1) if self.has_window else NO_WINDOW
 
     @property
     def slug(self) -> str:
-        """Its name in names of topics and files."""
+        """The form of its name in names of topics and files."""
         return "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
 
 
@@ -116,7 +116,7 @@ def _joiner(job: Job, *, command: str = "run", processes: int = 1, cores: int = 
 
 
 def _held(job: Job) -> dict[str, float]:
-    """The size of the newest snapshots, and the records held at the last commits."""
+    """Return the size of the newest snapshots, and the records held at the last commits."""
     length = rows = 0
     try:
         with closing(Readers(_application(job).settings, SystemClock())) as readers:
@@ -143,8 +143,8 @@ def _spark_jars() -> str:
 class _Script:
     """A peer in bench/peers: its arguments besides those that all peers get.
 
-    ``takes_lateness``: it gets the disorder of the records. ``for_latency``: its settings for low latency. ``widths``:
-    a window of its grid is this many times as wide as one to each side of a record.
+    ``takes_lateness``: the disorder of the records is an argument. ``for_latency`` are its settings for low latency.
+    ``widths``: a window of its grid is this many times as wide as one to each side of a record.
     """
 
     name: str
@@ -159,7 +159,7 @@ class _Script:
         return self.name.startswith("spark")
 
     def command(self, job: Job, *given: str) -> list[str]:
-        """The command. Raises `NotHereError` without an environment for it."""
+        """Return the command. Raises `NotHereError` if it has no environment here."""
         start = self._start()
         more: list[str] = []
         if self.takes_lateness:
@@ -189,7 +189,7 @@ def _of_script(
     waits_ms: int = 0,
     tried: dict[str, tuple[str, ...]] | None = None,
 ) -> Contender:
-    """A peer. ``tried``: settings other than the best ones, by name."""
+    """Return the contender of a script. ``tried`` are settings other than the best ones, by name."""
 
     def contender(name: str, *settings: str) -> Contender:
         def commands(job: Job) -> list[list[str]]:

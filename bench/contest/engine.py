@@ -1,6 +1,6 @@
-"""The upper limit of the engine: the workload joined in memory, from columns to positions of pairs, in one process.
+"""Measures the upper limit of the engine: joins the workload in memory, from columns to positions, in one process.
 
-No bytes are read or written, and no keys are looked up: that is the rest of a joiner's work.
+It reads and writes no bytes and looks up no keys, which is the rest of a joiner's work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAME: Final = "engine in memory"
 
 
 def run(expected: Expected) -> dict[str, Any]:
-    """Join the workload with a buffer for each partition, in batches like the joiner's."""
+    """Join the workload with a buffer for each partition, in batches of the joiner's size."""
     workload = expected.workload
     time_ns, partition = workload.time_ms * 1_000_000, workload.partition
     steps = []

@@ -1,9 +1,9 @@
-"""The latency of results at fixed rates: a contender that has warmed up, and increasing rates.
+"""Measures the latency of results at increasing rates, with a contender that has warmed up.
 
-The latency of a result is the time from just before its later record was given to the producer until it arrived,
-committed, at a consumer. Sender, contender and consumer are processes of one machine, with one clock. The first seconds
-of a rate do not count. The ids of the records are the times of sending in ns. The rates stop at the first one with
-which the contender does not keep up.
+The latency of a result is the time from just before its later record was passed to the producer until the committed
+result arrived at a consumer. Sender, contender and consumer are processes of one machine, with one clock. The first
+seconds at a rate do not count. The ids of the records are the times of sending in ns. The measurement ends at the first
+rate with which the contender does not keep up.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 QUANTILES: Final = (50.0, 99.0, 99.9)
 WIDTH_MS: Final = 8
-"""The sender's records alternate as in the alternating workload: the narrowest window that misses nothing."""
+"""The narrowest window that misses nothing: the sender's records alternate as in the alternating workload."""
 _WARM_UP_S: Final = 8.0
 _START_S: Final = 90.0
 _TICK_S: Final = 0.002
 _GROWTH: Final = 0.2
-"""Growth of the latency, in seconds per second, from which on a contender does not keep up."""
+"""A contender keeps up if its latency grows by less than this, in seconds per second."""
 _DRAIN_S: Final = 3.0
 
 
 def send(bootstrap: str, topic: str) -> None:
-    """Send at the rate that was last read from standard input, one per line; 0 ends it.
+    """Send at the rate that was last read from standard input, which has one rate per line; stop at 0.
 
-    ``topic``: two with a comma are one for each side.
+    ``topic`` may be two topics separated by a comma, one for each side.
     """
     topics = topic.split(",")
     producer = Producer(KafkaSettings(bootstrap_servers=bootstrap).producer_config(linger_ms=5))
@@ -57,7 +57,7 @@ def send(bootstrap: str, topic: str) -> None:
                 break
         for _ in range(int((time.monotonic() - began_s) * rate) - done):
             name, place = next(things)
-            # Two calls may see the same time; ids must differ.
+            # Two calls may return the same time, but ids must differ.
             stamp_ns = max(stamp_ns + 1, time.time_ns())
             side, time_ms = number // 8 % 2, FIRST_MS + number
             value = message(name, side, time_ms, stamp_ns)
@@ -74,7 +74,7 @@ def send(bootstrap: str, topic: str) -> None:
 
 
 def climb(arena: Arena, contender: Contender, rates: Sequence[int], seconds: float) -> list[dict[str, Any]]:
-    """Quantiles in ms at each rate, up to the first one with which the contender does not keep up."""
+    """Return quantiles in ms at each rate, up to the first rate with which the contender does not keep up."""
     data = f"late-{time.time_ns():x}"
     topic = arena.make_data(data, contender.topics)
     job = replace(arena.job(contender, topic, 1_000_000_000, width_ms=WIDTH_MS), is_for_latency=True)
@@ -112,22 +112,22 @@ def _set_rate(sender: subprocess.Popen[bytes], rate: int) -> None:
 
 
 def drain_s(waits_ms: int, rate: int) -> float:
-    """How long to listen after a step: events are 1 ms apart, so ``waits_ms`` of event time takes that many events."""
+    """Return how long to listen after a step. Events are 1 ms apart: ``waits_ms`` of event time are as many events."""
     return _DRAIN_S + waits_ms / rate
 
 
 def _step(
     consumer: Consumer, sender: subprocess.Popen[bytes], rate: int, seconds: float, listen_s: float
 ) -> dict[str, Any]:
-    """One rate for ``seconds``; records of its last two thirds count, and results may arrive ``listen_s`` later.
+    """Measure one rate for ``seconds``; records of its last two thirds count. Results may arrive ``listen_s`` later.
 
-    Sending continues meanwhile, as a result may need later records.
+    Sending continues until then, because a result may need later records.
     """
     _set_rate(sender, rate)
     first_ns = time.time_ns() + int(seconds / 3 * 1e9)
     arrived = _receive(consumer, seconds)
     last_ns = time.time_ns()
-    # Parsed only now, so that it does not delay what arrives.
+    # Parsed only now, so that parsing does not delay the reception.
     times_ns = _arrivals(arrived + _receive(consumer, listen_s))
     counted = times_ns[(times_ns[:, 1] >= first_ns) & (times_ns[:, 1] <= last_ns)]
     took_ms = (counted[:, 0] - counted[:, 1]) / 1e6
@@ -145,12 +145,12 @@ def _step(
 
 
 def quantiles_ms(took_ms: NDArray[np.float64]) -> list[float] | None:
-    """p50, p99, p99.9; None without results."""
+    """Return p50, p99 and p99.9; None without results."""
     return [float(value) for value in np.percentile(took_ms, QUANTILES)] if len(took_ms) else None
 
 
 def _receive(consumer: Consumer, seconds: float) -> list[tuple[int, bytes]]:
-    """What arrives within ``seconds``, and when, in ns."""
+    """Return the messages that arrive within ``seconds``, each with its time in ns."""
     end_s, arrived = time.monotonic() + seconds, []
     while time.monotonic() < end_s:
         messages = consumer.consume(1_000, 0.002)
@@ -160,7 +160,7 @@ def _receive(consumer: Consumer, seconds: float) -> list[tuple[int, bytes]]:
 
 
 def _arrivals(arrived: list[tuple[int, bytes]]) -> NDArray[np.int64]:
-    """For each result when it arrived, and when the later of its records was sent, in ns."""
+    """Return for each result when it arrived and when the later of its records was sent, in ns."""
     pairs = pairs_of([value for _, value in arrived])
     # A retracted pair is not a result.
     times_ns = [(at, max(left, right)) for (at, _), (left, right, sign) in zip(arrived, pairs, strict=True) if sign > 0]

@@ -1,4 +1,4 @@
-"""What is measured, in which order and at which size; and the files with the measurements."""
+"""Plans the measurements, their order and their sizes, and keeps the files of results."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from bench.contest.workload.inputs import SEED, WORKLOADS
 from bench.harness.report import json_text
 
 KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "trials")
-"""``trials`` finds the best settings of a peer, and is run when a peer changes: ``--only trials``."""
+"""Kinds of measurements. ``trials`` finds the best settings of a peer; run it if a peer changes: ``--only trials``."""
 SHARES: Final = (0.99,)
-"""On workloads other than the alternating one, windows are as wide as it takes to find this share of the neighbours."""
+"""Shares of the neighbours that a window has to contain. It sets the widths on all but the alternating workload."""
 FLINK: Final = "Flink interval join"
 KEYS: Final = ("alternating", "1,000 keys", "100,000 keys")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a run. ``turns`` by kind, one by default. ``contenders``: all if none is named.
+    """The sizes of a run. ``turns`` are by kind, one by default. ``contenders``: all if empty.
 
-    The alternating workload has several batches of the stage in Spark, which has the largest ones.
+    The alternating workload is several batches long for the stage in Spark, whose batches are the largest.
     """
 
     records: int = 3_200_000
@@ -54,7 +54,7 @@ class Sizes:
     contenders: tuple[str, ...] = (*CONTENDERS, engine.NAME)
 
     def of(self, kind: str) -> tuple[int, Limits]:
-        """The records and limits of a kind."""
+        """Return the number of records and the limits of a kind."""
         records = {"workloads": self.workload_records, "widths": self.width_records}.get(kind)
         return (self.records, self.limits) if records is None else (records, self.short_limits)
 
@@ -78,7 +78,7 @@ QUICK: Final = Sizes(
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run. ``width_ms`` 0: no window, or the narrowest one that finds ``share`` of the neighbours."""
+    """One run. ``width_ms`` is 0 for no window, or for the narrowest one that finds ``share`` of the neighbours."""
 
     kind: str
     contender: str
@@ -93,7 +93,7 @@ class Measurement:
 
 
 def plan(sizes: Sizes, kinds: tuple[str, ...], chosen: tuple[str, ...]) -> Iterator[Measurement]:
-    """All measurements, turn by turn, so that a machine that becomes slower does so for all contenders."""
+    """Yield all measurements, turn by turn, so that a machine that becomes slower affects all contenders."""
     for turn in range(1, max((1, *sizes.turns.values())) + 1):
         for kind in kinds:
             if turn <= sizes.turns.get(kind, 1):
@@ -134,7 +134,7 @@ def _of_widths(turn: int, sizes: Sizes) -> Iterator[Measurement]:
 
 
 def _finding(kind: str, name: str, workload: str, turn: int, share: float) -> Measurement:
-    """With the narrowest window that finds that share, if the contender has a window."""
+    """Return a measurement with the narrowest window that finds ``share``, if the contender has a window."""
     return Measurement(kind, name, workload, turn, share=share if _has_window(name) else 0.0)
 
 
@@ -146,12 +146,12 @@ _ONLY_THROUGHPUT: Final = {*(one.name for one in (*OURS, SPARK_DEFAULT, SPARK_TU
 
 
 def trials() -> dict[str, Contender]:
-    """Each peer with each of its alternative settings."""
+    """Return each peer with each of its alternative settings."""
     return {variant.name: variant for one in CONTENDERS.values() for variant in one.variants}
 
 
 class Kept:
-    """The files of results, one for each kind; each measurement is saved at once."""
+    """The files of results, one for each kind. Each measurement is saved at once."""
 
     def __init__(self, folder: Path, about: dict[str, Any], sizes: Sizes, *, resume: bool) -> None:
         self._folder = folder
@@ -160,12 +160,12 @@ class Kept:
         self._begun: set[str] = set()
 
     def has(self, one: Measurement) -> bool:
-        """Whether a resumed run has made it before; failed ones are retried."""
+        """Return whether a resumed run has this measurement already. Failed ones are retried."""
         kept = read(self._folder, one.kind)["measurements"] if self._resume else []
         return any(_is_of(found, one) and "reason" not in found for found in kept)
 
     def add(self, one: Measurement, figures: list[dict[str, Any]]) -> None:
-        """Append figures. Unless a run is resumed, the first of a kind replaces earlier ones."""
+        """Append figures. Unless a run is resumed, the first figures of a kind replace earlier ones."""
         kept = read(self._folder, one.kind) if self._resume or one.kind in self._begun else {"measurements": []}
         self._begun.add(one.kind)
         before = [found for found in kept["measurements"] if not (_is_of(found, one) and "reason" in found)]
@@ -178,13 +178,13 @@ class Kept:
 
 
 def read(folder: Path, kind: str) -> dict[str, Any]:
-    """A file of results; an empty one if it does not exist."""
+    """Return a file of results; an empty one if it does not exist."""
     path = folder / f"{kind}.json"
     return json.loads(path.read_text()) if path.is_file() else {"measurements": []}
 
 
 def _is_of(found: dict[str, Any], one: Measurement) -> bool:
-    # A computed width is only in the figures.
+    # If the width was computed, it is only in the figures.
     wanted = asdict(one)
     if one.share:
         wanted.pop("width_ms")

@@ -1,4 +1,4 @@
-"""The page of figures and its plots, from the files of results only."""
+"""Writes the page of figures and its plots, using only the files of results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEW_PAGE: Final = f"# Benchmarks\n\n{BEGIN}\n{END}\n"
 
 _NONE: Final = "-"
 _ROUGH_S: Final = 3.0
-"""A shorter steady part has too few batches of contenders that work in batches."""
+"""A rate is approximate if its steady part is shorter: it then has too few batches."""
 
 _LOOKS: Final = (*CORE, "Spark tumbling window", "Flink interval join", "pass-through", engine.NAME)
 """The contenders that are in several plots."""
@@ -50,7 +50,7 @@ Shown = Callable[[float], str]
 
 
 def write_report(results: Path, page: Path, plots: Path) -> None:
-    """Write the plots, and the page between its markers; the rest of the page stays."""
+    """Write the plots, and the part of the page between its markers; keep the rest of the page."""
     found, figures = read_figures(results)
     drawn = {name: _relative(path, page) for name, path in draw(figures, plots).items()}
     text = page.read_text() if page.is_file() else _NEW_PAGE
@@ -59,7 +59,7 @@ def write_report(results: Path, page: Path, plots: Path) -> None:
 
 
 def read_figures(results: Path) -> tuple[Found, dict[str, list[Found]]]:
-    """The files of results, and their measurements, judged and in the order of the contenders."""
+    """Return the files of results, and their measurements, judged and in the order of the contenders."""
     found = {kind: read(results, kind) for kind in KINDS}
     order = {name: number for number, name in enumerate([*CONTENDERS, engine.NAME])}
 
@@ -71,7 +71,7 @@ def read_figures(results: Path) -> tuple[Found, dict[str, list[Found]]]:
 
 
 def with_figures(text: str, lines: list[str], name: str) -> str:
-    """The page with these lines between its markers."""
+    """Return the page with these lines between its markers."""
     before, _, rest = text.partition(BEGIN)
     if not rest or END not in rest:
         raise ValueError(f"{name} has no place for the figures: a line {BEGIN!r}, and later a line {END!r}")
@@ -79,10 +79,10 @@ def with_figures(text: str, lines: list[str], name: str) -> str:
 
 
 def judged(one: Found) -> Found:
-    """A measurement without the figures that it does not support, and the verdict ``withheld``.
+    """Return a measurement without the figures that it does not support, and with the verdict ``withheld``.
 
-    Runs without ``is_quiet`` were recorded before that criterion existed: they count as complete by their results
-    alone, as some of them were ended by their number of results. Spark reports 0 rows of state if it does not count
+    Runs without ``is_quiet`` were recorded before that criterion existed. Only their results decide whether they are
+    complete, as some of them were ended by their number of results. Spark reports 0 rows of state if it does not count
     them.
     """
     if "reason" in one:
@@ -103,7 +103,7 @@ def _relative(path: Path, page: Path) -> str:
 
 
 def figure_lines(found: Found, figures: dict[str, list[Found]], drawn: dict[str, str]) -> list[str]:
-    """The lines between the markers."""
+    """Return the lines between the markers."""
     withheld = {one.get("withheld") for measurements in figures.values() for one in measurements}
     lines = [
         "",
@@ -143,12 +143,12 @@ def by(measurements: Iterable[Found], *names: str) -> dict[tuple[Any, ...], list
 
 
 def values(runs: Iterable[Found], name: str) -> list[float]:
-    """The values of a figure, of all runs that have it."""
+    """Return the values of a figure of all runs that have it."""
     return [one[name] for one in runs if one.get(name) is not None]
 
 
 def shown(runs: Iterable[Found], name: str, form: Shown) -> str:
-    """``minimum / median / maximum`` of a figure; one number if they are equal."""
+    """Return ``minimum / median / maximum`` of a figure; a single number if they are equal."""
     found = values(runs, name)
     if not found:
         return _NONE
@@ -157,19 +157,19 @@ def shown(runs: Iterable[Found], name: str, form: Shown) -> str:
 
 
 def rate(runs: list[Found]) -> str:
-    """Thousand records per second, marked if approximate."""
+    """Return a rate in thousand records per second, marked if it is approximate."""
     is_rough = min(values(runs, "steady_s"), default=_ROUGH_S) < _ROUGH_S
     return shown(runs, "records_per_s", thousands) + (" ~" if is_rough else "")
 
 
 def _reached(runs: list[Found]) -> str:
-    """The share of the input that was processed, and the verdicts."""
+    """Return the share of the input that was processed, and the verdicts."""
     withheld = sorted({one["withheld"] for one in runs if one.get("withheld")})
     return ", ".join([shown(runs, "reached", percent), *withheld])
 
 
 def _excess(runs: list[Found]) -> str:
-    """The share of the results that are not neighbours."""
+    """Return the share of the results that are not neighbours."""
     shares = [one | {"excess": one["excess"] / max(1, one["results"])} for one in runs if "excess" in one]
     return shown(shares, "excess", percent)
 
@@ -435,7 +435,7 @@ def _reasons(figures: dict[str, list[Found]]) -> list[str]:
 
 
 def draw(figures: dict[str, list[Found]], folder: Path) -> dict[str, Path]:
-    """Draw the plots that have figures; returns their paths by name."""
+    """Draw the plots for which there are figures; return their paths by name."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = {name: folder / f"bench_{name}.png" for name in ("throughput", "keys", "widths", "latency")}
     rates = {name: values(runs, "records_per_s") for (name,), runs in by(figures["throughput"], "contender").items()}
@@ -452,7 +452,7 @@ def draw(figures: dict[str, list[Found]], folder: Path) -> dict[str, Path]:
 
 
 def _line(groups: dict[Any, list[Found]], name: str, scale: float = 1.0) -> Line:
-    """A point for each group with the figure."""
+    """Return a point for each group that has the figure."""
     points = [(float(place), [value * scale for value in values(runs, name)]) for place, runs in groups.items()]
     return sorted(((place, found) for place, found in points if found), key=lambda point: point[0])
 

@@ -1,12 +1,12 @@
 """Runs a contender on a workload: starts it, observes it from outside, stops it, and judges its output.
 
-The steady part of a run begins after a fifth of its results and ends with the last one, by the broker's clock. So
-start-up time does not count, by the same rule for all.
+The steady part of a run begins after a fifth of its results and ends with the last one, by the broker's clock. The same
+rule thus excludes the start-up time of all contenders.
 
-A run ends when its output has been quiet for a while and its processes idle, or at a limit. Whether it is complete is
-decided by the content of the output, not by its size: every neighbour is there, or every pair of its window; or it
-ended quiet, and the last neighbours that can be found are there, so that it has read its input to the end. Otherwise it
-was cut off, and is judged by the part that it processed.
+A run ends when its output has been quiet for a while and its processes idle, or at a limit. The content of the output
+decides whether the run is complete, not its size. It is complete if it has every neighbour or every pair of its window,
+or if it ended quiet and has the last neighbours that can be found, which means that it has read its whole input.
+Otherwise it was cut off, and is judged by the part that it processed.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 STEADY_FROM: Final = 0.2
-"""Share of the results."""
+"""Share of the results after which the steady part begins."""
 _PAUSE_S: Final = 0.2
 _ENOUGH: Final = 0.15
 _LOOK_S: Final = 0.25
 _STATE_EVERY: Final = 8
-"""Samples."""
+"""Number of samples between two looks at the state."""
 _BUSY: Final = 0.4
-"""Cores; a contender that uses less is idle."""
+"""A contender that uses fewer cores than this is idle."""
 _DONE_S: Final = 1.5
-"""How long to be quiet and idle with as many results as expected."""
+"""How long a run must be quiet and idle to end, if it has as many results as expected."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class Limits:
 
 
 class FailedError(Exception):
-    """A contender has ended or written nothing; ``str`` says what is known."""
+    """A contender has ended or has written nothing; ``str`` has the details."""
 
 
 @dataclass
 class Arena:
-    """A Kafka, a folder, and the workloads written so far."""
+    """A Kafka, a folder, and the workloads that were written so far."""
 
     stack: LocalStack
     folder: Path
@@ -78,17 +78,17 @@ class Arena:
 
     @property
     def kafka(self) -> KafkaSettings:
-        """How to reach it."""
+        """The settings to reach Kafka."""
         return KafkaSettings(bootstrap_servers=self.stack.kafka.address)
 
     def expected(self, name: str, records: int) -> Expected:
-        """The expected results of a workload."""
+        """Return the expected results of a workload."""
         if (name, records) not in self._known:
             self._known[name, records] = expect(make(name, records))
         return self._known[name, records]
 
     def data(self, name: str, records: int, topics: int) -> str:
-        """The topic of a workload, written if it is missing; or two with a comma, one for each side."""
+        """Return the topic of a workload, or two with a comma, one for each side; write it if it is missing."""
         if (name, records, topics) not in self._written:
             topic, workload = f"data-{len(self._written)}", self.expected(name, records).workload
             self._written[name, records, topics] = self.make_data(topic, topics)
@@ -99,35 +99,35 @@ class Arena:
         return self._written[name, records, topics]
 
     def make_data(self, topic: str, topics: int) -> str:
-        """Create one topic, or one for each side with the records' times as Kafka's timestamps."""
+        """Create one topic, or one for each side with event times as Kafka's timestamps."""
         if topics == 1:
             make_topic(self.kafka, topic, PARTITIONS)
             return topic
         sides = [f"{topic}-left", f"{topic}-right"]
         for side in sides:
-            # The events are years old: retention by their times would remove all of them at once.
+            # The events are years old: retention by event time would remove all of them at once.
             make_topic(self.kafka, side, PARTITIONS, message_timestamp_type="CreateTime", retention_ms="-1")
         return ",".join(sides)
 
     def job(self, contender: Contender, topic: str, records: int, width_ms: int = 0) -> Job:
-        """A new job, with its topic for results."""
+        """Return a new job, and create its topic for results."""
         name = f"{contender.slug}-{uuid.uuid4().hex[:6]}"
         job = Job(self.kafka, self.folder / name, name, topic, records, width_ms=width_ms)
         make_topic(self.kafka, job.out, PARTITIONS)
         return job
 
     def kafka_cpu_s(self) -> float:
-        """CPU seconds of the broker so far."""
+        """Return the CPU seconds of the broker so far."""
         return processes()[self.stack.kafka.pid or 0].cpu_s
 
     def log_bytes(self, job: Job) -> int:
-        """Bytes of the topics of a run on disk."""
+        """Return the bytes on disk of the topics of a run."""
         return folder_bytes(self.stack.kafka.data, f"{job.name}*/*.log")
 
 
 @contextmanager
 def at_work(contender: Contender, job: Job) -> Iterator[Tree]:
-    """The contender's processes for the duration of the block. Their output is in ``job.folder``."""
+    """Run the contender's processes for the duration of the block. Their output is in ``job.folder``."""
     job.folder.mkdir(parents=True, exist_ok=True)
     commands = contender.commands(job)
     environment = dict(os.environ) | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
@@ -158,7 +158,7 @@ def tidy(arena: Arena, job: Job) -> Iterator[None]:
 
 
 def settings_of(contender: Contender, job: Job) -> list[str]:
-    """Its commands without parts that belong to one machine or one run."""
+    """Return the commands without parts that depend on the machine or the run."""
     shown = []
     for command in contender.commands(job):
         words = ["python", *command[1:]]
@@ -169,7 +169,7 @@ def settings_of(contender: Contender, job: Job) -> list[str]:
 
 
 def throughput(arena: Arena, contender: Contender, workload: str, records: int, limits: Limits, **given: Any) -> Any:
-    """Run once; returns all figures. ``width_ms``: of its window. Raises `FailedError`, `NotHereError`."""
+    """Run once and return all figures. ``width_ms`` is that of the window. Raises `FailedError` or `NotHereError`."""
     expected, topic = arena.expected(workload, records), arena.data(workload, records, contender.topics)
     job = arena.job(contender, topic, records, **given).of(expected.workload)
     with tidy(arena, job):
@@ -194,7 +194,7 @@ class Watch:
         self.began_s = time.time()
         self.samples: list[Sample] = []
         self.is_quiet = False
-        """Whether it ended because no more results came, not at a limit."""
+        """Whether the run ended because no more results came, not at a limit."""
         self.memory_max = 0
         self.state_bytes_max = 0
         self._arena = arena
@@ -204,10 +204,10 @@ class Watch:
         self._wanted = wanted
 
     def until_ended(self, tree: Tree, results: int | None = None, already: int = 0) -> None:
-        """Wait until no more results come, or for a limit; or until there are ``results``.
+        """Wait until no more results come, until a limit, or until there are ``results``.
 
-        ``already``: results of an earlier run. The expected number of results only shortens the wait: they may be other
-        results, and a contender that works on a batch is quiet, too.
+        ``already`` is the number of results of an earlier run. The expected number only shortens the wait, because the
+        results may be other ones, and a contender that works on a batch is quiet, too.
         """
         limits, count, changed_s, first_s, longest_s = self._limits, 0, time.time(), 0.0, 0.0
         wanted = self._wanted - already
@@ -250,7 +250,7 @@ class Watch:
         return last.cpu_s - before.cpu_s > _BUSY * (last.at_s - before.at_s)
 
     def between(self, first_s: float, last_s: float) -> tuple[float, float]:
-        """CPU seconds of the contender and of Kafka between two moments."""
+        """Return the CPU seconds of the contender and of Kafka between two moments."""
         at = [one.at_s for one in self.samples]
         own, kafka = ([getattr(one, name) for one in self.samples] for name in ("cpu_s", "kafka_cpu_s"))
         of_own, of_kafka = (np.diff(np.interp([first_s, last_s], at, column))[0] for column in (own, kafka))
@@ -258,7 +258,7 @@ class Watch:
 
 
 def last_words(job: Job) -> str:
-    """The last lines of the contender's standard error."""
+    """Return the last lines of the contender's standard error."""
     lines = [
         line for path in sorted(job.folder.glob("*.err")) for line in path.read_text(errors="replace").splitlines()
     ]
@@ -267,7 +267,7 @@ def last_words(job: Job) -> str:
 
 
 def _state_of(job: Job, watch: Watch) -> dict[str, float]:
-    """The size of the state: of its folder, and as a contender reports it on its standard output."""
+    """Return the size of the state: that of its folder, and that which the contender prints."""
     found: dict[str, float] = {"state_bytes": watch.state_bytes_max} if watch.state_bytes_max else {}
     for path in job.folder.glob("*.out"):
         for line in path.read_text(errors="replace").splitlines():
@@ -285,7 +285,7 @@ def _state_of(job: Job, watch: Watch) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Results:
-    """The results of an output topic by append time: the joined rows, and the append times in s."""
+    """The results of an output topic by append time: the joined rows and the append times in s."""
 
     left: Ints
     right: Ints
@@ -293,11 +293,11 @@ class Results:
     withdrawn: int = 0
 
     def first(self, until_s: float) -> Results:
-        """The results up to a time."""
+        """Return the results up to a time."""
         return self.first_ones(int(np.searchsorted(self.at_s, until_s, side="right")))
 
     def first_ones(self, count: int) -> Results:
-        """The first ``count`` results."""
+        """Return the first ``count`` results."""
         return Results(self.left[:count], self.right[:count], self.at_s[:count])
 
 
@@ -306,7 +306,7 @@ class _Side(msgspec.Struct):
 
 
 class _Pair(msgspec.Struct):
-    """A pair of ours or of a peer, or a passed-through record. ``diff`` -1 retracts a pair."""
+    """A pair of the joiner or a peer, or a record of the pass-through. ``diff`` -1 retracts a pair."""
 
     id: str = ""
     left: _Side | str | None = None
@@ -318,7 +318,7 @@ _decode = msgspec.json.Decoder(list[_Pair]).decode
 
 
 def pairs_of(values: list[bytes]) -> list[tuple[int, int, int]]:
-    """The ids of the two records of each result, and its sign; a passed-through record is both."""
+    """Return the two record ids of each result, and its sign. For a passed-through record, both ids are its own."""
 
     def number(side: _Side | str | None, one: _Pair) -> int:
         return int(side.id if isinstance(side, _Side) else side or one.id)
@@ -328,7 +328,7 @@ def pairs_of(values: list[bytes]) -> list[tuple[int, int, int]]:
 
 
 def read_results(kafka: KafkaSettings, topic: str) -> Results:
-    """All committed results."""
+    """Return all committed results."""
     rows, at_ms, ended = [np.zeros((0, 3), np.int64)], [np.zeros(0, np.int64)], 0
     with closing(make_reader(kafka, "bench", queued_max_messages_kbytes=64 * 1024)) as consumer:
         consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
@@ -353,7 +353,7 @@ def read_results(kafka: KafkaSettings, topic: str) -> Results:
 
 
 def _without_withdrawn(pairs: Ints, at_s: NDArray[np.float64]) -> Results:
-    """Remove retracted pairs: of equal pairs the first ones."""
+    """Remove retracted pairs; of equal pairs, the first ones are removed."""
     gone, times = np.unique(pairs[pairs[:, 2] < 0, :2], axis=0, return_counts=True)
     left = dict(zip(map(tuple, gone.tolist()), times.tolist(), strict=True))
     kept = pairs[:, 2] > 0
@@ -366,7 +366,7 @@ def _without_withdrawn(pairs: Ints, at_s: NDArray[np.float64]) -> Results:
 
 
 def count_results(consumer: Consumer, topic: str) -> int:
-    """The committed offsets of a topic: with transactions slightly more than its results."""
+    """Return the committed offsets of a topic. With transactions, they are slightly more than its results."""
     try:
         ends = [
             consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10) for number in range(PARTITIONS)
@@ -384,7 +384,7 @@ def judge(
     window: Window = NO_WINDOW,
     held: int | None = None,
 ) -> dict[str, Any]:
-    """Rates, costs, and the comparison with the expected results. ``held``: the number of pairs in the window."""
+    """Return rates, costs, and the comparison with the expected results. ``held``: number of pairs in the window."""
     everything = results
     if not len(results.at_s):
         raise FailedError("no result")
@@ -408,7 +408,7 @@ def judge(
         share, first_s, last_s = rate
         rows = share * found["rows"]
         if settled is not None:
-            # Some results of the processed part may have come after the cut.
+            # Some results of the processed part may have been written after the cut.
             came = compare(expected, results.left, results.right, settled, window).found / max(1, comparison.found)
             rows *= came or 1.0
         own_s, kafka_s = watch.between(first_s, last_s)
@@ -425,10 +425,10 @@ def judge(
 def settled_of(
     results: Results, expected: Expected, watch: Watch, ended_s: float, window: Window, held: int | None
 ) -> int | None:
-    """None for a complete run; for one that was cut off, how many of its first results are settled.
+    """Return how many of the first results of a run that was cut off are judged; None for a complete run.
 
-    The batch that it worked on when it was stopped is incomplete: the results before the last pause between two
-    advances count.
+    The batch that was processed when the run was stopped is incomplete, so only the results before the last pause
+    between two advances count.
     """
     is_joined = not np.array_equal(results.left, results.right)
     if is_joined:
@@ -445,9 +445,9 @@ def settled_of(
 
 
 def steady(at_s: NDArray[np.float64]) -> tuple[float, float, float] | None:
-    """The steady part: its share of the results, its begin and end; None if all results came at once.
+    """Return the steady part: its share of the results, its begin and end; None if all results came at once.
 
-    It begins at the end of a batch, if a pause separates batches and enough results follow.
+    It begins at the end of a batch if a pause separates batches and enough results follow.
     """
     first, last_s = int(STEADY_FROM * (len(at_s) - 1)), float(at_s[-1])
     pauses = first + np.flatnonzero(np.diff(at_s[first:]) > _PAUSE_S)
@@ -459,14 +459,14 @@ def steady(at_s: NDArray[np.float64]) -> tuple[float, float, float] | None:
 
 
 def _longest_pause_s(results: Results) -> float:
-    """The longest pause between two advances of the furthest joined row."""
+    """Return the longest pause between two advances of the furthest joined row."""
     reach = np.maximum.accumulate(np.maximum(results.left, results.right))
     at_s = results.at_s[np.flatnonzero(np.diff(reach, prepend=-1))]
     return float(np.diff(at_s).max(initial=0.0))
 
 
 def recovery(arena: Arena, contender: Contender, workload: str, records: int, limits: Limits, **given: Any) -> Any:
-    """SIGKILL for all processes at a third of the results, and a restart: seconds until the next new result."""
+    """Kill all processes with SIGKILL at a third of the results and restart them; time the next new result."""
     expected, topic = arena.expected(workload, records), arena.data(workload, records, contender.topics)
     job = arena.job(contender, topic, records, **given).of(expected.workload)
     with tidy(arena, job):

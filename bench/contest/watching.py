@@ -1,4 +1,4 @@
-"""Observes processes from outside: CPU time and memory of a whole tree, sizes of folders, by Linux's /proc."""
+"""Observes processes from outside: CPU time and memory of a process tree, from Linux's /proc, and sizes of folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _END_S: Final = 20.0
 
 
 class Seen(NamedTuple):
-    """A running process: parent, start time, CPU seconds, resident bytes."""
+    """A running process: its parent, start time, CPU seconds and resident bytes."""
 
     parent: int
     started: int
@@ -36,7 +36,7 @@ class Sample:
 
 
 class Tree:
-    """Processes and all their children, including those that have ended."""
+    """A tree of processes with all children, including those that have ended."""
 
     def __init__(self, roots: Sequence[subprocess.Popen[bytes]]) -> None:
         self.roots = roots
@@ -44,10 +44,10 @@ class Tree:
         self._cpu_s: dict[tuple[int, int], float] = {}
 
     def look(self) -> float:
-        """Sample the tree; returns its CPU seconds so far."""
+        """Sample the tree; return its CPU seconds so far."""
         living = processes()
         members = {root.pid for root in self.roots if root.pid in living}
-        # A known child stays a member when its parent has ended.
+        # A known child stays in the tree when its parent has ended.
         members |= {pid for pid, started in self._cpu_s if pid in living and living[pid].started == started}
         grown = True
         while grown:
@@ -59,7 +59,7 @@ class Tree:
         return sum(self._cpu_s.values())
 
     def kill(self) -> None:
-        """SIGKILL for all processes."""
+        """Send SIGKILL to all processes."""
         self.look()
         living = processes()
         for pid, started in self._cpu_s:
@@ -70,7 +70,7 @@ class Tree:
             root.wait()
 
     def end(self) -> bool:
-        """SIGTERM, and SIGKILL after a deadline; whether all ended in time."""
+        """Send SIGTERM, then SIGKILL after a deadline. Return whether all processes ended before the deadline."""
         self.look()
         for root in self.roots:
             root.terminate()
@@ -83,7 +83,7 @@ class Tree:
 
 
 def processes() -> dict[int, Seen]:
-    """All running processes, by id."""
+    """Return all running processes, by id."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -95,7 +95,7 @@ def processes() -> dict[int, Seen]:
 
 
 def folder_bytes(folder: Path, pattern: str = "*") -> int:
-    """The size of all files below ``folder``."""
+    """Return the size of all files below ``folder``."""
     total = 0
     for path in folder.rglob(pattern):
         with suppress(OSError):

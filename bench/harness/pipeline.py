@@ -1,4 +1,4 @@
-"""Shared by the benchmarks on Kafka: a Kafka of their own, the joiner's settings and process, and its records."""
+"""Shared by the benchmarks on Kafka: starts Kafka and the joiner, and writes settings and records."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ THINGS: Final = 8
 
 BUFFER_RECORDS_MAX: Final = 10_000_000
 BUFFER_BYTES_MAX: Final = 10_000_000_000
-"""Limits of the joiner, above its defaults, so that it does not stop at the state of a workload."""
+"""Buffer limits of the joiner. They exceed its defaults, so that the state of a workload does not stop it."""
 
 FIRST_MS: Final = 1_554_096_460_000
 """The event time of the first record of every benchmark."""
 
 _LOOK_S: Final = 0.5
 _KAFKAS_OWN: Final = {
-    # Small in the local stack for fast starts; hundreds of transactions a second would fill one every 20 s.
+    # The local stack has small segments for fast starts; hundreds of transactions a second would fill one in 20 s.
     "offsets.topic.segment.bytes": "104857600",
     "transaction.state.log.segment.bytes": "104857600",
 }
@@ -71,14 +71,14 @@ output = "power"
 
 @contextmanager
 def own_kafka(java_options: Sequence[str] | None = None) -> Iterator[tuple[KafkaSettings, Path]]:
-    """A Kafka of its own, and a folder for settings."""
+    """Start a temporary Kafka; yield its settings and a folder for files."""
     with own_stack(java_options) as (stack, folder):
         yield KafkaSettings(bootstrap_servers=stack.kafka.address), folder
 
 
 @contextmanager
 def own_stack(java_options: Sequence[str] | None = None) -> Iterator[tuple[LocalStack, Path]]:
-    """The same, with the stack."""
+    """Start a temporary Kafka; yield its stack and a folder for files."""
     with ephemeral_stack(say=print) as stack, tempfile.TemporaryDirectory() as folder:
         stack.kafka.more = {"log.message.timestamp.type": "LogAppendTime", **_KAFKAS_OWN}
         if java_options is not None:
@@ -88,13 +88,13 @@ def own_stack(java_options: Sequence[str] | None = None) -> Iterator[tuple[Local
 
 
 def about() -> dict[str, Any]:
-    """The machine and the versions."""
+    """Return the machine and the versions."""
     return machine("confluent-kafka", "msgspec", "numpy") | {"Kafka": KAFKA_VERSION}
 
 
 def make_topic(kafka: KafkaSettings, name: str, partitions: int, **settings: str) -> None:
-    """Create a topic; ``settings`` with ``_`` for each dot."""
-    # Referenced, as a client that is garbage-collected never gets its answers.
+    """Create a topic. ``settings`` have ``_`` for each dot."""
+    # Kept in a variable, because a client that is garbage-collected never gets its answers.
     admin = make_admin(kafka)
     config = {setting.replace("_", "."): value for setting, value in settings.items()}
     (made,) = admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values()
@@ -102,12 +102,12 @@ def make_topic(kafka: KafkaSettings, name: str, partitions: int, **settings: str
 
 
 def make_sender(kafka: KafkaSettings) -> Producer:
-    """A producer for input."""
+    """Return a producer for input."""
     return Producer(kafka.producer_config(linger_ms=50, compression_type="lz4"))
 
 
 def send(producer: Producer, topic: str, partition: int, record: dict[str, Any]) -> None:
-    """Queue a record; waits if the queue is full."""
+    """Queue a record; wait if the queue is full."""
     while True:
         try:
             producer.produce(topic, json.dumps(record).encode(), record["thing"].encode(), partition)
@@ -118,10 +118,10 @@ def send(producer: Producer, topic: str, partition: int, record: dict[str, Any])
 
 
 class Application:
-    """A joiner application with topics of its own; ``settings`` are those of its file."""
+    """A joiner application with topics of its own. ``settings`` are read from its file."""
 
     def __init__(self, kafka: KafkaSettings, folder: Path, name: str, partitions: int, data: str) -> None:
-        """Write the settings file; ``data`` is the input topic."""
+        """Write the settings file. ``data`` is the input topic."""
         self.data = data
         self._config = folder / f"{name}.toml"
         text = _SETTINGS.format(
@@ -136,16 +136,16 @@ class Application:
         self.settings = load_settings(JoinerSettings, self._config)
 
     def add_settings(self, text: str) -> None:
-        """Append sections to its settings file."""
+        """Append sections to the settings file."""
         self._config.write_text(self._config.read_text() + text)
         self.settings = load_settings(JoinerSettings, self._config)
 
     def start(self, *more: str, instance: str = "one", command: str = "run") -> subprocess.Popen[bytes]:
-        """Start the joiner in a process, or another of its commands."""
+        """Start the joiner, or another of its commands, as a process."""
         return subprocess.Popen(self.command(*more, instance=instance, command=command))  # noqa: S603 - the joiner
 
     def command(self, *more: str, instance: str = "one", command: str = "run") -> list[str]:
-        """The command of `start`."""
+        """Return the command of `start`."""
         given = ["--config", str(self._config), "--log-level", "warning", "--instance", instance]
         return [sys.executable, "-m", "joiner", command, *given, *more]
 
@@ -158,7 +158,7 @@ class Application:
             time.sleep(_LOOK_S)
 
     def verify(self) -> dict[str, int]:
-        """The tester's counts of all results: expected, found, missing, doubled, …"""
+        """Return the tester's counts of all results: expected, found, missing, doubled, …"""
         report = self._config.with_suffix(".json")
         tester(["verify", "--config", str(self._config), "--json", str(report)])
         total: dict[str, int] = json.loads(report.read_text())["total"]
@@ -174,13 +174,13 @@ class Application:
 
 
 def ends(kafka: KafkaSettings, topic: str, partitions: int) -> list[int]:
-    """The end offsets of a topic's partitions."""
+    """Return the end offsets of a topic's partitions."""
     with closing(make_consumer(kafka, "bench")) as consumer:
         return [log_range(consumer, topic, number)[1] for number in range(partitions)]
 
 
 def things_over_all_units(kind: str, count: int) -> list[tuple[str, int]]:
-    """Names of ``count`` things, and their partitions, in turn."""
+    """Return ``count`` names of things and their partitions, in turn over all partitions."""
     things: list[tuple[str, int]] = []
     number = 0
     while len(things) < count:

@@ -1,4 +1,4 @@
-"""The plots of the benchmarks: a small panel for each curve, the median as a line, minimum to maximum as a band."""
+"""Draws the plots of the benchmarks: a panel for each curve, with the median as a line and the range as a band."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import matplotlib as mpl
 
-# PNG alone: an SVG of the same plot is thousands of lines of coordinates, all of which change with each run.
+# Only PNG: an SVG of the same plot has thousands of lines of coordinates, all of which change with each run.
 mpl.use("agg")
 mpl.rcParams["font.size"] = 9
 
@@ -25,10 +25,10 @@ Line = Sequence[tuple[float, Sequence[float]]]
 """The positions on the x axis, and the values of all runs at each."""
 
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
-"""By Okabe and Ito, safe for colour-blind readers. The markers differ, too."""
+"""Colours of Okabe and Ito, which colour-blind readers can distinguish. The markers differ, too."""
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
 _STYLES: Final = ("-", "--")
-"""The second one is for more lines than colours."""
+"""Line styles. The second one is used if there are more lines than colours."""
 _COLUMNS: Final = 3
 _FEW_LABELS: Final = 30
 _WHOLE: Final = 100
@@ -36,7 +36,7 @@ _PANEL_INCHES: Final = (3.4, 2.6)
 
 
 def plot_panels(path: Path, panels: Mapping[str, Mapping[str, Line]], y_label: str) -> None:
-    """Write ``path`` with ``.png``: a panel for each x label, with the lines of its contenders, on logarithmic axes."""
+    """Write a PNG to ``path``: a panel for each x label, with a line for each contender, on logarithmic axes."""
     rows = -(-len(panels) // _COLUMNS)
     size = (_PANEL_INCHES[0] * min(_COLUMNS, len(panels)), _PANEL_INCHES[1] * rows)
     figure, axes = plt.subplots(
@@ -72,9 +72,9 @@ class Panel:
 
 
 def plot_lines(path: Path, panels: Sequence[Panel], looks: Sequence[str] = ()) -> None:
-    """Write ``path`` with ``.png``: two panels a row at most, one legend for all below them.
+    """Write a PNG to ``path``, with at most two panels a row, and below them one legend for all.
 
-    ``looks``: contenders in the same order for several plots, so that each looks the same in all of them.
+    ``looks`` lists contenders that appear in several plots, so that each has the same colour and marker in all.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -91,7 +91,7 @@ def plot_lines(path: Path, panels: Sequence[Panel], looks: Sequence[str] = ()) -
         if panel.y_scale == "linear":
             axis.set_ylim(-4, 104)
         else:
-            # Labels between powers of ten only if there would be few labels otherwise.
+            # Label values between powers of ten only if there would be few labels otherwise.
             low, high = axis.get_ylim()
             axis.yaxis.set_minor_formatter("{x:,g}" if high / low < _FEW_LABELS else NullFormatter())
         axis.set_xlabel(panel.x_label)
@@ -105,7 +105,7 @@ def plot_lines(path: Path, panels: Sequence[Panel], looks: Sequence[str] = ()) -
 
 
 def plot_dots(path: Path, runs: Mapping[str, Sequence[float]], x_label: str) -> None:
-    """Write ``path`` with ``.png``: a row for each contender, its median as a dot, minimum to maximum as a bar."""
+    """Write a PNG to ``path``: a row for each contender, with its median as a dot and the range as a bar."""
     figure, axis = plt.subplots(figsize=(7.2, 0.9 + 0.3 * len(runs)), layout="constrained")
     for place, values in enumerate(runs.values()):
         median = statistics.median(values)
@@ -129,7 +129,7 @@ def plot_dots(path: Path, runs: Mapping[str, Sequence[float]], x_label: str) -> 
 
 
 def _draw(axis: Axes, lines: Mapping[str, Line], names: Sequence[str] = ()) -> None:
-    """Draw the lines of a panel. ``names``: of all panels, so that a contender looks the same in each."""
+    """Draw the lines of a panel. ``names`` are those of all panels, so that a contender looks the same in each."""
     names = names or list(lines)
     for name, line in lines.items():
         number = names.index(name)
@@ -156,6 +156,6 @@ def _draw(axis: Axes, lines: Mapping[str, Line], names: Sequence[str] = ()) -> N
 
 
 def _save(figure: Figure, path: Path) -> None:
-    # Without a program's name and version, the same figures give the same file.
+    # Without the name and version of the program, the same figures produce the same file.
     figure.savefig(path.with_suffix(".png"), dpi=160, metadata={"Software": None})
     plt.close(figure)

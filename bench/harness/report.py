@@ -1,4 +1,4 @@
-"""The output of a benchmark: its machine, its figures as JSON, and the tables of a page."""
+"""Writes the output of a benchmark: the machine, the figures as JSON, and the tables of a page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINE_LENGTH_MAX: Final = 1000
 
 
 def machine(*packages: str) -> dict[str, Any]:
-    """The date, cores, processor, Python, and versions of packages."""
+    """Return the date, the cores, the processor, and the versions of Python and ``packages``."""
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "cores": os.cpu_count(),
@@ -29,7 +29,7 @@ def machine(*packages: str) -> dict[str, Any]:
 
 
 def seconds_of(run: Callable[[], object]) -> float:
-    """The duration of a call, without earlier garbage collection."""
+    """Return the duration of a call, without the collection of earlier garbage."""
     gc.collect()
     began_s = time.perf_counter()
     run()
@@ -37,18 +37,18 @@ def seconds_of(run: Callable[[], object]) -> float:
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """``minimum / median / maximum``."""
+    """Return ``minimum / median / maximum`` as text."""
     return " / ".join(f"{value:.{digits}f}" for value in (min(values), statistics.median(values), max(values)))
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """The lines of a Markdown table, after an empty one."""
+    """Return the lines of a Markdown table, preceded by an empty line."""
     lines = ["", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     return [*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)]
 
 
 def write(path: Path, title: str, about: dict[str, Any], figures: Any, lines: Sequence[str]) -> None:
-    """Write ``path`` with ``.json`` and ``.md``."""
+    """Write the figures to ``path`` with ``.json``, and the page with ``.md``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json_text({"machine": about, "figures": figures}) + "\n")
     head = [f"# {title}", "", *(f"- {name}: {value}" for name, value in about.items())]
@@ -56,7 +56,7 @@ def write(path: Path, title: str, about: dict[str, Any], figures: Any, lines: Se
 
 
 def json_text(value: Any, indent: int = 0) -> str:
-    """JSON with a line for each value that fits into one: a run is a line or a few, and a diff shows which changed."""
+    """Return JSON in which each value that fits has one line, so that a diff shows which runs have changed."""
     text = json.dumps(value)
     if indent + len(text) <= _LINE_LENGTH_MAX or not isinstance(value, dict | list) or not value:
         return text

@@ -2,7 +2,7 @@
 
 bytewax joins only within windows: tumbling, sliding, or by sessions. A tumbling window loses the pairs across its
 borders. Sliding windows, twice as long as the width and a width apart, contain every pair within the width; a pair in
-two windows counts in the first only. Its ``join_window`` expects two streams; if one is branched into two, all left
+two windows counts in the first only. Its ``join_window`` expects two streams. If one is branched into two, all left
 records of a batch come before its right ones, which are then late unless it waits for the event time of a batch. So
 both are collected in one window, and multiplied there (the variant ``join-window`` uses the join). Unlike a neighbour
 join it cannot express "the nearest": its user must know the width. Nor is it exactly once, as its Kafka sink has no
@@ -50,7 +50,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 ORIGIN = datetime(2000, 1, 1, tzinfo=UTC)
 
 JOIN_LATENESS_MS = 60_000
-"""More than the event time of a batch: after a branch, all records of one side come first."""
+"""Lateness: more than the event time of a batch, because after a branch all records of one side come first."""
 
 
 def main() -> None:
@@ -100,14 +100,14 @@ def main() -> None:
 
 
 def parse(message: Any) -> tuple[str, dict[str, Any]]:
-    """A record, and its thing as the key."""
+    """Return the thing of a record, which is the key, and the record."""
     record = json.loads(message.value)
     record["at"] = datetime.fromtimestamp(record["phenomenonTime"] / 1000, UTC)
     return record["thing"], record
 
 
 def join(records: Any, width_ms: int, lateness_ms: int, window: str) -> Any:
-    """All pairs within a window that are at most the width apart."""
+    """Return all pairs within a window that are at most the width apart."""
     width = timedelta(milliseconds=width_ms)
     windows = TumblingWindower(align_to=ORIGIN, length=width)
     if window != "tumbling":
@@ -142,14 +142,14 @@ def join(records: Any, width_ms: int, lateness_ms: int, window: str) -> Any:
 
 
 def meet(before: Any, record: Any) -> Any:
-    """The pair of a record and the previous one, if they have different quantities."""
+    """Return the pair of a record and the previous one, if they have different quantities."""
     if before is None or before["quantity"] == record["quantity"]:
         return record, []
     return record, [(before, record) if before["quantity"] == "speed" else (record, before)]
 
 
 def encode(item: tuple[str, tuple[dict[str, Any], dict[str, Any]]]) -> KafkaSinkMessage[bytes, bytes]:
-    """A pair as a message."""
+    """Return a pair as a message."""
     thing, (left, right) = item
     pair = {
         "thing": thing,

@@ -1,6 +1,6 @@
-"""An environment for each peer other than Spark, as their packages conflict with the project's.
+"""Creates an environment for each peer other than Spark, because their packages conflict with the project's.
 
-Created once in ``peers`` of a folder from ``requirements/peers``, and recreated if its requirements file changes.
+Each is created once in the subfolder ``peers`` from ``requirements/peers``, and again if its requirements change.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from broker.stack.parts import Parts
 _REQUIREMENTS: Final = Path(__file__).parents[2] / "requirements" / "peers"
 
 _PYTHONS: Final = ("3.11", "3.12")
-"""Versions for which all peers have wheels; Flink's Apache Beam and bytewax have none for newer ones."""
+"""Versions of Python for which all peers have wheels. Flink's Apache Beam and bytewax have none for newer ones."""
 
 _FLINK_JARS: Final = (("org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2"),)
-"""The newest connector; the one for Flink 2.2 runs with 2.3."""
+"""The newest connector. It is built for Flink 2.2, and also runs with 2.3."""
 
 
 ENVIRONMENTS: Final = {
@@ -35,14 +35,14 @@ ENVIRONMENTS: Final = {
 
 
 def command(script: str, folder: Path, say: Callable[[str], None]) -> list[str]:
-    """The command of a peer without its own arguments; installs what it needs."""
+    """Return the command of a peer without its own arguments; install what it needs."""
     python = interpreter(ENVIRONMENTS[script], folder, say)
     more = ["--jars", str(flink_jars(folder, say))] if script == "flink_interval" else []
     return [str(python), str(Path(__file__).with_name(f"{script}.py")), *more]
 
 
 def interpreter(name: str, folder: Path, say: Callable[[str], None]) -> Path:
-    """The Python of a peer (``flink``, ``quix``, ``bytewax``, ``pathway``), installed if it is missing.
+    """Return the Python of a peer (``flink``, ``quix``, ``bytewax``, ``pathway``), installed if it is missing.
 
     Raises StackError with the installer's output if it cannot be installed here.
     """
@@ -63,7 +63,7 @@ def interpreter(name: str, folder: Path, say: Callable[[str], None]) -> Path:
 
 
 def flink_jars(folder: Path, say: Callable[[str], None]) -> Path:
-    """The folder of the jar of Flink's Kafka connector, downloaded if it is missing."""
+    """Return the folder of the jar of Flink's Kafka connector, downloaded if it is missing."""
     notice = "flink     downloading its Kafka connector (10 MB)"
     return Parts(folder / "peers", say).jars("flink-kafka", _FLINK_JARS, _REQUIREMENTS / "flink-jars.sha256", notice)
 
@@ -71,11 +71,11 @@ def flink_jars(folder: Path, say: Callable[[str], None]) -> Path:
 def _find_python(name: str) -> str:
     if "{}.{}".format(*sys.version_info) in _PYTHONS:
         return sys.executable
-    # pyenv's versions are not on the path unless selected.
+    # pyenv's versions are not on the path unless they are selected.
     kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for version in _PYTHONS:
         found = shutil.which(f"python{version}")
         pyenv = sorted(kept.glob(f"{version}.*/bin/python"))
         if found or pyenv:
             return found or str(pyenv[-1])
-    raise StackError(f"{name}: needs Python {' or '.join(_PYTHONS)}, and none is here")
+    raise StackError(f"{name}: needs Python {' or '.join(_PYTHONS)}, which was not found")

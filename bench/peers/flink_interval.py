@@ -108,7 +108,7 @@ class Setup(NamedTuple):
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Setup:
-        """The settings of the arguments. A setting of the variant replaces the same one wherever it is."""
+        """Return the settings of the arguments. A setting of the variant replaces the same one wherever it is."""
         state = (options.state or Path(tempfile.mkdtemp(prefix="flink-"))).absolute()
         kafka = {"connector": "kafka", "properties.bootstrap.servers": options.bootstrap}
         config = SETTINGS | {
@@ -156,7 +156,7 @@ def _start_java(*, is_tuned: bool) -> None:
 
 
 def statements(setup: Setup, width: str, lateness: str) -> list[str]:
-    """The SQL of the job, the insert last; ``width`` and ``lateness`` are intervals."""
+    """Return the SQL of the job, the insert last; ``width`` and ``lateness`` are intervals."""
     return [
         f"""
         CREATE TABLE records (
@@ -177,14 +177,14 @@ def statements(setup: Setup, width: str, lateness: str) -> list[str]:
 
 
 def interval(ms: int) -> str:
-    """An interval in SQL, whose fields have two digits."""
+    """Return an interval in SQL, whose fields have two digits."""
     seconds = ms // 1000
     time = f"{seconds // 3600 % 24:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{ms % 1000:03}"
     return f"INTERVAL '{seconds // 86400} {time}' DAY TO SECOND(3)"
 
 
 def settings_of(table: dict[str, str]) -> str:
-    """The settings of a table in SQL."""
+    """Return the settings of a table in SQL."""
     return ", ".join(f"'{name}' = '{value}'" for name, value in table.items())
 
 

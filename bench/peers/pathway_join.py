@@ -1,8 +1,8 @@
 """Temporal joins in Pathway: a peer of the neighbour join.
 
-``interval_join`` gives all pairs within a width, ``asof_join`` the latest record before each one; two of them, one per
-side, are the neighbour join. Unlike it, they cannot say that a result is final: an as-of pair is written at once, and a
-record that arrives after its successor retracts it with a further record with ``"diff": -1``. The clock is the newest
+``interval_join`` finds all pairs within a width, ``asof_join`` the latest record before each one; two of them, one per
+side, are the neighbour join. Unlike it, they cannot mark a result as final: an as-of pair is written at once, and if a
+record arrives after its successor, a further record with ``"diff": -1`` retracts the pair. The clock is the newest
 record of all partitions, so what a cut-off forgets depends on how far apart they are while it reads a backlog: too
 small a cut-off silently loses pairs, none at all keeps everything. Exactly once and state that survives the process
 need a licence key, so this runs without: a restart reads everything again.
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def select(joined: Any, left: Any, right: Any) -> Any:
-    """The pairs as written; as-of results without a partner are dropped."""
+    """Return the pairs as written; as-of results without a partner are dropped."""
     both = joined.select(
         l_thing=left.thing,
         l_name=left.name,

@@ -1,11 +1,11 @@
 """As-of joins in Quix Streams, exactly once: a peer of the neighbour join.
 
-``join_asof`` gives each left record the latest right one before it. Two of them, one per side, are the neighbour join
-for ordered records. Unlike it, they cannot express "the next one after", join one topic with itself (so it reads two,
-left and right, with equal partitions: DATA is ``left,right``), or wait for a late record: what is there when a record
-is processed decides. Its two topics are read in the order of Kafka's timestamps, so these must be the event times
-(``message.timestamp.type=CreateTime``), or pairs are wrong. Pairs of equal times are written twice, once from each
-side.
+``join_asof`` joins each left record with the latest right one before it. Two of them, one per side, are the neighbour
+join for ordered records. Unlike it, they cannot express "the next one after", join one topic with itself (so it reads
+two, left and right, with equal partitions: DATA is ``left,right``), or wait for a late record: only records that have
+arrived when a record is processed count. Its two topics are read in the order of Kafka's timestamps, so these must be
+the event times (``message.timestamp.type=CreateTime``), or pairs are wrong. Pairs of equal times are written twice,
+once from each side.
 
 The variant ``interval`` is its join within a width: it finds all pairs within it, even with disorder in one topic, but
 looks back only, so it depends on that order of reading as well.
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def pair(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
-    """A pair as written."""
+    """Return a pair as written."""
     return {
         "thing": left["thing"],
         "left": left["id"],

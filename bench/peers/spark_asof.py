@@ -1,4 +1,4 @@
-"""The as-of join by hand in Spark, with custom state in Python: a peer of the neighbour join.
+"""An as-of join written by hand in Spark, with custom state in Python: a peer of the neighbour join.
 
 A `StatefulProcessor` holds the records of each machine, one `ListState` per side, until the watermark has passed them,
 as in the public examples of `transformWithStateInPandas`. Each left record is then paired with the last right one at or
@@ -53,7 +53,7 @@ _PAIR: Final = (
 _COLUMNS: Final = [column.split()[0] for column in _PAIR.split(", ")]
 
 Row = tuple[int, str, float]
-"""Time, id, result."""
+"""Time in ms, id and result."""
 
 
 def main() -> None:
@@ -68,10 +68,10 @@ def main() -> None:
 
 
 class AsOf(StatefulProcessor):
-    """Holds the records of a machine that the watermark has not passed, and pairs those that it has."""
+    """Holds the records of a machine until the watermark has passed them, and then pairs them."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Name the state."""
+        """Declare the state."""
         self._handle = handle
         self._sides: tuple[ListState, ListState] = (
             handle.getListState("left", _STATE),
@@ -84,7 +84,7 @@ class AsOf(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: TimerValues,  # noqa: N803 - Spark's name
     ) -> Iterator[pd.DataFrame]:
-        """Hold the new records; pair those that the watermark has passed."""
+        """Hold the new records, and pair those that the watermark has passed."""
         new: tuple[list[Row], list[Row]] = ([], [])
         for frame in rows:
             for side, quantity in zip(new, ("speed", "torque"), strict=True):
@@ -107,7 +107,7 @@ class AsOf(StatefulProcessor):
     def _pair(self, key: Any, new: tuple[list[Row], list[Row]], watermark_ms: int) -> pd.DataFrame:
         lefts, rights = (sorted(state.get(), key=itemgetter(0)) for state in self._sides)
         times = [time for time, *_ in rights]
-        # Nothing older than the watermark may follow: a right record before it is certainly the next one.
+        # No record older than the watermark may follow, so a right record before it is certainly the next one.
         certain = bisect_left(times, watermark_ms)
         settled = bisect_right(lefts, times[certain - 1], key=itemgetter(0)) if certain else 0
         pairs = []

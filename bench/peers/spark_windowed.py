@@ -1,4 +1,4 @@
-"""Windowed joins in Spark, as their users write them: peers of the neighbour join.
+"""Windowed joins in Spark, as its users write them: peers of the neighbour join.
 
 Both quantities are read from one topic, joined on the machine within a width in milliseconds, and the pairs written
 back to Kafka, at least once. None of the variants can express "the neighbour, however far away":
@@ -40,7 +40,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 _STORE: Final = "org.apache.spark.sql.execution.streaming.state.{}StateStoreProvider"
 _OF_BOTH: Final = {
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",  # as many as cores
+    "spark.sql.shuffle.partitions": "2",  # as many as there are cores
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.sql.streaming.minBatchesToRetain": "2",
 }
@@ -67,7 +67,7 @@ WIDTH_MS: Final = 16
 finds each pair once and nothing else. For real data it is unknown, and must be wider."""
 
 LATENESS_MS: Final = 10_000
-"""More than the disorder of a batch, whose partitions are read up to different event times."""
+"""Lateness: more than the disorder of a batch, whose partitions are read up to different event times."""
 
 _RECORD: Final = "thing string, quantity string, phenomenonTime long, result double, id string"
 _LOOK_S: Final = 1
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def range_join(left: DataFrame, right: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Each left record with each right one of the same machine within the width.
+    """Join each left record with each right one of the same machine within the width.
 
     Spark's join compares a record with all held records of its key. With buckets, each left record is in one bucket,
     each right one in all buckets of its possible partners, so that a key holds few records; the pairs are the same.
@@ -123,7 +123,7 @@ def _bucket(further_ms: int, options: argparse.Namespace) -> Column:
 
 
 def tumbling_join(left: DataFrame, right: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Each left record with each right one of the same machine in the same window."""
+    """Join each left record with each right one of the same machine in the same window."""
     window = f"{options.width_ms} milliseconds"
     left, right = (side.withColumn("window", f.window("at", window)) for side in (left, right))
     left, right = left.alias("l"), right.alias("r")
@@ -132,7 +132,7 @@ def tumbling_join(left: DataFrame, right: DataFrame, options: argparse.Namespace
 
 
 def nearest_join(left: DataFrame, right: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Each left record with the nearest right one before and after it, within the window."""
+    """Join each left record with the nearest right one before and after it, within the window."""
     pairs = range_join(left, right, options)
     other = f.struct("right_time", "right", "right_result")
     kept = pairs.groupBy("at", "thing", "left", "left_time", "left_result").agg(
@@ -164,7 +164,7 @@ VARIANTS: Final[dict[str, Callable[[DataFrame, DataFrame, argparse.Namespace], D
 
 
 def make_parser(about: str) -> argparse.ArgumentParser:
-    """The arguments of all peers in Spark."""
+    """Return a parser of the arguments of all peers in Spark."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bootstrap")
     parser.add_argument("data", help="topic to read")
@@ -180,7 +180,7 @@ def make_parser(about: str) -> argparse.ArgumentParser:
 
 
 def make_session(options: argparse.Namespace, settings: dict[str, str]) -> SparkSession:
-    """A session with the connector."""
+    """Return a session with the Kafka connector."""
     builder = SparkSession.builder.master(options.master).appName("peer")
     given = {
         "spark.jars": ",".join(map(str, sorted(options.jars.glob("*.jar")))),
@@ -197,7 +197,7 @@ def make_session(options: argparse.Namespace, settings: dict[str, str]) -> Spark
 
 
 def read(session: SparkSession, options: argparse.Namespace) -> DataFrame:
-    """The values of the topic as strings."""
+    """Return the values of the topic as strings."""
     return (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", options.bootstrap)
@@ -210,7 +210,7 @@ def read(session: SparkSession, options: argparse.Namespace) -> DataFrame:
 
 
 def parse(values: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Records, with their time as Spark's timestamp."""
+    """Return records, with their time as Spark's timestamp."""
     return (
         values.select(f.from_json("value", _RECORD).alias("record"))
         .select("record.*", f.timestamp_millis("record.phenomenonTime").alias("at"))
@@ -258,7 +258,7 @@ def _report(query: StreamingQuery) -> None:
 
 
 def _read_by(source: Any) -> int:
-    """The records of a batch by its offsets, as Spark counts each twice: both sides of the join read it."""
+    """Return the records of a batch by its offsets, as Spark counts each twice: both sides of the join read it."""
     begin, end = (json.loads(source[name] or "{}") or {} for name in ("startOffset", "endOffset"))
     return sum(
         at - begin.get(topic, {}).get(partition, 0)

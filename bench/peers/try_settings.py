@@ -1,7 +1,7 @@
-"""Finds the best settings of a peer: runs its variants in turn, and keeps the figures beside the scripts.
+"""Finds the best settings of a peer: runs its variants in turn, and writes the figures beside the scripts.
 
-``python -m bench.peers.try_settings flink_interval best rocksdb`` starts a Kafka of its own, writes the input once, and
-lets each variant read it, with the narrowest window that contains every pair. The output is compared with the expected
+``python -m bench.peers.try_settings flink_interval best rocksdb`` starts a temporary Kafka, writes the input once, and
+runs each variant on it, with the narrowest window that contains every pair. The output is compared with the expected
 neighbours. The rate is that between a fifth and nineteen twentieths of the results, by the broker's clock.
 """
 
@@ -44,11 +44,11 @@ _TWO_TOPICS: Final = ("quix_asof",)
 _TRIALS: Final = Path(__file__).with_name("trials")
 _LOOK_S: Final = 0.5
 _STILL_S: Final = 10.0
-"""After this time without a new result, none will come; some peers write once per checkpoint."""
+"""A run ends after this time without a new result; some peers write only once per checkpoint."""
 
 
 def produce(kafka: KafkaSettings, topics: list[str], records: int) -> set[tuple[str, str]]:
-    """Write speed and torque of `THINGS` machines in turn, to one topic or one for each; returns the neighbours.
+    """Write speed and torque of `THINGS` machines in turn, to one topic or one for each; return the neighbours.
 
     Kafka's timestamps are the event times, which some engines use.
     """
@@ -84,7 +84,7 @@ def produce(kafka: KafkaSettings, topics: list[str], records: int) -> set[tuple[
 
 
 def run(kafka: KafkaSettings, start: list[str], data: str, given: list[str], wanted: int, seconds: float) -> str:
-    """Run a peer until no more results come; returns the topic of its results."""
+    """Run a peer until no more results come; return the topic of its results."""
     out = f"out-{uuid.uuid4().hex[:8]}"
     make_topic(kafka, out, PARTITIONS)
     with tempfile.TemporaryDirectory() as state, tempfile.TemporaryFile() as log:
@@ -109,7 +109,7 @@ def run(kafka: KafkaSettings, start: list[str], data: str, given: list[str], wan
 
 
 def judge(kafka: KafkaSettings, out: str, wanted: set[tuple[str, str]], records: int) -> dict[str, int]:
-    """Records/s, and the numbers of found, missing and unexpected pairs."""
+    """Return records/s, and the numbers of found, missing and unexpected pairs."""
     times_ms, found = [], []
     with closing(make_reader(kafka, "bench")) as consumer:
         for number in range(PARTITIONS):

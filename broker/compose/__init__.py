@@ -1,1 +1,1 @@
-"""Files of docker-compose.yml: settings of its servers, and passwords."""
+"""Files for docker-compose.yml: the settings of its servers, and the passwords."""

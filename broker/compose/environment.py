@@ -1,7 +1,7 @@
 """Passwords and tokens for docker-compose.yml: ``make env``.
 
 Each password is generated once, at random, in a file of its own. The file is mounted in the containers that need it;
-the password is in no command line, no environment and no image. ``.env`` only tells Compose where the files are.
+the password is in no command line, no environment and no image. ``.env`` only names the folder of these files.
 Existing files are kept.
 """
 
@@ -27,11 +27,11 @@ LSB_SECRETS={folder}
 
 
 def main(root: Path | None = None) -> int:
-    """Generate what is missing below ``root`` (default: the current folder); the exit status."""
+    """Generate the missing files below ``root`` (default: the current folder). Return the exit status."""
     root = root or Path.cwd()
     folder = root / FOLDER
     try:
-        # Only the owner may enter the folder. In a container another user reads the files, so anyone may read them.
+        # Only the owner may enter the folder. The files are readable by all, as a container reads them as another user.
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         generated = [name for name in _SECRETS if _generate(folder / name)]
@@ -48,7 +48,7 @@ def main(root: Path | None = None) -> int:
 
 
 def mosquitto_hash(password: str, salt: bytes) -> str:
-    """The entry of a password in a password file of mosquitto 2, as mosquitto_passwd writes it: PBKDF2 over SHA-512."""
+    """Return the hash of ``password`` as mosquitto_passwd 2 writes it to a password file: PBKDF2 with SHA-512."""
     rounds = 101
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, rounds)
     return f"$7${rounds}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"

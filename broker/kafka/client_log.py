@@ -1,9 +1,9 @@
 """The log of the Kafka client library, with repeated lines suppressed.
 
-While a broker is unavailable, every client logs so several times a second. A service logs an outage twice: that Kafka
-is unavailable, with the client's reason, and its end and duration once a client hears from Kafka again (`answered`).
-The client's own lines are logged at level debug. Every other kind of line (the client calls it facility: FATAL,
-CONFWARN, …) is logged at most once in a while.
+While a broker is unavailable, every client logs that several times a second. A service logs two lines for an outage:
+one at its start, with the client's reason, and one at its end, with the duration, when a client has an answer from
+Kafka again (`answered`). The client's own lines are logged at level debug. Every other kind of line (which the client
+calls its facility: FATAL, CONFWARN, …) is logged at most once per interval.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from typing import Final
 _REPEAT_EVERY_S: Final = 10.0
 
 _REPORT_EVERY_S: Final = 60.0
-"""Interval between two reports of outages, as one of several brokers may come and go all the time."""
+"""Minimum interval between two reports of outages, as one of several brokers may fail again and again."""
 
 _TRANSIENT: Final = frozenset({"FAIL", "ERROR", "REQTMOUT", "METADATA", "METADATAUPDATE", "ADDRS"})
-"""Kinds of lines about faults that the client retries without limit: of a connection, a request, a metadata update."""
+"""Kinds of lines about faults of a connection, a request or a metadata update, which the client always retries."""
 
 _RETRIED: Final = frozenset({"GETPID", "COORDQUERY"})
-"""Also retried without limit, even by a Kafka that answers that it is still loading: an outage has other lines, too."""
+"""Kinds of lines about requests that are always retried. Kafka also causes them when it is available but still loading;
+an outage causes other lines, too."""
 
 _CONSEQUENCES: Final = frozenset({"SESSTMOUT"})
-"""Consequences of an outage. Without an outage, such a line says that this process was stalled."""
+"""Kinds of lines that follow from an outage. Without an outage, such a line means that this process was stalled."""
 
 _THREAD: Final = re.compile(r"^\[thrd:[^\]]*\]: ")
 
 
 def client_logger(name: str) -> logging.Logger:
-    """The logger ``name``, for the ``logger`` of Kafka clients."""
+    """Return the logger ``name`` with the filter, to be passed to Kafka clients as ``logger``."""
     log = logging.getLogger(name)
     if not log.filters:
         log.addFilter(_OutageFilter(log))
@@ -39,14 +40,14 @@ def client_logger(name: str) -> logging.Logger:
 
 
 def answered(log: logging.Logger) -> None:
-    """A client of this logger has heard from Kafka: logs the end of an outage."""
+    """Note that a client of this logger has an answer from Kafka, and log the end of an outage."""
     for one in log.filters:
         if isinstance(one, _OutageFilter):
             one.answered()
 
 
 class _OutageFilter(logging.Filter):
-    """Passes the first line of an outage, and other kinds of lines at most every ten seconds each."""
+    """Passes the first line of an outage, and each other kind of line at most every ten seconds."""
 
     def __init__(self, log: logging.Logger) -> None:
         super().__init__()
@@ -76,7 +77,7 @@ class _OutageFilter(logging.Filter):
 
     def _pass_outage(self, record: logging.LogRecord, text: str) -> bool:
         now_s = time.monotonic()
-        # Idle connections that were closed are below a warning.
+        # Lines about closed idle connections have a lower level than warning.
         begins = self._unavailable_since_s is None and record.levelno >= logging.WARNING
         if begins:
             self._unavailable_since_s, self._is_reported = now_s, now_s - self._reported_s >= _REPORT_EVERY_S

@@ -1,24 +1,25 @@
-"""The client settings of a member of a consumer group: the same for all services that share partitions."""
+"""The client settings of members of consumer groups, shared by all services that are such members."""
 
 from __future__ import annotations
 
 from typing import Final
 
 _POLL_INTERVAL_MS: Final = 60_000
-"""How long a rebalance waits for a member that does not answer, even for one that has ended; five minutes by default.
-Longer than any service goes without polling its group."""
+"""How long a rebalance waits for a member that does not answer, even for one that has ended. The default
+is five minutes. Every service polls its group more often than this."""
 
 METADATA_REFRESH_MS: Final = 5_000
-"""How often a member asks for the metadata of its topics, which takes one small request.
+"""How often a member requests the metadata of its topics, which is one small request.
 
-A member that joins without up-to-date metadata asks for it and waits. librdkafka loses that request if it is in flight
-on a bootstrap connection when the connection is replaced by the broker behind it, and the member then waits for the
-next periodic request: by default five minutes, in which the group has no members and nothing is served (seen with
-librdkafka 2.16 after a kill of Kafka on a busy machine: ``_DESTROY_BROKER`` in join state ``wait-metadata``)."""
+A member that joins without up-to-date metadata requests it and waits. librdkafka loses that request if it is in flight
+on a bootstrap connection when the client replaces this connection by one to the broker itself. The member then waits
+for the next periodic request, by default for five minutes; meanwhile the group has no members and nothing is processed
+(seen with librdkafka 2.16 after a kill of Kafka on a busy machine: ``_DESTROY_BROKER`` in join state
+``wait-metadata``)."""
 
 
 def member_config(session_timeout_ns: int, instance: str | None) -> dict[str, str | float | bool]:
-    """The settings of a member, for `KafkaSettings.client_config`. ``instance``: the name of a static member."""
+    """Return a member's settings for `KafkaSettings.client_config`. ``instance`` is the name of a static member."""
     session_timeout_ms = session_timeout_ns // 1_000_000
     config: dict[str, str | float | bool] = {
         "session_timeout_ms": session_timeout_ms,

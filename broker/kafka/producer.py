@@ -1,12 +1,12 @@
-"""A producer for records that must arrive: it reports each confirmation, and never gives up waiting.
+"""A producer for records that must arrive. It reports each confirmation and retries without limit.
 
-While Kafka is unavailable, records wait in the client, which retries by itself. But a producer of librdkafka that is
-told during a broker's restart that a partition has no leader may never send to it again (confluentinc/librdkafka#5430;
-seen with Kafka 4.3 and librdkafka 2.16). So if a record waits for too long, the producer is replaced, and everything
-unconfirmed is sent again in its order. Some records may arrive twice.
+While Kafka is unavailable, records wait in the client, which retries by itself. However, if the metadata of a
+restarting broker has no leader for a partition, librdkafka may never send to that partition again
+(confluentinc/librdkafka#5430; seen with Kafka 4.3 and librdkafka 2.16). So if a record waits for too long, the producer
+is replaced, and all unconfirmed records are sent again in their order. Some records may arrive twice.
 
-The time is measured here, and the client's own timeout is infinite: if it gave up a record, the records behind it would
-overtake it should Kafka return at that moment.
+The time is measured here, and the client's own timeout is infinite. If the client dropped a record just before Kafka
+returned, later records would overtake the dropped one.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from broker.settings import KafkaSettings
 T = TypeVar("T")
 
 PATIENCE_S: Final = 30.0
-"""How long the oldest record waits for Kafka before the producer is replaced: longer than a restart takes."""
+"""How long the oldest record waits for Kafka before the producer is replaced. A restart of Kafka takes less."""
 
 _QUEUE_MESSAGES_MAX: Final = 2_000_000
 _QUEUE_KIB_MAX: Final = 1024 * 1024
-"""Above what callers have in flight: one event may become thousands of records, each with its own overhead."""
+"""Limit of the client's queue, above what callers have in flight: one event may become thousands of records, each with
+its own overhead."""
 
 _QUEUE_FULL_WAIT_S: Final = 0.05
 _LAST_FLUSH_S: Final = 0.5
 
 
 class DeliveryError(Exception):
-    """Kafka refuses a record, or the producer has failed; ``str`` says why."""
+    """Kafka refused a record, or the producer has failed; ``str`` has the reason."""
 
 
 class Outgoing(NamedTuple, Generic[T]):
-    """A record to send; ``ticket`` is passed to ``confirm`` when Kafka has it."""
+    """A record to send. ``ticket`` is passed to ``confirm`` when Kafka has acknowledged the record."""
 
     key: bytes | None
     value: bytes
@@ -48,7 +49,7 @@ class Outgoing(NamedTuple, Generic[T]):
 
 
 class LastingProducer(Generic[T]):
-    """Sends records; ``confirm`` is called from within `poll` with the ticket of each record that Kafka has."""
+    """Sends records. `poll` calls ``confirm`` with the ticket of each record that Kafka has acknowledged."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class LastingProducer(Generic[T]):
         patience_s: float = PATIENCE_S,
         **more: str | float | bool,
     ) -> None:
-        """``log`` receives the client's lines; ``more`` are its settings, with ``_`` for ``.``."""
+        """``log`` is the client's logger. ``more`` are further settings of the client, with ``_`` for ``.``."""
         self._log = log
         self._confirm = confirm
         self._patience_s = patience_s
@@ -81,7 +82,7 @@ class LastingProducer(Generic[T]):
         self._producer = self._make()
 
     def __len__(self) -> int:
-        """The number of records that Kafka has not confirmed."""
+        """Return the number of records that Kafka has not confirmed."""
         return len(self._unconfirmed)
 
     def send(self, topic: str, records: Sequence[Outgoing[T]]) -> None:
@@ -94,7 +95,7 @@ class LastingProducer(Generic[T]):
             self._replace_producer()
 
     def poll(self, timeout_s: float) -> None:
-        """Process confirmations, waiting for the first. Raises `DeliveryError`."""
+        """Process confirmations; wait up to ``timeout_s`` for the first one. Raises `DeliveryError`."""
         waiting = len(self._unconfirmed)
         self._producer.poll(timeout_s)
         if len(self._unconfirmed) < waiting:
@@ -105,20 +106,20 @@ class LastingProducer(Generic[T]):
             self._replace_producer()
 
     def flush(self, timeout_s: float) -> bool:
-        """Whether Kafka has everything, after at most ``timeout_s``. Raises `DeliveryError`."""
+        """Wait up to ``timeout_s`` for all confirmations; return whether all have arrived. Raises `DeliveryError`."""
         self._producer.flush(timeout_s)
         self.poll(0)
         return not self._unconfirmed
 
     def close(self) -> None:
-        """Drop unconfirmed records: some of them may still arrive."""
+        """Close the producer and drop unconfirmed records. Some of them may still arrive."""
         self._producer.purge()
 
     def _make(self) -> Producer:
         return Producer({**self._config, "error_cb": self._note_error, "logger": self._log})
 
     def _is_stuck(self) -> bool:
-        """Whether one record has been the oldest for too long."""
+        """Return whether the same record has been the oldest for too long."""
         oldest = next(iter(self._unconfirmed), None)
         now_s = time.monotonic()
         if oldest != self._oldest:
@@ -129,7 +130,7 @@ class LastingProducer(Generic[T]):
         is_queued = False
         while not is_queued:
             old, self._producer = self._producer, self._make()
-            # What the old producer learns to have arrived need not be sent again.
+            # Records that the old producer still gets confirmed need not be sent again.
             old.purge()
             old.flush(_LAST_FLUSH_S)
             self._log.warning(
@@ -142,7 +143,7 @@ class LastingProducer(Generic[T]):
             is_queued = all(self._produce(topic, {number: (topic, record)}) for number, (topic, record) in unconfirmed)
 
     def _produce(self, topic: str, numbered: Mapping[int, tuple[str, Outgoing[T]]]) -> bool:
-        """Queue records, all to one topic; false if the queue was full and the producer is stuck."""
+        """Queue records for one topic. Return false if the queue was full and the producer is stuck."""
         delivered = self._delivered
         batch: list[dict[str, Any]] = [
             {"key": record.key, "value": record.value, "callback": partial(delivered, number, record.ticket)}
@@ -170,7 +171,7 @@ class LastingProducer(Generic[T]):
     def _note_error(self, error: KafkaError) -> None:
         if error.fatal():
             self._fault = f"the Kafka producer failed: {error.str()}"
-        # Everything else (an unavailable broker) is retried, and the client logs it.
+        # The client retries and logs everything else, such as an unavailable broker.
 
 
 _PURGED: Final = frozenset(

@@ -1,8 +1,8 @@
-"""The Kafka topics of the pipeline: their configuration, creating them, checking existing ones.
+"""The Kafka topics of the pipeline: configures and creates them, and checks existing ones.
 
-Data topics are never compacted (compaction would lose records), and use the broker's append time: retention would empty
-a replay of an old recording within minutes if its records had their event times. The number of partitions is the number
-of units, the same for all topics.
+Data topics are never compacted, because compaction would lose records. They use the broker's append time: if records
+had their event times, retention would delete a replay of an old recording within minutes. All topics have the same
+number of partitions, which is the number of units.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 1.0
 _POLL_S: Final = 0.1
 _REPORT_S: Final = (2.0, 10.0)
-"""When waiting for Kafka is first reported, and the interval from then on."""
+"""Time until waiting for Kafka is first logged, and the interval after that."""
 
 
 class TopicError(Exception):
-    """Topics that cannot be used as they are; ``str`` has a line for each fault, with its remedy."""
+    """Topics cannot be used as they are; ``str`` has a line for each fault, with its remedy."""
 
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """The configuration of a topic: ``required`` settings are checked if the topic exists, ``initial`` ones are not.
+    """The configuration of a topic. ``required`` settings are checked if the topic exists, ``initial`` ones are not.
 
-    ``is_disposable``: deleting it loses nothing.
+    ``is_disposable``: the topic can be deleted without loss.
     """
 
     name: str
@@ -57,14 +57,14 @@ class TopicSpec:
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """A topic as Kafka describes it: its id changes when it is deleted and recreated."""
+    """A topic as Kafka describes it. Its id changes when it is deleted and recreated."""
 
     topic_id: str
     partitions: int
 
 
 def data_topic_specs(settings: TopicSettings, inputs: Sequence[str] = ()) -> list[TopicSpec]:
-    """The topics of records: input, results, late, rejected, unmatched, and other ``inputs``."""
+    """Return the topics of records: input, results, late, rejected, unmatched, and further ``inputs``."""
     required = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
     initial = {"retention.ms": str(settings.retention // 1_000_000)}
     names = (settings.data, settings.out, settings.late, settings.rejected, settings.unmatched, *inputs)
@@ -75,9 +75,9 @@ def data_topic_specs(settings: TopicSettings, inputs: Sequence[str] = ()) -> lis
 
 
 def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
-    """The compacted topic of an application's checkpoints and snapshots, with a partition for each unit.
+    """Return the compacted topic of an application's checkpoints and snapshots, with a partition for each unit.
 
-    Kafka compacts closed segments only, and recovery reads the whole log: small segments keep it short.
+    Kafka compacts only closed segments, and a restore reads the whole log: small segments keep it short.
     """
     return TopicSpec(
         f"{application}.state",
@@ -88,17 +88,17 @@ def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
             "min.cleanable.dirty.ratio": "0.1",
             "segment.bytes": str(16 * 1024 * 1024),
             "segment.ms": "600000",
-            # So that one clock determines the age of a checkpoint.
+            # The age of a checkpoint is then measured with one clock.
             "message.timestamp.type": "LogAppendTime",
         },
     )
 
 
 def control_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
-    """The topic for moving an application's units: one partition, so that all readers see one order.
+    """Return the topic for moving an application's units. It has one partition, so that all readers see one order.
 
-    Its records matter for seconds; they are kept for a day for people who look at what happened. The broker's append
-    time is the one clock that measures pauses.
+    Its records are used for seconds, and kept for a day for an operator who investigates a move. Pauses are measured
+    with one clock, which is the broker's append time.
     """
     return TopicSpec(
         f"{application}.control",
@@ -111,14 +111,14 @@ def control_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
 
 
 def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec]) -> dict[str, TopicFacts]:
-    """Create missing topics, check existing ones, return the facts by name.
+    """Create missing topics, check existing ones, and return the facts by name.
 
-    Raises `TopicError` with all faults together, KafkaException if Kafka is unavailable.
+    Raises `TopicError` with all faults, and KafkaException if Kafka is unavailable.
     """
     names = [spec.name for spec in specs]
     facts = topic_facts(admin, names)
     _create(admin, [spec for spec in specs if spec.name not in facts])
-    # A topic that was just created, perhaps by another service, is not known to every broker at once.
+    # After a topic is created, perhaps by another service, it takes a while until every broker knows it.
     deadline_s = time.monotonic() + _TIMEOUT_S
     while len(facts) < len(set(names)) and time.monotonic() < deadline_s:
         facts = topic_facts(admin, names)
@@ -139,13 +139,13 @@ def wait_for_topics(
     log: logging.Logger,
     client_log: logging.Logger,
 ) -> dict[str, TopicFacts] | None:
-    """As `ensure_topics`, however long Kafka is unavailable; None if stopped before.
+    """Wait until Kafka is available, then do as `ensure_topics`. Return None if stopped before that.
 
-    ``client_log`` receives the client's lines. Raises `TopicError`, and KafkaException or
+    ``client_log`` is the logger of the Kafka client. Raises `TopicError`, and KafkaException or
     `broker.settings.SettingsError` for errors that waiting cannot fix.
     """
     request = _Request(kafka, specs, is_stopping, log, client_log)
-    # In a thread, as a request to an unavailable Kafka takes half a minute, and a stop must not wait for it.
+    # In a thread, because a request to an unavailable Kafka takes half a minute, and a stop must not wait for it.
     thread = threading.Thread(target=request.run, name="topics", daemon=True)
     thread.start()
     report_s = time.monotonic() + _REPORT_S[0]
@@ -163,7 +163,7 @@ def wait_for_topics(
 
 
 class _Request:
-    """Retries `ensure_topics` until it succeeds, or fails in a way that waiting cannot fix."""
+    """Retries `ensure_topics` until it succeeds, or fails with an error that waiting cannot fix."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class _Request:
             self.failed = error
 
     def poll(self) -> None:
-        """Serve the client's error callback, which a call that waits for an answer does not."""
+        """Run the client's error callback, which is not run by a request that waits for its answer."""
         if self._admin is not None:
             self._admin.poll(0)
 
@@ -209,11 +209,11 @@ class _Request:
 
 
 _REFUSALS: Final = {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001 - the public names of the constants
-"""A wrong login, and a certificate that one side does not trust: waiting cannot fix them."""
+"""Errors that waiting cannot fix: a wrong login, and a certificate that one side does not trust."""
 
 
 def is_passing(error: KafkaException) -> bool:
-    """Whether Kafka was unavailable, so that the same request may succeed later."""
+    """Return whether the error means that Kafka was unavailable, so that the same request may succeed later."""
     fault: Any = error.args[0]
     return fault.retriable() or fault.code() in {
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the public names of the constants
@@ -224,7 +224,7 @@ def is_passing(error: KafkaException) -> bool:
 
 
 def topic_facts(admin: AdminClient, names: Sequence[str]) -> dict[str, TopicFacts]:
-    """The facts of those of ``names`` that exist."""
+    """Return the facts, by name, of those topics of ``names`` that exist."""
     facts = {}
     for name, future in admin.describe_topics(TopicCollection(list(names)), request_timeout=_TIMEOUT_S).items():
         try:
@@ -261,7 +261,7 @@ def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
         except KafkaException as error:
             if is_passing(error):
                 raise
-            # Another service that starts at the same time may have been faster.
+            # Another service that starts at the same time may have created it first.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 message = f"topic {name} cannot be created: {error.args[0].str()}"
                 raise TopicError(message) from error
@@ -271,7 +271,7 @@ def _faults(admin: AdminClient, specs: Sequence[TopicSpec], facts: dict[str, Top
     if not specs:
         return []
     faults = [
-        f"topic {spec.name} has {facts[spec.name].partitions} partitions and the settings say {spec.partitions}: "
+        f"topic {spec.name} has {facts[spec.name].partitions} partitions, but must have {spec.partitions}: "
         + _remedy(spec, facts[spec.name].partitions)
         for spec in specs
         if facts[spec.name].partitions != spec.partitions
@@ -280,7 +280,7 @@ def _faults(admin: AdminClient, specs: Sequence[TopicSpec], facts: dict[str, Top
     for resource, future in admin.describe_configs(list(resources), request_timeout=_TIMEOUT_S).items():
         spec, found = resources[resource], future.result()
         faults += [
-            f"topic {spec.name} has {name}={found[name].value} and needs {value}: "
+            f"topic {spec.name} has {name}={found[name].value}, but must have {value}: "
             f"kafka-configs --alter --topic {spec.name} --add-config {name}={value}"
             for name, value in spec.required.items()
             if found[name].value != value

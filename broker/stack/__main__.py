@@ -39,10 +39,10 @@ _LOG_LINES: Final = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status."""
+    """Run one command and return the exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    # Not with argparse's choices, which refuse an empty list.
+    # Checked here, because the choices of argparse refuse an empty list.
     wrong = [name for name in options.servers if name not in _NAMES]
     if wrong:
         parser.error(f"no such server: {', '.join(wrong)} (there are: {', '.join(_NAMES)})")
@@ -123,7 +123,7 @@ _COMMANDS: Final[dict[str, Callable[[LocalStack, Sequence[Server], argparse.Name
 
 
 def _keep(folder: Path) -> int:
-    """Wait for the end of the input, which is the end of a temporary stack's owner, then stop and remove the stack."""
+    """Wait until the input ends because the owner of a temporary stack has ended; then stop and remove the stack."""
     sys.stdin.buffer.read()
     if folder.is_dir():
         LocalStack(folder).down()
@@ -166,9 +166,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _cancel_on_signals(stack: LocalStack) -> None:
-    """Cancel a start on Ctrl-C, SIGTERM or a closed terminal, leaving nothing running; a second signal exits at once.
+    """Cancel a start on Ctrl-C, SIGTERM or a closed terminal, and stop its servers; exit at once on a second signal.
 
-    A flag, not an exception: one raised in a signal handler is lost if Python is inside a callback.
+    The handler sets a flag, because an exception raised in it would be lost if Python is inside a callback.
     """
 
     def cancel(number: int, frame: FrameType | None) -> None:

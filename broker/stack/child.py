@@ -1,8 +1,8 @@
 """One long-running child process, identified by its pid file.
 
-The pid file has the process id and the start time, so that another process with the same id is never mistaken for ours,
-and never killed. The child has a session of its own: Ctrl-C in the terminal reaches only the launcher, which then stops
-its children in order.
+The pid file has the process id and the start time, so that another process with the same id is never mistaken for the
+child and never killed. The child has a session of its own, so that Ctrl-C in the terminal reaches only the launcher,
+which then stops its children in order.
 
 Not here: what the process is, and when it is ready; see ``servers``.
 """
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 POLL_S: Final = 0.02
-"""Interval between two checks of a condition: short compared to any start, and cheap on two cores."""
+"""Interval between two checks of a condition: short compared to any start, and cheap even on two cores."""
 
 _LOG_BYTES_MAX: Final = 20 * 1024 * 1024
-"""A larger log is rotated at the next start; one older log is kept."""
+"""Size beyond which a log is rotated at the next start; one older log is kept."""
 
 _KILL_DEADLINE_S: Final = 10.0
 
@@ -36,7 +36,7 @@ class _PidRecord(NamedTuple):
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float) -> bool:
-    """Wait until ``condition()`` is true, for at most ``deadline_s`` seconds; whether it became true."""
+    """Wait until ``condition()`` is true, for at most ``deadline_s`` seconds. Return whether it became true."""
     end = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() >= end:
@@ -66,7 +66,7 @@ class Child:
         return pid is not None and _state(pid) == "T"
 
     def start(self, command: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> None:
-        """Start ``command``; its output goes to the end of the log. Raises OSError if it cannot be run."""
+        """Start ``command`` and append its output to the log. Raises OSError if it cannot be run."""
         if self.pid is not None:
             raise RuntimeError(f"{self._pid_file}: already running as process {self.pid}")
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ class Child:
         self._popen = popen
 
     def stop(self, deadline_s: float) -> bool:
-        """SIGTERM, and SIGKILL after the deadline; whether it ended before the deadline (or was not running)."""
+        """Send SIGTERM, then SIGKILL after the deadline. Return whether SIGKILL was not needed."""
         if self.pid is None:
             self._forget()
             return True
@@ -104,25 +104,25 @@ class Child:
         return ended
 
     def kill(self) -> None:
-        """SIGKILL, and wait until the process is gone."""
+        """Send SIGKILL, and wait until the process is gone. Raises TimeoutError if it stays."""
         self._signal(signal.SIGKILL)
         if not wait_until(lambda: self.pid is None, _KILL_DEADLINE_S):
             raise TimeoutError(f"process {self.pid} of {self._pid_file} survived SIGKILL")
         self._forget()
 
     def pause(self) -> None:
-        """SIGSTOP: the process keeps its connections, and does nothing."""
+        """Suspend the process with SIGSTOP; its connections stay open."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT, after ``pause``."""
+        """Continue a suspended process with SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
         pid = self.pid
         if pid is None:
             return
-        # It may end between the check and the signal.
+        # The process may end between the check and the signal.
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
@@ -137,7 +137,7 @@ class Child:
             fields = json.loads(self._pid_file.read_text())
             return _PidRecord(int(fields["pid"]), str(fields["started"]))
         except (OSError, ValueError, KeyError, TypeError):
-            # No file, or one truncated by a crash: no process can be identified safely.
+            # The file is missing, or was truncated by a crash: no process can be identified safely.
             return None
 
     def _write_record(self, record: _PidRecord) -> None:
@@ -153,7 +153,7 @@ class Child:
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """The fields of /proc/<pid>/stat that follow the name, which may itself have spaces and parentheses."""
+    """Return the fields of /proc/<pid>/stat after the name, which may itself contain spaces and parentheses."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -161,7 +161,7 @@ def _stat_fields(pid: int) -> list[str]:
 
 
 def _state(pid: int) -> str:
-    """The state letter of ``ps`` (Z: ended, not reaped; T: stopped), empty without a process."""
+    """Return the state letter of ``ps`` (Z: ended, not reaped; T: stopped); empty if there is no process."""
     if not Path("/proc/self/stat").exists():
         return _ask_ps(pid, "state")[:1]
     fields = _stat_fields(pid)
@@ -169,7 +169,7 @@ def _state(pid: int) -> str:
 
 
 def _start_moment(pid: int) -> str:
-    """The start time of the process, as text to compare: clock ticks since the boot, and the id of the boot."""
+    """Return the start time of the process as text to compare: clock ticks since the boot, and the id of the boot."""
     fields = _stat_fields(pid)
     if not fields:
         return _ask_ps(pid, "lstart")
@@ -178,7 +178,7 @@ def _start_moment(pid: int) -> str:
 
 
 def _ask_ps(pid: int, column: str) -> str:
-    """The same on systems without /proc."""
+    """Return a column of ``ps``, for systems without /proc."""
     answer = subprocess.run(
         ["ps", "-o", f"{column}=", "-p", str(pid)],  # noqa: S607 - the path of ps differs
         capture_output=True,

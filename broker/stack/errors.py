@@ -1,6 +1,6 @@
 """The errors of the local stack, with messages for a user.
 
-Callers need to catch ``StackError`` only; each message says what happened, where, and what to do.
+Callers need to catch only ``StackError``. Each message states what happened, where, and what to do.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 
 class StackError(Exception):
-    """The local stack cannot execute a command."""
+    """A command of the local stack failed."""
 
 
 class MissingPartsError(StackError):
-    """Programs that are missing on this machine, all together, each with its remedy."""
+    """Programs are missing on this machine. The message lists all of them, each with its remedy."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -22,4 +22,4 @@ class MissingPartsError(StackError):
 
 
 class CancelledError(StackError):
-    """The user cancelled while programs were downloaded or servers started."""
+    """The user cancelled a download or a start."""

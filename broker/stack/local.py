@@ -2,10 +2,10 @@
 
     <folder>/stack.env             variables that configure clients for the servers, one KEY=VALUE per line
     <folder>/stack/<server>/log    its log
-    <folder>/stack/<server>/data   its data, kept over stops
+    <folder>/stack/<server>/data   its data, kept when it is stopped
     <folder>/parts/                downloaded programs, unless $LSB_CACHE names another folder
 
-It is a library for tests as well as the implementation of the command line: see ``ephemeral_stack``.
+The command line is built on this module, and tests use it as a library: see ``ephemeral_stack``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def _say_nothing(line: str) -> None:
 class LocalStack:
     """Kafka, an MQTT broker and InfluxDB in ``folder``.
 
-    ``usual_ports``: use 9092, 1883 and 8086 if they are free; otherwise, or if false, other ports.
-    ``parts``: folder of downloaded programs. ``say`` receives one line for each step.
-    As a context manager it starts everything, and stops it at the end.
+    ``usual_ports``: use 9092, 1883 and 8086 where they are free. Other free ports are used otherwise.
+    ``parts`` is the folder of downloaded programs. ``say`` is called with one line for each step.
+    As a context manager, the stack starts all servers and stops them at the end.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class LocalStack:
     def up(self, servers: Sequence[Server] = ()) -> None:
         """Start the given servers (default: all) in parallel, and wait until they are ready.
 
-        Raises ``MissingPartsError``, which names everything that is missing, before anything starts. If a server fails,
-        or on `cancel` or a KeyboardInterrupt, the servers that this call started are stopped again.
+        Raises ``MissingPartsError`` with everything that is missing before it starts anything. If a server fails, or on
+        `cancel` or a KeyboardInterrupt, the servers that this call started are stopped again.
         """
         chosen = tuple(servers) or self.servers
         to_start = [server for server in chosen if server.pid is None]
@@ -95,7 +95,7 @@ class LocalStack:
     def cancel(self) -> None:
         """Cancel the current start, or the next one: `up` then raises `CancelledError`.
 
-        May be called from another thread or a signal handler.
+        It may be called from another thread or a signal handler.
         """
         self._parts.cancel.set()
 
@@ -108,17 +108,17 @@ class LocalStack:
         self.write_environment()
 
     def wipe(self) -> None:
-        """Remove the data of all servers, which must be stopped."""
+        """Remove the data of all servers. Raises `StackError` if one is running."""
         for server in self.servers:
             server.wipe()
 
     def environment(self) -> dict[str, str]:
-        """The variables that configure clients for the running servers."""
+        """Return the variables that configure clients for the running servers."""
         running = [server for server in self.servers if server.pid is not None]
         return {name: value for server in running for name, value in server.settings.items()}
 
     def write_environment(self) -> None:
-        """Update ``stack.env`` to the running servers; removes it if none is."""
+        """Write the variables of the running servers to ``stack.env``; remove the file if no server is running."""
         lines = [f"{name}={value}\n" for name, value in self.environment().items()]
         if not lines:
             self.environment_file.unlink(missing_ok=True)
@@ -160,7 +160,7 @@ class LocalStack:
 
 @contextlib.contextmanager
 def ephemeral_stack(*, parts: Path | None = None, say: Say = _say_nothing) -> Iterator[LocalStack]:
-    """A stack in a temporary folder on free ports, nothing started yet; everything is removed at the end.
+    """Yield a stack in a temporary folder on free ports; stop and remove it at the end. No server is started yet.
 
     Programs come from the same folder as those of the persistent stack. A keeper process stops the servers even if this
     process is killed.
@@ -179,12 +179,12 @@ def ephemeral_stack(*, parts: Path | None = None, say: Say = _say_nothing) -> It
     finally:
         stack.down()
         shutil.rmtree(folder, ignore_errors=True)
-        # The end of its input ends the keeper, which finds nothing to stop.
+        # The keeper ends at the end of its input; it finds nothing left to stop.
         keeper.communicate()
 
 
 def _wait_for_all(works: Sequence[Future[None]]) -> None:
-    """Wait for all, or for the first failure, which is raised."""
+    """Wait for all futures. Raises the first failure without waiting for the rest."""
     done, _ = wait(works, return_when=FIRST_EXCEPTION)
     errors = [error for work in done if (error := work.exception()) is not None]
     if errors:
@@ -192,7 +192,7 @@ def _wait_for_all(works: Sequence[Future[None]]) -> None:
 
 
 def shown(path: Path) -> str:
-    """A path, relative to the current folder if it is below it."""
+    """Return the path as text, relative to the current folder if it is below that."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

@@ -1,13 +1,13 @@
 """The programs of the local stack: found on this machine, or downloaded once and kept.
 
-Downloads are in one folder (``$LSB_CACHE``, else ``.lsb/parts``), each complete or absent: it is made beside its
-destination and moved there in one step. After the first time, nothing here needs a network.
+Downloads are in one folder (``$LSB_CACHE``, else ``.lsb/parts``). Each is complete or absent: it is made beside its
+destination and moved there in one step. After the first download, no network is needed.
 
-- Kafka and HiveMQ (the MQTT broker): jars, by the Ivy that comes with pyspark, so no Maven is needed. Checked against
-  the hashes in templates/, as a jar from a registry is code that runs here.
-- InfluxDB 1.8: built by ``go install``, which checks its own sums.
+- Kafka and HiveMQ (the MQTT broker): jars, downloaded by the Ivy that comes with pyspark, so that Maven is not needed.
+  They are checked against the hashes in templates/, because a jar from a registry is code that runs here.
+- InfluxDB 1.8: built by Go, which checks its own sums.
 
-Not here: starting anything; see ``servers``. Nor package sources: each tool uses those it is configured for.
+Not here: starting the programs, see ``servers``; and package sources, as each tool uses those it is configured for.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KAFKA_VERSION: Final = "4.3.1"
 
 _KAFKA_DEPENDENCIES: Final = (
     ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-    # Part of Kafka's release, not of its dependencies: without it Kafka does not log.
+    # Part of Kafka's release, but not of its dependencies: without it Kafka does not log.
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
 )
 HIVEMQ_VERSION: Final = "2025.5"
@@ -47,8 +47,8 @@ _HIVEMQ_DEPENDENCIES: Final = (
     ("org.codehaus.janino", "janino", "3.1.12"),
 )
 _SPARK_KAFKA_DEPENDENCIES: Final = (
-    # The newest version of each on Maven Central's mirrors; they work with the installed Spark. Named one by one, as a
-    # connector depends on a token provider of its own version.
+    # The newest version of each on Maven Central's mirrors; they work with the installed Spark. Each is named, because
+    # a connector depends on a token provider of its own version.
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
@@ -60,39 +60,39 @@ _JAVA_MIN: Final = 17
 """Kafka 4 requires it; HiveMQ requires 11."""
 
 _FETCH_DEADLINE_S: Final = 900.0
-"""A slow connection takes minutes; a hanging one is aborted."""
+"""Deadline of one download: a slow connection takes minutes, and one that hangs is aborted."""
 
 Say = Callable[[str], None]
 
 
 class Parts:
-    """The programs. The methods ``problem_*`` only check; the others download what is missing."""
+    """The programs of the stack. The methods ``problem_*`` only check; the others download what is missing."""
 
     def __init__(self, folder: Path, say: Say) -> None:
         self.folder = folder
         self._say = say
         self.cancel = threading.Event()
-        """Set it to cancel every running download."""
+        """Set this event to cancel every running download."""
 
     def java(self) -> str | None:
-        """The java command: from ``$JAVA_HOME``, else from the path."""
+        """Return the java command from ``$JAVA_HOME``, else the one on the path; None if there is none."""
         home = os.environ.get("JAVA_HOME")
         if home and os.access(Path(home) / "bin" / "java", os.X_OK):
             return str(Path(home) / "bin" / "java")
         return shutil.which("java")
 
     def problem_kafka(self) -> str | None:
-        """What prevents Kafka from starting here, with the remedy."""
+        """Return what prevents Kafka from starting here, with the remedy; None if nothing does."""
         if importlib.util.find_spec("confluent_kafka") is None:
             return describe_missing("confluent_kafka", "spark")
         return self._problem_java(self._kafka_folder)
 
     def problem_mqtt(self) -> str | None:
-        """What prevents the MQTT broker from starting here, with the remedy."""
+        """Return what prevents the MQTT broker from starting here, with the remedy; None if nothing does."""
         return self._problem_java(self._hivemq_folder)
 
     def problem_influxdb(self) -> str | None:
-        """What prevents InfluxDB from starting here, with the remedy."""
+        """Return what prevents InfluxDB from starting here, with the remedy; None if nothing does."""
         named = os.environ.get("LSB_INFLUXD")
         if named and not (Path(named).is_file() and os.access(named, os.X_OK)):
             return f"LSB_INFLUXD={named} is not a program; name an influxd {INFLUXDB_VERSION}, or unset it"
@@ -101,26 +101,26 @@ class Parts:
         return self._problem_go("influxd", f"an influxd {INFLUXDB_VERSION}, named by LSB_INFLUXD")
 
     def kafka(self) -> Path:
-        """The folder of Kafka's jars."""
+        """Return the folder of Kafka's jars, downloaded if missing."""
         notice = f"kafka     downloading Apache Kafka {KAFKA_VERSION} (41 MB, under a minute)"
         return self._jars(self._kafka_folder, _KAFKA_DEPENDENCIES, _sums(f"kafka-{KAFKA_VERSION}"), notice)
 
     def hivemq(self) -> Path:
-        """The folder of the MQTT broker's jars."""
+        """Return the folder of the MQTT broker's jars, downloaded if missing."""
         notice = f"mqtt      downloading HiveMQ CE {HIVEMQ_VERSION} (104 MB, about a minute)"
         return self._jars(self._hivemq_folder, _HIVEMQ_DEPENDENCIES, _sums(f"hivemq-{HIVEMQ_VERSION}"), notice)
 
     def spark_kafka(self) -> Path:
-        """The folder of the jars of Spark's own Kafka source and sink."""
+        """Return the folder of the jars of Spark's own Kafka source and sink, downloaded if missing."""
         notice = "spark     downloading its Kafka connector (10 MB)"
         return self.jars("spark-kafka", _SPARK_KAFKA_DEPENDENCIES, _sums("spark-kafka"), notice)
 
     def jars(self, name: str, dependencies: Sequence[Sequence[str]], sums: Path, notice: str) -> Path:
-        """The folder of exactly these jars, with the hashes in ``sums``; ``notice`` is shown before a download."""
+        """Return a folder of exactly these jars, with the hashes in ``sums``. ``notice`` is shown before a download."""
         return self._jars(self.folder / name, dependencies, sums, notice, "-notransitive")
 
     def influxd(self) -> Path:
-        """The InfluxDB server: ``$LSB_INFLUXD``, else the one on the path if it is a 1.8, else built."""
+        """Return the InfluxDB server: ``$LSB_INFLUXD``, else an influxd 1.8 on the path, else one built with Go."""
         named = os.environ.get("LSB_INFLUXD")
         if named:
             return Path(named)
@@ -164,7 +164,7 @@ class Parts:
         return place / "jars"
 
     def _fetch_jars(self, part: str, draft: Path, dependencies: Sequence[Sequence[str]], *options: str) -> None:
-        """Download with Ivy into ``jars`` in the draft."""
+        """Download jars with Ivy into the folder ``jars`` of the draft."""
         ivy, java = _find_ivy(), self.java()
         if ivy is None or java is None:
             raise StackError(f"{part}: {'java is missing' if java is None else describe_missing('pyspark', 'spark')}")
@@ -187,9 +187,9 @@ class Parts:
         return place / program
 
     def go_tool(self, program: str, module: str, version: str, package: str = "") -> Path:
-        """A program built with Go from a package of a module, in exactly this version.
+        """Return a program that Go builds from a package of a module, in exactly this version.
 
-        In a module of its own, as ``go install`` refuses modules with replace directives.
+        It is built in a module of its own, because ``go install`` refuses modules with replace directives.
         """
         place = self.folder / f"{program}-{version}"
         with self._once(place) as draft:
@@ -204,7 +204,7 @@ class Parts:
     def _go_environment(self) -> dict[str, str]:
         environment = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false"}
         if not environment.get("HOME") and not environment.get("GOPATH"):
-            # Without a home folder, Go has no default place for its downloads.
+            # Without a home folder, Go has no default folder for its downloads.
             environment["GOPATH"] = str(self.folder / "go")
             environment["GOCACHE"] = str(self.folder / "go-build")
         return environment
@@ -213,7 +213,7 @@ class Parts:
     def _once(self, place: Path) -> Iterator[Path | None]:
         """Yield a draft folder to fill if ``place`` does not exist, and rename it to ``place`` afterwards.
 
-        Processes that need the same part at the same time wait for each other.
+        If several processes need the same part at the same time, one makes it and the others wait.
         """
         if place.is_dir():
             yield None
@@ -247,7 +247,7 @@ class Parts:
                 return
 
     def run(self, server: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Run a tool to its end; its output is shown only if it fails."""
+        """Run a tool to completion. Raises `StackError` with its output if it fails."""
         with tempfile.TemporaryFile() as out:
             tool = subprocess.Popen(
                 command,
@@ -287,18 +287,18 @@ _BUILT_FOLDERS: Final = {"influxd": f"influxdb-{INFLUXDB_VERSION}"}
 
 
 def parts_folder(base: Path) -> Path:
-    """The folder of downloaded parts: ``$LSB_CACHE``, else ``parts`` in ``base``."""
+    """Return the folder of downloads: ``$LSB_CACHE``, else ``parts`` in ``base``."""
     named = os.environ.get("LSB_CACHE")
     return (Path(named) if named else base / "parts").absolute()
 
 
 def _sums(name: str) -> Path:
-    """The hashes of the downloads of this name."""
+    """Return the file with the hashes of the downloads of this name."""
     return Path(__file__).with_name("templates") / f"{name}.sha256"
 
 
 def _find_influxd() -> Path | None:
-    """An influxd 1.8 on the path. Older ones lack the write API of version 2, newer ones need a setup."""
+    """Return an influxd 1.8 on the path. Older ones lack the write API of version 2; newer ones require a setup."""
     found = shutil.which("influxd")
     if found is None:
         return None
@@ -320,7 +320,10 @@ def _java_version(java: str) -> int | None:
 
 
 def check_hashes(folder: Path, sums: Path) -> None:
-    """Compare every file with ``sums`` (lines as sha256sum writes them); no file may be missing or added."""
+    """Compare every file with ``sums``, which has the format of sha256sum.
+
+    Raises `StackError` if a file differs, is missing or is not listed.
+    """
     expected = {name: digest for digest, name in (line.split() for line in sums.read_text().splitlines())}
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
     if found != expected:

@@ -1,9 +1,9 @@
-"""Free TCP ports on the loopback.
+"""Free TCP ports on the loopback interface.
 
-The port of a server is chosen once and written down, so that it stays the same when the server is killed and restarted.
-The system's choice of a free port would not do: it is from the range of outgoing connections. While a server is down,
-another connection could take its port, and a retrying client could even connect to itself. The ports here are below
-that range.
+The port of a server is chosen once and saved, so that it stays the same when the server is killed and restarted. A free
+port chosen by the operating system would not do, because it is from the range of outgoing connections: while a server
+is down, another connection could occupy its port, and a retrying client could even connect to itself. The ports here
+are below that range.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _LAST: Final = 32_000
 """Linux uses 32768-60999 for outgoing connections, other systems 49152 and up."""
 
 _STRIDE: Final = 97
-"""Processes with adjacent ids start their search this far apart."""
+"""Distance between the ports at which processes with adjacent ids start their search."""
 
 
 def is_free(port: int) -> bool:
-    """Whether ``port`` of the loopback interface is free."""
+    """Return whether ``port`` of the loopback interface is free."""
     with socket.socket() as probe:
-        # Connections in TIME_WAIT do not count, as the servers bind in the same way.
+        # With this option, connections in TIME_WAIT do not count; the servers bind in the same way.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -37,7 +37,7 @@ def is_free(port: int) -> bool:
 
 
 def choose_port(usual: int | None = None) -> int:
-    """The usual port if it is free, else another free one; never one that this process was given before."""
+    """Return the usual port if it is free, else another free port; never a port that was returned before."""
     with _lock:
         port = _search(usual)
         _given.add(port)
@@ -46,7 +46,7 @@ def choose_port(usual: int | None = None) -> int:
 
 _lock = threading.Lock()
 _given: set[int] = set()
-"""A port that was chosen, but not bound yet, still looks free."""
+"""Ports that were returned. One that is not bound yet still looks free."""
 
 
 def _search(usual: int | None) -> int:

@@ -1,10 +1,10 @@
 """The servers of the local stack: Kafka, an MQTT broker, InfluxDB.
 
 A server has a folder (configuration, data, log, pid file, ports), a configuration made from a template, a command, and
-a readiness check. Stopping, killing, pausing and restarting keep the ports and the data. All servers listen on the
-loopback interface only.
+a readiness check. Its ports and data stay the same when it is stopped, killed, paused or restarted. All servers listen
+on the loopback interface only.
 
-Not here: downloads (``parts``), the process itself (``child``), several servers (``local``).
+Not here: downloads (``parts``), the process itself (``child``), and several servers at once (``local``).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from broker.stack.parts import Parts
 from broker.stack.ports import LOOPBACK, choose_port, is_free
 
 READY_DEADLINE_S: Final = 90.0
-"""The slowest start observed, Kafka's first on two busy cores, took 15 s."""
+"""Deadline of a start. The slowest one observed, Kafka's first on two busy cores, took 15 s."""
 
 STOP_DEADLINE_S: Final = 30.0
-"""Kafka flushes its logs in a clean stop: 1-3 s here."""
+"""Deadline of a clean stop, in which Kafka flushes its logs; it takes 1-3 s."""
 
 _PROBE_TIMEOUT_S: Final = 2.0
 _LOG_LINES_SHOWN: Final = 15
 _PORTS: Final = "ports.json"
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Ignores the environment's proxies, as the server is on this machine."""
+"""An HTTP client that ignores the proxies of the environment, as the server is on this machine."""
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 
 _quiet = logging.getLogger(__name__ + ".probe")
@@ -50,11 +50,11 @@ _quiet.propagate = False
 
 
 class Server(ABC):
-    """One server in its folder. Created by ``LocalStack``; every method may be called at any time."""
+    """One server in its folder. ``LocalStack`` creates it; every method may be called at any time."""
 
     name: ClassVar[str]
     usual_ports: ClassVar[Mapping[str, int | None]]
-    """Port by name, with its well-known number; None: any free one."""
+    """The well-known port by name; None: any free port."""
 
     def __init__(self, folder: Path, parts: Parts, *, usual_ports: bool) -> None:
         self.folder = folder
@@ -79,12 +79,12 @@ class Server(ABC):
 
     @property
     def paused(self) -> bool:
-        """Whether the server is paused, by ``pause`` until ``resume``."""
+        """Whether the server is suspended by ``pause``."""
         return self._child.paused
 
     @property
     def port(self) -> int:
-        """The port of clients; known after the first start."""
+        """The port for clients. It is chosen at the first start."""
         return self._ports()["port"]
 
     @property
@@ -95,11 +95,11 @@ class Server(ABC):
     @property
     @abstractmethod
     def settings(self) -> dict[str, str]:
-        """The environment variables that configure clients for this server."""
+        """Return the environment variables that configure clients for this server."""
 
     @abstractmethod
     def problem(self) -> str | None:
-        """What prevents this server from starting on this machine, with the remedy; None if nothing does."""
+        """Return what prevents this server from starting on this machine, with the remedy; None if nothing does."""
 
     @abstractmethod
     def fetch(self) -> None:
@@ -107,14 +107,14 @@ class Server(ABC):
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Whether the server answers clients now."""
+        """Return whether the server answers clients now."""
 
     @abstractmethod
     def _prepare(self, ports: Mapping[str, int]) -> list[str]:
-        """Write the configuration; returns the command."""
+        """Write the configuration and return the command."""
 
     def start(self) -> None:
-        """Start the process if it is not running; ``wait_ready`` follows."""
+        """Start the process if it is not running. `wait_ready` waits until it answers."""
         if self.pid is not None:
             return
         self.fetch()
@@ -139,19 +139,19 @@ class Server(ABC):
             )
 
     def stop(self, deadline_s: float = STOP_DEADLINE_S) -> bool:
-        """SIGTERM, SIGKILL after the deadline; whether it ended before that."""
+        """Send SIGTERM, then SIGKILL after the deadline. Return whether the server exited before the deadline."""
         return self._child.stop(deadline_s)
 
     def kill(self) -> None:
-        """SIGKILL: the crash of a process."""
+        """Send SIGKILL, as in a crash of the process."""
         self._child.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: a server that hangs."""
+        """Suspend the server with SIGSTOP, so that it hangs."""
         self._child.pause()
 
     def resume(self) -> None:
-        """SIGCONT, after ``pause``."""
+        """Continue a paused server with SIGCONT."""
         self._child.resume()
 
     def wipe(self) -> None:
@@ -173,13 +173,13 @@ class Server(ABC):
             raise StackError(f"{self.folder / _PORTS} is truncated; start {self.name} to rewrite it") from None
 
     def _choose_ports(self) -> dict[str, int]:
-        """The ports of the last start if they are still free, else new ones, which are saved."""
+        """Return the ports of the last start if they are still free, else new ones, which are saved."""
         with contextlib.suppress(StackError):
             ports = self._ports()
             if all(is_free(port) for port in ports.values()):
                 return ports
         ports = {name: choose_port(usual if self._usual else None) for name, usual in self.usual_ports.items()}
-        # Atomically, as a kill could leave a partial file.
+        # Written atomically, as a kill could leave a partial file.
         place = self.folder / f"{_PORTS}.new"
         place.write_text(json.dumps(ports))
         place.replace(self.folder / _PORTS)
@@ -197,17 +197,17 @@ class Server(ABC):
 
 
 class Kafka(Server):
-    """Apache Kafka, KRaft, broker and controller in one process."""
+    """Apache Kafka in KRaft mode, with broker and controller in one process."""
 
     name = "kafka"
     usual_ports: ClassVar[Mapping[str, int | None]] = {"port": 9092, "controller_port": None}
 
     more: Mapping[str, str] = MappingProxyType({})
-    """Further properties, which override those of the template from the next start on; ``${port}`` and
+    """Further properties. They override those of the template from the next start on; ``${port}`` and
     ``${controller_port}`` are replaced by the ports."""
 
     java_options: Sequence[str] = ("-Xms256m", "-Xmx768m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-    """A heap smaller than Kafka's default of 1 GB; the log itself is in the page cache."""
+    """Options of the JVM: a heap smaller than Kafka's default of 1 GB, as the log itself is in the page cache."""
 
     @property
     def settings(self) -> dict[str, str]:
@@ -222,7 +222,7 @@ class Kafka(Server):
     def is_ready(self) -> bool:
         if is_free(self.port):
             return False
-        # Here, so that the commands of the stack start without it; `Parts` names it where it is missing.
+        # Imported here, so that the stack's commands work without the package; `Parts` reports it if it is missing.
         from confluent_kafka import KafkaException  # noqa: PLC0415 - see above
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - see above
 
@@ -235,7 +235,7 @@ class Kafka(Server):
     def _prepare(self, ports: Mapping[str, int]) -> list[str]:
         config = self._write("kafka.properties", {**ports, "data": self.data})
         with config.open("a") as file:
-            # Of two lines with the same name, Kafka uses the later one.
+            # If a property is set twice, Kafka uses the later line.
             file.writelines(f"{name}={Template(value).substitute(ports)}\n" for name, value in self.more.items())
         log_config = self._write("kafka-log4j2.properties", {})
         jars = self._parts.kafka()
@@ -263,7 +263,7 @@ class Mqtt(Server):
     _JAVA_OPTIONS: Final = (
         # Few threads and little data: a fast start matters more than peak throughput.
         *("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-        # HiveMQ's own start script opens these, for its buffers and statistics.
+        # HiveMQ's own start script opens these packages, for its buffers and statistics.
         *("--add-opens", "java.base/java.lang=ALL-UNNAMED", "--add-opens", "java.base/java.nio=ALL-UNNAMED"),
         *(
             "--add-opens",
@@ -298,7 +298,7 @@ class Mqtt(Server):
             return False
 
     def command(self, folder: Path) -> list[str]:
-        """The command of a broker in a folder with its ``conf/config.xml`` and ``data``."""
+        """Return the command of a broker whose ``conf/config.xml`` and ``data`` are in ``folder``."""
         java = self._parts.java()
         if java is None:
             raise StackError("mqtt: java is missing")
@@ -323,7 +323,7 @@ class Influxdb(Server):
 
     @property
     def url(self) -> str:
-        """The address for clients."""
+        """The URL for clients."""
         return f"http://{self.address}"
 
     @property
@@ -360,5 +360,5 @@ class Influxdb(Server):
         return [str(self._parts.influxd()), "run", "-config", str(config)]
 
     def _environment(self) -> dict[str, str]:
-        # The user's own variables would override the file.
+        # Variables of the user would override the configuration file.
         return {name: value for name, value in os.environ.items() if not name.startswith("INFLUXDB_")}

@@ -1,11 +1,11 @@
-"""Data records read and results written in batches, as columns of bytes instead of objects.
+"""Reads data records and writes results in batches, as columns of bytes instead of objects.
 
 **Reading** covers *plain* records: the five fields and no others, each once, in any order, white space allowed; strings
 of printable ASCII without escapes, brackets or braces; an event time in digits. The connector and most other producers
-write such records. Others are not invalid: `records` reads them, and it alone decides what a record is. Both give the
-same result for plain records.
+write such records. Other records are not invalid: `records` reads them, and it alone decides what is a record. Both
+modules yield the same for plain records.
 
-**Writing** gives what `broker.wire.records.encode` gives of the same results, byte for byte.
+**Writing** yields the same bytes as `broker.wire.records.encode`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _FIELDS: Final = (b"thing", b"quantity", b"id", b"phenomenonTime", b"result")
 _TEXTS = 3
-"""How many fields are strings; they come first."""
+"""Number of string fields, which come first."""
 
 _NAMES = np.frombuffer(b"".join(_FIELDS), dtype=np.uint8)
 _NAME_END = np.cumsum([len(name) for name in _FIELDS])
@@ -49,7 +49,7 @@ _numbers = msgspec.json.Decoder(list[float])
 
 
 class Fields(NamedTuple):
-    """The values of n plain records as written, strings without quotes; sides of results have no thing."""
+    """The texts of the fields of n plain records, strings without quotes. Sides of results have no thing."""
 
     thing: StringColumn
     quantity: StringColumn
@@ -69,7 +69,7 @@ class PlainRecords(NamedTuple):
 
 
 def read_plain(values: Sequence[bytes | None]) -> PlainRecords | None:
-    """The records of many values; None if not all of them are plain."""
+    """Return the records of many values; None if not all of them are plain."""
     if not all(values):
         return None
     whole: Sequence[bytes] = values  # type: ignore[assignment] # none of them is None
@@ -85,9 +85,9 @@ def read_plain(values: Sequence[bytes | None]) -> PlainRecords | None:
 
 
 def find_fields(values: StringColumn, *, with_thing: bool = True) -> Fields | None:
-    """The fields of plain records, or of sides of results; None if not all are plain.
+    """Return the fields of plain records, or of sides of results; None if not all are plain.
 
-    Times and results are only known to consist of characters of numbers.
+    Of times and results, it is only checked that they consist of characters that occur in numbers.
     """
     spans = np.empty((2 * len(_FIELDS), len(values)), dtype=np.int64)
     wanted = _ALL_BITS if with_thing else _ALL_BITS - _THING_BIT
@@ -101,7 +101,7 @@ def find_fields(values: StringColumn, *, with_thing: bool = True) -> Fields | No
 def encode_sides(
     quantity: StringColumn, time: StringColumn, result: NDArray[np.float64], identity: StringColumn
 ) -> StringColumn:
-    """The `records.Side` of n records, as JSON. Quantities and ids without their quotes."""
+    """Return the `records.Side` of n records as JSON. Quantities and ids are given without quotes."""
     results = StringColumn.of_lines(encode_lines(result.tolist()))
     return glue(
         b'{"quantity":"', quantity, b'","phenomenonTime":', time, b',"result":', results, b',"id":"', identity, b'"}'
@@ -109,7 +109,7 @@ def encode_sides(
 
 
 class JoinedColumns(NamedTuple):
-    """n results, see `records.Joined`: their members as JSON, and of both sides the offsets and ordinals (int64)."""
+    """n results, see `records.Joined`: their members as JSON, and the offsets and ordinals of both sides (int64)."""
 
     thing: StringColumn
     time: StringColumn
@@ -123,7 +123,7 @@ class JoinedColumns(NamedTuple):
 
 
 def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -> bytes:
-    """The values of n results of one join in one unit, one per line, as the JSON has no line breaks."""
+    """Return the values of n results of one join in one unit, one per line. The JSON itself has no newlines."""
     pieces = (
         b'{"thing":',
         columns.thing,
@@ -146,7 +146,7 @@ def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -
 
 
 def _ties(left: Ints, right: Ints) -> StringColumn | bytes:
-    """The field that identifies a pair among those of equal times; empty if it is the only one."""
+    """Return the field ``tie``, which identifies a pair among those of equal times; empty if there is only one."""
     tied = (left != 0) | (right != 0)
     if not tied.any():
         return b""
@@ -162,7 +162,7 @@ def _after_blanks(data: Bytes, at: int, stop: int) -> int:
 
 @compiled()
 def _text_end(data: Bytes, at: int, stop: int) -> int:
-    """The position of the closing quote of a plain string that starts here."""
+    """Return the position of the closing quote of the plain string that starts at ``at``."""
     if at >= stop or data[at] != _QUOTE:
         return _MISSING
     for place in range(at + 1, stop):
@@ -176,7 +176,7 @@ def _text_end(data: Bytes, at: int, stop: int) -> int:
 
 @compiled()
 def _number_end(data: Bytes, at: int, stop: int) -> int:
-    """The end of the characters of a number; whether they form one is checked later."""
+    """Return the end of the number characters from ``at`` on; whether they form a number is checked later."""
     while at < stop and (_ZERO <= data[at] <= _NINE or data[at] in (_POINT, _MINUS, _PLUS, _EXPONENT, _EXPONENT_TOO)):
         at += 1
     return at
@@ -184,7 +184,7 @@ def _number_end(data: Bytes, at: int, stop: int) -> int:
 
 @compiled()
 def _field(data: Bytes, begin: int, end: int) -> int:
-    """The index of the field with this name."""
+    """Return the index of the field with this name; `_MISSING` if there is none."""
     first = 0
     for field in range(len(_NAME_END)):
         length = _NAME_END[field] - first
@@ -201,7 +201,7 @@ def _field(data: Bytes, begin: int, end: int) -> int:
 
 @compiled()
 def _read_field(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> tuple[int, int]:
-    """Store the span of the value of the field here; returns the index of the field, and where to continue."""
+    """Store the span of the value of the field at ``at``; return the index of the field and where to continue."""
     name = _after_blanks(data, at, stop)
     name_end = _text_end(data, name, stop)
     colon = _after_blanks(data, name_end + 1, stop)
@@ -223,7 +223,7 @@ def _read_field(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> tuple
 
 @compiled()
 def _read_record(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> int:
-    """Store the spans of a record's fields; returns which fields it has, as bits, or 0."""
+    """Store the spans of a record's fields; return which fields it has, as bits, or 0 if it is not plain."""
     at = _after_blanks(data, at, stop)
     if at == stop or stop - at > _RECORD_LENGTH_MAX or data[at] != _OPEN:
         return 0
@@ -240,9 +240,9 @@ def _read_record(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> int:
 
 @compiled(types.boolean, BYTES, INTS, INTS, types.int64, COLUMNS_OUT)
 def _find_fields(data: Bytes, start: Ints, end: Ints, wanted: int, spans: Ints) -> bool:
-    """Store where the value of each field begins and ends, in a row each; strings without quotes.
+    """Store where the value of each field begins and ends, in one row per record; strings without quotes.
 
-    False if a value is not plain, or does not have exactly the ``wanted`` fields (bits).
+    Returns False if a record is not plain, or does not have exactly the ``wanted`` fields (bits).
     """
     spans[:2] = 0
     for row in range(len(start)):  # noqa: SIM110 - numba has no all()

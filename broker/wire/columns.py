@@ -1,7 +1,7 @@
 """Many short strings in one array, as Arrow stores them, without a Python object for each.
 
-All that the joiner reads from Kafka and writes to it goes through here: hundreds of thousands of strings a second. The
-loops over their bytes are compiled.
+Everything that the joiner reads from Kafka and writes to it is stored this way: hundreds of thousands of strings a
+second. The loops over their bytes are compiled.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class StringColumn:
         return len(self.start)
 
     def lengths(self) -> Ints:
-        """The number of bytes of each."""
+        """Return the number of bytes of each string."""
         return self.end - self.start
 
     def take(self, which: Ints) -> StringColumn:
-        """Those at an index; the bytes are not copied."""
+        """Return the strings at the given indices; the bytes are not copied."""
         return StringColumn(self.data, self.start.take(which), self.end.take(which))
 
     def where(self, chosen: NDArray[np.bool_]) -> StringColumn:
-        """The same strings where ``chosen`` is true, and empty ones elsewhere."""
+        """Return the strings where ``chosen`` is true, and empty strings elsewhere."""
         return StringColumn(self.data, self.start, np.where(chosen, self.end, self.start))
 
     def packed(self) -> StringColumn:
-        """The same strings without gaps between them; itself if it is so already."""
+        """Return the same strings without gaps between them; the column itself if it has none."""
         is_packed = (
             len(self) > 0
             and self.start[0] == 0
@@ -59,32 +59,32 @@ class StringColumn:
         return self if is_packed else glue(self)
 
     def joined(self) -> bytes:
-        """All strings, concatenated."""
+        """Return all strings, concatenated."""
         return self.packed().data.tobytes()
 
     def each(self) -> list[bytes]:
-        """A list of all strings."""
+        """Return a list of all strings."""
         texts = self.packed()
         whole = texts.data.tobytes()
         return [whole[start:end] for start, end in zip(texts.start.tolist(), texts.end.tolist(), strict=True)]
 
     @classmethod
     def of(cls, texts: Sequence[bytes]) -> Self:
-        """The strings of a list."""
+        """Return a column of the strings of a list."""
         return cls.of_lengths(b"".join(texts), np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))
 
     @classmethod
     def of_lengths(cls, data: bytes, lengths: Ints) -> Self:
-        """Concatenated strings of these lengths. Raises ValueError if the lengths do not add up to the data."""
+        """Split ``data`` into strings of these lengths. Raises ValueError if the lengths do not add up to its size."""
         end = lengths.cumsum()
         if (lengths < 0).any() or (int(end[-1]) if len(end) else 0) != len(data):
-            message = f"{len(data)} bytes are not {len(lengths)} strings of these lengths"
+            message = f"{len(data)} bytes cannot be split: the {len(lengths)} lengths add up to another size"
             raise ValueError(message)
         return cls(np.frombuffer(data, dtype=np.uint8), end - lengths, end)
 
     @classmethod
     def of_lines(cls, lines: bytes) -> Self:
-        """Lines, each of which ends with a line break."""
+        """Split ``lines``, each of which ends with a newline."""
         data = np.frombuffer(lines, dtype=np.uint8)
         breaks = np.flatnonzero(data == _LINE_BREAK)
         start = np.empty_like(breaks)
@@ -93,7 +93,7 @@ class StringColumn:
 
     @classmethod
     def concat(cls, parts: Sequence[StringColumn]) -> Self:
-        """The strings of all parts, in order."""
+        """Return the strings of all parts, in order."""
         packed = [part.packed() for part in parts]
         sizes = np.array([0, *(len(part.data) for part in packed)]).cumsum()
         return cls(
@@ -104,18 +104,21 @@ class StringColumn:
 
     @classmethod
     def repeated(cls, text: bytes, count: int) -> Self:
-        """One string, ``count`` times."""
+        """Return a column of one string, repeated ``count`` times."""
         ends = np.full(count, len(text))
         return cls(np.frombuffer(text, dtype=np.uint8), np.zeros_like(ends), ends)
 
     def hashes(self) -> Ints:
-        """The 64-bit hash of each string, the same in every process."""
+        """Return a 64-bit hash of each string, which is the same in every process."""
         found = np.empty(len(self), dtype=np.int64)
         _hash_all(self.data, self.start, self.end, found)
         return found
 
     def distinct(self) -> tuple[Ints, Ints]:
-        """Number the distinct strings from 0 by first occurrence; the number of each, and where each number begins."""
+        """Number the distinct strings from 0 by first occurrence.
+
+        Returns the number of each string (int64, shape (n,)), and the row of the first occurrence of each number.
+        """
         number = np.empty(len(self), dtype=np.int64)
         table = np.zeros(max(_TABLE_MIN, 1 << (2 * len(self)).bit_length()), dtype=np.int64)
         first = np.empty(len(self), dtype=np.int64)
@@ -123,7 +126,7 @@ class StringColumn:
         return number, first[:count]
 
     def integers(self) -> Ints | None:
-        """Their integers; None if some are not plain digits, or more than 18."""
+        """Return the strings as integers; None if one is not in plain digits, or has more than 18."""
         found = np.empty(len(self), dtype=np.int64)
         return found if _read_integers(self.data, self.start, self.end, found) else None
 
@@ -152,7 +155,7 @@ def glue(*columns: StringColumn | bytes) -> StringColumn:
     start = np.empty_like(end)
     start[:1], start[1:] = 0, end[:-1]
     data, at = np.empty(int(end[-1]) if count else 0, dtype=np.uint8), start.copy()
-    # In blocks that stay in the CPU's cache until the last column is copied.
+    # Copied in blocks, which stay in the CPU's cache until their last column is copied.
     for first in range(0, count, _BLOCK):
         rows = slice(first, first + _BLOCK)
         for piece in pieces:
@@ -164,19 +167,19 @@ _BLOCK = 1024
 
 
 def decimals(values: Ints) -> StringColumn:
-    """Integers as plain digits."""
+    """Return integers as strings of plain digits."""
     room, start = np.empty(len(values) * _ROOM, dtype=np.uint8), np.empty(len(values), dtype=np.int64)
     _write_integers(np.ascontiguousarray(values), room, start)
     return StringColumn(room, start, np.arange(1, len(values) + 1) * _ROOM)
 
 
 _ROOM = 20
-"""Bytes of the longest int64."""
+"""Most characters of an int64."""
 
 
 @compiled(types.void, BYTES, INTS, INTS, BYTES_OUT, INTS_OUT)
 def _copy(source: Bytes, start: Ints, end: Ints, target: Bytes, at: Ints) -> None:
-    """Copy each string to its position, and move the position to its end."""
+    """Copy each string to its position, and advance the position to the end of the copy."""
     for row in range(len(start)):
         place = at[row]
         for byte in range(start[row], end[row]):
@@ -189,7 +192,7 @@ def _copy(source: Bytes, start: Ints, end: Ints, target: Bytes, at: Ints) -> Non
 def _write_integers(values: Ints, room: Bytes, start: Ints) -> None:
     for row in range(len(values)):
         value = values[row]
-        # With negative numbers, as the smallest int64 has no positive counterpart.
+        # Computed with negative numbers, because the smallest int64 has no positive counterpart.
         left = value if value < 0 else -value
         place = (row + 1) * _ROOM - 1
         while left <= -10:  # noqa: PLR2004 - digits
@@ -212,7 +215,7 @@ def _read_integers(data: Bytes, start: Ints, end: Ints, found: Ints) -> bool:
         if negative:
             at += 1
         digits = stop - at
-        # Leading zeros and -0 are not plain.
+        # Leading zeros and -0 are not plain digits.
         if digits < 1 or digits > _INTEGER_DIGITS_MAX or (data[at] == _ZERO and (digits > 1 or negative)):
             return False
         value = 0
@@ -226,7 +229,7 @@ def _read_integers(data: Bytes, start: Ints, end: Ints, found: Ints) -> bool:
 
 @compiled(types.void, BYTES, INTS, INTS, INTS_OUT)
 def _hash_all(data: Bytes, start: Ints, end: Ints, found: Ints) -> None:
-    """Words of eight bytes, the first lowest, mixed into a state that begins with the length."""
+    """Hash each string: start from its length, and mix in words of eight bytes, little-endian."""
     mix, finish = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
     for row in range(len(start)):
         state = np.uint64(end[row] - start[row]) * mix
@@ -243,7 +246,7 @@ def _hash_all(data: Bytes, start: Ints, end: Ints, found: Ints) -> None:
 
 @compiled(types.int64, BYTES, INTS, INTS, INTS, INTS_OUT, INTS_OUT, INTS_OUT)
 def _number(data: Bytes, start: Ints, end: Ints, hashes: Ints, table: Ints, number: Ints, first: Ints) -> int:
-    """Open addressing: each slot has the number + 1 of its string, or 0; the table is at most half full."""
+    """Number distinct strings with an open-addressing table: a slot has a number + 1, or 0; it is at most half full."""
     count = 0
     for row in range(len(start)):
         length = end[row] - start[row]

@@ -1,7 +1,7 @@
-"""Loops over the bytes of strings, compiled by numba, for what numpy cannot express.
+"""Compiles loops over the bytes of strings with numba, for what numpy cannot express.
 
-A compiled function is cached beside its module (or in ``NUMBA_CACHE_DIR``), so that only the first process on a machine
-waits for the compiler, some seconds; `make setup` is that process. Without a writable folder, each process compiles.
+A compiled function is cached beside its module (or in ``NUMBA_CACHE_DIR``). Only the first process on a machine waits
+some seconds for the compiler; normally that is `make setup`. Without a writable folder, every process compiles.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STAMP: Final = hashlib.sha256(
 def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
     """Compile a loop for arguments of these types; without any, for the types that its compiled callers pass.
 
-    It releases the GIL, and does not check bounds: indices must be valid.
+    The compiled loop releases the GIL and does not check bounds: indices must be valid.
     """
     signature = returns(*takes) if takes else None
 

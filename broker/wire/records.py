@@ -1,7 +1,7 @@
-"""The wire formats of the Kafka topics: what a value is, how it is read, and why it is refused.
+"""The wire formats of the Kafka topics: the types of their values, decoding with the reasons for refusal, and encoding.
 
-The only place that parses or builds these bytes. Not here: the joiner's own state topic (`joiner.runtime.model`), which
-no other service reads.
+Only this module and `broker.wire.bulk` parse and build these bytes; `bulk` does so for many regular records at once,
+with the same results. Not here: the joiner's own state topic (`joiner.runtime.model`), which no other service reads.
 
     machine.data       `Record` or `Watermark`
     machine.out        `Joined`
@@ -22,29 +22,30 @@ import msgspec
 from broker.times import parse_time
 
 NAME_LENGTH_MAX: Final = 256
-"""Characters of a thing, a quantity or an id, which become Kafka keys and database tags."""
+"""Most characters of a thing, a quantity or an id, which become Kafka keys and database tags."""
 
 QUANTITIES_MAX: Final = 10_000
-"""Quantities of one event: each becomes a record, which takes a kilobyte of memory while it is sent."""
+"""Most quantities of one event. Each becomes a record, which takes a kilobyte of memory while it is sent."""
 
 COPIES_MAX: Final = 64
-"""How many times its own size an event's copies of ``Thing`` and ``id`` may take, one of each per record."""
+"""Each record has a copy of its event's ``Thing`` and ``id``. Together, the copies may have at most this many times the
+bytes of the event."""
 
 REFUSED_MAX: Final = 16
-"""Quantities of one event with a dead letter each; if there are more, one dead letter has all of them."""
+"""Most quantities of one event that get a dead letter each. If more are refused, the whole event is one dead letter."""
 
 RECORD_BYTES_MAX: Final = 64 * 1024
-"""Bytes of one data record: far above any regular one, and two of them fit in one result."""
+"""Most bytes of one data record: far more than a regular record has, and few enough for two of them in one result."""
 
 BRACKETS_MAX: Final = 256
-"""Brackets in a data record, which has two. A parser's limit of nesting depends on the process that runs it; with a
-limit of our own, every reader comes to the same result."""
+"""Most brackets in a data record; a regular one has two. A parser's own limit depends on the process; with this limit,
+every reader comes to the same result."""
 
 REASON_LENGTH_MAX: Final = 1000
-"""Characters of a dead letter's reason, which may quote the input."""
+"""Most characters of a dead letter's reason, which may quote the input."""
 
 REJECTED_BYTES_MAX: Final = 64 * 1024
-"""Bytes of a rejected input that are kept; its length and hash are of the whole."""
+"""Most bytes of a rejected input that are kept. Length and hash are those of the whole input."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 
@@ -52,8 +53,8 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 class Record(msgspec.Struct, frozen=True, gc=False):
     """One quantity of one event. ``phenomenonTime`` is as given: a number in the configured unit or ISO-8601.
 
-    A number that is no integer is kept as `msgspec.Raw`, its exact text; msgspec cannot read such a union, hence
-    the annotation without it.
+    A number that is not an integer is kept as its exact text, a `msgspec.Raw`. The annotation omits this type, because
+    msgspec cannot decode such a union.
     """
 
     thing: Name
@@ -64,9 +65,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Watermark(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """Declares at its offset: nothing older than ``time`` follows, for one thing or quantity, or for all.
+    """Declares that no record older than ``time`` follows its offset: for one thing, one quantity, both, or all.
 
-    The member is called ``mark`` in the log.
+    The member is called ``mark`` on the wire.
     """
 
     time: int | str = msgspec.field(name="mark")
@@ -102,7 +103,7 @@ class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class OutputRecord(msgspec.Struct, frozen=True, gc=False):
-    """An output about one record of one side of a join; ``topic``, ``partition`` and ``offset`` are its own."""
+    """An output about one record of one side of a join, whose position is ``topic``, ``partition`` and ``offset``."""
 
     id: str
     application: str
@@ -115,17 +116,17 @@ class OutputRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class Late(OutputRecord, frozen=True, gc=False):
-    """A record that arrived below the frontier of its stream: not joined, not lost.
+    """A record that arrived below the frontier of its stream. It is not joined, and kept in the late topic.
 
     ``id`` is ``join:unit:side:offset``.
     """
 
 
 class Unmatched(OutputRecord, frozen=True, gc=False):
-    """A record that is in no pair, and cannot get into one any more.
+    """A record that is in no pair and can no longer become part of one.
 
-    ``id`` is ``join:unit:offset:`` of a left record, ``join:unit::offset`` of a right one: the id of a pair without the
-    other record.
+    ``id`` is ``join:unit:offset:`` for a left record and ``join:unit::offset`` for a right one, that is a pair's id
+    without the other offset.
     """
 
 
@@ -166,7 +167,7 @@ class _RawTimeSide(msgspec.Struct):
 
 
 class Unreadable(ValueError):
-    """An input that is neither a record nor a watermark; its text is the reason, for the dead letter."""
+    """The input is neither a record nor a watermark; the text is the reason, for the dead letter."""
 
 
 _records = msgspec.json.Decoder(Record)
@@ -192,8 +193,8 @@ class _JoinedIn(msgspec.Struct):
 _joined = msgspec.json.Decoder(_JoinedIn)
 
 
-def decode_data(value: bytes | None, unit: str) -> tuple[Record | Watermark, int]:
-    """Decode a value of the data topic; returns it and its event time (a watermark's own time) in ns.
+def decode_data(value: bytes | None, time_unit: str) -> tuple[Record | Watermark, int]:
+    """Decode a value of the data topic; return it and its event time (for a watermark, its time) in ns.
 
     Raises `Unreadable` with the reason for anything that is neither a record nor a watermark.
     """
@@ -208,14 +209,15 @@ def decode_data(value: bytes | None, unit: str) -> tuple[Record | Watermark, int
     try:
         record = _records.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return _decode_rare(value, unit, error)
-    return record, _time_ns(record.phenomenonTime, unit)
+        return _decode_rare(value, time_unit, error)
+    return record, _time_ns(record.phenomenonTime, time_unit)
 
 
 def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
-    """Decode many values of the data topic at once, several times faster; None: decode them one by one.
+    """Decode many values of the data topic at once, several times faster than one by one.
 
-    That is so for watermarks, and for everything that `decode_data` refuses, except a time out of range.
+    Returns None if they must be decoded one by one: some are watermarks, or are refused by `decode_data` for another
+    reason than a time out of range.
     """
     if not all(values):
         return None
@@ -223,7 +225,7 @@ def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
     lines = b"\n".join(whole)
     if lines.count(b"\n") >= len(whole) or max(map(len, whole)) > RECORD_BYTES_MAX:
         return None
-    # Each record has one bracket, and none may have more than the limit.
+    # Each record has one opening bracket, and none may have more than the limit.
     if lines.count(b"[") + lines.count(b"{") >= len(whole) + BRACKETS_MAX:
         return None
     try:
@@ -238,7 +240,7 @@ def _with_exact_time(raw: _RawTimeRecord) -> Record:
     return Record(raw.thing, raw.quantity, time, raw.result, raw.id)
 
 
-def _decode_rare(value: bytes, unit: str, error: Exception) -> tuple[Record | Watermark, int]:
+def _decode_rare(value: bytes, time_unit: str, error: Exception) -> tuple[Record | Watermark, int]:
     """Decode watermarks and decimal times; refuse everything else."""
     try:
         fields = _anything.decode(value)
@@ -248,38 +250,38 @@ def _decode_rare(value: bytes, unit: str, error: Exception) -> tuple[Record | Wa
     try:
         if "mark" in fields and "result" not in fields:
             watermark = _watermarks.decode(value)
-            return watermark, _time_ns(watermark.time, unit)
+            return watermark, _time_ns(watermark.time, time_unit)
         raw = _raw_times.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
         raise Unreadable(str(wrong)) from error
-    return _with_exact_time(raw), _time_ns(bytes(raw.phenomenonTime), unit)
+    return _with_exact_time(raw), _time_ns(bytes(raw.phenomenonTime), time_unit)
 
 
-def _time_ns(value: int | str | bytes, unit: str) -> int:
+def _time_ns(value: int | str | bytes, time_unit: str) -> int:
     try:
-        return parse_time(value, unit)
+        return parse_time(value, time_unit)
     except ValueError as error:
         raise Unreadable(str(error)) from error
 
 
 def encode(message: Record | Watermark | Joined | OutputRecord | Rejected | str) -> bytes:
-    """The JSON bytes of a message, or of a string in one."""
+    """Return the JSON of a message, or of a string in a message."""
     return _encoder.encode(message)
 
 
 def encode_lines(values: Sequence[Any]) -> bytes:
-    """The JSON of many messages or of parts of them, each followed by a line break: faster than one by one."""
+    """Return the JSON of many messages or of parts of them, each followed by a newline; faster than one by one."""
     return _encoder.encode_lines(values)
 
 
 def cut_lines(lines: bytes) -> list[bytes]:
-    """Split the output of `encode_lines`; JSON strings escape line breaks."""
+    """Split the output of `encode_lines` at newlines, which is safe because JSON strings escape them."""
     return lines.split(b"\n")[:-1]
 
 
 def decode_sides(lines: bytes) -> list[Side]:
     """Decode sides of results, as written by `encode_lines`; times keep their exact text."""
-    # Copies of the times' texts, which would otherwise keep all of the lines in memory.
+    # The texts of times are copied, because references to them would keep all lines in memory.
     return [
         Side(one.quantity, cast("int", msgspec.Raw(bytes(one.phenomenonTime))), one.result, one.id)
         for one in _sides.decode_lines(lines)
@@ -287,7 +289,7 @@ def decode_sides(lines: bytes) -> list[Side]:
 
 
 def decode_joined(value: bytes) -> _JoinedIn:
-    """Decode a value of the out topic; ``phenomenonTime`` is the text of its number. Raises msgspec.DecodeError."""
+    """Decode a value of the out topic. ``phenomenonTime`` is the text of a number. Raises msgspec.DecodeError."""
     return _joined.decode(value)
 
 
@@ -297,12 +299,12 @@ def decode_rejected(value: bytes) -> Rejected:
 
 
 def pair_id(join: str, unit: int, left_seq: int, right_seq: int) -> str:
-    """The id of a pair: the join, the unit, and the two offsets."""
+    """Return the id of a pair: the join, the unit, and the two offsets."""
     return f"{join}:{unit}:{left_seq}:{right_seq}"
 
 
 def join_of(identity: str) -> str:
-    """The join in a pair's id; it distinguishes joins of one result topic, even those of different applications."""
+    """Return the join of a pair's id. It distinguishes the joins of one result topic, even of several applications."""
     return identity.partition(":")[0]
 
 
@@ -316,9 +318,9 @@ def reject(
     offset: int = -1,
     identity: str | None = None,
 ) -> Rejected:
-    """The dead letter of ``value``: the reason, the position, the first bytes, the length and the hash.
+    """Return the dead letter of ``value``: the reason, the position, the first bytes, the length and the hash.
 
-    A reason may quote anything: what is not valid in UTF-8 is escaped, and it is cut at `REASON_LENGTH_MAX`.
+    The reason may quote any input, so invalid UTF-8 in it is escaped. It is truncated at `REASON_LENGTH_MAX`.
     """
     reason = reason.encode("utf-8", "backslashreplace").decode("utf-8")[:REASON_LENGTH_MAX]
     whole = value or b""

@@ -1,4 +1,4 @@
 """The Kafka side of the connector: the consumer and its partitions, offsets and lag, batches, dead letters.
 
-Begin with `reader`. Nothing here knows the database.
+Start reading at `reader`. Nothing here depends on the database.
 """

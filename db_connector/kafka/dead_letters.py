@@ -1,7 +1,7 @@
-"""The dead letters of the connector: what the database cannot represent or refuses, with the reason.
+"""The dead letters of the connector: results that the database cannot represent or refuses, with the reason.
 
-A dead letter is delivered before the offset of its record is committed. A process that is killed in between writes it
-again, so a record may have several equal dead letters, never none.
+A dead letter is delivered before the offset of its record is committed. After a kill in between it is written again:
+a record may have several equal dead letters, but never none.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SOURCE: Final = "db_connector"
 
 _KEY_BYTES_MAX: Final = 64 * 1024
 _IDENTITY_LENGTH_MAX: Final = 1024
-"""A longer key is omitted, and a longer id replaced by the record's topic, partition and offset: a dead letter must
-stay below Kafka's size limit, whatever its record is."""
+"""A longer key is omitted, and a longer id is replaced by the record's topic, partition and offset, so that a dead
+letter stays below Kafka's size limit, whatever its record is."""
 
 
 class DeadLetterWriter:
-    """Writes to the dead-letter topic."""
+    """Writes dead letters to their topic."""
 
     def __init__(self, kafka: KafkaSettings, topic: str) -> None:
         self._topic = topic
@@ -35,7 +35,7 @@ class DeadLetterWriter:
         )
 
     def send(self, message: Message, reason: str, identity: str | None) -> None:
-        """Queue the dead letter of a record; ``identity``: the id of its pair, None if it could not be read."""
+        """Queue the dead letter of a record. ``identity`` is the id of its pair; None if it could not be read."""
         dead_letter = reject(
             message.value(),
             reason,
@@ -51,7 +51,10 @@ class DeadLetterWriter:
         self._producer.send(self._topic, [Outgoing(key, encode(dead_letter), None)])
 
     def delivered(self, timeout_s: float) -> bool:
-        """Whether Kafka has all of them, after at most ``timeout_s``. Raises `broker.kafka.producer.DeliveryError`."""
+        """Wait up to ``timeout_s`` for all confirmations; return whether Kafka has all dead letters.
+
+        Raises `broker.kafka.producer.DeliveryError`.
+        """
         return self._producer.flush(timeout_s)
 
 

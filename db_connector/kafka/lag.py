@@ -1,7 +1,7 @@
-"""Consumer lag: the records between what the database has acknowledged, or the start, and the end of the log.
+"""Consumer lag: the number of records from the last acknowledged offset, or the start, to the end of the log.
 
-The client knows the end of a partition from its fetches, so neither before the first one nor while paused. Then Kafka
-is asked, rarely and with a short timeout, as the loop that asks also serves the group.
+The client learns the end of a partition from its fetches, so it is unknown before the first fetch and while paused. In
+these cases Kafka is queried, rarely and with a short timeout, because the same loop also serves the group.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
 ASK_EVERY_S: Final = 5.0
-"""Seconds between two requests; with the timeout below, the share of the loop that they may take."""
+"""Seconds between two queries. Together with the timeout below, it limits the share of the loop's time they take."""
 
 _ASK_S: Final = 0.5
 
 
 class Lag:
-    """Records of ``topic`` that the database has not acknowledged, by partition."""
+    """Counts the records of ``topic`` that the database has not acknowledged, by partition."""
 
     def __init__(self, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._topic = topic
@@ -45,7 +45,7 @@ class Lag:
             self._begins.pop(partition, None)
 
     def of(self, consumer: Consumer, acknowledged: Mapping[int, int], *, paused: bool) -> dict[int, int]:
-        """The known lags; the offsets of ``acknowledged`` take precedence over those of `begin`."""
+        """Return the known lags. The offsets of ``acknowledged`` take precedence over those passed to `begin`."""
         may_ask: bool | None = None
         lags: dict[int, int] = {}
         for partition, begin in self._begins.items():
@@ -55,7 +55,7 @@ class Lag:
             if paused or at < 0 or max(high, self._ends.get(partition, -1)) < 0:
                 may_ask = self._asks.allows() if may_ask is None else may_ask
                 found = _query_offsets(consumer, place) if may_ask else None
-                # If one partition does not answer, the others wait for the next round.
+                # If the query for one partition fails, the others wait for the next round.
                 may_ask = found is not None
                 if found is not None:
                     low, high = found

@@ -1,6 +1,6 @@
-"""The offsets of the group: what the database has acknowledged, committed asynchronously with the target as metadata.
+"""The offsets of the group: commits acknowledged offsets asynchronously, with the target as metadata.
 
-A commit that fails is part of the next one. Which partitions this member owns is decided in `reader`.
+Offsets of a failed commit are part of the next one. `reader` tracks which partitions this member owns.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class OffsetCommits:
     def __init__(self, topic: str, target: str, warnings: RateLimit) -> None:
         self._topic, self._target, self._warnings = topic, target, warnings
         self.acknowledged: dict[int, int] = {}
-        """By partition, the offset after the last acknowledged record."""
+        """The offset after the last acknowledged record, by partition."""
         self._requested: dict[int, int] = {}
         self._pending_requests = 0
 
     @property
     def is_pending(self) -> bool:
-        """Whether Kafka has not answered every commit."""
+        """Whether a commit has no answer from Kafka yet."""
         return self._pending_requests > 0
 
     def commit(self, consumer: Consumer) -> None:
-        """Request a commit of all acknowledged offsets that were not requested, or whose commit failed."""
+        """Request a commit of all acknowledged offsets whose commit was not requested yet, or failed."""
         due = {p: offset for p, offset in self.acknowledged.items() if offset != self._requested.get(p)}
         if not due:
             return

@@ -1,8 +1,8 @@
-"""The consumer: which partitions it has and from which offsets, errors and fencing, pauses.
+"""The consumer of results: assignments and their start offsets, errors, fencing and pauses.
 
-A partition starts at the offset that was committed for this very target, otherwise at the beginning of its log. Each
-assignment of a partition has a number of its own: a batch that was consumed under an earlier one is not acknowledged,
-as another member may have read the partition in between.
+A partition starts at its committed offset if that was committed for the same target, otherwise at the beginning of its
+log. Each assignment of a partition has a number of its own. A batch that was consumed under an earlier assignment is
+not acknowledged, because another member may have read the partition in between.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from db_connector.settings import DbConnectorSettings
 
 PREFETCH_KB: Final = 32 * 1024
-"""Kilobytes that librdkafka may prefetch. Together with the batches in flight, it bounds memory."""
+"""Kilobytes that librdkafka may prefetch. This and the batches in flight bound the memory."""
 
 _END_OF_PARTITION: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's own codes are named so
 _FATAL: Final = KafkaError._FATAL  # noqa: SLF001 - as above
@@ -39,24 +39,24 @@ _OFFSET_NOT_IN_LOG: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - as a
 
 _CLOSE_S: Final = 1.0
 _FENCED_AGAIN_SESSIONS: Final = 3
-"""Session timeouts within which a second fencing means that another process uses the instance name."""
+"""A second fencing within this many session timeouts means that another process uses the instance name."""
 _RETRY_S: Final = 0.5
 _ASK_KAFKA_S: Final = 2.0
-"""Timeout of one request for committed offsets: a signal does not end the wait, and a stop must take 5 s at most."""
+"""Timeout of a request for committed offsets. A signal does not interrupt it, and a stop must take 5 s at most."""
 _WARN_EVERY_S: Final = 10.0
 
 log = logging.getLogger(__name__)
 
 
 class KafkaFailureError(Exception):
-    """An error of Kafka that needs an operator; ``str`` says what happened and what to do."""
+    """An error of Kafka on which an operator has to act; ``str`` states what happened and what to do."""
 
 
 class ResultReader:
-    """One consumer of the results' topic.
+    """The consumer of the result topic.
 
-    ``heartbeat`` is called while a callback waits for Kafka, ``on_assigned`` with each assignment. ``stop`` ends such a
-    wait.
+    ``on_assigned`` is called at each assignment, and ``heartbeat`` while a callback waits for Kafka. ``stop`` ends such
+    a wait.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class ResultReader:
         self._lag = Lag(self._topic)
         self._fenced_s = float("-inf")
         self._assignments: dict[int, int] = {}
-        """By partition, the number of its current assignment."""
+        """The number of the current assignment, by partition."""
         self._assignment = 0
         self._next: dict[int, int] = {}
-        """By partition, the offset after the last record read."""
+        """The offset after the last record read, by partition."""
         self._retry_at_s: dict[int, float] = {}
         """Partitions with an error at their next offset, and when to read them again.
 
-        Until then their records are discarded: the client may continue at any offset after an error.
+        Until then their records are discarded, because the client may continue at any offset after an error.
         """
         self._read_ahead: list[Message] = []
         """Messages that arrived while paused."""
@@ -96,9 +96,9 @@ class ResultReader:
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=lost)
 
     def read(self) -> Results:
-        """The next batch, at most ``batch_records`` or what arrives within ``linger``; resumes after `keep_alive`.
+        """Read the next batch: up to ``batch_records`` records, or what arrives within ``linger``.
 
-        Raises `KafkaFailureError`.
+        Resumes the partitions that `keep_alive` has paused. Raises `KafkaFailureError`.
         """
         if self._paused:
             self._consumer.resume(self._consumer.assignment())
@@ -108,37 +108,37 @@ class ResultReader:
         return self._sort(early + self._consumer.consume(self._own.batch_records, self._own.linger / 1e9))
 
     def keep_alive(self, timeout_s: float = 0.1) -> None:
-        """Poll for the group's sake with the partitions paused; what arrives anyway is kept for the next batch."""
+        """Pause the partitions and poll, to stay in the group. Records that still arrive go into the next batch."""
         if not self._paused:
             self._consumer.pause(self._consumer.assignment())
             self._paused = True
         self.drain(timeout_s)
 
     def drain(self, timeout_s: float) -> None:
-        """Serve the client's callbacks."""
+        """Run the client's callbacks."""
         self._read_ahead += self._consumer.consume(1, timeout_s)
 
     def owns(self, partition: int | None, batch: Results) -> bool:
-        """Whether the partition has been assigned here without interruption since the batch was consumed."""
+        """Return whether this member has owned the partition without interruption since the batch was consumed."""
         return partition is not None and self._assignments.get(partition) == batch.spans[partition].assignment
 
     def acknowledge(self, batch: Results) -> None:
-        """Every result of the batch is written or a dead letter: `commit` may commit its offsets."""
+        """Note that every result of the batch is written or a dead letter, so that `commit` commits its offsets."""
         for number, span in batch.spans.items():
             if self.owns(number, batch):
                 self.commits.acknowledged[number] = span.next_offset
 
     def commit(self) -> None:
-        """Commit what is acknowledged, see `OffsetCommits.commit`."""
+        """Commit the acknowledged offsets, see `OffsetCommits.commit`."""
         self.commits.commit(self._consumer)
 
     def lags(self) -> dict[int, int]:
-        """Records that are not acknowledged, by partition."""
+        """Return the number of records that are not acknowledged, by partition."""
         return self._lag.of(self._consumer, self.commits.acknowledged, paused=self._paused)
 
     def close(self) -> None:
-        """Leave the group, waiting for at most a second."""
-        # In a thread, as leaving the group waits for a coordinator, which may be unavailable.
+        """Leave the group; wait for that for at most a second."""
+        # In a thread, because leaving the group waits for a coordinator, which may be unavailable.
         closing = threading.Thread(target=self._consumer.close, name="consumer-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
@@ -163,7 +163,7 @@ class ResultReader:
                 continue
             span = results.spans.setdefault(number, Span(assignment))
             if error is not None:
-                # The end of a partition is behind its last record if a transaction marker follows it.
+                # The end of a partition is beyond its last record if a transaction marker follows that.
                 span.next_offset = self._next[number] = offset
                 continue
             span.extend(offset)
@@ -180,11 +180,11 @@ class ResultReader:
                 " recreated. To continue with what is there, stop the whole group, delete its offsets and start it"
                 f" again: kafka-consumer-groups --delete-offsets --group {self._own.group} --topic {self._topic}"
             )
-        # In an event of the consumer, only the code says that an error is fatal; `fatal()` is not set.
+        # In an event of the consumer, only the code marks an error as fatal; `fatal()` is not set.
         if error.fatal() or error.code() == _FATAL:
             raise KafkaFailureError(f"the Kafka client failed: {error.str()}")
         if partition in self._assignments:
-            # The client may skip records after an error, those of a corrupt batch for example.
+            # The client may skip records after an error, for example those of a corrupt batch.
             self._retry_at_s.setdefault(partition, time.monotonic() + _RETRY_S)
             if self._warnings.allows():
                 at = self._next[partition]
@@ -196,22 +196,22 @@ class ResultReader:
             log.warning("Kafka: %s", error.str())
 
     def _retry_failed_partitions(self) -> None:
-        """Read from the offset of an error again, once its wait is over."""
+        """Read failed partitions again from the offset of the error, once their wait is over."""
         now_s = time.monotonic()
         for number in [number for number, due_s in self._retry_at_s.items() if due_s <= now_s]:
-            # Not `seek`, which fails for a partition that has stopped at an offset behind the error.
+            # `seek` is not used, as it fails for a partition that has stopped at an offset beyond the error.
             place = TopicPartition(self._topic, number, self._next[number])
             self._consumer.incremental_unassign([place])
             self._consumer.incremental_assign([place])
-            # What was read ahead is behind the error.
+            # Drop what was read ahead, which is beyond the error.
             self._read_ahead = [message for message in self._read_ahead if message.partition() != number]
             del self._retry_at_s[number]
 
     def _rejoin(self, error: KafkaError) -> None:
         """Join again after the group has fenced this member.
 
-        Either another process uses the instance name, or the client has fenced itself: after an expired session it
-        joins again under the name, while a commit of its former member is still in flight.
+        Either another process uses the instance name, or the client has fenced itself: it joined again under the name
+        after its session had expired, while a commit of its former member was still in flight.
         """
         now_s, before_s = time.monotonic(), self._fenced_s
         if now_s - before_s < _FENCED_AGAIN_SESSIONS * self._own.session_timeout / 1e9:
@@ -222,7 +222,7 @@ class ResultReader:
         self._fenced_s = now_s
         log.warning("the group has fenced instance %r; joining again", self._own.instance)
         self.close()
-        # Batches in flight to the database are written but not acknowledged: they are read again.
+        # Batches in flight are still written, but not acknowledged, so they are read again.
         self._lag.drop(tuple(self._assignments))
         self.commits.reset()
         for state in (self._assignments, self._next, self._retry_at_s, self._read_ahead):
@@ -232,9 +232,10 @@ class ResultReader:
         self.subscribe()
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Start each partition at its committed offset, and at its beginning only if it has none.
+        """Start each partition at its committed offset, or at its beginning if it has none.
 
-        ``auto.offset.reset`` would also start there if the offset has left the log, and results would be lost silently.
+        ``auto.offset.reset`` would also start at the beginning if the log no longer contains the offset, and results
+        would be lost silently.
         """
         known: list[TopicPartition] | None = None
         while known is None:
@@ -260,9 +261,9 @@ class ResultReader:
         log.info("%s: partitions %s", self._topic, shown or "none")
 
     def _start(self, committed: TopicPartition) -> int:
-        """The offset to start from: the committed one if it was committed for this target.
+        """Return the offset to start from: the committed one if it was committed for this target, else the beginning.
 
-        Starting from the beginning is always correct, as points that are written again overwrite themselves.
+        The beginning is always correct, because points that are written again overwrite themselves.
         """
         if committed.offset >= 0 and committed.metadata == self._target:
             return int(committed.offset)
@@ -279,7 +280,7 @@ class ResultReader:
         return OFFSET_BEGINNING
 
     def _revoked(self, _: Consumer, partitions: list[TopicPartition], how: str = "move to another member") -> None:
-        """Drop what is not acknowledged of these partitions: their next owner reads it again."""
+        """Drop the unacknowledged records of these partitions. The next owner reads them again."""
         numbers = {partition.partition for partition in partitions}
         self._lag.drop(numbers)
         self.commits.drop(numbers)

@@ -1,4 +1,4 @@
-"""The target of the writes, as it is named in the metadata of committed offsets."""
+"""The name of the target of the writes, which is the metadata of committed offsets."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 def target_of(settings: DbConnectorSettings) -> str:
-    """The target, as the metadata of each committed offset names it.
+    """Return the name of the target, which is committed as metadata with each offset.
 
-    Without the address, as one database may be reached under several. With the form of the points, as points of another
-    form, written by another release, are not those of this release.
+    It does not contain the address, because one database may be reached under several. It contains the form of the
+    points, because points of another form, written by another release, do not replace those of this release.
     """
     own, influxdb = settings.db_connector, settings.influxdb
     return f"{SOURCE}: {own.measurement} in {influxdb.org}/{influxdb.bucket}, points of form {FORM}"
 
 
 def origin_of(metadata: str | None) -> str:
-    """Where an offset comes from, as text for a log line."""
+    """Return where an offset comes from, as text for a log line."""
     if metadata and metadata.startswith(f"{SOURCE}: "):
         return f"was committed by {metadata} (if that one still writes, give one of the two another group)"
     return "was set by hand, by another tool or by an earlier release"

@@ -100,7 +100,7 @@ def _parse_event(case: tuple[bytes, str]) -> str:
 
 def _replay_line(case: tuple[bytes, str]) -> str:
     line, unit = case
-    message = rewrite(line, shift_ns=10**9, round_number=2, unit=unit)
+    message = rewrite(line, shift_ns=10**9, round_number=2, time_unit=unit)
     try:
         read_head(line, unit)
     except InvalidLineError as error:

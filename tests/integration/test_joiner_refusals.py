@@ -106,9 +106,9 @@ def test_topics_that_do_not_fit_are_refused_all_together(app: Application) -> No
         future.result()
     app.partitions = 4
     said = refusal(app)
-    assert "has 3 partitions and the settings say 4" in said
-    assert "cleanup.policy=compact and needs delete" in said
-    assert "message.timestamp.type=CreateTime and needs LogAppendTime" in said
+    assert "has 3 partitions, but must have 4" in said
+    assert "cleanup.policy=compact, but must have delete" in said
+    assert "message.timestamp.type=CreateTime, but must have LogAppendTime" in said
 
 
 def test_a_claimant_that_died_before_its_claim_does_not_keep_the_unit(app: Application) -> None:

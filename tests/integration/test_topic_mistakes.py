@@ -158,7 +158,7 @@ def test_topics_that_change_while_the_joiner_runs_stop_it(apps: list[Application
     # The results until then are correct, and the next starts are refused as well.
     for one in (grown, gone):
         assert sorted(one.values("out")) == results_of(one, seeded_entries(96, 600))
-    assert "has 4 partitions and the settings say 3" in refusal(grown)
+    assert "has 4 partitions, but must have 3" in refusal(grown)
     for one in (renewed, gone):
         assert f"{one.topic('data')} was deleted and recreated, so the offsets" in refusal(one)
     others = [grown.topic(kind) for kind in ("out", "late", "rejected", "unmatched")]

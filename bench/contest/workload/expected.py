@@ -1,8 +1,8 @@
-"""The expected results of a workload, and how an output compares: found, missing, excess, duplicate.
+"""Computes the expected results of a workload, and compares an output with them: found, missing, excess, duplicate.
 
 The pairs are those of docs/semantics.md, computed as described there: the union of four `pandas.merge_asof`, without
-the engine that is judged. A pair is expected if an endless stream makes it certain; one that only the end would make
-certain is optional. Pairs are single integers: left row times rows, plus right row.
+the engine that is judged. A pair is expected if an endless stream would make it certain; a pair that only the end of
+the stream makes certain is optional. A pair is one integer: left row times number of rows, plus right row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOTHING: Final = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Window:
-    """The pairs of a windowed join: at most ``width_ms`` apart; with ``is_grid``, in the same window of a grid.
+    """The pairs of a windowed join: at most ``width_ms`` apart or, with ``is_grid``, in the same window of a grid.
 
     Width 0 means no window.
     """
@@ -35,7 +35,7 @@ class Window:
     is_grid: bool = False
 
     def holds(self, one_ms: Ints, other_ms: Ints) -> NDArray[np.bool_]:
-        """Which pairs of times are in the window."""
+        """Return which pairs of times are in the window (bool, shape (n,))."""
         if not self.width_ms:
             return np.ones(len(one_ms), dtype=bool)
         if self.is_grid:
@@ -43,18 +43,18 @@ class Window:
         return np.asarray(np.abs(one_ms - other_ms) <= self.width_ms)
 
     def holds_all(self, workload: Workload, left: Ints, right: Ints) -> bool:
-        """Whether all these pairs of rows are in the window."""
+        """Return whether all these pairs of rows are in the window."""
         is_same = workload.thing[left] == workload.thing[right]
         return bool((is_same & self.holds(workload.time_ms[left], workload.time_ms[right])).all())
 
     def count(self, workload: Workload) -> int:
-        """The number of pairs in the window, neighbours or not: all that such a join writes."""
+        """Return the number of pairs in the window, neighbours or not: the number that such a join writes."""
         first_ms = int(workload.time_ms.min())
         time_ms = workload.time_ms - first_ms + first_ms % self.width_ms
         reach = 0 if self.is_grid else self.width_ms
         if self.is_grid:
             time_ms //= self.width_ms
-        # Things are placed one after the other, farther apart than the window.
+        # The times of things are placed one after the other, farther apart than the window.
         places = workload.thing * (int(time_ms.max()) + 2 * reach + 1) + time_ms
         left, right = (np.sort(places[workload.side == side]) for side in (0, 1))
         before = np.searchsorted(right, left - reach, side="left")
@@ -66,7 +66,7 @@ NO_WINDOW: Final = Window()
 
 @dataclass(frozen=True)
 class Expected:
-    """Sorted pairs: the expected and the optional ones. ``later``: the later row of each expected pair."""
+    """The expected and the optional pairs, sorted. ``later`` is the later row of each expected pair."""
 
     workload: Workload
     pairs: Ints
@@ -79,7 +79,7 @@ class Expected:
         return {"about": self.workload.about, "keys": len(self.workload.names)}
 
     def width_ms(self, share: float) -> int:
-        """The narrowest window with this share of the pairs."""
+        """Return the width of the narrowest window with this share of the pairs."""
         left, right = np.divmod(self.pairs, len(self.workload))
         apart_ms = np.sort(np.abs(self.workload.time_ms[left] - self.workload.time_ms[right]))
         return max(1, int(apart_ms[min(len(apart_ms) - 1, int(share * len(apart_ms)))]))
@@ -87,7 +87,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``reached``: the share of the input that was processed; the rest is not judged."""
+    """The counts of a comparison. ``reached`` is the processed share of the input; the rest is not judged."""
 
     reached: float
     rows: int
@@ -104,12 +104,12 @@ class Comparison:
         return self.found / self.expected if self.expected else float("nan")
 
     def shows_all(self, held: int | None) -> bool:
-        """Whether nothing can be outstanding: every neighbour is found, or all ``held`` pairs of the window are."""
+        """Return whether the output is complete: it has every neighbour, or all ``held`` pairs of the window."""
         return has_all(asdict(self) | {"held": held})
 
 
 def has_all(found: Mapping[str, Any]) -> bool:
-    """The same for the figures of a run. A count of results alone proves nothing, as they may not be neighbours."""
+    """Return whether a run is complete by its figures. A count of results proves nothing: they may be other pairs."""
     has_neighbours = found.get("reached") == 1 and found.get("missing") == 0
     held = found.get("held")
     return has_neighbours or (held is not None and found["results"] - found["double"] == held)
@@ -137,7 +137,7 @@ def expect(workload: Workload) -> Expected:
 
 
 def _neighbours(workload: Workload, one: Ints, other: Ints, direction: str) -> tuple[Ints, Ints]:
-    """The rows of one side with a neighbour in that direction, and the neighbours."""
+    """Return the rows of one side with a neighbour in that direction, and these neighbours."""
     frames = [
         pd.DataFrame({"thing": workload.thing[rows], "time": workload.time_ms[rows], name: rows})
         # Equal times stay in the order of the log, which distinguishes them.
@@ -153,20 +153,20 @@ def compare(
 ) -> Comparison:
     """Judge results, each of a left and a right row, up to the row that was processed in each partition.
 
-    ``settled``: for a run that was cut off, how many of its first results show how far it came, by thing, as nobody
-    has to process the things of a partition in order. The others only have to be correct. ``window``: of the join;
-    the last neighbours in it show that the input was read to its end.
+    ``settled``: for a run that was cut off, how many of its first results determine how far it came. That is determined
+    by thing, as an engine need not process the things of a partition in order. The other results only have to be
+    correct. ``window`` is that of the join; the last neighbours in it show that the input was read to its end.
     """
     workload, rows = expected.workload, len(expected.workload)
     group = workload.partition if settled is None else workload.thing
     reach, last = np.full((2, int(group.max()) + 1), -1)
     later = np.maximum(left, right)[:settled]
     np.maximum.at(reach, group[later], later)
-    # After the last row that completes a pair, nothing shows how far it came.
+    # After the last row that completes a pair, the output does not show how far the run came.
     visible = expected.later[window.holds(*(workload.time_ms[side] for side in np.divmod(expected.pairs, rows)))]
     np.maximum.at(last, group[visible], visible)
     is_done, is_silent = reach >= last, last < 0
-    # A group without such neighbours is judged by the others.
+    # A group without such neighbours is judged by the other groups.
     reach = np.where(is_done & (~is_silent | is_done[~is_silent].all()), rows, reach)
     judged = expected.pairs[expected.later <= reach[group[expected.later]]]
     codes = np.unique(left * rows + right)

@@ -40,8 +40,9 @@ def test_names_begin_with_a_letter_or_digit_and_are_valid_in_kafka(tmp_path: Pat
     with pytest.raises(SettingsError) as error:
         load_settings(DbConnectorSettings, file)
     group, instance = str(error.value).splitlines()
-    assert f"{file}: db_connector.group: must be 1 to 200 letters, digits, '.', '_', '-', and begin with a" in group
-    assert f"{file}: db_connector.instance: must be 1 to 200 letters, digits, '.', '_', '-', and begin" in instance
+    wanted = "must be 1 to 200 characters from A-Z, a-z, 0-9, '.', '_' and '-', and must begin with a letter or digit"
+    assert f"{file}: db_connector.group: {wanted}" in group
+    assert f"{file}: db_connector.instance: {wanted}" in instance
 
 
 def test_wrong_settings_end_the_command_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -250,7 +250,7 @@ def test_times_of_all_forms_are_put_in_order_together(events: Path) -> None:
 
 @pytest.mark.parametrize(("time", "unit"), TIMES)
 def test_a_time_moves_exactly_and_keeps_its_form(time: object, unit: str) -> None:
-    moved = rewrite(line(time), shift_ns=3_600 * 1000 * MS, round_number=0, unit=unit)
+    moved = rewrite(line(time), shift_ns=3_600 * 1000 * MS, round_number=0, time_unit=unit)
     head = read_head(moved.payload, unit)
     assert head.time_ns == read_head(line(time), unit).time_ns + 3_600 * 1000 * MS
     assert type(json.loads(moved.payload)["Timestamp"]) is type(time)
@@ -289,7 +289,8 @@ def test_whole_numbers_stay_whole_in_every_round(events: Path, unit: str, unit_n
     found = recording.survey()
     assert found.round_ns(unit) == 30 * unit_ns
     times = [
-        json.loads(each)["Timestamp"] for each in sent(recording, rounds=2, round_ns=found.round_ns(unit), unit=unit)
+        json.loads(each)["Timestamp"]
+        for each in sent(recording, rounds=2, round_ns=found.round_ns(unit), time_unit=unit)
     ]
     assert times == [10, 21, 30, 40, 51, 60]
 
