@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import TIMEOUT_S, is_passing, log_range, make_consumer, timed_out
-from joiner.runtime.kafka.transaction import Fenced
+from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decode import Messages
@@ -39,8 +39,8 @@ class GapVerifier:
     def check(self, number: int, offsets: Mapping[str, int], batches: Mapping[str, Messages]) -> None:
         """Verify the gaps before and within the batches that follow ``offsets`` of a unit.
 
-        Raises `UnitStopped` if there is a record in a gap, `Fenced` if the log begins after it by now, KafkaException
-        if Kafka does not answer.
+        Raises `UnitStopped` if there is a record in a gap, `OwnershipInDoubt` if the log now begins after the gap, and
+        KafkaException if Kafka does not answer.
         """
         for topic, batch in batches.items():
             if found := gaps_in(offsets[topic], batch.offset):
@@ -57,7 +57,7 @@ class GapVerifier:
             # If the unit is still ours, the next claim reports that records are lost. If not, only records that its
             # owner has consumed were removed.
             _log.warning("unit %s: %s now begins at %s, after %s", number, topic, low, begin)
-            raise Fenced
+            raise OwnershipInDoubt
         wanted = [offset for offset in offsets if begin <= offset <= last]
         found = _offsets_of(self._consumer, self._clock, topic, number, begin, last)
         if found == wanted:

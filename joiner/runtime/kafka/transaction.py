@@ -68,8 +68,15 @@ FIRST_LOOK_S: Final = 0.005
 _log = logging.getLogger(__name__)
 
 
-class Fenced(Exception):
-    """Another runner has claimed the unit."""
+class OwnershipInDoubt(Exception):
+    """What this process sees may not be the unit as it is: verify its owner, then claim it again.
+
+    For example, input that the unit has not consumed is gone: its owner may have consumed it, and retention removed it.
+    """
+
+
+class Fenced(OwnershipInDoubt):
+    """Another runner has initialised the unit's transactional id."""
 
 
 class Aborted(Exception):

@@ -21,7 +21,7 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import describe
 from joiner.runtime.kafka.readers import ClaimCancelled, Readers
-from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions
+from joiner.runtime.kafka.transaction import Aborted, Fenced, OwnershipInDoubt, UnitTransactions
 from joiner.runtime.model import RESET_RUN, Checkpoint, UnitStopped
 from joiner.runtime.ownership.claim import Claimer, ClaimLost
 from joiner.runtime.ownership.eligibility import Claimant, OwnedElsewhere
@@ -169,7 +169,7 @@ class AssignmentManager:
 
     def verify_owner(self, number: int, wait_s: float | None = None) -> None:
         """Verify that a unit is still ours before it is claimed again, after ``wait_s`` the first time."""
-        self._verify_first(number, Fenced(), wait_s)
+        self._verify_first(number, OwnershipInDoubt(), wait_s)
 
     def schedule_claim(self, number: int) -> None:
         """Let a unit be claimed by the ordinary procedure."""
@@ -228,8 +228,9 @@ class AssignmentManager:
         if isinstance(error, OwnedElsewhere):
             self._leave_elsewhere(number, error)
             return
-        if isinstance(error, Fenced):
-            self._note_fenced()
+        if isinstance(error, OwnershipInDoubt):
+            if isinstance(error, Fenced):
+                self._note_fenced()
             self._verify_first(number, error)
             return
         why = _why(number, error, action)
@@ -245,14 +246,16 @@ class AssignmentManager:
         if isinstance(error, _Lost) and self._in_group and error.checkpoint.run != RESET_RUN:
             self._lost[number] = self._clock.monotonic_s() + self._settings.application.session_timeout / 1e9
 
-    def _verify_first(self, number: int, fenced: Fenced, first_s: float | None = None) -> None:
-        """Another runner may have initialised the unit's transactional id: wait, then check whether it has claimed it.
+    def _verify_first(self, number: int, doubt: OwnershipInDoubt, first_s: float | None = None) -> None:
+        """Another runner may have claimed the unit: wait, then read the checkpoint to find out.
 
         The unit is still ours if the checkpoint names us, or, after a claim that was lost, the run before.
         """
-        runs = {self._claimant.run, *([fenced.before] if isinstance(fenced, ClaimLost) else [])}
+        runs = {self._claimant.run, *([doubt.before] if isinstance(doubt, ClaimLost) else [])}
         is_first = not self._troubles.has(number)
-        wait_s = self._troubles.wait_s(number, cause_of(fenced), f"unit {number}: another runner claims it as well")
+        is_fenced = isinstance(doubt, Fenced)
+        why = "another runner claims it as well" if is_fenced else "its input is not as expected; verifying its owner"
+        wait_s = self._troubles.wait_s(number, cause_of(doubt), f"unit {number}: {why}")
         wait_s = first_s if is_first and first_s is not None else wait_s or 0.0
         _log.warning("unit %s: another runner may have claimed it; checking in %.1f s", number, wait_s)
         self._waiting[number] = _Next(self._clock.monotonic_s() + wait_s, frozenset(runs))

@@ -15,7 +15,7 @@ from joiner.runtime.kafka.clients import timed_out
 from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
-from joiner.runtime.kafka.transaction import Fenced, UnitTransactions, offsets_as_text
+from joiner.runtime.kafka.transaction import OwnershipInDoubt, UnitTransactions, offsets_as_text
 from joiner.runtime.model import Checkpoint, StateLog, UnitStopped
 from joiner.runtime.ownership.dangling import ReplayedEffects
 from joiner.runtime.ownership.eligibility import check_log_range, log_ranges
@@ -175,6 +175,6 @@ def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effect
 def _check_gaps(second: GapVerifier, unit: Unit, batches: dict[str, Messages]) -> None:
     try:
         second.check(unit.number, unit.offsets, batches)
-    except Fenced:
-        # Not fenced: retention has just removed input that the replay needs, and the next claim reports that.
+    except OwnershipInDoubt:
+        # The claim has verified the owner: retention removed input during the replay, which the next claim reports.
         raise timed_out(f"unit {unit.number}: input was removed while it was replayed") from None

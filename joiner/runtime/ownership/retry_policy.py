@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from confluent_kafka import KafkaException
 
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.transaction import Aborted, Fenced
+from joiner.runtime.kafka.transaction import Aborted, OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership.eligibility import LogShort, OwnedElsewhere, TopicUnknown
 
@@ -44,7 +44,7 @@ CAUSES: Final = (
     Cause("a log ends before what was consumed", (LogShort,), 0.5, 2.0, lasts_s=10.0),
     # Other settings, a damaged snapshot, missing records, a full buffer: the error says what to do.
     Cause("the unit cannot be continued as it is", (UnitStopped,)),
-    Cause("another runner claims it as well", (Fenced,), 1.0, 30.0),
+    Cause("the owner of the unit is in doubt", (OwnershipInDoubt,), 1.0, 30.0),
     # Short, as the unit is needed as soon as Kafka is back.
     Cause("Kafka does not answer", (Aborted, KafkaException), 1.0, 8.0),
     Cause("memory, files or threads are short", (MemoryError, OSError), 2.0, 120.0),

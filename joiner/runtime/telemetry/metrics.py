@@ -74,7 +74,7 @@ class JoinerMetrics:
         self._failures: Counter[tuple[str, ...]] = Counter()
         counter("lsb_joiner_function_failures", _FAILURES, self._failures.copy, ("unit", "join"))
         counter("lsb_joiner_claims", "Units that were claimed and taken here.", lambda: self._claims)
-        counter("lsb_joiner_fencings", "Times that a unit was found claimed by another.", lambda: self._fencings)
+        counter("lsb_joiner_fencings", "Times that another runner fenced a unit of this one.", lambda: self._fencings)
         telemetry.readings.gauge(
             "lsb_joiner_failed_units",
             "Units that cannot go on here.",
@@ -119,7 +119,7 @@ class JoinerMetrics:
                 self._claims += 1
 
     def fenced(self) -> None:
-        """Count a unit that was found claimed by another runner."""
+        """Count a unit that another runner has fenced."""
         with self._lock:
             self._fencings += 1
 

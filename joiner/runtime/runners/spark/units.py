@@ -22,7 +22,7 @@ from confluent_kafka import KafkaException
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
-from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions, goes_apart
+from joiner.runtime.kafka.transaction import Aborted, OwnershipInDoubt, UnitTransactions, goes_apart
 from joiner.runtime.migration.protocol import Release
 from joiner.runtime.model import Checkpoint, UnitStopped
 from joiner.runtime.ownership.restore import newest_offsets, unless_fenced
@@ -199,7 +199,7 @@ class Units:
             return False
         if served.is_short_for_long:
             _log.warning("unit %s: its input ends before the offset already joined", served.number)
-            self._drop_for(served.number, served, Fenced())
+            self._drop_for(served.number, served, OwnershipInDoubt())
         return True
 
     # Outcomes
@@ -225,7 +225,7 @@ class Units:
                 served.commit = Commit(served.checkpoint, checked)
             elif outcome.lost:
                 _log.warning("unit %s: cannot be read at the committed offset: %s", number, outcome.lost)
-                self._drop_for(number, served, Fenced())
+                self._drop_for(number, served, OwnershipInDoubt())
             elif outcome.failed:
                 wait_s = self._troubles.wait_s(number, cause_of(Aborted()), outcome.failed) or 0.0
                 text = "unit %s: a batch could not be joined, retrying in %.1f s: %s"

@@ -30,7 +30,7 @@ from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.clients import make_reader
 from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.readers import Readers
-from joiner.runtime.kafka.transaction import Fenced
+from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership.restore import build_state
 from joiner.runtime.ownership.retry_policy import cause_of
@@ -164,7 +164,7 @@ def execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: Worke
     except KafkaException as error:
         text = error.args[0].str()
         return Outcome(plan, lost=text) if error.args[0].code() in _LOST else Outcome(plan, failed=text)
-    except Fenced:
+    except OwnershipInDoubt:
         return Outcome(plan, lost="input was removed before it was joined")
     except Exception as error:  # noqa: BLE001 - no error may affect the other units
         return _failed(plan, error)
