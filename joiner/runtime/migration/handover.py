@@ -32,7 +32,9 @@ CHECK_S: Final = 2.0
 """Interval between checks who owns the units we wait for; a unit whose Released was missed is claimed that late."""
 
 _QUIET_S: Final = 0.5
-"""A claimed unit that has had nothing to commit for so long counts as resumed."""
+"""A unit that has not committed for so long since its claim is reported as resumed at the claim.
+
+This ends the reported pause too early if the first batch takes longer: in Spark, a worker first builds the state."""
 
 _Outcome = TypeVar("_Outcome")
 

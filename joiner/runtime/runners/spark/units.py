@@ -97,10 +97,13 @@ class Units:
         self._spent_s: dict[str, float] = {}
 
     def prepare(self, unit: int) -> None:
-        """See `supervisor.Execution`: there is nothing to prepare."""
+        """See `supervisor.Execution`. The workers open their own connections."""
 
     def restore(self, claimed: Claimed) -> SparkTask:
-        """See `supervisor.Execution`. The first worker that gets the unit builds its state."""
+        """See `supervisor.Execution`. The state is built in the worker that gets the unit's first batch.
+
+        ``claimed.warm`` is not used: warming up has only checked that the unit can be continued.
+        """
         readers = claimed.readers
         state = readers.state if readers.state is not None else read_state(readers, claimed.unit)
         return SparkTask(
