@@ -59,7 +59,11 @@ def make_admin(kafka: KafkaSettings) -> AdminClient:
 
 
 def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """The first offset of a partition and the one after its last stable record. Raises KafkaException."""
+    """Return the first offset of a partition and its end.
+
+    For a consumer of committed data the end is the last stable offset: that of the first open transaction, if any. For
+    one of uncommitted data it is the high watermark. Raises KafkaException.
+    """
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
     return int(low), int(high)
 

@@ -123,7 +123,9 @@ class UnitTransactions:
         checkpoint: Checkpoint,
         snapshot: tuple[bytes, SnapshotPlace] | None = None,
     ) -> SnapshotPlace | None:
-        """Write one transaction (steps 1-6); returns the place of the snapshot, if one was written.
+        """Commit the effects and the checkpoint (steps 1-6). Return the place of the snapshot, if one was written.
+
+        A large snapshot takes further transactions, and the release of a unit after it one more.
 
         Raises `Fenced` or `Aborted`, after which this object must not be used again.
         """
@@ -306,7 +308,7 @@ def _identities(messages: Outgoing, state_topic: str) -> dict[str, str]:
 
 
 def _failure(error: KafkaException) -> Fenced | Aborted:
-    """The meaning of a failed step. Nothing is aborted here: the next claim does that, and need not wait."""
+    """Return the error for a failed step. Nothing is aborted here: the next claim initialises the id, which aborts."""
     return Fenced() if is_fenced(error) else Aborted(error.args[0].str())
 
 

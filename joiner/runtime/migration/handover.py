@@ -1,7 +1,7 @@
-"""The runner's side of moves: the units it warms up, releases, claims and waits for. Slow work runs in its pool.
+"""The runner's side of moves: the units it warms up, releases, claims and waits for. `protocol` decides the next step.
 
-The runner's loop polls, so nothing here may block: a moving unit must not hold up the others. `protocol` decides which
-step is next.
+The runner's loop calls `poll`, and a moving unit must not delay the others: slow work runs in the pool. A release waits
+for the unit's commit in flight at most, unless that writes a large snapshot: then it is tried again later.
 """
 
 from __future__ import annotations

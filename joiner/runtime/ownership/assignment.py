@@ -100,7 +100,7 @@ class AssignmentManager:
 
     @property
     def failed_units(self) -> set[int]:
-        """Units that cannot continue anywhere; those another process has claimed do, there or later here."""
+        """Units that cannot continue here, without those that another process has claimed: they run there."""
         return self.failed.keys() - self._lost.keys()
 
     def due(

@@ -1,12 +1,14 @@
 """Claiming a unit: the same procedure after a start, a crash, a rebalance or a move. `restore` then builds its state.
 
-0. read the checkpoint, so that a process with other settings fences no one
-1. initialise the transactional id, which fences the former owner
-2. read the checkpoint again
-3. check that it is ours to continue: site, fingerprint, topics, partitions, the log's range
-4. fence the partitions: no record of older owners can follow (see `dangling`)
-5. resolve what Kafka has left open by mistake, or ended wrongly (the same)
-6. a transaction that writes the checkpoint back with our run id
+0. Read the checkpoint and check it, so that a process with other settings fences no one.
+1. Initialise the transactional id, which fences the former owner.
+2. Read the checkpoint again.
+3. Look for dangling transactions, which Kafka should have ended (see `dangling`).
+4. Check that this runner may continue the unit: site, fingerprint, topics, partitions, the range of the log.
+5. Without a dangling transaction: fence the partitions, so that no record of older owners can follow, and compare the
+   visible results with the checkpoint, because Kafka may have ended a transaction wrongly.
+6. If a transaction is dangling or was ended wrongly: resolve it, which fences the partitions as well.
+7. Commit a transaction that writes the checkpoint back with our run id, and the results found missing in step 6.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def claim(
     claimant: Claimant,
     readers: Readers,
 ) -> Checkpoint:
-    """Claim a unit (steps 0-6); returns the checkpoint written.
+    """Claim a unit (steps 0-7). Return the checkpoint written.
 
     Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException if Kafka does not answer.
     """

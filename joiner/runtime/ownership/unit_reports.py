@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import closing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from confluent_kafka import TopicPartition
 
-from joiner.runtime.control import FORMAT_VERSION
+from joiner.runtime.control import FORMAT_VERSION, NotServed
 from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_reader, read_to_end
 
 if TYPE_CHECKING:
@@ -33,25 +33,6 @@ _FIRST_S: Final = 2.0
 """Shorter obstacles are not reported."""
 
 _log = logging.getLogger(__name__)
-
-
-_Span = Annotated[int, msgspec.Meta(ge=0, le=100 * 365 * 24 * 3600 * 1000)]
-"""Milliseconds, at most a hundred years, so that the moment is a valid date."""
-
-
-class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
-    """A unit that a runner cannot serve. ``why`` empty: it can again, or the unit is assigned to another runner.
-
-    ``lasts_ms``: for how long when this was written; ``retry_ms``: from then to the retry, None without one.
-    """
-
-    format: int = FORMAT_VERSION
-    unit: int
-    instance: str
-    site: str = msgspec.field(name="placement")
-    why: str
-    lasts_ms: _Span = 0
-    retry_ms: _Span | None = None
 
 
 class UnitReports:

@@ -1,7 +1,8 @@
 """The lifecycle of a runner's units, the same for every kind of runner: claimed, restored, run, released, failed.
 
 A runner supplies the execution of a unit (`Execution`). The supervisor decides when a unit is claimed, what happens
-after a failure, and how moves proceed. Nothing here blocks except `cancel_claims`.
+after a failure, and how moves proceed. Only two methods block: `cancel_claims`, and `release`, which may wait for the
+unit's commit in flight.
 """
 
 from __future__ import annotations

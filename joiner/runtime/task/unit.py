@@ -162,7 +162,7 @@ class Unit:
                 f"unit {self.number}: join {join.name!r} holds {join.held()} records (about {size:,} bytes), more than "
                 f"application.{beyond[0]}; the keys that hold most are {most}. One of their streams is silent: "
                 "raise the limit and restart the joiner. To prevent it, write watermarks for that stream, or set a "
-                "tolerance together with watermarks. Nothing is lost: the unit stays failed until the restart, and then "
-                "continues from its last commit"
+                "tolerance together with watermarks. Nothing is lost: the unit stays failed until the restart, and "
+                "then continues from its last commit"
             )
             raise UnitStopped(message)

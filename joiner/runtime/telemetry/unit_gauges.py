@@ -98,7 +98,7 @@ class UnitGauges:
         }
 
     def _owners(self) -> dict[tuple[str, ...], float]:
-        # The label `site` is the name of `site` until the next release.
+        # The label `placement` is the former name of `site`, kept until the next release.
         runner = self._claimant.instance, self._claimant.site, self._claimant.site
         return {(str(unit), *runner): 1.0 for unit in self._unit_statuses()}
 

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from broker.kafka.topics import TopicFacts
-from joiner.runtime.control import decode, encode
+from joiner.runtime.control import NotServed, decode, encode
 from joiner.runtime.kafka.transaction import Aborted, Fenced, OwnershipInDoubt
 from joiner.runtime.model import Checkpoint, UnitStopped
 from joiner.runtime.ownership import assignment, claim, retry_policy
@@ -20,7 +20,7 @@ from joiner.runtime.ownership.assignment import AssignmentManager
 from joiner.runtime.ownership.claim import ClaimLost
 from joiner.runtime.ownership.eligibility import Claimant, LogShort, OwnedElsewhere, check_log_range
 from joiner.runtime.ownership.retry_policy import CAUSES, JITTER, Obstacle, RetryTracker, cause_of
-from joiner.runtime.ownership.unit_reports import REPEAT_S, NotServed, UnitReports, describe
+from joiner.runtime.ownership.unit_reports import REPEAT_S, UnitReports, describe
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 
