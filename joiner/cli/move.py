@@ -21,8 +21,8 @@ from joiner.runtime.kafka.clients import make_admin
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.topics import application_topics
+from joiner.runtime.migration.order import Order, Step
 from joiner.runtime.migration.protocol import RECLAIM_AFTER_S, RECLAIMED
-from joiner.runtime.migration.request import Order, Step
 from joiner.runtime.model import RESET_RUN, Checkpoint
 from joiner.runtime.settings import JoinerSettings
 

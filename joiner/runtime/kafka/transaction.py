@@ -90,17 +90,17 @@ class Aborted(Exception):
 class UnitTransactions:
     """The transactions of one unit."""
 
-    def __init__(self, settings: JoinerSettings, unit: int, offsets_of: Consumer, clock: Clock) -> None:
-        """``offsets_of``: a consumer of the group that is no member; its metadata is sent with the offsets."""
+    def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
+        """``group_metadata_consumer``: its group metadata is sent with the offsets; it must not be a member."""
         self._settings = settings
         self._unit = unit
-        self._offsets_of = offsets_of
+        self._group_metadata_consumer = group_metadata_consumer
         self._clock = clock
         self._pending = PendingMarkers()
         self._is_claimed = False
         # The owner in the last checkpoint.
         self._run = self._site = ""
-        self._producer = UnitProducer(settings, unit, offsets_of, clock)
+        self._producer = UnitProducer(settings, unit, group_metadata_consumer, clock)
 
     def connect(self) -> None:
         """Connect to Kafka, without fencing anyone. Raises KafkaException."""
@@ -229,7 +229,7 @@ class UnitTransactions:
         return self._producer.was_asked_again or self._clock.monotonic_s() - began_s > _LONG_S
 
     def _note_stable_ends(self, topics: Iterable[str]) -> dict[str, int]:
-        stable = {topic: log_range(self._offsets_of, topic, self._unit)[1] for topic in topics}
+        stable = {topic: log_range(self._group_metadata_consumer, topic, self._unit)[1] for topic in topics}
         self._pending.note(stable)
         return stable
 

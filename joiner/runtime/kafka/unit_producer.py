@@ -37,9 +37,9 @@ _log = logging.getLogger(__name__)
 class UnitProducer:
     """The producer of one unit. Its methods raise KafkaException."""
 
-    def __init__(self, settings: JoinerSettings, unit: int, offsets_of: Consumer, clock: Clock) -> None:
-        """``offsets_of``: a consumer of the group that is no member; its metadata is sent with the offsets."""
-        self._unit, self._offsets_of, self._clock = unit, offsets_of, clock
+    def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
+        """``group_metadata_consumer``: its group metadata is sent with the offsets; it must not be a member."""
+        self._unit, self._group_metadata_consumer, self._clock = unit, group_metadata_consumer, clock
         # Reused for every call: creating as many dicts costs as much as encoding the messages.
         self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_CALL_MESSAGES)]
         self.firsts: dict[str, int] = {}
@@ -79,7 +79,7 @@ class UnitProducer:
     def send_offsets(self, offsets: Mapping[str, int]) -> None:
         """Add the group's offsets in the unit's input topics to the transaction."""
         places = [TopicPartition(topic, self._unit, at) for topic, at in offsets.items()]
-        metadata = self._offsets_of.consumer_group_metadata()
+        metadata = self._group_metadata_consumer.consumer_group_metadata()
         within(_OFFSETS_S + _LAST_STEP_S, self._client.send_offsets_to_transaction, places, metadata, _OFFSETS_S)
 
     def write_all(self, messages: Outgoing) -> None:

@@ -22,7 +22,7 @@ from joiner.runtime.ownership.eligibility import Claimant
 _log = logging.getLogger(__name__)
 
 
-class Runner(Protocol):
+class MoveActions(Protocol):
     """What moves ask of a runner; each outcome is reported with the named method of `Coordinator`."""
 
     def release(self, action: Release) -> None:
@@ -49,7 +49,7 @@ class Runner(Protocol):
 class Coordinator:
     """The moves of a runner's units. For one thread."""
 
-    def __init__(self, claimant: Claimant, runner: Runner, control: ControlLog, clock: Clock) -> None:
+    def __init__(self, claimant: Claimant, runner: MoveActions, control: ControlLog, clock: Clock) -> None:
         """Any thread may write to ``control``."""
         self.control, self._clock = control, clock
         self._runner = runner

@@ -79,7 +79,7 @@ class Host(Protocol):
         """
         ...
 
-    def give_up(self, unit: int, error: Exception) -> None:
+    def handle_failure(self, unit: int, error: Exception) -> None:
         """Note that the last commit of a unit has failed."""
         ...
 
@@ -180,10 +180,10 @@ class Handover:
             self._reported.discard(number)
         self._mover.forget(units)
 
-    # What moves ask for, see `coordinator.Runner`
+    # What moves ask for, see `coordinator.MoveActions`
 
     def release(self, action: Release) -> None:
-        """See `coordinator.Runner`."""
+        """See `coordinator.MoveActions`."""
         release = self._host.release(action, lambda: self._mover.control.write(action.record))
         if release is None:
             self._mover.kept(action.unit)
@@ -191,22 +191,22 @@ class Handover:
             self._releases[action.unit] = release
 
     def reclaim(self, unit: int, way: OnTheWay) -> None:
-        """See `coordinator.Runner`."""
+        """See `coordinator.MoveActions`."""
         self._begin_claim(unit, replace(self._claimant, back=way))
 
     def warm_up(self, unit: int) -> None:
-        """See `coordinator.Runner`; in the pool."""
+        """See `coordinator.MoveActions`; in the pool."""
         if unit not in self._warming:
             self._warming[unit] = self._services.pool.submit(self._prepare, unit)
 
     def cool_down(self, unit: int) -> None:
-        """See `coordinator.Runner`. The producer ends with its last reference."""
+        """See `coordinator.MoveActions`. The producer ends with its last reference."""
         warm = self._warm.pop(unit, None)
         if warm is not None:
             warm.readers.close()
 
     def claim(self, unit: int) -> None:
-        """See `coordinator.Runner`."""
+        """See `coordinator.MoveActions`."""
         self._begin_claim(unit, self._claimant)
 
     # Outcomes
@@ -250,7 +250,7 @@ class Handover:
         self._mover.kept(number)
         if not isinstance(error, Exception):
             raise error
-        self._host.give_up(number, error)
+        self._host.handle_failure(number, error)
 
     def _check_owners(self) -> None:
         if self._check is not None and self._check.done():

@@ -163,7 +163,7 @@ class AssignmentManager:
             if number in units:
                 self._plan(number, error, _CLAIM)
 
-    def give_up(self, number: int, error: Exception) -> None:
+    def handle_failure(self, number: int, error: Exception) -> None:
         """A batch failed and the unit stopped: claim it again from its last commit if that may help."""
         self._plan(number, error, _BATCH)
 

@@ -80,10 +80,10 @@ def claim(
         checkpoint = _to_continue(readers, log, dangling, topics, claimant)
         check_log_range(readers, unit, checkpoint.offsets)
         if dangling is None:
-            line = fence_partitions(readers, unit, transactions, checkpoint)
+            fences = fence_partitions(readers, unit, transactions, checkpoint)
             if log.checkpoint() is None:
-                checkpoint = msgspec.structs.replace(checkpoint, result_ends=line)
-            dangling = find_wrongly_ended(log, line, readers)
+                checkpoint = msgspec.structs.replace(checkpoint, result_ends=fences)
+            dangling = find_wrongly_ended(log, fences, readers)
             if dangling is not None:
                 checkpoint = _to_continue(readers, log, dangling, topics, claimant)
         messages: Outgoing = {}

@@ -107,8 +107,8 @@ def find_dangling(log: StateLog, readers: Readers) -> DanglingTransaction | None
     return _dangling(log, open_from, [*tried, *([note] if note is not None else [])])
 
 
-def find_wrongly_ended(log: StateLog, line: Mapping[str, int], readers: Readers) -> DanglingTransaction | None:
-    """Compare the results visible before the fences ``line`` with the checkpoints; None if they agree."""
+def find_wrongly_ended(log: StateLog, fences: Mapping[str, int], readers: Readers) -> DanglingTransaction | None:
+    """Compare the results visible before the fences with the checkpoints. Return None if they agree."""
     committed = log.checkpoint()
     named = committed.written if committed is not None else {}
     tried = _tried(log, readers)
@@ -120,12 +120,12 @@ def find_wrongly_ended(log: StateLog, line: Mapping[str, int], readers: Readers)
         if named.get(topic) is None or named[topic].identity != first.identity
     ]
     wanted = [*named.items(), *beyond]
-    there = {topic: _there(readers, topic, log.unit, wanted, line) for topic in dict(wanted)}
+    there = {topic: _there(readers, topic, log.unit, wanted, fences) for topic in dict(wanted)}
     gone = [
         topic
         for topic, first in named.items()
         if first.identity not in there[topic]
-        and not _removed(readers, topic, log.unit, {first.identity}, first.start, line[topic])
+        and not _removed(readers, topic, log.unit, {first.identity}, first.start, fences[topic])
     ]
     unasked = [topic for topic, first in beyond if first.identity in there[topic]]
     if not gone and not unasked:
@@ -158,13 +158,13 @@ def _there(
     topic: str,
     unit: int,
     wanted: Iterable[tuple[str, FirstRecord]],
-    line: Mapping[str, int],
+    fences: Mapping[str, int],
 ) -> set[str]:
     """The identities of those first records that are visible."""
     here = [first for name, first in wanted if name == topic]
     missing = {first.identity for first in here}
     start = min(first.start for first in here)
-    return missing - _missing_results(readers.log, readers.clock, topic, unit, missing, start, line[topic])
+    return missing - _missing_results(readers.log, readers.clock, topic, unit, missing, start, fences[topic])
 
 
 def resolve(
@@ -194,13 +194,13 @@ def resolve(
     _note(settings, dangling.key, unit, reached)
     topics = settings.topics
     with closing(Readers(settings, clock)) as readers:
-        line = fence_partitions(readers, unit, transactions, checkpoint)
+        fences = fence_partitions(readers, unit, transactions, checkpoint)
         effects, begin = again()
 
         def missing_in(topic: str, values: list[bytes]) -> list[int]:
             """The indices of those values that are neither visible nor removed."""
             identities = [identity_of(value) for value in values]
-            start, end = begin.get(topic, 0), line.get(topic, -1)
+            start, end = begin.get(topic, 0), fences.get(topic, -1)
             absent = _missing_results(readers.log, clock, topic, unit, set(identities), start, end)
             if reached.offsets == checkpoint.offsets:
                 # All of them were committed, so they were in the log.
@@ -247,13 +247,13 @@ def fence_partitions(
     Returns the offsets of those records by topic. Raises KafkaException if a transaction stays open for too long.
     """
     settings, clock = readers.settings, readers.clock
-    line = transactions.roll_back(_topics(settings), checkpoint)
+    fences = transactions.roll_back(_topics(settings), checkpoint)
     deadline_s, wait_s = clock.monotonic_s() + TIMEOUT_S, FIRST_LOOK_S
     while True:
-        stable = {topic: log_range(readers.stable, topic, unit)[1] for topic in line}
-        behind = {topic: at for topic, at in stable.items() if at <= line[topic]}
+        stable = {topic: log_range(readers.stable, topic, unit)[1] for topic in fences}
+        behind = {topic: at for topic, at in stable.items() if at <= fences[topic]}
         if not behind:
-            return line
+            return fences
         if clock.monotonic_s() > deadline_s:
             raise timed_out(_what_is_open(settings, unit, behind))
         clock.sleep(wait_s)

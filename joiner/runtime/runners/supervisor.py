@@ -208,10 +208,10 @@ class Supervisor(Generic[_Task]):
             self._lifecycle.enter(action.unit, UnitState.RELEASING)
         return released
 
-    def give_up(self, unit: int, error: Exception) -> None:
+    def handle_failure(self, unit: int, error: Exception) -> None:
         """Record that a unit stopped running because of ``error``; it is retried if that may help."""
         if unit in self._ours:
-            self._assignment.give_up(unit, error)
+            self._assignment.handle_failure(unit, error)
         self._note_state(unit)
 
     def schedule_claim(self, unit: int) -> None:
@@ -257,7 +257,7 @@ class Supervisor(Generic[_Task]):
             if error is None:
                 self._assignment.verify_owner(number, 0.0)
             else:
-                self._assignment.give_up(number, error)
+                self._assignment.handle_failure(number, error)
             self._note_state(number)
 
     def _note_states(self, units: AbstractSet[int]) -> None:

@@ -179,8 +179,8 @@ class Keys:
         return len(self._number)
 
 
-class TopicReader:
-    """Reads one input topic for all joins of one unit."""
+class TopicDecoder:
+    """Decodes the messages of one input topic for all joins of one unit."""
 
     def __init__(self, settings: JoinerSettings, topic: str, unit: int, keys: Keys) -> None:
         self._topic = topic
@@ -204,7 +204,7 @@ class TopicReader:
         for sides in self._by_quantity.values():
             sides.extend(self._whole)
 
-    def read(self, messages: Messages) -> Intake:
+    def decode(self, messages: Messages) -> Intake:
         """Decode a batch of messages, which are in offset order."""
         intake = Intake()
         self._decode(intake, messages)

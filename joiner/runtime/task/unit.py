@@ -16,7 +16,7 @@ import numpy as np
 from joiner.core.errors import NewerSnapshotError
 from joiner.runtime.model import WATERMARK_COUNT, JoinSummary, UnitStopped
 from joiner.runtime.task.append_times import AppendTimes
-from joiner.runtime.task.decode import LEFT, RIGHT, Keys, Messages, SideInput, TopicReader
+from joiner.runtime.task.decode import LEFT, RIGHT, Keys, Messages, SideInput, TopicDecoder
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.flow_control import Lead
 from joiner.runtime.task.unit_join import UnitJoin
@@ -43,7 +43,7 @@ class Unit:
         self._keys = Keys(unit, settings.topics.partitions, things)
         self._keys_swept_above = _KEYS_MIN
         self._appended = {topic: AppendTimes() for topic in offsets} if settings.metrics.listen else {}
-        self._readers = {topic: TopicReader(settings, topic, unit, self._keys) for topic in settings.input_topics}
+        self._decoders = {topic: TopicDecoder(settings, topic, unit, self._keys) for topic in settings.input_topics}
         self._joins = [UnitJoin(settings, join, unit, self._keys, self._appended) for join in settings.join]
 
     def apply(
@@ -61,7 +61,7 @@ class Unit:
             self._check_continuity(topic, messages, ends[topic])
             if self._appended and len(messages):
                 self._appended[topic].add(messages)
-            intake = self._readers[topic].read(messages)
+            intake = self._decoders[topic].decode(messages)
             inputs |= intake.sides
             if not silent:
                 effects.rejected += intake.rejected

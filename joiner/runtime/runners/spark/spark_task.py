@@ -42,7 +42,7 @@ class SparkTask(RunningTask):
     """A running unit of this driver."""
 
     number: int
-    claim: int = 0
+    claim_number: int = 0
     """Counts the claims of this driver: outcomes of an earlier one are discarded."""
     held: int = 0
     held_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class SparkTask(RunningTask):
         if end == begin and not snapshot and self.leaving is None:
             return None
         snapshot = snapshot or self.leaving is not None
-        plan = Plan(self.number, self.claim, self.checkpoint.start, begin, end, snapshot)
+        plan = Plan(self.number, self.claim_number, self.checkpoint.start, begin, end, snapshot)
         if self.leaving is not None:
             self.leaving.plan = plan
         return plan

@@ -121,24 +121,24 @@ class Units:
         with self._lock:
             # Outcomes of an earlier claim are discarded.
             self._claims += 1
-            task.claim = self._claims
+            task.claim_number = self._claims
             self.tasks[unit] = task
 
     def query_started(self) -> None:
         """Note that a new query starts: outcomes of the former one will not arrive."""
         with self._lock:
             self._woken_s = None
-            for served in self.tasks.values():
-                served.planned = None
+            for task in self.tasks.values():
+                task.planned = None
 
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
         """See `supervisor.Execution`: the next plan is the unit's last."""
         with self._lock:
-            served = self.tasks.get(action.unit)
-            if served is None:
+            task = self.tasks.get(action.unit)
+            if task is None:
                 return None
-            served.leaving = Leaving(action.way.run(), action.to, then)
-            return served.leaving.written
+            task.leaving = Leaving(action.way.run(), action.to, then)
+            return task.leaving.written
 
     def drop_all(self) -> None:
         """Stop all units without committing anything."""
@@ -147,12 +147,12 @@ class Units:
 
     def statuses(self) -> dict[int, UnitStatus]:
         """The units' figures for metrics."""
-        return {number: served.status(self._ends.seen.get(number, {})) for number, served in list(self.tasks.items())}
+        return {number: task.status(self._ends.seen.get(number, {})) for number, task in list(self.tasks.items())}
 
     def obstacles(self) -> dict[int, Obstacle]:
         """The obstacles of running units whose last plan has failed."""
-        served = list(self.tasks.items())
-        found = {number: self._troubles.obstacle(number, one.not_before_s) for number, one in served}
+        tasks = list(self.tasks.items())
+        found = {number: self._troubles.obstacle(number, task.not_before_s) for number, task in tasks}
         return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
 
     @property
@@ -174,20 +174,20 @@ class Units:
 
     def _plans(self, ends: Mapping[int, Mapping[str, int]]) -> list[Plan]:
         ready = {
-            number: served
-            for number, served in sorted(self.tasks.items())
-            if served.is_ready() and not self._is_short(served, ends.get(number, {}))
+            number: task
+            for number, task in sorted(self.tasks.items())
+            if task.is_ready() and not self._is_short(task, ends.get(number, {}))
         }
         waiting: dict[tuple[int, str], int] = {}
-        for number, served in ready.items():
-            served.pause(ends.get(number, {}))
-            waiting |= served.waiting(ends.get(number, {}))
+        for number, task in ready.items():
+            task.pause(ends.get(number, {}))
+            waiting |= task.waiting(ends.get(number, {}))
         shares = share_out(waiting, self._settings.spark.batch_records_max)
         records_max, application = _records_max(self._settings), self._settings.application
-        for number, served in self.tasks.items():
+        for number, task in self.tasks.items():
             is_ready = number in ready
-            served.planned = served.plan(shares, records_max, application, last=self._is_last) if is_ready else None
-        found = [served.planned for served in self.tasks.values() if served.planned is not None]
+            task.planned = task.plan(shares, records_max, application, last=self._is_last) if is_ready else None
+        found = [task.planned for task in self.tasks.values() if task.planned is not None]
         return sorted(found, key=lambda plan: plan.unit)
 
     def _wake_up(self) -> list[Plan]:
@@ -196,13 +196,13 @@ class Units:
             return []
         return [Plan(unit, 0, {}, {}, {}) for unit in range(self._settings.topics.partitions)]
 
-    def _is_short(self, served: SparkTask, ends: Mapping[str, int]) -> bool:
+    def _is_short(self, task: SparkTask, ends: Mapping[str, int]) -> bool:
         """Whether a log ends before the offset already read; if that lasts, the unit is claimed again."""
-        if not served.is_short(ends):
+        if not task.is_short(ends):
             return False
-        if served.is_short_for_long:
-            _log.warning("unit %s: its input ends before the offset already joined", served.number)
-            self._drop_for(served.number, served, OwnershipInDoubt())
+        if task.is_short_for_long:
+            _log.warning("unit %s: its input ends before the offset already joined", task.number)
+            self._drop_for(task.number, task, OwnershipInDoubt())
         return True
 
     # Outcomes
@@ -210,40 +210,40 @@ class Units:
     def accept(self, outcome: Outcome) -> None:
         """Begin the transaction of a plan's outcome, once the one before is written."""
         number = outcome.plan.unit
-        served = self.tasks.get(number)
-        if served is not None and (commit := served.commit) is not None:
+        task = self.tasks.get(number)
+        if task is not None and (commit := task.commit) is not None:
             # Without the lock, as it may take long.
             self._clock.wait_until_done([commit.written])
         with self._lock:
             self._woken_s = self._clock.monotonic_s()
-            served = self.tasks.get(number)
-            if served is None or served.planned != outcome.plan:
+            task = self.tasks.get(number)
+            if task is None or task.planned != outcome.plan:
                 return
-            served.planned = None
-            if not self._finish(number, served):
+            task.planned = None
+            if not self._finish(number, task):
                 return
             if outcome.stopped:
                 # Checked in the place of a transaction, and reported like a failed one.
-                checked = self._pool.submit(_raise_unless_fenced, served.transactions, outcome.stopped)
-                served.commit = Commit(served.checkpoint, checked)
+                checked = self._pool.submit(_raise_unless_fenced, task.transactions, outcome.stopped)
+                task.commit = Commit(task.checkpoint, checked)
             elif outcome.lost:
                 _log.warning("unit %s: cannot be read at the committed offset: %s", number, outcome.lost)
-                self._drop_for(number, served, OwnershipInDoubt())
+                self._drop_for(number, task, OwnershipInDoubt())
             elif outcome.failed:
                 wait_s = self._troubles.wait_s(number, cause_of(Aborted()), outcome.failed) or 0.0
                 text = "unit %s: a batch could not be joined, retrying in %.1f s: %s"
                 _log.warning(text, number, wait_s, outcome.failed)
-                served.not_before_s = self._clock.monotonic_s() + wait_s
+                task.not_before_s = self._clock.monotonic_s() + wait_s
             else:
                 self._troubles.served(number)
-                self._begin_commit(served, outcome)
+                self._begin_commit(task, outcome)
 
-    def _begin_commit(self, served: SparkTask, outcome: Outcome) -> None:
-        plan, leaving = outcome.plan, served.leaving
+    def _begin_commit(self, task: SparkTask, outcome: Outcome) -> None:
+        plan, leaving = outcome.plan, task.leaving
         self._failures.note(plan.unit, outcome.failed_pairs)
-        checkpoint, snapshot = served.accept(outcome)
-        written = self._pool.submit(self._commit, served.transactions, outcome, checkpoint, snapshot)
-        served.commit = Commit(checkpoint, written, goes_apart(snapshot))
+        checkpoint, snapshot = task.accept(outcome)
+        written = self._pool.submit(self._commit, task.transactions, outcome, checkpoint, snapshot)
+        task.commit = Commit(checkpoint, written, goes_apart(snapshot))
         if leaving is not None and leaving.plan == plan:
             del self.tasks[plan.unit]
             written.add_done_callback(lambda last: _finish_release(leaving, last))
@@ -262,17 +262,17 @@ class Units:
             self._metrics, self._clock, transactions, unpack(outcome.parts), outcome.appended_ms, checkpoint, snapshot
         )
 
-    def _finish(self, number: int, served: SparkTask) -> bool:
+    def _finish(self, number: int, task: SparkTask) -> bool:
         """Wait for the transaction in flight, if any; returns whether the unit still runs."""
-        error = served.finish_commit()
+        error = task.finish_commit()
         if error is not None:
-            self._drop_for(number, served, error)
+            self._drop_for(number, task, error)
         return error is None
 
-    def _drop_for(self, number: int, served: SparkTask, error: Exception) -> None:
-        if served.leaving is not None:
+    def _drop_for(self, number: int, task: SparkTask, error: Exception) -> None:
+        if task.leaving is not None:
             # The handover that waits for it gives it up.
-            served.leaving.written.set_exception(error)
+            task.leaving.written.set_exception(error)
         else:
             self.failures.append(Failure(number, error))
         del self.tasks[number]
@@ -282,13 +282,13 @@ class Units:
     def poll(self) -> None:
         """Finish transactions that are written, and log progress."""
         with self._lock:
-            for number, served in list(self.tasks.items()):
-                if served.commit is not None and served.commit.written.done():
-                    self._finish(number, served)
+            for number, task in list(self.tasks.items()):
+                if task.commit is not None and task.commit.written.done():
+                    self._finish(number, task)
             self._throughput.report(self._held())
 
     def _held(self) -> dict[int, int]:
-        return {number: served.held for number, served in self.tasks.items()}
+        return {number: task.held for number, task in self.tasks.items()}
 
     def finish(self, until_s: float) -> None:
         """Plan last snapshots, and wait for them until ``until_s`` (monotonic)."""
@@ -296,7 +296,7 @@ class Units:
         while self._clock.monotonic_s() < until_s:
             self.poll()
             with self._lock:
-                if all(served.is_saved for served in self.tasks.values()):
+                if all(task.is_saved for task in self.tasks.values()):
                     break
             self._clock.sleep(_LOOK_S)
         self._log_stopped(until_s)
@@ -310,13 +310,13 @@ class Units:
         """Write checkpoints that say that this driver has ended, until ``until_s`` (monotonic)."""
         with self._lock:
             written = []
-            for served in self.tasks.values():
-                if served.commit is None and served.leaving is None:
-                    checkpoint = msgspec.structs.replace(served.checkpoint, stopped=True)
+            for task in self.tasks.values():
+                if task.commit is None and task.leaving is None:
+                    checkpoint = msgspec.structs.replace(task.checkpoint, stopped=True)
                     last = self._pool.submit(
-                        write_commit, self._metrics, self._clock, served.transactions, {}, {}, checkpoint, None
+                        write_commit, self._metrics, self._clock, task.transactions, {}, {}, checkpoint, None
                     )
-                    served.commit = Commit(checkpoint, last)
+                    task.commit = Commit(checkpoint, last)
                     written.append(last)
         self._clock.wait_until_done(written, until_s)
         self.poll()

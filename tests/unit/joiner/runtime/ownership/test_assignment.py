@@ -77,7 +77,7 @@ class Runner:
 
     def fail(self, error: Exception) -> None:
         self.is_served = False
-        self.wanted.give_up(UNIT, error)
+        self.wanted.handle_failure(UNIT, error)
 
     def wait(self, seconds: float) -> None:
         """Let the time pass in small steps until it is served."""
@@ -254,7 +254,7 @@ def test_only_a_fencing_counts_as_one(clock: ManualClock, error: Exception, coun
         in_group=True,
         fenced=lambda: fencings.append(UNIT),
     )
-    runner.give_up(UNIT, error)
+    runner.handle_failure(UNIT, error)
     assert runner.is_pending(UNIT)
     assert fencings == [UNIT] * count
 

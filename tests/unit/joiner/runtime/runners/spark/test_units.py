@@ -95,7 +95,7 @@ class Stage:
         clock = SystemClock()
         served = SparkTask(
             number=number,
-            claim=claim,
+            claim_number=claim,
             transactions=transactions,
             clock=clock,
             checkpoint=checkpoint,
