@@ -1,8 +1,7 @@
 """The units assigned to a runner that it does not serve: to be claimed, lost to another runner, or failed.
 
-What follows a failed claim or batch is decided here, the same for every runner: the unit is claimed again from its last
-commit after a back-off, its owner is verified first, or it fails with the reason. `retry_policy` says which causes are
-transient.
+After a failed claim or batch, every kind of runner does the same: it claims the unit again from its last commit after a
+back-off, it verifies the owner first, or the unit fails with the reason. `retry_policy` lists the transient causes.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _Claimed = TypeVar("_Claimed")
 
 
 class _Action(NamedTuple):
-    """What failed, and what follows, for messages."""
+    """What failed and what follows, for log lines."""
 
     failed: str
     follows: str
@@ -61,7 +60,7 @@ class _Next(NamedTuple):
 
 
 class AssignmentManager:
-    """Decides which units are claimed when. `claim` may be called by any thread, by one at a time for each unit."""
+    """Decides which units are claimed when. Any thread may call `claim`, one at a time for each unit."""
 
     def __init__(
         self,
@@ -84,8 +83,8 @@ class AssignmentManager:
         self._settings, self._clock = settings, clock
         self._claimant = claimant
         self._in_group = in_group
-        # Units that may be claimed by force: those assigned at the start. A later one must not be taken from the site
-        # it was moved to. None: no units have been assigned yet.
+        # Units that may be claimed by force: those assigned at the start. A later one must not be claimed from the
+        # site that it was moved to. None: no units have been assigned yet.
         self._by_force: set[int] | None = None
         # Units to be claimed, or claimed again.
         self._waiting: dict[int, _Next] = {}
@@ -106,22 +105,22 @@ class AssignmentManager:
     def due(
         self, units: AbstractSet[int], busy: AbstractSet[int], claimed: AbstractSet[int] = frozenset()
     ) -> list[int]:
-        """The ones of ``units`` to claim now. ``busy``: those served, or handled elsewhere.
+        """Return those of ``units`` to claim now. ``busy``: those served, or handled elsewhere.
 
-        ``claimed``: those other runners are claiming, for which a fenced runner waits.
+        ``claimed``: those that other runners are claiming; a fenced runner waits for them.
         """
         now_s = self._clock.monotonic_s()
         if units and self._by_force is None:
             self._by_force = set(units)
         for number in [number for number, look_s in list(self._lost.items()) if look_s <= now_s]:
-            # By now every member knows its units. If this one is still assigned to us, it was claimed by a process
-            # that did not know yet that it had lost it, and no one serves it.
+            # By now every member has its assignment. If the unit is still assigned to us, it was claimed by a process
+            # that had not yet noticed that it lost the unit, so no one serves it.
             del self._lost[number]
             if self.failed.pop(number, None) is not None:
                 _log.info("unit %s: still assigned to this process; claiming it again", number)
         for number in units - (self._waiting.keys() | self.failed.keys() | busy):
             self._waiting[number] = _Next(now_s)
-        # A copy, as another thread may give one up.
+        # A copy, because another thread may remove one.
         waiting = {
             number
             for number, then in list(self._waiting.items())
@@ -137,7 +136,7 @@ class AssignmentManager:
         readers: Readers,
         restore: Callable[[UnitTransactions, Checkpoint, Readers], _Claimed],
     ) -> _Claimed | None:
-        """Claim and restore a unit; None if that failed, and `plan_retries` decides what follows.
+        """Claim and restore a unit. Return None if that failed; then `plan_retries` decides what follows.
 
         ``claimant``: the claimant of a move; by default the runner's own. ``restore`` builds the runner's task.
         """
@@ -164,7 +163,7 @@ class AssignmentManager:
                 self._plan(number, error, _CLAIM)
 
     def handle_failure(self, number: int, error: Exception) -> None:
-        """A batch failed and the unit stopped: claim it again from its last commit if that may help."""
+        """Handle a failed batch, which has stopped the unit: claim it again from its last commit if that may help."""
         self._plan(number, error, _BATCH)
 
     def verify_owner(self, number: int, wait_s: float | None = None) -> None:
@@ -196,7 +195,7 @@ class AssignmentManager:
         return number in self._waiting
 
     def obstacles(self) -> dict[int, Obstacle]:
-        """What keeps units from being served: the cause of their retry, or of their failure."""
+        """Return why units are not served: the cause of their retry, or of their failure."""
         numbers = sorted({*self.failed, *self._waiting})
         found = {number: self._troubles.obstacle(number, self._tried_at_s(number)) for number in numbers}
         return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
@@ -214,7 +213,7 @@ class AssignmentManager:
     def _check_still_ours(self, number: int, runs: AbstractSet[str], readers: Readers) -> None:
         """After a fencing, check that the checkpoint names one of ``runs``. Raises `UnitStopped` if it does not."""
         checkpoint = read_checkpoint(readers, number)
-        # None: our own transaction is dangling (see `dangling`), and no one else has written anything.
+        # None: our own transaction is dangling (see `dangling`), and no other runner has written anything.
         if checkpoint is None or checkpoint.run in runs:
             _log.info("unit %s: the runner that fenced us never claimed it; claiming it again", number)
             return
@@ -275,7 +274,7 @@ class AssignmentManager:
 
 
 def _why(number: int, error: Exception, action: _Action) -> str:
-    """The text of an error for people, and for a defect what to do."""
+    """Return the text of an error, and for a defect what to do."""
     if isinstance(error, UnitStopped):
         return str(error)
     if isinstance(error, Aborted | KafkaException):

@@ -73,8 +73,8 @@ _log = logging.getLogger(__name__)
 class DanglingTransaction:
     """Dangling transactions of a unit, found now or by an earlier claimant that did not finish.
 
-    ``open_from`` is the first open offset of each topic in which something is. ``reached`` is the furthest progress
-    record that was ever written, committed or not; None where there is none.
+    ``open_from``: by topic, the first open offset, if a transaction is open. ``reached``: the furthest checkpoint that
+    was ever written, committed or not; None without one.
     """
 
     unit: int
@@ -90,7 +90,7 @@ class DanglingTransaction:
 class ReplayedEffects(NamedTuple):
     """The effects of a replay from an earlier state.
 
-    ``result_ends``: offsets of the result topics; what was written of these effects lies after them.
+    ``result_ends``: by result topic, an offset; whatever was written of these effects is at or after it.
     """
 
     effects: Effects
@@ -98,7 +98,7 @@ class ReplayedEffects(NamedTuple):
 
 
 def find_dangling(log: StateLog, readers: Readers) -> DanglingTransaction | None:
-    """Look for dangling transactions after the initialisation; None without any. ``log``: the committed state topic."""
+    """Find dangling transactions after the initialisation. Return None without any. ``log``: committed records only."""
     open_from = {topic: stable for topic, (stable, end) in _ends(log.unit, readers).items() if stable < end}
     note = log.dangling_note()
     if not open_from and note is None:
@@ -143,7 +143,7 @@ def _dangling(log: StateLog, open_from: dict[str, int], tried: list[Checkpoint])
 
 
 def _tried(log: StateLog, readers: Readers) -> list[Checkpoint]:
-    """The checkpoints after the newest visible one: of aborted or dangling transactions."""
+    """Read the checkpoints after the newest visible one: those of aborted or dangling transactions."""
     low, end = log_range(readers.everything, readers.settings.state_topic, log.unit)
     begin = log.checkpoint_at + 1 if log.checkpoint_at >= 0 else low
     if end <= begin + 1:
@@ -160,7 +160,7 @@ def _there(
     wanted: Iterable[tuple[str, FirstRecord]],
     fences: Mapping[str, int],
 ) -> set[str]:
-    """The identities of those first records that are visible."""
+    """Return the identities of those first records of ``topic`` that are visible before the fences."""
     here = [first for name, first in wanted if name == topic]
     missing = {first.identity for first in here}
     start = min(first.start for first in here)
@@ -175,7 +175,7 @@ def resolve(
     clock: Clock,
     again: Callable[[], ReplayedEffects],
 ) -> Effects:
-    """Resolve dangling transactions; returns the missing effects up to ``reached``, which the claim has to write.
+    """Resolve dangling transactions. Return the missing effects up to ``reached``, which the claim must write.
 
     ``checkpoint`` is the newest committed one. ``again`` replays the unit from an earlier state up to ``reached``, and
     is called once nothing is dangling any more. Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException if Kafka
@@ -198,7 +198,7 @@ def resolve(
         effects, begin = again()
 
         def missing_in(topic: str, values: list[bytes]) -> list[int]:
-            """The indices of those values that are neither visible nor removed."""
+            """Return the indices of those values that are neither visible nor removed."""
             identities = [identity_of(value) for value in values]
             start, end = begin.get(topic, 0), fences.get(topic, -1)
             absent = _missing_results(readers.log, clock, topic, unit, set(identities), start, end)
@@ -261,27 +261,27 @@ def fence_partitions(
 
 
 def _what_is_open(settings: JoinerSettings, unit: int, open_from: Mapping[str, int]) -> str:
-    """The error for a transaction that our abort did not end, which is not of this unit's present transactional id."""
+    """Return the error for a transaction that our abort did not end: it is of another transactional id."""
     places = ", ".join(f"{topic} [{unit}] from offset {at}" for topic, at in open_from.items())
     topic, at = next(iter(open_from.items()))
     command = f"kafka-transactions.sh --bootstrap-server {settings.kafka.bootstrap_servers}"
     return (
         f"a transaction that is not this unit's has been open for {TIMEOUT_S:.0f} s in {places}. It is another "
         "program's, which must end it, or its broker does after that program's transaction.timeout.ms; or Kafka has "
-        f"forgotten it: `{command} find-hanging --topic {topic} --partition {unit}` tells, and `{command} abort "
+        f"forgotten it: `{command} find-hanging --topic {topic} --partition {unit}` lists it, and `{command} abort "
         f"--topic {topic} --partition {unit} --start-offset {at}` ends it"
     )
 
 
 def _topics(settings: JoinerSettings) -> list[str]:
-    """The topics a unit writes to."""
+    """Return the topics a unit writes to."""
     return [settings.state_topic, *settings.output_topics.values()]
 
 
 def _missing_results(
     consumer: Consumer, clock: Clock, topic: str, unit: int, wanted: set[str], start: int, end: int
 ) -> set[str]:
-    """The identities that are not visible between two offsets."""
+    """Return the identities that are not visible between two offsets."""
     missing = set(wanted)
     low, _ = log_range(consumer, topic, unit) if missing else (0, 0)
     start = max(low, start)
@@ -295,9 +295,9 @@ def _missing_results(
 
 
 def _removed(readers: Readers, topic: str, unit: int, absent: set[str], start: int, end: int) -> set[str]:
-    """The identities, written after ``start`` and not visible, that retention has removed from the log.
+    """Return the identities in ``absent``, written after ``start``, that retention has removed from the log.
 
-    Aborted records are still there for an uncommitted reader.
+    An aborted record, which is not visible either, is still in the log for a reader of uncommitted data.
     """
     low, _ = log_range(readers.everything, topic, unit) if absent else (start, end)
     if low <= start:
@@ -310,7 +310,7 @@ def _encoded(records: Iterable[OutputRecord | Rejected]) -> list[bytes]:
 
 
 def _ends(unit: int, readers: Readers) -> dict[str, tuple[int, int]]:
-    """The stable end and the end of each of the unit's partitions, by topic."""
+    """Return the stable end and the end of each partition the unit writes to, by topic."""
     return {
         topic: (log_range(readers.stable, topic, unit)[1], log_range(readers.everything, topic, unit)[1])
         for topic in _topics(readers.settings)

@@ -25,14 +25,14 @@ class Claimant:
     """A release by this site that may be reclaimed."""
 
     def may_continue(self, found: Checkpoint) -> bool:
-        """Whether a unit has no owner, is of this site, or may be claimed from another one."""
+        """Return whether this runner may claim a unit: it has no owner, is of this site, or may be claimed by force."""
         if found.run == RESET_RUN or found.site == self.site or self.force:
             return True
         return self.back is not None and found.on_the_way == self.back
 
 
 class OwnedElsewhere(UnitStopped):
-    """The unit belongs to another site: ``checkpoint`` says to which."""
+    """The unit belongs to another site, which ``checkpoint`` names."""
 
     def __init__(self, text: str, checkpoint: Checkpoint) -> None:
         super().__init__(text)
@@ -85,7 +85,7 @@ def check_partitions(settings: JoinerSettings, found: Checkpoint) -> None:
 
 
 def log_ranges(readers: Readers, unit: int) -> dict[str, tuple[int, int]]:
-    """The first offset and the end of each input topic of a unit. Raises KafkaException."""
+    """Return the first offset and the end of each input topic of a unit. Raises KafkaException."""
     return {topic: log_range(readers.stable, topic, unit) for topic in readers.settings.input_topics}
 
 

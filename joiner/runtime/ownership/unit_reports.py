@@ -1,6 +1,7 @@
 """Reports of units that a runner cannot serve, written to the control topic for ``joiner status``.
 
-A runner repeats a report for as long as it holds; an old one is from a runner that has ended. Nothing depends on them.
+A runner repeats a report for as long as it holds, so an old report is of a runner that has ended. Nothing depends on
+reports.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 REPEAT_S: Final = 10.0
 
 _LASTS_S: Final = 3 * REPEAT_S
-"""A report that was not repeated for so long does not hold any more."""
+"""A report that was not repeated for so long no longer holds."""
 
 _FIRST_S: Final = 2.0
 """Shorter obstacles are not reported."""
@@ -36,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class UnitReports:
-    """Reports what keeps a runner's units from being served. For one thread; writes in the pool."""
+    """Reports why a runner's units are not served. For one thread; writes in the pool."""
 
     def __init__(self, claimant: Claimant, pool: Executor, write: Callable[[NotServed], None], clock: Clock) -> None:
         """``write`` may block."""
@@ -73,7 +74,7 @@ class UnitReports:
 
 
 def read_notices(settings: JoinerSettings, clock: Clock) -> list[str]:
-    """The reports that hold now, a line for each unit and runner. Raises KafkaException."""
+    """Read the reports that hold now, a line for each unit and runner. Raises KafkaException."""
     now_ms = round(1000 * clock.wall_s())
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
         since = TopicPartition(settings.control_topic, 0, now_ms - round(1000 * _LASTS_S))
@@ -86,7 +87,7 @@ def read_notices(settings: JoinerSettings, clock: Clock) -> list[str]:
 
 
 def describe(records: Iterable[tuple[bytes | None, int]]) -> list[str]:
-    """The lines for records of the control topic, given with their append times in ms."""
+    """Return the lines for records of the control topic, given with their append times in ms."""
     newest: dict[tuple[int, str, str], tuple[NotServed, int]] = {}
     for value, at_ms in records:
         notice = decode(value)
@@ -108,7 +109,7 @@ def _moment(at_ms: int) -> datetime:
 
 
 def decode(value: bytes | None) -> NotServed | None:
-    """A notice; None where it is another record of the control topic, or of a newer release."""
+    """Decode a report. Return None for another record of the control topic, or one of a newer release."""
     try:
         notice = _decoder.decode(value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,9 +1,9 @@
 """The running units of a Spark driver: the plan of each, its outcome, and the transaction in flight.
 
-Spark runs one batch after the other. For each it asks for plans (`Units.next_turn`) and returns their outcomes
-(`Units.accept`); transactions are written while Spark runs the next batch. Spark's own commit of a batch is irrelevant:
-the checkpoint in Kafka decides, and work of Spark's that did not get into one is discarded by a claim with a new
-number. So a failed transaction never stops the query.
+Spark runs one batch after the other. For each batch it asks for plans (`Units.next_turn`) and returns their outcomes
+(`Units.accept`). Transactions are written while Spark runs the next batch. Spark's own commit of a batch is irrelevant,
+because only the checkpoint in Kafka decides. Outcomes that did not get into a checkpoint are discarded: the next claim
+has a new number. So a failed transaction never stops the query.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ _RECORD_BYTES: Final = 600
 
 
 class _InputEnds:
-    """The stable ends of the input; where they cannot be read, they are asked for again after a while."""
+    """The stable ends of the input. After a failed request they are requested again after a while."""
 
     def __init__(self, ask: Ends, clock: Clock) -> None:
         self._ask, self._clock = ask, clock
         self._not_before_s = 0.0
         self.seen: Mapping[int, Mapping[str, int]] = {}
-        """The last ones, by unit and topic. Ends only grow, so old ones are valid."""
+        """The ends last read, by unit and topic. Ends only grow, so old ones are valid lower bounds."""
 
     def read(self) -> Mapping[int, Mapping[str, int]] | None:
-        """The ends now; None if they cannot be read."""
+        """Read the ends. Return None if they cannot be read now."""
         if self._clock.monotonic_s() < self._not_before_s:
             return None
         try:
@@ -163,7 +163,7 @@ class Units:
     # Plans for Spark
 
     def next_turn(self, last: Turn) -> Turn:
-        """The plans of the next batch; the last turn again if there is nothing to do."""
+        """Return the plans of the next batch; the last turn again if there is nothing to do."""
         # Without the lock, as it may take long.
         ends = self._ends.read()
         if ends is None:
@@ -191,13 +191,13 @@ class Units:
         return sorted(found, key=lambda plan: plan.unit)
 
     def _wake_up(self) -> list[Plan]:
-        """Empty plans, periodically: Spark ends workers that have been idle for a minute."""
+        """Return empty plans periodically, because Spark ends workers that have been idle for a minute."""
         if self._woken_s is not None and self._clock.monotonic_s() - self._woken_s < _AWAKE_S:
             return []
         return [Plan(unit, 0, {}, {}, {}) for unit in range(self._settings.topics.partitions)]
 
     def _is_short(self, task: SparkTask, ends: Mapping[str, int]) -> bool:
-        """Whether a log ends before the offset already read; if that lasts, the unit is claimed again."""
+        """Return whether a log ends before the offset already read. If that lasts, stop the unit to claim it again."""
         if not task.is_short(ends):
             return False
         if task.is_short_for_long:
@@ -223,7 +223,7 @@ class Units:
             if not self._finish(number, task):
                 return
             if outcome.stopped:
-                # Checked in the place of a transaction, and reported like a failed one.
+                # Checked in place of a transaction, and reported like a failed one.
                 checked = self._pool.submit(_raise_unless_fenced, task.transactions, outcome.stopped)
                 task.commit = Commit(task.checkpoint, checked)
             elif outcome.lost:
@@ -263,7 +263,7 @@ class Units:
         )
 
     def _finish(self, number: int, task: SparkTask) -> bool:
-        """Wait for the transaction in flight, if any; returns whether the unit still runs."""
+        """Wait for the transaction in flight, if any. Return whether the unit still runs."""
         error = task.finish_commit()
         if error is not None:
             self._drop_for(number, task, error)
@@ -271,7 +271,7 @@ class Units:
 
     def _drop_for(self, number: int, task: SparkTask, error: Exception) -> None:
         if task.leaving is not None:
-            # The handover that waits for it gives it up.
+            # The handover waits for the release and handles its failure.
             task.leaving.written.set_exception(error)
         else:
             self.failures.append(Failure(number, error))
@@ -307,7 +307,7 @@ class Units:
             _log.info("time spent by the workers: %s", spent or "none")
 
     def _log_stopped(self, until_s: float) -> None:
-        """Write checkpoints that say that this driver has ended, until ``until_s`` (monotonic)."""
+        """Mark the checkpoints of the units, because this driver ends in good order; until ``until_s`` (monotonic)."""
         with self._lock:
             written = []
             for task in self.tasks.values():
@@ -327,7 +327,7 @@ class Units:
 
 
 def _records_max(settings: JoinerSettings) -> int:
-    """The most records of a topic per unit and batch, few enough to pause a side that runs ahead."""
+    """Return the most records of a topic per unit and batch, few enough that a side running ahead can be paused."""
     application = settings.application
     room = min(application.buffer_records_max, application.buffer_bytes_max // _RECORD_BYTES)
     return max(1, room // (2 * len(settings.input_topics)))
