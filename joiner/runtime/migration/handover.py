@@ -29,7 +29,7 @@ from joiner.runtime.ownership.warmup import Warm, warm_up
 from joiner.runtime.settings import JoinerSettings
 
 CHECK_S: Final = 2.0
-"""Interval between checks who owns the units we wait for; a unit whose Released was missed is claimed that late."""
+"""Interval between checks of the owners of units we wait for. A unit whose Released was missed is claimed that late."""
 
 _QUIET_S: Final = 0.5
 """A unit that has not committed for so long since its claim is reported as resumed at the claim.
@@ -49,7 +49,7 @@ class Serving(Protocol):
 
 
 class Host(Protocol):
-    """What moves ask of a runner, in its own thread except `prepare`. See `runners.supervisor`."""
+    """The runner, as moves use it: in its own thread, except `prepare`. See `runners.supervisor`."""
 
     @property
     def tasks(self) -> Mapping[int, Serving]:
@@ -66,7 +66,7 @@ class Host(Protocol):
         ...
 
     def begin_claim(self, unit: int, claimant: Claimant | None, warm: Warm | None) -> bool:
-        """Begin to claim, restore and run a unit; returns whether it was not under way already.
+        """Begin to claim, restore and run a unit. Return False if its claim is under way already.
 
         ``warm`` is closed by the host when the claim ends.
         """
@@ -75,12 +75,12 @@ class Host(Protocol):
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
         """Stop running a unit and begin to write its last transaction, with a snapshot; call ``then`` once written.
 
-        None: the unit keeps running, as it cannot be released now.
+        Return None if the unit keeps running, because it cannot be released now.
         """
         ...
 
     def handle_failure(self, unit: int, error: Exception) -> None:
-        """Note that the last commit of a unit has failed."""
+        """Handle the failure of a unit's last commit."""
         ...
 
     def schedule_claim(self, unit: int) -> None:
@@ -88,7 +88,7 @@ class Host(Protocol):
         ...
 
     def why_failed(self, unit: int) -> str:
-        """Why a unit cannot continue here; empty if it can."""
+        """Return why a unit cannot continue here; empty if it can."""
         ...
 
 
@@ -111,7 +111,7 @@ class Handover:
         self._host = host
         self._services, self._clock = services, services.clock
         self._mover = Coordinator(claimant, self, services.control, services.clock)
-        # Units of other sites, with the time of the next check who owns them.
+        # Units of other sites, with the time of the next check of their owners.
         self._elsewhere: dict[int, float] = {}
         self._reported: set[int] = set()
         # Reported by the pool's threads, in order.
@@ -156,7 +156,7 @@ class Handover:
         self._report_refused()
 
     def found_elsewhere(self, number: int, checkpoint: Checkpoint) -> bool:
-        """Note a unit that was found to belong to another site; returns whether to wait for it. Thread-safe."""
+        """Note a unit that was found to belong to another site. Return whether to wait for it. Thread-safe."""
         way = checkpoint.on_the_way
         waits = self.is_standby or (way is not None and way.source == self._claimant.site)
         if waits and number not in self._reported:
@@ -180,7 +180,7 @@ class Handover:
             self._reported.discard(number)
         self._mover.forget(units)
 
-    # What moves ask for, see `coordinator.MoveActions`
+    # Actions of moves, see `coordinator.MoveActions`
 
     def release(self, action: Release) -> None:
         """See `coordinator.MoveActions`."""
@@ -246,7 +246,7 @@ class Handover:
             self._elsewhere[number] = self._clock.monotonic_s() + CHECK_S
             self._mover.released(number)
             return
-        # The next claim finds out whether it was written.
+        # The next claim reads whether it was written.
         self._mover.kept(number)
         if not isinstance(error, Exception):
             raise error
@@ -266,7 +266,7 @@ class Handover:
             self._check = self._services.pool.submit(self._read, due)
 
     def _read(self, numbers: list[int]) -> dict[int, Checkpoint | None]:
-        """The checkpoints of some units, read by one consumer, as far as Kafka answers."""
+        """Read the checkpoints of some units with one consumer, until Kafka does not answer."""
         found: dict[int, Checkpoint | None] = {}
         with closing(Readers(self._settings, self._clock)) as readers:
             for number in numbers:
