@@ -211,11 +211,11 @@ class AssignmentManager:
         (self._by_force or set()).discard(number)
 
     def _check_still_ours(self, number: int, runs: AbstractSet[str], readers: Readers) -> None:
-        """After a fencing, check that the checkpoint names one of ``runs``. Raises `UnitStopped` if it does not."""
+        """Check that the checkpoint still names one of ``runs``. Raises `UnitStopped` if it does not."""
         checkpoint = read_checkpoint(readers, number)
         # None: our own transaction is dangling (see `dangling`), and no other runner has written anything.
         if checkpoint is None or checkpoint.run in runs:
-            _log.info("unit %s: the runner that fenced us never claimed it; claiming it again", number)
+            _log.info("unit %s: no other runner has claimed it; claiming it again", number)
             return
         why = f"unit {number}: now owned by {checkpoint.owner} (run {checkpoint.run}); given up"
         if not self._claimant_of(number).may_continue(checkpoint):
