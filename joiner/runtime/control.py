@@ -58,7 +58,7 @@ class Resumed(_OfUnit, frozen=True, kw_only=True, tag="taken"):
 
 
 class Refused(_OfUnit, frozen=True, kw_only=True):
-    """The source or the target cannot move the unit; ``why`` says what to do."""
+    """The source or the target cannot move the unit. ``why`` states the cause and what to do."""
 
     why: str
 

@@ -84,8 +84,8 @@ class Fenced(OwnershipInDoubt):
 class Aborted(Exception):
     """The transaction failed, or its outcome is unknown: the unit must be claimed again.
 
-    The claim resolves it: `init_transactions` aborts an open transaction, and the checkpoint read after that says what
-    was committed.
+    The claim resolves it: `init_transactions` aborts an open transaction, and the checkpoint read after that shows what
+    was committed. Also raised if Kafka has left a committed transaction open, which a claim repairs as well.
     """
 
 

@@ -5,8 +5,8 @@ Records of the control topic and times go in, actions for the runner come out. B
 
     order     Request, repeated every `REPEAT_S`: a lease, which each side counts by its own clock
     target    WarmUp: build the state beside the owner; then Ready, repeated with each Request
-    source    on Ready, while the lease lasts: Release, a last transaction whose checkpoint says that the unit has no
-              owner and belongs to the target's site; then Released
+    source    on Ready, while the lease lasts: Release, a last transaction whose checkpoint names no owner and the
+              target's site; then Released
     target    Claim, by the ordinary procedure; Claiming, repeated while that lasts; Resumed once it continues
     source    if no target is heard of for `RECLAIM_AFTER_S`, or the target refused: Reclaim; then Back
 

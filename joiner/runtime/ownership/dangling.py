@@ -18,12 +18,12 @@ the outcome of a dangling transaction is not guessed. Everything the unit has em
 
 If a claimant dies or is fenced at any point, the next one finds the note and repeats the procedure.
 
-Partitions are fenced in every claim. A partition knows only the producers it has heard of: until it has a record or a
-marker of the new owner, it may still accept a request that the old owner's client had in flight, after the check, and
-the new owner's first commit would commit it. The fence is a record of the new owner in each partition, aborted. Nothing
-older is accepted after it, and everything before it is ended, whoever wrote it: the claimant waits for transactions of
-others that were open there. (KIP-890 describes such requests; they belong to no committed transaction, so there is
-nothing to write again.)
+Partitions are fenced in every claim. A partition has the epoch of a producer only from its records: until it has a
+record or a marker of the new owner, it may still accept a request that the old owner's client had in flight, after the
+check, and the new owner's first commit would commit it. The fence is a record of the new owner in each partition,
+aborted. Nothing older is accepted after it, and everything before it has ended, including transactions of other
+programs, for which the claimant waits. (KIP-890 describes such requests; they belong to no committed transaction, so
+there is nothing to write again.)
 
 No transaction is open before the fences, but a dangling one may have been ended wrongly: the abort of the transaction
 that followed it has aborted it, too. Checkpoints name the first record of the last transaction in each topic. Those
@@ -37,8 +37,8 @@ joins; late and unmatched records and dead letters also name the application.
 An owner checks its own commits: see `kafka.transaction`.
 
 Results that retention has removed are not written again: an aborted record is still in the log, a removed one is not.
-If a transaction was in flight as well, whose results may never have reached the log, the two cases cannot be told
-apart, and missing results are written: a reader that had seen the removed part may then see them twice.
+If a transaction was in flight as well, whose results may never have reached the log, the two cases cannot be
+distinguished, and missing results are written: a reader that had seen the removed part may then see them twice.
 
 Not covered: retention that removes input after the earlier of the two snapshots before the transactions are resolved.
 """

@@ -56,7 +56,7 @@ def check_continues(
         owner = f"owned by a {found.site} ({found.instance})" if found.on_the_way is None else found.owner
         raise OwnedElsewhere(
             f"unit {unit} of {name!r} is {owner}: move it (`joiner move --to {claimant.site}`), wait here until "
-            "it is moved (--standby), or claim it with --force-claim once that has stopped",
+            "it is moved (--standby), or claim it with --force-claim once its owner has stopped",
             found,
         )
     if found.fingerprint != settings.fingerprint():

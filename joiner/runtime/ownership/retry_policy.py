@@ -42,7 +42,7 @@ CAUSES: Final = (
     Cause("a broker does not know an input topic", (TopicUnknown,), 1.0, 30.0),
     # Briefly after an election. Not for longer: a truncated log would grow past the offsets again.
     Cause("a log ends before what was consumed", (LogShort,), 0.5, 2.0, lasts_s=10.0),
-    # Other settings, a damaged snapshot, missing records, a full buffer: the error says what to do.
+    # Other settings, a damaged snapshot, missing records, a full buffer: the error states what to do.
     Cause("the unit cannot be continued as it is", (UnitStopped,)),
     Cause("the owner of the unit is in doubt", (OwnershipInDoubt,), 1.0, 30.0),
     # Short, as the unit is needed as soon as Kafka is back.
