@@ -2,12 +2,12 @@
 
 Steps of a commit, in this order:
 
- 1. Begin.
- 2. Send the input offsets of the consumer group. They are for tools; the checkpoint alone decides.
- 3. Write the joined, late, unmatched and rejected records.
- 4. If a snapshot is due: write its chunks, tombstones of surplus chunks, and its manifest.
- 5. Write the checkpoint, last in the unit's partition of the state topic.
- 6. Commit.
+ 1. begin
+ 2. send the input offsets of the consumer group, which are for tools; the checkpoint alone decides
+ 3. write the joined, late, unmatched and rejected records
+ 4. if a snapshot is due, write its chunks, tombstones of surplus chunks, and its manifest
+ 5. write the checkpoint, last in the unit's partition of the state topic
+ 6. commit
 
 A large snapshot follows in transactions of its own. If the unit is released, the checkpoint that releases it follows
 in one more.

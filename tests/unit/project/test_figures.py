@@ -41,6 +41,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "docs/moving.md": (
             *(
                 "repeats it every 0.5 s",
+                "commits nothing for 0.5 s after its claim",
                 "not heard of for 5 s",
                 "claims a released unit for 5 s",
             ),
