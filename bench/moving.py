@@ -30,7 +30,7 @@ from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
 from joiner.runtime.kafka.readers import Readers
-from joiner.runtime.migration.request import Step
+from joiner.runtime.migration.order import Step
 
 _WARM_UP_S: Final = 8.0
 _BETWEEN_S: Final = 2.0

@@ -1,11 +1,11 @@
-"""Calls joining functions at the start with a few made-up pairs, so that one that cannot work is reported at once.
+"""Calls joining functions at the start with made-up pairs, so that a function that cannot work is reported at once.
 
 A function may have side effects, so it is called as rarely as possible: once with a batch of three pairs, and once with
 a single pair if the batch fails. Built-in functions are not called.
 
-Made-up pairs prove little: a function may rightly refuse a machine that it does not know. So a function is refused only
-for an error that no other pair could avoid: it does not take two sides, it uses a name that does not exist, or it does
-not return a column of numbers. Any other exception is a warning.
+A failure for made-up pairs proves little, because a function may reject a machine that it does not know. So a function
+is refused only for an error that every pair would cause: it does not accept two sides, it uses a name that does not
+exist, or it does not return a column of numbers. Any other exception is a warning.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker.settings import SettingsError
 from joiner.functions import BUILT_IN, Columns, JoinFunction, UnusableValuesError, call_function, place_of, reason_of
 
 MADE_UP: Final = "made-up"
-"""The thing of the pairs, and the prefix of their ids, by which a function can recognize them."""
+"""The thing of the made-up pairs, and the prefix of their ids, by which a function can recognise them."""
 
 _TIME_NS: Final = 1_577_836_800 * 10**9
 """2020-01-01T00:00:00Z."""
@@ -29,9 +29,10 @@ _REASON_LENGTH_MAX: Final = 300
 
 
 def probe_functions(names: Mapping[str, str], functions: Mapping[str, JoinFunction]) -> list[str]:
-    """Call the functions, by join; returns warnings. ``names``: the names of the functions in the settings, by join.
+    """Call each function once. Return warnings.
 
-    Raises `SettingsError` that names every function that cannot work.
+    ``names``: the functions' names in the settings, by join; ``functions``: the functions, by join. Raises
+    `SettingsError` listing every function that cannot work.
     """
     mistakes, warnings = [], []
     # A function that several joins share is called for one of them.
@@ -47,7 +48,7 @@ def probe_functions(names: Mapping[str, str], functions: Mapping[str, JoinFuncti
         if single_error is None:
             warnings.append(
                 f"{where} accepts one pair, but not a batch of {_PAIRS}: {_describe(error)}. It is called with batches "
-                "of columns; where a batch fails, it is called for each pair, which is many times slower"
+                "of columns; if a batch fails, it is called for each pair, which is many times slower"
             )
         elif _fails_for_all(single_error):
             mistakes.append(f"{where} fails for every pair: {_describe(single_error)}; correct it")
@@ -72,7 +73,7 @@ def _failure(function: JoinFunction, count: int) -> BaseException | None:
 
 
 def _made_up(side: int, count: int) -> Columns:
-    """One side of ``count`` pairs with distinct values, times and ids."""
+    """Return one side of ``count`` pairs with distinct values, times and ids."""
     number = np.arange(1, count + 1)
     return Columns(
         result=side * number.astype(np.float64),
@@ -83,7 +84,7 @@ def _made_up(side: int, count: int) -> Columns:
 
 
 def _fails_for_all(error: BaseException) -> bool:
-    """Whether the function would fail for any other pair, too."""
+    """Return whether the function would fail for every pair."""
     if isinstance(error, UnusableValuesError | NameError | ImportError | NotImplementedError):
         return True
     if isinstance(error, AttributeError):
@@ -93,7 +94,7 @@ def _fails_for_all(error: BaseException) -> bool:
 
 
 def _describe(error: BaseException) -> str:
-    """The exception with its place, in one line."""
+    """Return the exception with its place, in one line."""
     what = " ".join(reason_of(error)[:_REASON_LENGTH_MAX].split()).rstrip(": ")
     place = place_of(error)
     return f"{place}: {what}" if place else what

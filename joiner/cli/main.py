@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _show_kafka_error(error: KafkaException, settings: JoinerSettings) -> int:
-    """Print the error of the Kafka client; returns the exit status."""
+    """Print the error of the Kafka client. Return the exit status."""
     reason = error.args[0].str().strip()
     if error.args[0].code() == KafkaError._INVALID_ARG:  # noqa: SLF001 - the public name of the constant
         print(f"joiner: the Kafka client refuses its settings: {reason}; correct kafka.client", file=sys.stderr)
@@ -148,7 +148,7 @@ def _site(text: str) -> str:
 
 
 class _FormerFlag(argparse.Action):
-    """A flag by its name in the previous release: accepted, with a warning that gives the present name."""
+    """A flag by its name in the previous release: accepted, with a warning that names the present flag."""
 
     def __call__(
         self,
@@ -178,7 +178,7 @@ def _seconds(text: str) -> float:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands and flags."""
+    """Build the parser of all commands and flags."""
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--config", type=Path, help="settings file (default: lsb.toml)")
     shared.add_argument(

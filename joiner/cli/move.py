@@ -1,7 +1,7 @@
 """``joiner move``: write the order, report each step, and determine the outcome from the checkpoints.
 
-If this program dies, nothing is lost: its order expires, and units that were on their way are claimed by the target or
-reclaimed by the source without it.
+If this program dies, nothing is lost: its order expires, and the target claims, or the source reclaims, the units that
+were on their way.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from joiner.runtime.kafka.clients import make_admin
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.topics import application_topics
+from joiner.runtime.migration.order import Order, Step
 from joiner.runtime.migration.protocol import RECLAIM_AFTER_S, RECLAIMED
-from joiner.runtime.migration.request import Order, Step
 from joiner.runtime.model import RESET_RUN, Checkpoint
 from joiner.runtime.settings import JoinerSettings
 
 _WAIT_S: Final = 0.1
 _CHECK_INTERVAL_S: Final = 1.0
-"""Between two reads of the checkpoints of units that are on their way."""
+"""Interval between two reads of the checkpoints of units that are on their way."""
 
 _RECLAIM_TIMEOUT_S: Final = RECLAIM_AFTER_S + 15.0
-"""For units on their way: a source that reclaims a unit needs time for a claim and a replay."""
+"""The longest wait for a unit on its way. A source that reclaims a unit needs time for a claim and a replay."""
 
 _REPORT_TIMEOUT_S: Final = 5.0
-"""For a report of the owner of a unit."""
+"""The longest wait for a report of a unit's owner."""
 
 
 def move(settings: JoinerSettings, to: str, requested: list[int] | None, timeout_s: float, clock: Clock) -> int:
-    """Move units (None: all) to a site; returns the exit status: 1 unless all of them are confirmed to run there."""
+    """Move units (None: all) to a site. Return the exit status: 0 if all are confirmed to run there, 1 if not, 2 for a
+    unit that does not exist.
+    """
     name = settings.application.name
     admin = make_admin(settings.kafka)
     if settings.state_topic not in topic_facts(admin, [settings.state_topic]):
@@ -70,7 +72,7 @@ def move(settings: JoinerSettings, to: str, requested: list[int] | None, timeout
 def carry_out(
     settings: JoinerSettings, to: str, units: list[int], timeout_s: float, clock: Clock, report: Callable[[str], None]
 ) -> Order:
-    """Write the order and wait for the outcome of every unit; ``report`` is called with a line for each step.
+    """Write the order and wait for the outcome of every unit. ``report`` is called with a line for each step.
 
     The units must belong to other sites than ``to``. Raises KafkaException and `broker.kafka.topics.TopicError`.
     """
@@ -104,7 +106,7 @@ class _Move:
         self._control.begin_now(self._clock)
         self._order = Order(uuid.uuid4().hex[:12], to, units, self._clock.monotonic_s() + timeout_s)
         self._next_check_s = 0.0
-        # By unit, when its checkpoint was first read.
+        # When the checkpoint of each unit was first read.
         self._checked_since_s: dict[int, float] = {}
 
     def run(self) -> Order:
@@ -138,7 +140,7 @@ class _Move:
                 self._report_step(unit)
 
     def _check_underway(self, now_s: float) -> None:
-        """Read the checkpoints of units that no record reports on: its writer may have died."""
+        """Read the checkpoints of units on their way, because the writer of their next record may have died."""
         for unit in self._order.underway:
             try:
                 checkpoint = read_checkpoint(self._readers, unit)
@@ -148,7 +150,7 @@ class _Move:
                 self._report_step(unit)
 
     def _finish(self, unit: int, checkpoint: Checkpoint, now_s: float) -> bool:
-        """Set the outcome of a unit if its checkpoint, or the time that has passed, determines it; returns whether."""
+        """Set the outcome of a unit if its checkpoint or the time passed determines it. Return whether it does."""
         order, one = self._order, self._order.units[unit]
         is_at_target = checkpoint.site == order.to
         if one.step is Step.READY and not is_at_target:

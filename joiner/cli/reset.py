@@ -21,7 +21,7 @@ from joiner.runtime.settings import JoinerSettings
 
 
 def reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
-    """Delete the state of all units; returns the exit status. A process that still runs is fenced."""
+    """Delete the state of all units. Return the exit status. A process that still runs is fenced."""
     application = settings.application.name
     admin = make_admin(settings.kafka)
     units = range(settings.topics.partitions)

@@ -1,9 +1,9 @@
 """``joiner status``: the checkpoints of an application, with the ends of its logs and the members of its groups.
 
-All values are as of the last commit of each unit. The age of that commit is shown, and the state of the owner, as far
-as it is known (see `presence`).
+All values are as of the last commit of each unit. The age of that commit is shown, and the state of the owner if it is
+known (see `presence`).
 
-In a notebook, `current_status` gives the same as an object that shows itself as tables.
+`current_status` returns the same as an object, which a notebook shows as tables.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 WIDTH: Final = 100
-"""Largest width of a table, for names and figures of usual length."""
+"""The largest width of a table whose names and figures have usual lengths."""
 
 _NAME_LENGTH_MAX: Final = 24
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -81,10 +81,10 @@ class UnitSummary(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """An application. ``units``: by number, None for a unit that was never begun.
+    """The status of an application. ``units``: by number, None for a unit that was never started.
 
-    ``at``: when it was read, ISO 8601 in UTC. ``processes``: their units, by site and instance. ``not_served``: a line
-    from a runner for each unit that it cannot serve.
+    ``at``: the time of reading, ISO 8601 in UTC. ``processes``: their units, by site and instance. ``not_served``: a
+    line from a runner for each unit that it cannot serve.
     """
 
     application: str
@@ -95,14 +95,14 @@ class Status(msgspec.Struct, frozen=True):
     not_served: list[str]
 
     def _repr_html_(self) -> str:
-        """Shows the status as tables in a notebook."""
+        """Return the status as HTML tables, for notebooks."""
         return html_of(self)
 
 
 def show_status(settings: JoinerSettings, clock: Clock, *, as_json: bool = False, every_s: float | None = None) -> int:
-    """Print the status of an application, once or every ``every_s`` seconds until Ctrl-C; returns the exit status.
+    """Print the status of an application, once or every ``every_s`` seconds until Ctrl-C.
 
-    It is 1 if the application has never run.
+    Return the exit status: 1 if the application has never run.
     """
     application = settings.application.name
     admin = make_admin(settings.kafka)
@@ -123,7 +123,7 @@ def show_status(settings: JoinerSettings, clock: Clock, *, as_json: bool = False
 
 
 def current_status(settings: JoinerSettings) -> Status | None:
-    """The present status of an application; None if it has never run. Raises KafkaException and `UnitStopped`."""
+    """Return the status of an application; None if it has never run. Raises KafkaException and `UnitStopped`."""
     admin = make_admin(settings.kafka)
     if not _has_run(settings, admin):
         return None
@@ -132,7 +132,7 @@ def current_status(settings: JoinerSettings) -> Status | None:
 
 
 def read_status(admin: AdminClient, readers: Readers) -> Status:
-    """`current_status` with given clients, for an application that has run."""
+    """Return `current_status` with given clients, for an application that has run."""
     settings, clock = readers.settings, readers.clock
     units = range(settings.topics.partitions)
     found = [read_appended(readers, unit) for unit in units]
@@ -200,7 +200,7 @@ def _join(name: str, join: JoinSummary, counts: Mapping[str, int], *, is_only: b
     """``is_only``: the totals of the unit are those of this join."""
     prefix = "" if is_only else f"{name}:"
     pairs, late, duplicates, unmatched = (counts.get(f"{prefix}{what}") for what in _COUNTED if what != FAILED)
-    # It is counted only once a pair has failed.
+    # The count exists only once a pair has failed.
     failed = None if pairs is None else counts.get(f"{prefix}{FAILED}", 0)
     return JoinStatus(
         pairs=None if pairs is None or failed is None else pairs - failed,
@@ -236,7 +236,7 @@ def lines_of(status: Status) -> list[str]:
 
 
 def html_of(status: Status) -> str:
-    """The status as HTML: paragraphs and tables without style."""
+    """Return the status as HTML: paragraphs and tables without style."""
     parts = [f"<p>{'<br>'.join(map(html.escape, _headings(status)))}</p>"]
     for header, rows in _tables(status):
         lines = [(header, "th"), *((row, "td") for row in rows)]
@@ -255,7 +255,7 @@ def _headings(status: Status) -> list[str]:
 
 
 def _tables(status: Status) -> list[_Table]:
-    """The units, their joins, and the frontiers of these."""
+    """Return tables of the units, their joins, and the frontiers of the joins."""
     header = ("unit", "owner", "state", "last commit", "lag", "records", "rejected", "offsets")
     tables: list[_Table] = [(header, [_unit_row(number, unit) for number, unit in enumerate(status.units)])]
     if joins := _joins(status):
@@ -267,13 +267,13 @@ def _tables(status: Status) -> list[_Table]:
 
 
 def _joins(status: Status) -> list[tuple[str, int, JoinStatus]]:
-    """Name, unit and status of each join, by name, then by unit."""
+    """Return name, unit and status of each join, by name, then by unit."""
     joins = [(name, unit.unit, join) for unit in status.units if unit is not None for name, join in unit.joins.items()]
     return sorted(joins, key=lambda one: one[0])
 
 
 def _notes(status: Status) -> list[list[str]]:
-    """The paragraphs behind the tables."""
+    """Return the paragraphs after the tables."""
     notes = [status.not_served] if status.not_served else []
     if any(join.pairs is None for _, _, join in _joins(status)):
         notes.insert(0, ["-: not counted by join yet; counted from the next commit on"])
@@ -315,7 +315,7 @@ def _frontier_row(name: str, unit: int, join: JoinStatus) -> tuple[str, ...]:
 
 
 def _text_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """The lines of a table: figures are right-aligned, all other cells left-aligned."""
+    """Return the lines of a table: figures are right-aligned, all other cells left-aligned."""
     widths = [max(len(row[at]) for row in (columns, *rows)) for at in range(len(columns))]
     is_figure = [
         all(row[at].lstrip("-").isdigit() or row[at] in {"", "-"} for row in rows) for at in range(len(columns))
@@ -329,7 +329,7 @@ def _text_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list
 
 
 def _short(text: str) -> str:
-    """A name of limited length. The JSON has the full name."""
+    """Shorten a name for the tables. The JSON has the full name."""
     return text if len(text) <= _NAME_LENGTH_MAX else f"{text[: _NAME_LENGTH_MAX - 3]}..."
 
 

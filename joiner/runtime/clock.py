@@ -1,6 +1,6 @@
-"""The time of a runner, and waiting: passed in, so that tests and the simulation can supply their own.
+"""The clock of a runner. It is passed in, so that tests and the simulation can supply their own.
 
-`SystemClock` is the real one. No other module of the runtime imports `time`.
+`SystemClock` is the real one.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Any, Protocol
 
 
 class Clock(Protocol):
-    """Tells the time and waits. Thread-safe."""
+    """Reads the time, and waits. Thread-safe."""
 
     def monotonic_s(self) -> float:
-        """Seconds since an arbitrary moment; never goes back. For intervals and deadlines."""
+        """Return seconds since an arbitrary moment; never goes back. For intervals and deadlines."""
         ...
 
     def wall_s(self) -> float:
-        """Seconds since the epoch. For moments that others read, and for comparisons with theirs."""
+        """Return seconds since the epoch. For times that other programs read, and for comparisons with theirs."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Wait for ``seconds``."""
         ...
 
     def wait_for(self, event: Event, seconds: float) -> None:
-        """Return once the event is set, after ``seconds`` at the latest."""
+        """Wait until the event is set, at most for ``seconds``."""
         ...
 
     def wait_until_done(self, futures: Collection[Future[Any]], until_s: float | None = None) -> None:
-        """Return once all futures are done, at ``until_s`` (monotonic) at the latest."""
+        """Wait until all futures are done, at most until ``until_s`` (monotonic)."""
         ...
 
 

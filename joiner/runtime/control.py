@@ -1,22 +1,22 @@
-"""The records of the control topic ``<application>.control``, by which the order, source and target of a move talk.
+"""The records of the control topic ``<application>.control``: messages between the order, source and target of a move.
 
-They speed up a move and explain it; they decide nothing. A unit's owner is named by its checkpoint alone, so a record
-that is lost, or read twice, costs time at most. A reader therefore begins at the end of the log, and what others need
-to know is repeated (see `migration.protocol`). One partition, so that all readers see the same order.
+They speed up a move and explain it, but decide nothing. Only its checkpoint names a unit's owner, so a record that is
+lost, or read twice, costs time at most. A reader therefore begins at the end of the log, and messages are repeated (see
+`migration.protocol`). The topic has one partition, so that all readers see the same order.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 FORMAT_VERSION: Final = 1
-"""Of the records here; a reader passes over higher ones, and over kinds that it does not know."""
+"""The version of these records. A reader skips records of a higher version, and kinds that it does not know."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
-    """What all of them have: the ``move`` they belong to."""
+    """A record that belongs to the move ``move``."""
 
     format: int = FORMAT_VERSION
     move: str
@@ -36,7 +36,7 @@ class Cancelled(_Record, frozen=True, kw_only=True):
 
 
 class _OfUnit(_Record, frozen=True, kw_only=True):
-    """About one unit; ``instance`` writes it."""
+    """A record about one unit, written by ``instance``."""
 
     unit: int
     to: str
@@ -58,7 +58,7 @@ class Resumed(_OfUnit, frozen=True, kw_only=True, tag="taken"):
 
 
 class Refused(_OfUnit, frozen=True, kw_only=True):
-    """The source or the target cannot move the unit; ``why`` says what to do."""
+    """The source or the target cannot move the unit. ``why`` states the cause and what to do."""
 
     why: str
 
@@ -70,13 +70,34 @@ class Back(_OfUnit, frozen=True, kw_only=True):
 class Claiming(_Record, frozen=True, kw_only=True):
     """The run ``run`` of the site ``to`` is claiming these units; repeated until it has done so.
 
-    ``move`` is empty: whoever waits for one of the units, in any move, keeps waiting.
+    ``move`` is empty, because the record concerns every move: a runner that waits for one of the units keeps waiting.
     """
 
     move: str = ""
     units: list[int]
     to: str
     run: str
+
+
+_Span = Annotated[int, msgspec.Meta(ge=0, le=100 * 365 * 24 * 3600 * 1000)]
+"""Milliseconds, at most a hundred years, so that the moment is a valid date."""
+
+
+class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
+    """A report for ``joiner status``: ``instance`` cannot serve the unit. It belongs to no move.
+
+    ``why`` is empty once the runner can serve the unit again, or the unit is assigned to another runner. ``lasts_ms``:
+    how long the runner could not serve it when this was written; ``retry_ms``: from then to the retry, None without
+    one. See `ownership.unit_reports`.
+    """
+
+    format: int = FORMAT_VERSION
+    unit: int
+    instance: str
+    site: str = msgspec.field(name="placement")
+    why: str
+    lasts_ms: _Span = 0
+    retry_ms: _Span | None = None
 
 
 Record = Request | Cancelled | Ready | Released | Resumed | Refused | Back | Claiming
@@ -95,7 +116,7 @@ def encode(record: msgspec.Struct) -> bytes:
 
 
 def decode(value: bytes | None) -> Record | None:
-    """A record; None for bytes that are no record of this release."""
+    """Decode a record of a move. Return None for anything else, and for a record of a newer release."""
     try:
         if msgspec.json.decode(value or b"", type=_Format).format > FORMAT_VERSION:
             return None

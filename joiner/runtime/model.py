@@ -2,14 +2,15 @@
 
 One partition a unit, compacted, written under the unit's ``transactional.id``. Keys:
 
-    <unit>/progress           `Checkpoint`, in every transaction of the unit; what it says counts
+    <unit>/progress           `Checkpoint`, in every transaction of the unit; it alone decides
     <unit>/<slot>/<i>         chunk i of the snapshot in that slot: raw bytes
     <unit>/<slot>/manifest    `Manifest` of that snapshot, written last
-    <unit>/unsettled          `Checkpoint` up to which results may be there: the only record outside a transaction,
-                              where Kafka has forgotten to end one (see `dangling`); removed by the next claim
+    <unit>/unsettled          `Checkpoint` up to which results may have been written. It is the only record outside a
+                              transaction, written if Kafka has failed to end one (see `dangling`), and the next claim
+                              removes it
 
-Two slots alternate, so that a complete snapshot is there while the next is written. A snapshot and its manifest
-are one transaction. Surplus chunks of a slot are tombstoned.
+Two slots alternate, so that a complete snapshot exists while the next one is written. A small snapshot and its manifest
+are one transaction; the manifest of a large one is in its last transaction. Surplus chunks of a slot are tombstoned.
 """
 
 from __future__ import annotations
@@ -24,43 +25,46 @@ import msgspec
 
 
 class UnitStopped(Exception):
-    """The unit cannot go on; the text says what happened and what to do. Nothing of it was committed."""
+    """The unit cannot continue. The text states the cause and what to do. Nothing of the failed batch was committed."""
 
 
 FORMAT_VERSION: Final = 1
-"""Of the records here; a reader refuses a higher one."""
+"""The version of these records. A reader refuses a higher one."""
 
 SLOTS: Final = 2
 
 WATERMARK_COUNT: Final = "marks"
-"""The name of the watermarks that were read among the counts of a checkpoint."""
+"""The name, among the counts of a checkpoint, of the number of watermarks read."""
 
 CHUNK_BYTES_MAX: Final = 512 * 1024
-"""Bytes of a snapshot chunk: well below Kafka's default limit of 1 MiB a message."""
+"""The largest chunk of a snapshot, well below Kafka's default limit of 1 MiB per message."""
 
 
 RESET_RUN: Final = "reset"
-"""The run that a reset writes: nobody runs the unit, and every owner there was has lost it."""
+"""The run that a reset writes. It equals no real run, so no runner owns the unit."""
 
 
 _MOVING: Final = "moving"
 
 
 class OnTheWay(NamedTuple):
-    """A unit that is nobody's: released by the site ``source`` for a move, and not claimed yet."""
+    """A unit without an owner: released by the site ``source`` for a move, and not claimed yet."""
 
     move: str
     source: str
 
     def run(self) -> str:
-        """The run that the source's last checkpoint names, so that nobody's claim is a restart's by mistake."""
+        """Return the run for the source's last checkpoint.
+
+        It never equals a real run id, so that no runner takes the unit for its own.
+        """
         return f"{_MOVING}:{self.move}:{self.source}"
 
 
 class JoinSummary(msgspec.Struct, frozen=True):
-    """What a join holds at the checkpoint's offsets: for people and ``joiner status``, not for recovery.
+    """What a join holds at the checkpoint's offsets, for ``joiner status`` and metrics. A restore does not use it.
 
-    ``frontier_*`` are the lowest and the highest frontier of any key of that side, in ns; None: nothing came yet.
+    ``frontier_*``: the lowest and the highest frontier of any key of that side, in ns; None before its first record.
     """
 
     held_left: int
@@ -71,9 +75,9 @@ class JoinSummary(msgspec.Struct, frozen=True):
 
 
 class FirstRecord(msgspec.Struct, frozen=True):
-    """The first record of a transaction in a result topic: what it is, and an offset at or before it.
+    """The first record of a transaction in a result topic: its identity, and an offset at or before it.
 
-    A transaction's records in a partition are visible together, or not at all.
+    It stands for all records of the transaction in its partition, which are visible together or not at all.
     """
 
     identity: str
@@ -81,17 +85,17 @@ class FirstRecord(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far a unit has come, and who owns it.
+    """The offsets a unit has consumed, and its owner.
 
-    ``offsets`` is the vector C: by input topic, the offset of the next record to consume. ``start`` is the
-    vector at which the application began with this unit. ``topics`` are the input topics' ids, which change when
-    a topic is deleted and made anew. ``semantics`` is what ``fingerprint`` is the hash of, kept so that an error
-    can name the setting that changed. ``counts`` are running totals since ``start``. ``stopped``: the owner has ended
-    in good order with this record; for ``joiner status``.
+    ``offsets`` is the vector C: by input topic, the offset of the next record to consume. ``start`` is the vector at
+    which the application started this unit. ``topics`` are the ids of the input topics; a topic that is deleted and
+    recreated has another id. ``fingerprint`` is the hash of ``semantics``, which is kept so that an error can name the
+    setting that changed. ``counts`` are totals since ``start``. ``stopped``: the owner has ended in good order with
+    this record; for ``joiner status``.
 
-    ``written``: by result topic, the last transaction that was committed with records there, this one or an earlier
-    one, unless it is known that Kafka has ended it in that topic. ``result_ends``: offsets of the result topics behind
-    which everything lies that the unit has brought forth since ``start``. Older releases wrote neither.
+    ``written``: by result topic, the last committed transaction with records in it, unless Kafka is known to have ended
+    it there. ``result_ends``: by result topic, an offset; all output of the unit since ``start`` is at or after it.
+    Older releases wrote neither.
     """
 
     format: int
@@ -114,7 +118,7 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def owner(self) -> str:
-        """Who runs the unit, for people."""
+        """The owner, for messages to people."""
         if self.run == RESET_RUN:
             return "nobody since a reset"
         if (way := self.on_the_way) is not None:
@@ -123,18 +127,18 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def on_the_way(self) -> OnTheWay | None:
-        """Which move has released the unit, while nobody has claimed it since."""
+        """The move that has released the unit, if no runner has claimed it since; else None."""
         kind, _, rest = self.run.partition(":")
-        # Whoever gives the order names the move, with colons perhaps; a site has none.
+        # The id of a move may contain colons; the name of a site cannot.
         move, is_whole, source = rest.rpartition(":")
         return OnTheWay(move, source) if kind == _MOVING and is_whole else None
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A complete snapshot: ``serial`` rises with each one; ``offsets`` is the vector C0 it was taken at.
+    """A complete snapshot. ``serial`` rises with each one; ``offsets`` is the vector C0 at which it was taken.
 
-    ``result_ends``: offsets of the result topics behind which everything lies that was brought forth since. Older
-    releases did not write them.
+    ``result_ends``: by result topic, an offset; all output of the unit since C0 is at or after it. Older releases did
+    not write it.
     """
 
     format: int
@@ -164,37 +168,37 @@ def checkpoint_key(unit: int) -> str:
 
 
 def dangling_key(unit: int) -> str:
-    """The key of the note that transactions of the unit have to be settled."""
+    """The key of the note that transactions of the unit must be resolved."""
     return f"{unit}/unsettled"
 
 
 def manifest_key(unit: int, slot: int) -> str:
-    """The key of the manifest of a slot."""
+    """The key of a slot's manifest."""
     return f"{unit}/{slot}/manifest"
 
 
 def chunk_key(unit: int, slot: int, index: int) -> str:
-    """The key of a chunk of a slot."""
+    """The key of a slot's chunk."""
     return f"{unit}/{slot}/{index}"
 
 
 def encode(record: Checkpoint | Manifest) -> bytes:
-    """The JSON bytes of a record."""
+    """Encode a record as JSON."""
     return _encoder.encode(record)
 
 
 def decode_format(value: bytes) -> int:
-    """The version of a record, read before the rest, which a newer release may have changed."""
+    """Decode only the version of a record, because a newer release may have changed the rest."""
     return _format.decode(value).format
 
 
 def decode_checkpoint(value: bytes) -> Checkpoint:
-    """A checkpoint. Raises msgspec.DecodeError where it is none."""
+    """Decode a checkpoint. Raises msgspec.DecodeError."""
     return _progress.decode(value)
 
 
 def decode_manifest(value: bytes) -> Manifest:
-    """A manifest. Raises msgspec.DecodeError where it is none."""
+    """Decode a manifest. Raises msgspec.DecodeError."""
     return _manifest.decode(value)
 
 
@@ -202,7 +206,7 @@ _Versioned = TypeVar("_Versioned", Checkpoint, Manifest)
 
 
 def decode_checked(unit: int, decode: Callable[[bytes], _Versioned], value: bytes) -> _Versioned:
-    """A record of the state topic. Raises `UnitStopped` where it cannot be read, or is of a newer release."""
+    """Decode a record of the state topic. Raises `UnitStopped` if it is unreadable or of a newer release."""
     try:
         version = decode_format(value)
         if version > FORMAT_VERSION:
@@ -215,50 +219,50 @@ def decode_checked(unit: int, decode: Callable[[bytes], _Versioned], value: byte
 
 
 _SHOWN_MAX: Final = 5
-"""Missing chunks that are named."""
+"""The most missing chunks that an error names."""
 
 
 @dataclass(frozen=True)
 class StateLog:
-    """What a unit's partition of the state topic holds: the last value of each key."""
+    """The last value of each key in a unit's partition of the state topic."""
 
     unit: int
     values: dict[str, bytes] = field(default_factory=dict)
     end: int = 0
-    """The offset up to which it was read."""
+    """The offset up to which the partition was read."""
     checkpoint_at: int = -1
-    """The offset of the newest checkpoint; -1 where there is none."""
+    """The offset of the newest checkpoint; -1 without one."""
 
     def checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint; None where the unit was never begun."""
+        """Return the newest checkpoint; None if the unit was never started. Raises `UnitStopped`."""
         value = self.values.get(checkpoint_key(self.unit))
         return None if value is None else decode_checked(self.unit, decode_checkpoint, value)
 
     def dangling_note(self) -> Checkpoint | None:
-        """Up to where results may be there already; None where nothing is to be settled (see `dangling`)."""
+        """Return the checkpoint up to which results may have been written; None without one (see `dangling`)."""
         value = self.values.get(dangling_key(self.unit))
         return None if value is None else decode_checked(self.unit, decode_checkpoint, value)
 
     def manifests(self) -> list[Manifest]:
-        """The manifests of both slots, the newest first."""
+        """Return the manifests of both slots, the newest first. Raises `UnitStopped`."""
         values = (self.values.get(manifest_key(self.unit, slot)) for slot in range(SLOTS))
         found = [decode_checked(self.unit, decode_manifest, value) for value in values if value is not None]
         return sorted(found, key=lambda manifest: -manifest.serial)
 
     def without_newest_snapshot(self) -> StateLog:
-        """As if the newest snapshot had not been taken."""
+        """Return the log as if the newest snapshot had not been taken."""
         gone = {manifest_key(self.unit, manifest.slot) for manifest in self.manifests()[:1]}
         return replace(self, values={key: value for key, value in self.values.items() if key not in gone})
 
     def chunks_in(self, slot: int) -> int:
-        """How many chunks lie in a slot, also those that no manifest counts."""
+        """Return the number of chunks in a slot, including those that no manifest counts."""
         prefix = f"{self.unit}/{slot}/"
         return sum(key.startswith(prefix) and not key.endswith("/manifest") for key in self.values)
 
     def snapshot(self, manifest: Manifest) -> bytes:
-        """The bytes of a snapshot. Raises `UnitStopped` where a chunk is missing or altered."""
+        """Return the bytes of a snapshot. Raises `UnitStopped` if a chunk is missing or altered."""
         keys = (chunk_key(self.unit, manifest.slot, index) for index in range(manifest.chunks))
-        # No more: a manifest may count any number.
+        # Limited, because a damaged manifest may claim any number of chunks.
         missing = list(islice((key for key in keys if key not in self.values), _SHOWN_MAX))
         whole = b"" if missing else self._joined(manifest)
         if missing or hashlib.sha256(whole).hexdigest() != manifest.sha256:

@@ -1,7 +1,7 @@
-"""The settings of an application of the joiner: its name, its joins, and how its process runs.
+"""The settings of an application of the joiner: its name, its joins, and the limits of its processes.
 
-Everything that changes which pairs come out, and where, is part of the `semantics`, whose hash, the fingerprint, is
-stored with the state: an application that was started under another one is refused rather than continued differently.
+Every setting that changes which results are written, or to which topic, is part of the `semantics`. Their hash, the
+fingerprint, is stored with the state. A unit that was started under another fingerprint is not continued.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ from broker.times import parse_duration
 from joiner.functions import load_functions
 
 SEMANTICS_VERSION: Final = 1
-"""Of the definition of the join in docs/semantics.md: changed whenever the same input may give another output."""
+"""The version of the join's definition in docs/semantics.md. It changes if the same input may give another output."""
 
 PROCESS: Final = "process"
-"""The site of the plain process where the settings name no other."""
+"""The default site of a plain process."""
 
 SPARK: Final = "spark"
-"""The site of the stage in Spark; no plain process has it."""
+"""The site of the stage in Spark. A plain process must not use it."""
 
 _SEMANTICS_NAMES: Final = {"ahead_max_ns": "max_future_skew_ns", "progress": "watermark_scope"}
-"""Names within the semantics that are those of the first release, and what the settings are called now."""
+"""The names within the semantics, which are those of the first release, and the present names of the settings."""
 
 SITE_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,31}$"
 
 NAME_LENGTH_MAX: Final = 100
 
 Name = Annotated[str, plain_name(NAME_LENGTH_MAX)]
-"""A join's name is part of every pair's id (``join:unit:left:right``), hence no colon; an application's name is that of
-a folder where Spark keeps its states, hence nothing that leads out of it.
+"""The name of a join or an application. A join's name is part of every pair's id (``join:unit:left:right``), so it has
+no colon. Spark keeps states in a folder with the application's name, so it is no path.
 """
 
 
@@ -83,7 +83,7 @@ class Stream(Section):
 
 
 def _as_pair(given: object, validate: ValidatorFunctionWrapHandler) -> object:
-    """One duration is that of both sides; a mistake in it is told once."""
+    """Accept one duration for both sides; a mistake in it is reported once."""
     if isinstance(given, (list, tuple)):
         return validate(given)
     try:
@@ -93,7 +93,7 @@ def _as_pair(given: object, validate: ValidatorFunctionWrapHandler) -> object:
 
 
 class JoinSettings(Section):
-    """A ``[[join]]``: two streams, the options of the join, and what becomes of a pair."""
+    """A ``[[join]]``: two streams, the options of the join, its joining function and the name of its output."""
 
     renamed: ClassVar[Mapping[str, str]] = {"join.progress": "join.watermark_scope"}
 
@@ -110,12 +110,12 @@ class JoinSettings(Section):
     emit_unmatched: Literal["none", "left", "right", "both"] = "none"
 
     def emits_unmatched(self, side: str) -> bool:
-        """Whether those of the ``"left"`` or of the ``"right"`` are told."""
+        """Return whether unmatched records of ``side``, ``"left"`` or ``"right"``, are written."""
         return self.emit_unmatched in {side, "both"}
 
 
 def semantic_differences(then: object, now: object, path: str = "") -> list[tuple[str, object, object]]:
-    """Where two `JoinerSettings.semantics` differ: the setting's path, its value in ``then`` and in ``now``."""
+    """Return where two `JoinerSettings.semantics` differ: a setting's path, its value in ``then`` and in ``now``."""
     if not isinstance(then, dict) or not isinstance(now, dict):
         return [] if then == now else [(path, then, now)]
     return [
@@ -128,13 +128,13 @@ def semantic_differences(then: object, now: object, path: str = "") -> list[tupl
 
 
 def host_name() -> str:
-    """The host's name, as far as Kafka takes it for an instance; a host may have any."""
+    """Return the host's name, with characters replaced that Kafka does not accept in an instance name."""
     name = re.sub("[^a-zA-Z0-9._-]", "-", socket.gethostname()).lstrip("._-")
     return name[:NAME_LENGTH_MAX] or "host"
 
 
 class ApplicationSettings(Section):
-    """``[application]``: what the joins share, and the limits of its process."""
+    """``[application]``: the settings that all joins share, and the limits of a process."""
 
     renamed: ClassVar[Mapping[str, str]] = {
         "application.placement": "application.site",
@@ -174,11 +174,11 @@ class SparkSettings(Section):
 
 
 _JoinSummary = tuple[object, object, dict[str, str | None] | None, dict[str, str | None] | None]
-"""Of a join: its name, its output, and what its sides select, as far as that can be told."""
+"""The name and output of a join, and the selections of its left and right side; None if a side is invalid."""
 
 
 def _clashes(joins: Sequence[_JoinSummary]) -> list[str]:
-    """Names and outputs that two joins have, and joins whose sides have records in common."""
+    """Return mistakes: names and outputs of more than one join, and joins whose sides have records in common."""
     mistakes = []
     for number, what in enumerate(("name", "output")):
         values = [str(join[number]) for join in joins if join[number] is not None]
@@ -192,7 +192,7 @@ def _clashes(joins: Sequence[_JoinSummary]) -> list[str]:
 
 
 def _summary_of(given: Mapping[str, Any]) -> _JoinSummary:
-    """Of a join that was not validated. The data topic goes without its name."""
+    """Summarise a join that was not validated. A topic of None is the data topic."""
     sides: list[dict[str, str | None] | None] = []
     for side in ("left", "right"):
         try:
@@ -204,7 +204,7 @@ def _summary_of(given: Mapping[str, Any]) -> _JoinSummary:
 
 
 class JoinerSettings(ServiceSettings):
-    """All that the joiner reads from ``lsb.toml``."""
+    """The settings that the joiner reads from ``lsb.toml``."""
 
     kafka: KafkaSettings = KafkaSettings()
     topics: TopicSettings = TopicSettings()
@@ -225,12 +225,12 @@ class JoinerSettings(ServiceSettings):
             if written.count(topic) > 1
         ]
         mistakes += [
-            f"the topic {topic!r} is both read and written: the joiner would take its own output for input"
+            f"the topic {topic!r} is both read and written: the joiner would read its own output"
             for topic in self.input_topics
             if topic in written
         ]
         mistakes += [
-            f"the topics {one!r} and {other!r} differ in '.' and '_' alone, which Kafka does not allow"
+            f"the topics {one!r} and {other!r} differ in '.' and '_' alone, which Kafka does not allow; rename one"
             for one, other in combinations(sorted({*written, *self.input_topics}), 2)
             if one.replace(".", "_") == other.replace(".", "_")
         ]
@@ -240,7 +240,7 @@ class JoinerSettings(ServiceSettings):
 
     @classmethod
     def further_errors(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:
-        """See `ServiceSettings`: joins that clash, and joining functions that cannot be loaded."""
+        """See `ServiceSettings`. Return clashes of joins, and joining functions that cannot be loaded."""
         tables = given.get("join")
         joins = [one for one in tables if isinstance(one, dict)] if isinstance(tables, list) else []
         mistakes = [] if parts_are_right else _clashes([_summary_of(one) for one in joins])
@@ -256,7 +256,7 @@ class JoinerSettings(ServiceSettings):
         return mistakes
 
     def stream(self, side: Stream) -> dict[str, str | None]:
-        """A side's filter in full: ``topic`` and ``quantity`` (None: any)."""
+        """Return the full selection of a side: ``topic`` and ``quantity`` (None: any)."""
         return {"topic": side.topic or self.topics.data, "quantity": side.quantity}
 
     @property
@@ -279,22 +279,22 @@ class JoinerSettings(ServiceSettings):
 
     @property
     def control_topic(self) -> str:
-        """The topic over which units are moved."""
+        """The application's control topic, for messages about moves."""
         return f"{self.application.name}.control"
 
     def membership_group(self, site: str) -> str:
-        """The consumer group that spreads the units over the processes of a site.
+        """Return the consumer group that assigns the units to the processes of a site.
 
-        No application's name holds ``@``, so no other application has this group. Offsets are those of the group that
-        bears the application's name, whoever commits them.
+        No application's name contains ``@``, so no other application has this group. Offsets are always committed to
+        the group with the application's name.
         """
         name = self.application.name
         return name if site == PROCESS else f"{name}@{site}"
 
     def semantics(self) -> dict[str, Any]:
-        """Everything that changes which pairs come out, and where, as JSON would have it.
+        """Return every setting that changes which results are written, or where, as a JSON object.
 
-        Its names are those of the first release: other ones would change the fingerprint of a running application.
+        The names are those of the first release, because others would change the fingerprint of existing applications.
         """
         return {
             "version": SEMANTICS_VERSION,
@@ -318,6 +318,6 @@ class JoinerSettings(ServiceSettings):
         }
 
     def fingerprint(self) -> str:
-        """SHA-256 of the semantics as canonical JSON."""
+        """Return the SHA-256 of the semantics as canonical JSON."""
         text = json.dumps(self.semantics(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -1,8 +1,8 @@
 """Shutdown within seconds: orderly on Ctrl-C or SIGTERM, and by force if Kafka does not answer.
 
-A thread waits for the signals: the main thread may be inside a call to Kafka that returns only after its timeout, and
-Python runs signal handlers nowhere else; the interpreter's wake-up descriptor is written at once. A forced exit is safe
-at any moment: the next claim of a unit aborts its open transaction.
+A thread waits for the signals, because the main thread may be inside a call to Kafka that returns only after its
+timeout, and Python runs signal handlers only in the main thread. The interpreter's wake-up descriptor is written at
+once. A forced exit is safe at any moment, because the next claim of a unit aborts its open transaction.
 """
 
 from __future__ import annotations

@@ -29,15 +29,15 @@ from joiner.check.verify.events import Quantity, parse_row
 from joiner.runtime import control
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace, snapshot_records
 from joiner.runtime.migration.claim_signals import Claims
+from joiner.runtime.migration.order import Order
 from joiner.runtime.migration.protocol import Source
 from joiner.runtime.migration.protocol import Target as MoveTarget
-from joiner.runtime.migration.request import Order
 from joiner.runtime.model import Checkpoint, StateLog, UnitStopped, checkpoint_key, dangling_key
 from joiner.runtime.model import encode as encode_checkpoint
 from joiner.runtime.ownership import restore, unit_reports
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task import decode
-from joiner.runtime.task.decode import Keys, Messages, TopicReader
+from joiner.runtime.task.decode import Keys, Messages, TopicDecoder
 from joiner.runtime.task.unit import Unit
 from simulator.recording import InvalidLineError, read_head, rewrite
 from simulator.settings import SettingsError as SimulatorSettingsError
@@ -148,7 +148,7 @@ def _read_records(values: list[bytes | None]) -> str:
 
 
 def _read(messages: Messages) -> tuple[Any, ...]:
-    found = TopicReader(_SETTINGS, DATA, 0, Keys(0, 1)).read(messages)
+    found = TopicDecoder(_SETTINGS, DATA, 0, Keys(0, 1)).decode(messages)
     sides = {
         target: [
             [column.tolist() for column in columns] if columns is not None else None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS
 from joiner.runtime.task import decode
-from joiner.runtime.task.decode import Intake, Keys, Messages, TopicReader
+from joiner.runtime.task.decode import Intake, Keys, Messages, TopicDecoder
 from joiner.runtime.task.emit import mean_time, mean_times
 from joiner.runtime.task.payloads import Rows
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, GAP, POWER, make_settings
@@ -87,9 +87,9 @@ _WHOLE = {"name": "whole", "left": {"topic": DATA}, "right": {"topic": "b", "qua
 def _read(values: list[bytes | None], joins: list[dict[str, Any]], partitions: int) -> tuple[Any, ...]:
     """The result of a batch in a comparable form, with the keys that it numbers."""
     keys = Keys(0, partitions)
-    reader = TopicReader(make_settings(*joins, partitions=partitions), DATA, 0, keys)
+    reader = TopicDecoder(make_settings(*joins, partitions=partitions), DATA, 0, keys)
     times = [BASE_MS + at % 2 for at in range(len(values))]
-    found: Intake = reader.read(Messages(list(range(len(values))), times, values))
+    found: Intake = reader.decode(Messages(list(range(len(values))), times, values))
     sides = {
         target: [
             msgspec.json.encode(column)
@@ -122,7 +122,7 @@ def test_a_message_becomes_the_same_together_with_others_and_alone(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode, "_SINGLY", singly)
         found = _read(values, joins, partitions)
-        patch.setattr(TopicReader, "_decode_together", lambda *_: False)
+        patch.setattr(TopicDecoder, "_decode_together", lambda *_: False)
         assert found == _read(values, joins, partitions)
 
 

@@ -201,7 +201,7 @@ def _commit_again_after(fault: type[Exception]) -> AbstractContextManager[None]:
         try:
             return commit(self, messages, checkpoint, snapshot)
         except fault:
-            fresh = UnitTransactions(self._settings, self._unit, self._offsets_of, self._clock)
+            fresh = UnitTransactions(self._settings, self._unit, self._group_metadata_consumer, self._clock)
             fresh.init()
             self._producer = fresh._producer  # noqa: SLF001 - this is what is broken
             return commit(self, messages, checkpoint, snapshot)
@@ -216,8 +216,8 @@ def failed_commit_is_ignored() -> AbstractContextManager[None]:
     def wrong(self: Any, number: int, owned: Any) -> bool:
         if owned.commit is None or not isinstance(owned.commit.written.exception(), Aborted):
             return bool(finish(self, number, owned))
-        offsets_of, owned.commit = owned.transactions._offsets_of, None  # noqa: SLF001 - this is what is broken
-        owned.transactions = UnitTransactions(self._settings, number, offsets_of, self._clock)
+        group_metadata_consumer, owned.commit = owned.transactions._group_metadata_consumer, None  # noqa: SLF001 - this is what is broken
+        owned.transactions = UnitTransactions(self._settings, number, group_metadata_consumer, self._clock)
         owned.transactions.init()
         return True
 

@@ -38,7 +38,6 @@ _LOST: Final = ("now owned by process", "now owned by spark")
 _TRIED_AGAIN: Final = (
     "retrying in",
     # Logged after a check of the owner; what the other runner does between that check and the claim is not known.
-    "never claimed it",
     "claiming it again",
 )
 _STATE: Final = f"{APPLICATION}.state"

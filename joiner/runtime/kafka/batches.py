@@ -1,6 +1,6 @@
-"""Batches of the input: what a consumer returned, sorted by unit and topic; and those between two offset vectors.
+"""Batches of the input: sort what a consumer returned by unit and topic, and read the range between two vectors.
 
-Replays read such a range, and runners that plan their batches.
+Replays, and runners that plan their batches, read such ranges.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from joiner.runtime.kafka.transaction import offsets_as_text
 from joiner.runtime.task.decode import Messages
 
 _MANY: Final = 10_000
-"""From so many messages on, a poll waits longer, to return many at once."""
+"""From so many messages on, a poll waits longer, so that it returns many at once."""
 _MANY_WAIT_S: Final = 0.05
 
 _Error = tuple[KafkaError, int | None, str | None]
@@ -28,9 +28,9 @@ _Error = tuple[KafkaError, int | None, str | None]
 
 
 def messages_of(messages: Sequence[Message]) -> Messages:
-    """The columns of messages of one partition, none of which is an error event.
+    """Return the columns of messages of one partition, none of which is an error event.
 
-    The loops are minimal, as they run for every record.
+    The loops are minimal, because they run for every record.
     """
     first, last = messages[0].offset() or 0, messages[-1].offset() or 0
     has_gaps = last - first != len(messages) - 1
@@ -44,7 +44,7 @@ def messages_of(messages: Sequence[Message]) -> Messages:
 def sort_messages(
     messages: Sequence[Message], topics: Sequence[str]
 ) -> tuple[dict[int, dict[str, Messages]], dict[int, dict[str, int]], list[_Error]]:
-    """Sort messages of ``topics``: by unit and topic the messages, and the ends of logs reached; and the errors."""
+    """Sort messages of ``topics``. Return, by unit and topic, the messages and the ends of logs reached; and errors."""
     ends: dict[int, dict[str, int]] = {}
     errors: list[_Error] = []
     if any(faults := [message.error() for message in messages]):
@@ -74,11 +74,11 @@ def sort_messages(
 def read_range(
     consumer: Consumer, clock: Clock, unit: int, begin: Mapping[str, int], end: Mapping[str, int], at_once: int
 ) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
-    """The messages of a unit from ``begin`` up to ``end``, in parts: messages by topic, and the offsets after them.
+    """Yield the messages of a unit from ``begin`` up to ``end`` in parts: messages by topic, and the next offsets.
 
-    Offsets are positions, with or without a message; the last ones are ``end``. A part has at most ``at_once``
-    messages. ``consumer`` is one of `make_reader`; in the end it has no partitions. Raises KafkaException, also if
-    nothing arrives for `TIMEOUT_S`.
+    Offsets are positions, with or without a message; those of the last part are ``end``. A part has at most
+    ``at_once`` messages. ``consumer`` is one of `make_reader`; it has no partitions afterwards. Raises KafkaException,
+    also if nothing arrives for `TIMEOUT_S`.
     """
     vector = dict(begin)
     topics = [topic for topic, at in begin.items() if at < end[topic]]
@@ -103,7 +103,7 @@ def read_range(
         if vector != before:
             wanted = {topic: part.part(0, bisect_left(part.offset, end[topic])) for topic, part in found.items()}
             yield {topic: part for topic, part in wanted.items() if len(part)}, dict(vector)
-            # From now on, as the caller took its time with the part.
+            # Counted from now on, because the caller may have taken long over the part.
             deadline_s = clock.monotonic_s() + TIMEOUT_S
         elif clock.monotonic_s() > deadline_s:
             raise timed_out(f"unit {unit}: no records up to {offsets_as_text(end)} for {TIMEOUT_S:.0f} s")

@@ -16,15 +16,15 @@ _TAIL: Final = 64
 
 
 def read_state(readers: Readers, unit: int) -> StateLog:
-    """The whole log of the unit's state partition, read to its stable end."""
+    """Read the whole log of the unit's state partition, up to its stable end."""
     return _read(readers, unit, last=None)
 
 
 def read_on(readers: Readers, state: StateLog) -> StateLog:
-    """``state`` with what was appended since.
+    """Return ``state`` with the records appended since.
 
-    The result equals that of reading the whole log: compaction keeps the last record of each key, and tombstones for
-    far longer than a standby waits for a unit.
+    This equals reading the whole log: compaction keeps the last record of each key, and it keeps tombstones far longer
+    than a standby waits for a unit.
     """
     _, end = log_range(readers.log, readers.settings.state_topic, state.unit)
     values, checkpoint_at = dict(state.values), state.checkpoint_at
@@ -34,7 +34,7 @@ def read_on(readers: Readers, state: StateLog) -> StateLog:
 
 
 def read_newest(readers: Readers, unit: int) -> StateLog:
-    """As much of the log as the newest checkpoint takes, which is usually at the end of the partition."""
+    """Read the log as far back as the newest checkpoint, which is usually at the end of the partition."""
     if readers.state is not None and readers.state.unit == unit:
         readers.state = read_on(readers, readers.state)
         return readers.state
@@ -43,7 +43,7 @@ def read_newest(readers: Readers, unit: int) -> StateLog:
 
 
 def read_checkpoint(readers: Readers, unit: int) -> Checkpoint | None:
-    """The newest checkpoint; None if there is none."""
+    """Read the newest checkpoint; None without one."""
     return read_newest(readers, unit).checkpoint()
 
 
@@ -55,7 +55,7 @@ class AppendedCheckpoint(NamedTuple):
 
 
 def read_appended(readers: Readers, unit: int) -> AppendedCheckpoint | None:
-    """The newest checkpoint of a unit; None if there is none."""
+    """Read the newest checkpoint of a unit and its append time; None without one."""
     low, end = log_range(readers.log, readers.settings.state_topic, unit)
     for start in dict.fromkeys((max(low, end - _TAIL), low)):
         found = None
@@ -68,7 +68,7 @@ def read_appended(readers: Readers, unit: int) -> AppendedCheckpoint | None:
 
 
 def read_tried(readers: Readers, unit: int, start: int, end: int) -> list[Checkpoint]:
-    """The checkpoints from ``start`` to ``end``, committed or not, and the notes (see `ownership.dangling`)."""
+    """Read the checkpoints from ``start`` to ``end``, committed or not, and the notes (see `ownership.dangling`)."""
     keys = {checkpoint_key(unit).encode(), dangling_key(unit).encode()}
     return [
         decode_checked(unit, decode_checkpoint, value)
@@ -85,10 +85,10 @@ def _read(readers: Readers, unit: int, last: int | None) -> StateLog:
 
 
 def _add_values(values: dict[str, bytes], readers: Readers, unit: int, start: int, end: int) -> int:
-    """Add the records up to ``end``; returns the offset of the last checkpoint, -1 without one."""
+    """Add the records up to ``end``. Return the offset of the last checkpoint, -1 without one."""
     checkpoint, checkpoint_at = checkpoint_key(unit), -1
     for message in _messages(readers.log, readers, unit, start, end):
-        # With replacement: a key that is no text was written by another program, and is never looked up.
+        # With replacement: a key that is not UTF-8 was written by another program, and is never looked up.
         key, value = (message.key() or b"").decode(errors="replace"), message.value()
         if value is None:
             values.pop(key, None)

@@ -30,7 +30,7 @@ def make_consumer(
     group: str,
     **more: str | float | bool,
 ) -> Consumer:
-    """A consumer of committed data that never commits or resets offsets by itself."""
+    """Make a consumer of committed data that never commits or resets offsets by itself."""
     settings: dict[str, str | float | bool] = {
         "group_id": group,
         "enable_auto_commit": False,
@@ -43,23 +43,27 @@ def make_consumer(
 
 
 def make_reader(kafka: KafkaSettings, group: str, **more: str | float | bool) -> Consumer:
-    """A consumer that reports the end of a log, without the broker's usual wait for more data."""
+    """Make a consumer that reports the end of a log, without the broker's usual wait for more data."""
     quick: dict[str, str | float | bool] = {"fetch_wait_max_ms": 10, "fetch_queue_backoff_ms": 2}
     return make_consumer(kafka, group, enable_partition_eof=True, **(quick | more))
 
 
 def make_producer(kafka: KafkaSettings, **more: str | float | bool) -> Producer:
-    """An idempotent producer; ``more`` makes it transactional."""
+    """Make an idempotent producer; ``more`` may make it transactional."""
     return Producer(kafka.producer_config(**more), logger=KAFKA_LOG)
 
 
 def make_admin(kafka: KafkaSettings) -> AdminClient:
-    """A client for describing topics and groups."""
+    """Make a client that describes topics and groups."""
     return AdminClient(kafka.client_config(), logger=KAFKA_LOG)
 
 
 def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """The first offset of a partition and the one after its last stable record. Raises KafkaException."""
+    """Return the first offset of a partition and its end.
+
+    For a consumer of committed data the end is the last stable offset: that of the first open transaction, if any. For
+    one of uncommitted data it is the high watermark. Raises KafkaException.
+    """
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
     return int(low), int(high)
 
@@ -67,9 +71,9 @@ def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]
 def read_to_end(
     consumer: Consumer, clock: Clock, topic: str, partition: int, start: int, end: int
 ) -> Iterator[Message]:
-    """The messages of a partition from ``start`` up to ``end``, by a consumer of `make_reader`.
+    """Yield the messages of a partition from ``start`` up to ``end``; ``consumer`` is one of `make_reader`.
 
-    It stops at ``end``, even if the log grows. Raises KafkaException if nothing arrives for `TIMEOUT_S`.
+    Stops at ``end``, even if the log grows. Raises KafkaException if nothing arrives for `TIMEOUT_S`.
     """
     consumer.assign([TopicPartition(topic, partition, start)])
     deadline_s = clock.monotonic_s() + TIMEOUT_S
@@ -89,31 +93,30 @@ def read_to_end(
 
 
 def raise_for(message: Message) -> None:
-    """Raise the error of a message, if it is one."""
+    """Raise KafkaException if the message is an error event."""
     error = message.error()
     if error is not None:
         raise KafkaException(error)
 
 
 def is_passing(error: KafkaError, partition: int | None) -> bool:
-    """Whether an error event of a consumer only says that brokers are unreachable for now.
+    """Return whether an error event of a consumer only reports that brokers are unreachable for now.
 
-    The client then recovers by itself and skips nothing. An error of a partition, whatever it says, may stand for
-    skipped records.
+    The client then recovers by itself and skips nothing. Any error of a partition may stand for skipped records.
     """
     is_fatal = error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - the public name of the constant
     return (partition is None or partition < 0) and not is_fatal
 
 
 def timed_out(what: str) -> KafkaException:
-    """The error of a Kafka that does not answer, for calls without a time limit of their own."""
+    """Make the error for a Kafka that does not answer, for calls without a time limit of their own."""
     return KafkaException(KafkaError(KafkaError._TIMED_OUT, what))  # noqa: SLF001 - the public name of the constant
 
 
 def is_fenced(error: KafkaException) -> bool:
-    """Whether another producer has initialised the transactional id, or may have.
+    """Return whether another producer has initialised the transactional id, or may have.
 
-    Once a client knows that it is fenced, its further calls only report a fatal error. The caller then checks who owns
+    Once a client has been fenced, its further calls only report a fatal error. The caller then verifies the owner of
     the unit, which is right after any fatal error.
     """
     fault: Any = error.args[0]
@@ -121,7 +124,7 @@ def is_fenced(error: KafkaException) -> bool:
 
 
 def names_fencing(error: KafkaException) -> bool:
-    """Whether the error itself says that another producer has initialised the transactional id."""
+    """Return whether the error states that another producer has initialised the transactional id."""
     return error.args[0].code() in {
         KafkaError._FENCED,  # noqa: SLF001 - the public name of the constant
         KafkaError.INVALID_PRODUCER_EPOCH,
@@ -130,17 +133,17 @@ def names_fencing(error: KafkaException) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """The text of an error of any kind."""
+    """Return the text of an error of any kind."""
     if isinstance(error, KafkaException):
         return str(error.args[0].str())
     return str(error) or type(error).__name__
 
 
 def within(seconds: float, call: Callable[..., object], *arguments: object) -> None:
-    """Make a call, and abandon it if it does not return in time. Raises what it raises.
+    """Make a call, and abandon it after ``seconds``. Raises what the call raises, or KafkaException.
 
     In librdkafka 2.16, sending offsets blocks for ever if Kafka is killed at the wrong moment, whatever timeout is
-    given. The waiting thread is left behind with its producer, which the unit's next claim fences.
+    given. The thread of the call is left behind with its producer, which the unit's next claim fences.
     """
     outcome: SimpleQueue[BaseException | None] = SimpleQueue()
 

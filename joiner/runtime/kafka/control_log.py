@@ -27,7 +27,7 @@ class ControlLog:
     """Reads the control topic from its end on, and writes to it. Only writing is thread-safe."""
 
     def __init__(self, settings: JoinerSettings) -> None:
-        """Start at the end the log has when Kafka first answers, which is not waited for."""
+        """Start reading at the end the log has when Kafka first answers. Does not wait for the answer."""
         self._settings = settings
         self._topic = settings.control_topic
         self._consumer = make_consumer(settings.kafka, settings.application.name, fetch_queue_backoff_ms=2)
@@ -49,7 +49,7 @@ class ControlLog:
                 return
 
     def read(self, wait_s: float = 0.0) -> list[tuple[Record, int]]:
-        """New records, each with its append time in ms since the epoch."""
+        """Return new records, each with its append time in ms since the epoch."""
         found = []
         for message in self._consumer.consume(100, wait_s):
             error = message.error()
@@ -65,7 +65,7 @@ class ControlLog:
         return found
 
     def write(self, record: msgspec.Struct) -> None:
-        """Append a record. It may be late or, if Kafka is unreachable for long, lost: nothing depends on it."""
+        """Append a record. If Kafka is unreachable, it may be late or lost; nothing depends on it."""
         with self._lock:
             producer = self._producer = self._producer or make_producer(self._settings.kafka, linger_ms=0)
         try:
@@ -74,7 +74,7 @@ class ControlLog:
             _log.warning("%s could not be written to %s: %s", type(record).__name__, self._topic, describe(error))
 
     def post(self, record: msgspec.Struct) -> None:
-        """Append a record that may be lost; returns at once."""
+        """Append a record that may be lost. Returns at once."""
         with self._lock:
             producer = self._producer = self._producer or make_producer(self._settings.kafka, linger_ms=0)
         with suppress(KafkaException, BufferError):

@@ -1,6 +1,6 @@
-"""Gaps in the offsets of an input: verified by a second reader, as the client may have skipped records.
+"""Gaps in the offsets of an input. A second consumer verifies them, because the client may have skipped records.
 
-Offsets are missing only where a producer of the input uses transactions.
+Offsets are missing only if a producer of the input uses transactions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import TIMEOUT_S, is_passing, log_range, make_consumer, timed_out
-from joiner.runtime.kafka.transaction import Fenced
+from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decode import Messages
@@ -27,9 +27,9 @@ _log = logging.getLogger(__name__)
 
 
 class GapVerifier:
-    """Reads gaps a second time.
+    """Verifies gaps by reading them a second time.
 
-    Its consumer is made on first use and kept: a producer that commits often leaves a gap before every batch.
+    The consumer is made on first use and kept, because a producer that commits often leaves a gap before every batch.
     """
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
@@ -39,25 +39,25 @@ class GapVerifier:
     def check(self, number: int, offsets: Mapping[str, int], batches: Mapping[str, Messages]) -> None:
         """Verify the gaps before and within the batches that follow ``offsets`` of a unit.
 
-        Raises `UnitStopped` if there is a record in a gap, `Fenced` if the log begins after it by now, KafkaException
-        if Kafka does not answer.
+        Raises `UnitStopped` if there is a record in a gap, `OwnershipInDoubt` if the log now begins after the gap, and
+        KafkaException if Kafka does not answer.
         """
         for topic, batch in batches.items():
             if found := gaps_in(offsets[topic], batch.offset):
                 self._check(topic, number, found, batch.offset)
 
     def _check(self, topic: str, number: int, gaps: list[tuple[int, int]], offsets: Sequence[int]) -> None:
-        """Verify all gaps in one pass: reading each by itself would take a request for each of perhaps hundreds."""
+        """Verify all gaps in one pass, because one request for each of perhaps hundreds would take long."""
         if self._consumer is None:
             name = self._settings.application.name
             self._consumer = make_consumer(self._settings.kafka, name, fetch_wait_max_ms=1, fetch_queue_backoff_ms=2)
         begin, last = gaps[0][0], gaps[-1][1]
         low, _ = log_range(self._consumer, topic, number)
         if low > begin:
-            # If the unit is still ours, the next claim reports that records are lost. If not, only records that its
-            # owner has consumed were removed.
+            # If the unit is still ours, the next claim reports the lost records. If not, retention has only removed
+            # records that the new owner has consumed.
             _log.warning("unit %s: %s now begins at %s, after %s", number, topic, low, begin)
-            raise Fenced
+            raise OwnershipInDoubt
         wanted = [offset for offset in offsets if begin <= offset <= last]
         found = _offsets_of(self._consumer, self._clock, topic, number, begin, last)
         if found == wanted:
@@ -76,9 +76,9 @@ class GapVerifier:
 
 
 def gaps_in(at: int, offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """The gaps among rising ``offsets`` that should follow ``at`` without any: first missing offset, and next one.
+    """Return the gaps in rising ``offsets`` that should begin at ``at``.
 
-    Without gaps it takes constant time.
+    A gap is a pair: its first missing offset, and the next offset that exists. Takes constant time without gaps.
     """
     if offsets[-1] - at < len(offsets):
         return []

@@ -2,10 +2,10 @@
 
 Kafka writes the markers of a committed transaction partition by partition, after it has answered, and may fail to
 write some (see `ownership.dangling`). A partition's stable end is the first record of the oldest transaction open in
-it. So a transaction of ours is ended there once the stable end is past its first record; and if the stable end *is*
-such a record, the open transaction is ours and not another program's.
+it. So a transaction of ours has ended in a partition once the stable end is past its first record. If the stable end
+*is* such a record, the open transaction is ours and not another program's.
 
-No Kafka here: offsets in, answers out.
+No Kafka here: callers pass offsets.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgspec
 from joiner.runtime.model import FirstRecord
 
 FIRSTS_MAX: Final = 10_000
-"""Offsets kept per topic; with more, an old open transaction of ours may be taken for another program's."""
+"""The most offsets kept per topic. Beyond it, an old open transaction of ours may be taken for another program's."""
 
 
 class _Named(msgspec.Struct):
-    """The members of results, late and unmatched records and dead letters that identify them."""
+    """The identifying members of results, late and unmatched records, and dead letters."""
 
     id: str = ""
     application: str = ""
@@ -30,7 +30,7 @@ class _Named(msgspec.Struct):
 
 
 def identity_of(value: bytes | None) -> str:
-    """A text that identifies a record in a result topic, also among other applications; empty if it has no id.
+    """Return a text that identifies a record in a result topic, across applications; empty if it has no id.
 
     The ids of results include the names of their joins, which no two applications of a topic share.
     """
@@ -56,11 +56,11 @@ class PendingMarkers:
         return bool(self.topics())
 
     def begin_at(self, fences: Mapping[str, int]) -> None:
-        """Note that everything before these offsets is ended."""
+        """Note that all transactions before these offsets have ended."""
         self._bounds = dict(fences)
 
     def records(self, identities: Mapping[str, str]) -> dict[str, FirstRecord]:
-        """The first records that the checkpoint of a transaction names; ``identities``: those of its own topics."""
+        """Return the first records for a transaction's checkpoint. ``identities``: of its own records, by topic."""
         found = dict(self._last)
         for topic, identity in identities.items():
             found.pop(topic, None)
@@ -69,7 +69,7 @@ class PendingMarkers:
         return found
 
     def add(self, firsts: Mapping[str, int], identities: Mapping[str, str], *, is_base: bool) -> None:
-        """Note a committed transaction. ``is_base``: a claim, or one with a snapshot; replays begin after it."""
+        """Note a committed transaction. ``is_base``: it is a claim or has a snapshot, so replays begin after it."""
         for topic, at in firsts.items():
             known = self._firsts.setdefault(topic, [])
             known.append(at)
@@ -81,7 +81,7 @@ class PendingMarkers:
             self._before_snapshot = {topic: known[-1] for topic, known in self._firsts.items() if known}
 
     def note(self, stable: Mapping[str, int]) -> None:
-        """Note that everything before these stable ends is ended."""
+        """Note that all transactions before these stable ends have ended."""
         for topic, end in stable.items():
             self._firsts[topic] = [at for at in self._firsts.get(topic, []) if at >= end]
             self._bounds[topic] = max(self._bounds.get(topic, 0), end)
@@ -91,17 +91,17 @@ class PendingMarkers:
                 del self._before_snapshot[topic]
 
     def topics(self) -> list[str]:
-        """The topics with pending markers."""
+        """Return the topics with pending markers."""
         return [topic for topic, known in self._firsts.items() if known]
 
     def ours(self, stable: Mapping[str, int]) -> list[str]:
-        """The topics in which the oldest open transaction is ours."""
+        """Return the topics in which the oldest open transaction is ours."""
         return [topic for topic, end in stable.items() if end in self._firsts.get(topic, ())]
 
     def in_doubt(self) -> list[str]:
-        """The topics with pending markers older than the newest snapshot."""
+        """Return the topics with pending markers older than the newest snapshot."""
         return sorted(self._before_snapshot)
 
     def ends(self) -> dict[str, int]:
-        """Lower bounds of the offsets of whatever is written from now on."""
+        """Return lower bounds of the offsets of all later records, by topic."""
         return dict(self._bounds)

@@ -1,7 +1,7 @@
 """A check that Kafka answers, made first by commands a user waits for.
 
-Other requests give up after half a minute, with a reason that names a part of the protocol. Services do not use it:
-they wait for as long as Kafka is unreachable.
+Other requests fail after half a minute, with a reason that names a part of the protocol. Services do not use this
+check: they wait for as long as Kafka is unreachable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class KafkaAway(Exception):
-    """Kafka does not answer; ``str`` says where, why, and what to do."""
+    """Kafka does not answer. The text names the servers, the reason, and what to do."""
 
 
 def reach_kafka(admin: AdminClient, servers: str, within_s: float, clock: Clock) -> None:
@@ -37,7 +37,7 @@ def reach_kafka(admin: AdminClient, servers: str, within_s: float, clock: Clock)
         try:
             admin.list_topics(timeout=wait_s)
         except KafkaException as error:
-            admin.poll(0)  # hands the library's own lines to the log: they name the cause
+            admin.poll(0)  # passes the library's own lines to the log: they name the cause
             wait_s = min(deadline_s - clock.monotonic_s(), _SLICE_S)
             if wait_s <= 0:
                 message = (

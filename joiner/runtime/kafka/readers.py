@@ -1,7 +1,7 @@
 """The consumers that read a unit's logs for a claim: connected once, used for several requests.
 
-A connection costs some ten milliseconds, which is most of the time of a claim. Answers are never reused, except the
-part of the state topic before the end at which it was read (see `checkpoint_log.read_on`).
+Connecting takes some ten milliseconds, which is most of the time of a claim. Answers are never reused, except the state
+topic up to the offset to which it was read (see `checkpoint_log.read_on`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class ClaimCancelled(Exception):
 
 
 class Readers:
-    """Consumers for one unit, and what was read of its state. For one thread at a time."""
+    """Consumers for one unit, and its state log if that was read. For one thread at a time."""
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self.settings, self.clock = settings, clock
         self.is_over: Callable[[], bool] = lambda: False
         """Whether the claim is cancelled."""
         self.state: StateLog | None = None
-        """What the state topic held of the unit when last read in full; None if it was not."""
+        """The unit's log in the state topic, if it was read in full; else None."""
         self.begun_at: dict[str, int] | None = None
-        """The offsets at which the unit had been started then; a reset changes them."""
+        """The offsets at which the unit had been started at that time; a reset changes them."""
 
     @cached_property
     def stable(self) -> Consumer:
@@ -59,12 +59,12 @@ class Readers:
                 log_range(consumer, topic, unit)
 
     def check(self) -> None:
-        """Called between the steps of long work. Raises `ClaimCancelled`."""
+        """Raise `ClaimCancelled` if the claim is cancelled. Call it between the steps of long work."""
         if self.is_over():
             raise ClaimCancelled
 
     def close(self) -> None:
-        """Close the consumers that were made."""
+        """Close all consumers."""
         for name in ("stable", "everything", "log"):
             if name in self.__dict__:
                 self.__dict__.pop(name).close()

@@ -31,7 +31,7 @@ class SnapshotPlace:
 
     @classmethod
     def after(cls, state: StateLog) -> SnapshotPlace:
-        """The place of the newest snapshot in the state topic."""
+        """Return the place of the newest snapshot in the state topic."""
         newest = state.manifests()[:1]
         return cls(newest[0].serial if newest else -1, [state.chunks_in(slot) for slot in range(SLOTS)])
 
@@ -39,7 +39,7 @@ class SnapshotPlace:
 def snapshot_records(
     data: bytes, place: SnapshotPlace, checkpoint: Checkpoint, result_ends: Mapping[str, int]
 ) -> tuple[Records, SnapshotPlace]:
-    """The records of a snapshot at ``checkpoint``, the manifest last; and its place."""
+    """Return the records of a snapshot at ``checkpoint``, the manifest last, and the place of the snapshot."""
     unit, serial = checkpoint.unit, place.serial + 1
     slot = serial % SLOTS
     parts = [data[at : at + CHUNK_BYTES_MAX] for at in range(0, len(data), CHUNK_BYTES_MAX)]

@@ -27,13 +27,13 @@ from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.settings import JoinerSettings
 
 INTERVAL_S: Final = 5.0
-"""Between two requests; records of a recreated topic may be joined for that long before the process stops."""
+"""Time between two requests. Records of a recreated topic may be joined for that long before the process stops."""
 
 _ANSWER_S: Final = 10.0
 
 
 class TopicWatch:
-    """Compares the facts of topics with those ``known`` at the start."""
+    """Compares topics with ``known``, their state at the start."""
 
     def __init__(self, admin: AdminClient, known: Mapping[str, TopicFacts], clock: Clock) -> None:
         self._admin, self._clock = admin, clock
@@ -53,7 +53,7 @@ class TopicWatch:
             self._asked = self._admin.describe_topics(TopicCollection(list(self._known)), request_timeout=_ANSWER_S)
 
     def _judge(self, answers: Mapping[str, Any]) -> None:
-        # Serves log lines of the library that wait in the client, which would otherwise appear only at the end.
+        # Passes on log lines of the library that wait in the client; otherwise they would appear only at the end.
         self._admin.poll(0)
         absent = {topic for topic, answer in answers.items() if _is_unknown(answer)}
         # Only if reported twice in a row: a broker that has just started may not know every topic yet.
@@ -88,14 +88,14 @@ def _change(topic: str, found: Any, known: TopicFacts) -> str | None:
     if len(found.partitions) != known.partitions:
         return (
             f"topic {topic} has {len(found.partitions)} partitions and had {known.partitions} when the joiner began: "
-            "keys change their partition, and their records would not meet. A topic cannot have fewer again: make new "
+            "keys change their partition, and their records would not meet. Kafka cannot remove partitions: make new "
             "topics, all with the same number (section [topics]), and give the application a new name"
         )
     return None
 
 
 def application_topics(settings: JoinerSettings) -> list[TopicSpec]:
-    """All topics of an application, including its state and control topics."""
+    """Return all topics of an application, including its state and control topics."""
     return [
         *data_topic_specs(settings.topics, settings.input_topics),
         state_topic_spec(settings.application.name, settings.topics),

@@ -1,20 +1,22 @@
 """The transactions of one unit: the effects of a batch become visible together, or not at all.
 
-docs/recovery.md, "A commit", lists the steps 1 to 6 of a commit. A snapshot that is too large follows in transactions
-of its own. If the unit is released then, the checkpoint that releases it follows the snapshot.
+docs/recovery.md, "A commit", lists the steps 1 to 6 of a commit.
+
+A large snapshot follows in transactions of its own. If the unit is released, the checkpoint that releases it follows
+in one more.
 
 The offsets come first, because Kafka accepts nothing until it has ended the previous transaction in every partition.
 librdkafka retries offsets after `retry.backoff.ms`, 2 ms here, but records after 20 ms, whatever is configured.
 
 Kafka may fail to end a committed transaction in some partition (see `ownership.dangling`). Later records of the unit
-there share the outcome of that transaction, which only a commit repairs. Therefore:
+in that partition share the outcome of that transaction, and only a commit repairs it. Therefore:
 
- - the checkpoint names the first record of the last transaction in each result topic until its end marker has been
-   seen there; the next claim compares it with the visible log
- - an owner checks for open transactions after each snapshot, after a claim, and when Kafka may have restarted. If one
-   of its own is open, it claims the unit again
- - a snapshot replaces the older one only once everything before it is known to be ended, as a replay from it could not
-   repeat that. If another program's open transaction hides this, the snapshot is postponed
+ - The checkpoint names the first record of the last transaction in each result topic until the end marker has been
+   seen there. The next claim compares it with the visible log.
+ - An owner checks for open transactions after each snapshot, after a claim, and when Kafka may have restarted. If one
+   of its own is open, it claims the unit again.
+ - A snapshot replaces the older one only once everything before it is known to be ended, because a replay from the new
+   one could not repeat that. If another program's open transaction hides this, the snapshot is postponed.
 
 The ``transactional.id`` is ``<application>-<unit>`` in every runner: the last one to initialise it owns the unit, and
 commits of all others fail.
@@ -46,10 +48,10 @@ from joiner.runtime.task.effects import Outgoing
 
 SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024
 """The largest snapshot that is committed with a batch. A larger one is written in transactions of its own, each of this
-size, and so may take as long as it needs. The batch is visible before it; the unit's next batch waits for it."""
+size, so that no transaction times out. The batch is visible before it; the unit's next batch waits for it."""
 
 _LONG_S: Final = 1.0
-"""A transaction that spans a restart of Kafka takes longer than this, and few others do."""
+"""A transaction that spans a restart of Kafka takes longer; few others do."""
 
 _MARKERS_S: Final = 5.0
 """Time for Kafka to write the markers of a committed transaction, which it does after answering."""
@@ -61,32 +63,39 @@ FIRST_LOOK_S: Final = 0.005
 _log = logging.getLogger(__name__)
 
 
-class Fenced(Exception):
-    """Another runner has claimed the unit."""
+class OwnershipInDoubt(Exception):
+    """What this process sees may not be the unit as it is: verify its owner, then claim it again.
+
+    For example, input that the unit has not consumed is gone: its owner may have consumed it, and retention removed it.
+    """
+
+
+class Fenced(OwnershipInDoubt):
+    """Another runner has initialised the unit's transactional id."""
 
 
 class Aborted(Exception):
     """The transaction failed, or its outcome is unknown: the unit must be claimed again.
 
-    The claim resolves it: `init_transactions` aborts an open transaction, and the checkpoint read after that says what
-    was committed.
+    The claim resolves it: `init_transactions` aborts an open transaction, and the checkpoint read after that shows what
+    was committed. Also raised if Kafka has left a committed transaction open, which a claim repairs as well.
     """
 
 
 class UnitTransactions:
     """The transactions of one unit."""
 
-    def __init__(self, settings: JoinerSettings, unit: int, offsets_of: Consumer, clock: Clock) -> None:
-        """``offsets_of``: a consumer of the group that is no member; its metadata is sent with the offsets."""
+    def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
+        """``group_metadata_consumer``: its group metadata is sent with the offsets; it must not be a member."""
         self._settings = settings
         self._unit = unit
-        self._offsets_of = offsets_of
+        self._group_metadata_consumer = group_metadata_consumer
         self._clock = clock
         self._pending = PendingMarkers()
         self._is_claimed = False
         # The owner in the last checkpoint.
         self._run = self._site = ""
-        self._producer = UnitProducer(settings, unit, offsets_of, clock)
+        self._producer = UnitProducer(settings, unit, group_metadata_consumer, clock)
 
     def connect(self) -> None:
         """Connect to Kafka, without fencing anyone. Raises KafkaException."""
@@ -109,7 +118,9 @@ class UnitTransactions:
         checkpoint: Checkpoint,
         snapshot: tuple[bytes, SnapshotPlace] | None = None,
     ) -> SnapshotPlace | None:
-        """Write one transaction (steps 1-6); returns the place of the snapshot, if one was written.
+        """Commit the effects and the checkpoint (steps 1-6). Return the place of the snapshot, if one was written.
+
+        A large snapshot takes further transactions, and the release of a unit after it one more.
 
         Raises `Fenced` or `Aborted`, after which this object must not be used again.
         """
@@ -203,7 +214,7 @@ class UnitTransactions:
         return firsts
 
     def _still_ours(self, checkpoint: Checkpoint) -> Checkpoint:
-        """The same checkpoint, without the release of the unit."""
+        """Return the checkpoint without the release of the unit, so that we still own it."""
         if checkpoint.on_the_way is None:
             return checkpoint
         return msgspec.structs.replace(checkpoint, run=self._run, site=self._site)
@@ -213,14 +224,14 @@ class UnitTransactions:
         return self._producer.was_asked_again or self._clock.monotonic_s() - began_s > _LONG_S
 
     def _note_stable_ends(self, topics: Iterable[str]) -> dict[str, int]:
-        stable = {topic: log_range(self._offsets_of, topic, self._unit)[1] for topic in topics}
+        stable = {topic: log_range(self._group_metadata_consumer, topic, self._unit)[1] for topic in topics}
         self._pending.note(stable)
         return stable
 
     def _may_replace_snapshot(self) -> bool:
-        """Whether the older snapshot may be replaced: everything before the newer one is known to be ended."""
+        """Return whether the older snapshot may be replaced: everything before the newer one is known to be ended."""
         self.check_ended()
-        # Results emitted after this snapshot will be looked for from here on.
+        # A claim that replays from this snapshot searches for its results from these offsets on.
         self._note_stable_ends(self._settings.output_topics.values())
         in_doubt = self._pending.in_doubt()
         if in_doubt:
@@ -236,10 +247,10 @@ class UnitTransactions:
         self._pending.add(self._delivered(), identities, is_base=is_base)
 
     def _delivered(self) -> dict[str, int]:
-        """The offsets of the first records of the last transaction, by topic.
+        """Return the offsets of the first records of the last transaction, by topic.
 
-        Kafka does not report the offset of a record that was sent twice. Raises `Aborted` then: the next claim finds
-        out.
+        Raises `Aborted` if one is unknown: Kafka does not report the offset of a record that was sent twice, and the
+        next claim finds it in the log.
         """
         firsts = dict(self._producer.firsts)
         if unknown := sorted(topic for topic, at in firsts.items() if at < 0):
@@ -270,39 +281,39 @@ class UnitTransactions:
         return after
 
     def _begin(self, checkpoint: Checkpoint) -> None:
-        """Steps 1 and 2."""
+        """Take steps 1 and 2."""
         self._producer.begin()
         self._producer.send_offsets(checkpoint.offsets)
 
     def _finish(self, checkpoint: Checkpoint, written: dict[str, FirstRecord]) -> None:
-        """Steps 5 and 6."""
+        """Take steps 5 and 6."""
         record = msgspec.structs.replace(checkpoint, written=written)
         self._producer.write(self._settings.state_topic, checkpoint_key(self._unit), encode(record))
         self._producer.commit()
 
 
 def goes_apart(snapshot: tuple[bytes, SnapshotPlace] | None) -> bool:
-    """Whether the snapshot is written in transactions of its own, which may take long."""
+    """Return whether the snapshot is written in transactions of its own, which may take long."""
     return snapshot is not None and len(snapshot[0]) > SNAPSHOT_BYTES_MAX
 
 
 def _identities(messages: Outgoing, state_topic: str) -> dict[str, str]:
-    """The identity of the first record in each result topic."""
+    """Return the identity of the first record in each result topic."""
     return {topic: identity_of(values[0]) for topic, (_, values) in messages.items() if values and topic != state_topic}
 
 
 def _failure(error: KafkaException) -> Fenced | Aborted:
-    """The meaning of a failed step. Nothing is aborted here: the next claim does that, and need not wait."""
+    """Return the error for a failed step. Nothing is aborted here: the next claim initialises the id, which aborts."""
     return Fenced() if is_fenced(error) else Aborted(error.args[0].str())
 
 
 def unsubscribed_consumer(settings: JoinerSettings) -> Consumer:
-    """A consumer that only provides its group's metadata, to commit offsets without being a member."""
+    """Make a consumer that only provides its group's metadata, to commit offsets without being a member."""
     consumer = make_consumer(settings.kafka, settings.application.name)
     consumer.assign([])
     return consumer
 
 
 def offsets_as_text(offsets: Mapping[str, int]) -> str:
-    """``topic@offset`` of each topic, for texts."""
+    """Format offsets for messages: ``topic@offset`` of each topic."""
     return ", ".join(f"{topic}@{at}" for topic, at in sorted(offsets.items()))

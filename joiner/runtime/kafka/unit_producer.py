@@ -1,6 +1,6 @@
 """The transactional producer of one unit: the calls of a transaction, and where its first records are.
 
-It knows nothing of checkpoints or snapshots; `transaction` says what is written and in which order.
+`transaction` decides what is written, and in which order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAST_STEP_S: Final = 1.0
 """Time for the last step of a commit, even if the steps before it have used up the limit."""
 
 _CALL_MESSAGES: Final = 1_000
-"""Messages per call of the producer: it holds the interpreter for that long, and so many stay in the CPU cache."""
+"""Messages per call of the producer, which holds the interpreter lock; so many also stay in the CPU cache."""
 
 _OnDelivery = Callable[[KafkaError | None, Message], None]
 
@@ -37,21 +37,21 @@ _log = logging.getLogger(__name__)
 class UnitProducer:
     """The producer of one unit. Its methods raise KafkaException."""
 
-    def __init__(self, settings: JoinerSettings, unit: int, offsets_of: Consumer, clock: Clock) -> None:
-        """``offsets_of``: a consumer of the group that is no member; its metadata is sent with the offsets."""
-        self._unit, self._offsets_of, self._clock = unit, offsets_of, clock
+    def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
+        """``group_metadata_consumer``: its group metadata is sent with the offsets; it must not be a member."""
+        self._unit, self._group_metadata_consumer, self._clock = unit, group_metadata_consumer, clock
         # Reused for every call: creating as many dicts costs as much as encoding the messages.
         self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_CALL_MESSAGES)]
         self.firsts: dict[str, int] = {}
         """The offsets of the first records of the last transaction, by topic; -1 until they are delivered."""
         self.was_asked_again = False
-        """Whether Kafka had to be asked for the last commit more than once."""
+        """Whether the last commit was retried."""
         self._client = make_producer(
             settings.kafka,
             transactional_id=f"{settings.application.name}-{unit}",
             transaction_timeout_ms=settings.application.transaction_timeout // 1_000_000,
-            # The send queue must not be held back; and a commit right after another one is asked to retry, by
-            # default after 100 ms, then 200, and so on.
+            # The send queue must not be held back. Kafka asks a client that commits right after another commit to
+            # retry, by default after 100 ms, then 200 ms, and so on.
             queue_buffering_backpressure_threshold=1,
             retry_backoff_ms=2,
             retry_backoff_max_ms=4,
@@ -62,8 +62,7 @@ class UnitProducer:
     def connect(self, topic: str) -> None:
         """Connect to Kafka, without fencing anyone.
 
-        The library looks for its coordinator when it initialises; without a connection it retries only half a second
-        later.
+        `init` looks for the coordinator. Without a connection, the library retries that only half a second later.
         """
         self._client.list_topics(topic, TIMEOUT_S)
 
@@ -79,7 +78,7 @@ class UnitProducer:
     def send_offsets(self, offsets: Mapping[str, int]) -> None:
         """Add the group's offsets in the unit's input topics to the transaction."""
         places = [TopicPartition(topic, self._unit, at) for topic, at in offsets.items()]
-        metadata = self._offsets_of.consumer_group_metadata()
+        metadata = self._group_metadata_consumer.consumer_group_metadata()
         within(_OFFSETS_S + _LAST_STEP_S, self._client.send_offsets_to_transaction, places, metadata, _OFFSETS_S)
 
     def write_all(self, messages: Outgoing) -> None:
@@ -98,7 +97,7 @@ class UnitProducer:
             head["callback"] = on_delivery
         # The producer copies what it accepts.
         while self._client.produce_batch(topic, waiting, partition=self._unit) < len(waiting):
-            # It does not raise: messages that the full queue refused carry an error, and are sent again.
+            # It does not raise: messages that the full queue has refused carry an error, and are sent again.
             waiting = [slot for slot in waiting if "_error" in slot]
             for slot in waiting:
                 fault: Any = slot.pop("_error")
@@ -129,7 +128,7 @@ class UnitProducer:
         self._client.abort_transaction(_COMMIT_S)
 
     def commit(self) -> None:
-        """Commit the transaction; a commit whose answer was lost is repeated, which is safe."""
+        """Commit the transaction. A commit whose answer was lost is repeated, which is safe."""
         deadline_s = self._clock.monotonic_s() + _COMMIT_S
         self.was_asked_again = False
         while True:
@@ -144,7 +143,7 @@ class UnitProducer:
                 return
 
     def _first(self, topic: str) -> _OnDelivery | None:
-        """The delivery callback of a topic's next record; only the first record of a transaction has one."""
+        """Return the delivery callback for a topic's next record; None except for the first one of a transaction."""
         if topic in self.firsts:
             return None
         self.firsts[topic] = -1
@@ -152,7 +151,7 @@ class UnitProducer:
 
 
 def _noting_in(firsts: dict[str, int]) -> _OnDelivery:
-    """A delivery callback that notes the offset of a record in ``firsts``.
+    """Make a delivery callback that notes the offset of a record in ``firsts``.
 
     It refers to nothing else: the client keeps it while the record is in flight, and a callback that referred to the
     client would keep that alive for ever.

@@ -1,7 +1,7 @@
-"""Drives both sides of moves: reads the control topic, asks `Source` and `Target`, and lets a runner act.
+"""Drives both sides of moves: reads the control topic, passes records to `Source` and `Target`, and executes actions.
 
-A runner is asked for five things. Each returns at once; its outcome is reported with the methods of `Coordinator` by
-the polling thread. How the runner claims, commits and builds a state is not known here.
+A runner implements the five actions of `MoveActions`. None waits for its outcome, except that a release may wait for
+the unit's commit in flight; the polling thread reports outcomes with the methods of `Coordinator`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from joiner.runtime.ownership.eligibility import Claimant
 _log = logging.getLogger(__name__)
 
 
-class Runner(Protocol):
-    """What moves ask of a runner; each outcome is reported with the named method of `Coordinator`."""
+class MoveActions(Protocol):
+    """The actions of a move in a runner. The runner reports each outcome with the named method of `Coordinator`."""
 
     def release(self, action: Release) -> None:
         """Write the unit's last transaction and then ``action.record``; reports `released` or `kept`."""
         ...
 
     def reclaim(self, unit: int, way: OnTheWay) -> None:
-        """Claim with `Claimant.back`; reports `resumed`, or `found` if another runner was faster."""
+        """Claim with `Claimant.back`; reports `resumed`, or `found` if another runner claimed the unit first."""
         ...
 
     def warm_up(self, unit: int) -> None:
@@ -42,14 +42,14 @@ class Runner(Protocol):
         ...
 
     def claim(self, unit: int) -> None:
-        """Claim the unit; reports `resumed`, `failed`, or `found` if another runner has it."""
+        """Claim the unit; reports `resumed`, `failed`, or `found` if another runner has claimed it."""
         ...
 
 
 class Coordinator:
     """The moves of a runner's units. For one thread."""
 
-    def __init__(self, claimant: Claimant, runner: Runner, control: ControlLog, clock: Clock) -> None:
+    def __init__(self, claimant: Claimant, runner: MoveActions, control: ControlLog, clock: Clock) -> None:
         """Any thread may write to ``control``."""
         self.control, self._clock = control, clock
         self._runner = runner
@@ -59,7 +59,7 @@ class Coordinator:
 
     @property
     def leaving(self) -> set[int]:
-        """Units this site must not claim by itself: released, or about to be."""
+        """Units that this site must not claim outside a move: released, or about to be."""
         return self._source.underway
 
     @property
@@ -117,7 +117,7 @@ class Coordinator:
         self._do(self._target.resumed(unit, late_ms))
 
     def found(self, unit: int, checkpoint: Checkpoint) -> None:
-        """Note that the log shows the unit at another site, or on its way there."""
+        """Note that the unit's checkpoint names another site, or is on the way there."""
         way = checkpoint.on_the_way
         if way is None:
             self._source.gone(unit)

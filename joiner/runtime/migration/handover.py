@@ -1,7 +1,7 @@
-"""The runner's side of moves: the units it warms up, releases, claims and waits for. Slow work runs in its pool.
+"""The runner's side of moves: the units it warms up, releases, claims and waits for. `protocol` decides the next step.
 
-The runner's loop polls, so nothing here may block: a moving unit must not hold up the others. `protocol` decides which
-step is next.
+The runner's loop calls `poll`, and a moving unit must not delay the others: slow work runs in the pool. A release waits
+for the unit's commit in flight at most, unless that writes a large snapshot: then it is tried again later.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ from joiner.runtime.ownership.warmup import Warm, warm_up
 from joiner.runtime.settings import JoinerSettings
 
 CHECK_S: Final = 2.0
-"""Interval between checks who owns the units we wait for; a unit whose Released was missed is claimed that late."""
+"""Interval between checks of the owners of units we wait for. A unit whose Released was missed is claimed that late."""
 
 _QUIET_S: Final = 0.5
-"""A claimed unit that has had nothing to commit for so long counts as resumed."""
+"""A unit that has not committed for so long since its claim is reported as resumed at the claim.
+
+This ends the reported pause too early if the first batch takes longer: in Spark, a worker first builds the state."""
 
 _Outcome = TypeVar("_Outcome")
 
@@ -47,7 +49,7 @@ class Serving(Protocol):
 
 
 class Host(Protocol):
-    """What moves ask of a runner, in its own thread except `prepare`. See `runners.supervisor`."""
+    """The runner, as moves use it: in its own thread, except `prepare`. See `runners.supervisor`."""
 
     @property
     def tasks(self) -> Mapping[int, Serving]:
@@ -64,7 +66,7 @@ class Host(Protocol):
         ...
 
     def begin_claim(self, unit: int, claimant: Claimant | None, warm: Warm | None) -> bool:
-        """Begin to claim, restore and run a unit; returns whether it was not under way already.
+        """Begin to claim, restore and run a unit. Return False if its claim is under way already.
 
         ``warm`` is closed by the host when the claim ends.
         """
@@ -73,12 +75,12 @@ class Host(Protocol):
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
         """Stop running a unit and begin to write its last transaction, with a snapshot; call ``then`` once written.
 
-        None: the unit keeps running, as it cannot be released now.
+        Return None if the unit keeps running, because it cannot be released now.
         """
         ...
 
-    def give_up(self, unit: int, error: Exception) -> None:
-        """Note that the last commit of a unit has failed."""
+    def handle_failure(self, unit: int, error: Exception) -> None:
+        """Handle the failure of a unit's last commit."""
         ...
 
     def schedule_claim(self, unit: int) -> None:
@@ -86,7 +88,7 @@ class Host(Protocol):
         ...
 
     def why_failed(self, unit: int) -> str:
-        """Why a unit cannot continue here; empty if it can."""
+        """Return why a unit cannot continue here; empty if it can."""
         ...
 
 
@@ -109,7 +111,7 @@ class Handover:
         self._host = host
         self._services, self._clock = services, services.clock
         self._mover = Coordinator(claimant, self, services.control, services.clock)
-        # Units of other sites, with the time of the next check who owns them.
+        # Units of other sites, with the time of the next check of their owners.
         self._elsewhere: dict[int, float] = {}
         self._reported: set[int] = set()
         # Reported by the pool's threads, in order.
@@ -154,7 +156,7 @@ class Handover:
         self._report_refused()
 
     def found_elsewhere(self, number: int, checkpoint: Checkpoint) -> bool:
-        """Note a unit that was found to belong to another site; returns whether to wait for it. Thread-safe."""
+        """Note a unit that was found to belong to another site. Return whether to wait for it. Thread-safe."""
         way = checkpoint.on_the_way
         waits = self.is_standby or (way is not None and way.source == self._claimant.site)
         if waits and number not in self._reported:
@@ -178,10 +180,10 @@ class Handover:
             self._reported.discard(number)
         self._mover.forget(units)
 
-    # What moves ask for, see `coordinator.Runner`
+    # Actions of moves, see `coordinator.MoveActions`
 
     def release(self, action: Release) -> None:
-        """See `coordinator.Runner`."""
+        """See `coordinator.MoveActions`."""
         release = self._host.release(action, lambda: self._mover.control.write(action.record))
         if release is None:
             self._mover.kept(action.unit)
@@ -189,22 +191,22 @@ class Handover:
             self._releases[action.unit] = release
 
     def reclaim(self, unit: int, way: OnTheWay) -> None:
-        """See `coordinator.Runner`."""
+        """See `coordinator.MoveActions`."""
         self._begin_claim(unit, replace(self._claimant, back=way))
 
     def warm_up(self, unit: int) -> None:
-        """See `coordinator.Runner`; in the pool."""
+        """See `coordinator.MoveActions`; in the pool."""
         if unit not in self._warming:
             self._warming[unit] = self._services.pool.submit(self._prepare, unit)
 
     def cool_down(self, unit: int) -> None:
-        """See `coordinator.Runner`. The producer ends with its last reference."""
+        """See `coordinator.MoveActions`. The producer ends with its last reference."""
         warm = self._warm.pop(unit, None)
         if warm is not None:
             warm.readers.close()
 
     def claim(self, unit: int) -> None:
-        """See `coordinator.Runner`."""
+        """See `coordinator.MoveActions`."""
         self._begin_claim(unit, self._claimant)
 
     # Outcomes
@@ -244,11 +246,11 @@ class Handover:
             self._elsewhere[number] = self._clock.monotonic_s() + CHECK_S
             self._mover.released(number)
             return
-        # The next claim finds out whether it was written.
+        # The next claim reads whether it was written.
         self._mover.kept(number)
         if not isinstance(error, Exception):
             raise error
-        self._host.give_up(number, error)
+        self._host.handle_failure(number, error)
 
     def _check_owners(self) -> None:
         if self._check is not None and self._check.done():
@@ -264,7 +266,7 @@ class Handover:
             self._check = self._services.pool.submit(self._read, due)
 
     def _read(self, numbers: list[int]) -> dict[int, Checkpoint | None]:
-        """The checkpoints of some units, read by one consumer, as far as Kafka answers."""
+        """Read the checkpoints of some units with one consumer, until Kafka does not answer."""
         found: dict[int, Checkpoint | None] = {}
         with closing(Readers(self._settings, self._clock)) as readers:
             for number in numbers:

@@ -5,14 +5,14 @@ Records of the control topic and times go in, actions for the runner come out. B
 
     order     Request, repeated every `REPEAT_S`: a lease, which each side counts by its own clock
     target    WarmUp: build the state beside the owner; then Ready, repeated with each Request
-    source    on Ready, while the lease lasts: Release, a last transaction whose checkpoint says that the unit has no
-              owner and belongs to the target's site; then Released
+    source    on Ready, while the lease lasts: Release, a last transaction whose checkpoint names no owner and the
+              target's site; then Released
     target    Claim, by the ordinary procedure; Claiming, repeated while that lasts; Resumed once it continues
-    source    if no one is heard of for `RECLAIM_AFTER_S`, or the target refused: Reclaim; then Back
+    source    if no target is heard of for `RECLAIM_AFTER_S`, or the target refused: Reclaim; then Back
 
-The checkpoint decides, so records may be lost, late or doubled: each side also reports what it finds in the log
-(`Source.found`), and a target that missed Released finds that the unit is its site's when it checks. A crash needs no
-rule of its own: a state machine that starts again knows nothing, and is told everything by the repeated records.
+The checkpoint decides, so records may be lost, late or doubled. Each side also notes what it finds in the state topic
+(`Source.found`), and a target that missed Released finds the unit released to its site when it checks. A crash needs no
+rule of its own: a state machine that starts again learns everything from the repeated records.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Ref
 from joiner.runtime.model import OnTheWay
 
 REPEAT_S: Final = 0.5
-"""Interval between the Requests of an order: a side that was away learns of it after that at the latest."""
+"""Interval between the Requests of an order. A side that was away receives the order that late at most."""
 
 LEASE_S: Final = 5.0
-"""An order that was not heard of for so long has lapsed."""
+"""An order without a Request for so long has expired."""
 
 RECLAIMED: Final = "no one claimed it, so its source reclaimed it"
 """Why a unit has stayed at its source."""
@@ -107,7 +107,7 @@ class _Departure:
 
     @property
     def reclaim_at_s(self) -> float:
-        """When the unit is reclaimed if no one is heard of."""
+        """When the unit is reclaimed if no target is heard of."""
         return self.since_s + RECLAIM_AFTER_S * 2.0 ** min(self.reclaims, _DOUBLINGS_MAX)
 
 
@@ -156,7 +156,7 @@ class Source:
             one.step, one.since_s = _Leaving.RELEASED, now_s
 
     def found(self, unit: int, way: OnTheWay, to: str, now_s: float) -> list[Action]:
-        """Note that the log shows the unit on its way to ``to``, whichever runner of this site released it."""
+        """Note that the unit's checkpoint is on the way to ``to``, whichever runner of this site released it."""
         one = self._units.get(unit)
         if way.source != self._site:
             return []
@@ -303,7 +303,7 @@ class Target:
         return []
 
     def failed(self, unit: int, why: str) -> list[Action]:
-        """Note that the unit cannot be continued here; ``why`` says what to do."""
+        """Note that the unit cannot be continued here. ``why`` states the cause and what to do."""
         one = self._units.pop(unit, None)
         if one is None:
             return []
@@ -311,7 +311,7 @@ class Target:
         return [Write(refused), CoolDown(unit)]
 
     def resumed(self, unit: int, late_ms: int = 0) -> list[Action]:
-        """Note that the unit is claimed and has committed, or has nothing to commit, since ``late_ms``."""
+        """Note that the unit was claimed, and ``late_ms`` ago committed, or had nothing to commit."""
         one = self._units.pop(unit, None)
         if one is None:
             return []

@@ -1,8 +1,7 @@
 """The units assigned to a runner that it does not serve: to be claimed, lost to another runner, or failed.
 
-What follows a failed claim or batch is decided here, the same for every runner: the unit is claimed again from its last
-commit after a back-off, its owner is verified first, or it fails with the reason. `retry_policy` says which causes are
-transient.
+After a failed claim or batch, every kind of runner does the same: it claims the unit again from its last commit after a
+back-off, it verifies the owner first, or the unit fails with the reason. `retry_policy` lists the transient causes.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import describe
 from joiner.runtime.kafka.readers import ClaimCancelled, Readers
-from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions
+from joiner.runtime.kafka.transaction import Aborted, Fenced, OwnershipInDoubt, UnitTransactions
 from joiner.runtime.model import RESET_RUN, Checkpoint, UnitStopped
 from joiner.runtime.ownership.claim import Claimer, ClaimLost
 from joiner.runtime.ownership.eligibility import Claimant, OwnedElsewhere
@@ -33,7 +32,7 @@ _Claimed = TypeVar("_Claimed")
 
 
 class _Action(NamedTuple):
-    """What failed, and what follows, for messages."""
+    """What failed and what follows, for log lines."""
 
     failed: str
     follows: str
@@ -61,7 +60,7 @@ class _Next(NamedTuple):
 
 
 class AssignmentManager:
-    """Decides which units are claimed when. `claim` may be called by any thread, by one at a time for each unit."""
+    """Decides which units are claimed when. Any thread may call `claim`, one at a time for each unit."""
 
     def __init__(
         self,
@@ -84,8 +83,8 @@ class AssignmentManager:
         self._settings, self._clock = settings, clock
         self._claimant = claimant
         self._in_group = in_group
-        # Units that may be claimed by force: those assigned at the start. A later one must not be taken from the site
-        # it was moved to. None: no units have been assigned yet.
+        # Units that may be claimed by force: those assigned at the start. A later one must not be claimed from the
+        # site that it was moved to. None: no units have been assigned yet.
         self._by_force: set[int] | None = None
         # Units to be claimed, or claimed again.
         self._waiting: dict[int, _Next] = {}
@@ -100,28 +99,28 @@ class AssignmentManager:
 
     @property
     def failed_units(self) -> set[int]:
-        """Units that cannot continue anywhere; those another process has claimed do, there or later here."""
+        """Units that cannot continue here, without those that another process has claimed: they run there."""
         return self.failed.keys() - self._lost.keys()
 
     def due(
         self, units: AbstractSet[int], busy: AbstractSet[int], claimed: AbstractSet[int] = frozenset()
     ) -> list[int]:
-        """The ones of ``units`` to claim now. ``busy``: those served, or handled elsewhere.
+        """Return those of ``units`` to claim now. ``busy``: those served, or handled elsewhere.
 
-        ``claimed``: those other runners are claiming, for which a fenced runner waits.
+        ``claimed``: those that other runners are claiming; a fenced runner waits for them.
         """
         now_s = self._clock.monotonic_s()
         if units and self._by_force is None:
             self._by_force = set(units)
         for number in [number for number, look_s in list(self._lost.items()) if look_s <= now_s]:
-            # By now every member knows its units. If this one is still assigned to us, it was claimed by a process
-            # that did not know yet that it had lost it, and no one serves it.
+            # By now every member has its assignment. If the unit is still assigned to us, it was claimed by a process
+            # that had not yet noticed that it lost the unit, so no one serves it.
             del self._lost[number]
             if self.failed.pop(number, None) is not None:
                 _log.info("unit %s: still assigned to this process; claiming it again", number)
         for number in units - (self._waiting.keys() | self.failed.keys() | busy):
             self._waiting[number] = _Next(now_s)
-        # A copy, as another thread may give one up.
+        # A copy, because another thread may remove one.
         waiting = {
             number
             for number, then in list(self._waiting.items())
@@ -137,7 +136,7 @@ class AssignmentManager:
         readers: Readers,
         restore: Callable[[UnitTransactions, Checkpoint, Readers], _Claimed],
     ) -> _Claimed | None:
-        """Claim and restore a unit; None if that failed, and `plan_retries` decides what follows.
+        """Claim and restore a unit. Return None if that failed; then `plan_retries` decides what follows.
 
         ``claimant``: the claimant of a move; by default the runner's own. ``restore`` builds the runner's task.
         """
@@ -163,13 +162,13 @@ class AssignmentManager:
             if number in units:
                 self._plan(number, error, _CLAIM)
 
-    def give_up(self, number: int, error: Exception) -> None:
-        """A batch failed and the unit stopped: claim it again from its last commit if that may help."""
+    def handle_failure(self, number: int, error: Exception) -> None:
+        """Handle a failed batch, which has stopped the unit: claim it again from its last commit if that may help."""
         self._plan(number, error, _BATCH)
 
     def verify_owner(self, number: int, wait_s: float | None = None) -> None:
         """Verify that a unit is still ours before it is claimed again, after ``wait_s`` the first time."""
-        self._verify_first(number, Fenced(), wait_s)
+        self._verify_first(number, OwnershipInDoubt(), wait_s)
 
     def schedule_claim(self, number: int) -> None:
         """Let a unit be claimed by the ordinary procedure."""
@@ -196,7 +195,7 @@ class AssignmentManager:
         return number in self._waiting
 
     def obstacles(self) -> dict[int, Obstacle]:
-        """What keeps units from being served: the cause of their retry, or of their failure."""
+        """Return why units are not served: the cause of their retry, or of their failure."""
         numbers = sorted({*self.failed, *self._waiting})
         found = {number: self._troubles.obstacle(number, self._tried_at_s(number)) for number in numbers}
         return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
@@ -212,11 +211,11 @@ class AssignmentManager:
         (self._by_force or set()).discard(number)
 
     def _check_still_ours(self, number: int, runs: AbstractSet[str], readers: Readers) -> None:
-        """After a fencing, check that the checkpoint names one of ``runs``. Raises `UnitStopped` if it does not."""
+        """Check that the checkpoint still names one of ``runs``. Raises `UnitStopped` if it does not."""
         checkpoint = read_checkpoint(readers, number)
-        # None: our own transaction is dangling (see `dangling`), and no one else has written anything.
+        # None: our own transaction is dangling (see `dangling`), and no other runner has written anything.
         if checkpoint is None or checkpoint.run in runs:
-            _log.info("unit %s: the runner that fenced us never claimed it; claiming it again", number)
+            _log.info("unit %s: no other runner has claimed it; claiming it again", number)
             return
         why = f"unit {number}: now owned by {checkpoint.owner} (run {checkpoint.run}); given up"
         if not self._claimant_of(number).may_continue(checkpoint):
@@ -228,8 +227,9 @@ class AssignmentManager:
         if isinstance(error, OwnedElsewhere):
             self._leave_elsewhere(number, error)
             return
-        if isinstance(error, Fenced):
-            self._note_fenced()
+        if isinstance(error, OwnershipInDoubt):
+            if isinstance(error, Fenced):
+                self._note_fenced()
             self._verify_first(number, error)
             return
         why = _why(number, error, action)
@@ -245,14 +245,16 @@ class AssignmentManager:
         if isinstance(error, _Lost) and self._in_group and error.checkpoint.run != RESET_RUN:
             self._lost[number] = self._clock.monotonic_s() + self._settings.application.session_timeout / 1e9
 
-    def _verify_first(self, number: int, fenced: Fenced, first_s: float | None = None) -> None:
-        """Another runner may have initialised the unit's transactional id: wait, then check whether it has claimed it.
+    def _verify_first(self, number: int, doubt: OwnershipInDoubt, first_s: float | None = None) -> None:
+        """Another runner may have claimed the unit: wait, then read the checkpoint to find out.
 
         The unit is still ours if the checkpoint names us, or, after a claim that was lost, the run before.
         """
-        runs = {self._claimant.run, *([fenced.before] if isinstance(fenced, ClaimLost) else [])}
+        runs = {self._claimant.run, *([doubt.before] if isinstance(doubt, ClaimLost) else [])}
         is_first = not self._troubles.has(number)
-        wait_s = self._troubles.wait_s(number, cause_of(fenced), f"unit {number}: another runner claims it as well")
+        is_fenced = isinstance(doubt, Fenced)
+        why = "another runner claims it as well" if is_fenced else "its input is not as expected; verifying its owner"
+        wait_s = self._troubles.wait_s(number, cause_of(doubt), f"unit {number}: {why}")
         wait_s = first_s if is_first and first_s is not None else wait_s or 0.0
         _log.warning("unit %s: another runner may have claimed it; checking in %.1f s", number, wait_s)
         self._waiting[number] = _Next(self._clock.monotonic_s() + wait_s, frozenset(runs))
@@ -272,7 +274,7 @@ class AssignmentManager:
 
 
 def _why(number: int, error: Exception, action: _Action) -> str:
-    """The text of an error for people, and for a defect what to do."""
+    """Return the text of an error, and for a defect what to do."""
     if isinstance(error, UnitStopped):
         return str(error)
     if isinstance(error, Aborted | KafkaException):

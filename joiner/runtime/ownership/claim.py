@@ -1,12 +1,14 @@
-"""Claiming a unit: the same procedure after a start, a crash, a rebalance or a move. `restore` then builds its state.
+"""Claiming a unit, by one procedure after a start, a crash, a rebalance or a move. `restore` then builds its state.
 
-0. read the checkpoint, so that a process with other settings fences no one
-1. initialise the transactional id, which fences the former owner
-2. read the checkpoint again
-3. check that it is ours to continue: site, fingerprint, topics, partitions, the log's range
-4. fence the partitions: no record of older owners can follow (see `dangling`)
-5. resolve what Kafka has left open by mistake, or ended wrongly (the same)
-6. a transaction that writes the checkpoint back with our run id
+0. Read the checkpoint and check it, so that a process with other settings fences no one.
+1. Initialise the transactional id, which fences the former owner.
+2. Read the checkpoint again.
+3. Look for dangling transactions, which Kafka should have ended (see `dangling`).
+4. Check that this runner may continue the unit: site, fingerprint, topics, partitions, the range of the log.
+5. Without a dangling transaction: fence the partitions, so that no record of older owners can follow, and compare the
+   visible results with the checkpoint, because Kafka may have ended a transaction wrongly.
+6. If a transaction is dangling or was ended wrongly: resolve it, which fences the partitions as well.
+7. Commit a transaction that writes the checkpoint back with our run id, and the results found missing in step 6.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def claim(
     claimant: Claimant,
     readers: Readers,
 ) -> Checkpoint:
-    """Claim a unit (steps 0-6); returns the checkpoint written.
+    """Claim a unit (steps 0-7). Return the checkpoint written.
 
     Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException if Kafka does not answer.
     """
@@ -64,24 +66,24 @@ def claim(
     absent = [topic for topic in settings.input_topics if topic not in topics]
     if absent:
         raise TopicUnknown(
-            f"unit {unit}: {', '.join(absent)} does not exist any more: restore it, or begin anew with `joiner reset` "
+            f"unit {unit}: {', '.join(absent)} does not exist any more: restore it, or start anew with `joiner reset` "
             "and a restart, which creates it"
         )
     early = read_checkpoint(readers, unit)
     if early is not None:
         check_continues(settings, early, topics, claimant)
     transactions.init()
-    # Only what is read after the initialisation cannot change any more.
+    # Read again, because the former owner could still commit until the initialisation.
     log = read_newest(readers, unit)
     with unless_fenced(transactions):
         dangling = find_dangling(log, readers)
         checkpoint = _to_continue(readers, log, dangling, topics, claimant)
         check_log_range(readers, unit, checkpoint.offsets)
         if dangling is None:
-            line = fence_partitions(readers, unit, transactions, checkpoint)
+            fences = fence_partitions(readers, unit, transactions, checkpoint)
             if log.checkpoint() is None:
-                checkpoint = msgspec.structs.replace(checkpoint, result_ends=line)
-            dangling = find_wrongly_ended(log, line, readers)
+                checkpoint = msgspec.structs.replace(checkpoint, result_ends=fences)
+            dangling = find_wrongly_ended(log, fences, readers)
             if dangling is not None:
                 checkpoint = _to_continue(readers, log, dangling, topics, claimant)
         messages: Outgoing = {}
@@ -103,7 +105,7 @@ def _to_continue(
     topics: dict[str, TopicFacts],
     claimant: Claimant,
 ) -> Checkpoint:
-    """The checkpoint to continue from, with us as owner."""
+    """Return the checkpoint to continue from, with us as owner. Raises `UnitStopped` if we may not continue it."""
     settings = readers.settings
     found, reached = log.checkpoint(), dangling.reached if dangling is not None else None
     for known in (found, reached):
@@ -120,7 +122,7 @@ def _to_continue(
 
 
 def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
-    """The offsets the group has committed for a unit, by topic: for tools, and to notice a lost state topic."""
+    """Return the offsets the group has committed for a unit, by topic. They show whether a state topic was lost."""
     consumer = make_consumer(settings.kafka, settings.application.name)
     try:
         places = [TopicPartition(topic, unit) for topic in settings.input_topics]
@@ -130,10 +132,10 @@ def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
 
 
 def _check_never_begun(readers: Readers, unit: int) -> None:
-    """Check that this is the first start of the unit.
+    """Check that this is the first start of the unit. Raises `UnitStopped`.
 
-    A group offset without a checkpoint means that the state was deleted. Nor is it a first start if another unit was
-    started when there were fewer units. Raises `UnitStopped`.
+    A group offset without a checkpoint means that the state was deleted. It is no first start either if another unit
+    was started with a different number of units.
     """
     settings = readers.settings
     other = read_checkpoint(readers, 0) if unit else None
@@ -151,7 +153,8 @@ def _check_never_begun(readers: Readers, unit: int) -> None:
 def _log_existing_results(readers: Readers, unit: int) -> None:
     """Warn if the result topic has results already.
 
-    A first start cannot be told from one after the loss of both state and group; the results may be of others.
+    A first start looks the same as one after the loss of both state and group. The results may be of other
+    applications.
     """
     settings = readers.settings
     topic = settings.topics.out
@@ -171,7 +174,7 @@ def _log_existing_results(readers: Readers, unit: int) -> None:
 def first_checkpoint(
     settings: JoinerSettings, unit: int, topics: dict[str, TopicFacts], claimant: Claimant
 ) -> Checkpoint:
-    """The first checkpoint of a unit, or that after a reset: at ``application.start`` of the present logs."""
+    """Return the first checkpoint of a unit, also after a reset: at ``application.start`` of the present logs."""
     at_end = settings.application.start == "latest"
     consumer = make_consumer(settings.kafka, settings.application.name)
     try:
@@ -210,8 +213,8 @@ def _owned(found: Checkpoint, claimant: Claimant) -> Checkpoint:
 class ClaimLost(Fenced):
     """Another runner initialised the transactional id before our claim was written.
 
-    ``before``: the run in the checkpoint when we began, empty without one. While the checkpoint names it, no one has
-    claimed the unit since.
+    ``before``: the run in the checkpoint when we began, empty without one. While the checkpoint still names it, no
+    runner has claimed the unit since.
     """
 
     def __init__(self, before: str) -> None:
@@ -228,7 +231,7 @@ class Claimer:
     def claim(
         self, unit: int, claimant: Claimant, warm: Warm | None, readers: Readers
     ) -> tuple[UnitTransactions, Checkpoint]:
-        """Claim a unit, with what was prepared. Raises `ClaimLost`, `ClaimCancelled`, and what `claim` does."""
+        """Claim a unit, with the clients of ``warm`` if given. Raises `ClaimLost`, `ClaimCancelled`, and as `claim`."""
         before = read_checkpoint(readers, unit)
         transactions = warm.transactions if warm else self._services.make_transactions(self._settings, unit)
         readers.check()

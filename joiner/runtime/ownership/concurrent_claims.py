@@ -22,7 +22,7 @@ _Made_co = TypeVar("_Made_co", covariant=True)
 
 
 class ClaimFunction(Protocol[_Made_co]):
-    """Claims and restores a unit, in the pool; None if that failed. ``is_over``: whether it is cancelled."""
+    """Claims and restores a unit, in the pool. Returns None if that failed. ``is_over``: whether it is cancelled."""
 
     def __call__(
         self, number: int, claimant: Claimant | None, warm: Warm | None, is_over: Callable[[], bool], /
@@ -46,11 +46,11 @@ class ConcurrentClaims(Generic[_Claimed]):
 
     @property
     def busy(self) -> set[int]:
-        """Units with a claim under way; also cancelled ones until they have ended."""
+        """Units with a claim under way, including cancelled claims that have not ended."""
         return set(self._units)
 
     def begin(self, number: int, claimant: Claimant | None = None, warm: Warm | None = None) -> bool:
-        """Begin to claim a unit, for a move with its claimant and state; False if a claim is under way already."""
+        """Begin to claim a unit, in a move with its claimant and state. Return False if a claim is under way."""
         if number in self._units:
             return False
         over = threading.Event()
@@ -58,7 +58,7 @@ class ConcurrentClaims(Generic[_Claimed]):
         return True
 
     def finished(self, units: AbstractSet[int]) -> list[tuple[int, _Claimed | None]]:
-        """The outcomes of ended claims; None if the claim failed, was cancelled, or is not wanted any more.
+        """Return the outcomes of ended claims. None: it failed or was cancelled, or the unit is not in ``units``.
 
         ``units``: those assigned to this runner.
         """
@@ -70,9 +70,9 @@ class ConcurrentClaims(Generic[_Claimed]):
         return found
 
     def cancel(self, units: Collection[int], until_s: float) -> None:
-        """Cancel the claims of these units, and wait for that until ``until_s`` (monotonic).
+        """Cancel the claims of these units, and wait until they have ended, or until ``until_s`` (monotonic).
 
-        A claim that is not waited for may fence the unit's next owner.
+        A claim that has not ended may still fence the unit's next owner.
         """
         ending = [self._units[number] for number in units if number in self._units]
         for one in ending:

@@ -18,12 +18,12 @@ the outcome of a dangling transaction is not guessed. Everything the unit has em
 
 If a claimant dies or is fenced at any point, the next one finds the note and repeats the procedure.
 
-Partitions are fenced in every claim. A partition knows only the producers it has heard of: until it has a record or a
-marker of the new owner, it may still accept a request that the old owner's client had in flight, after the check, and
-the new owner's first commit would commit it. The fence is a record of the new owner in each partition, aborted. Nothing
-older is accepted after it, and everything before it is ended, whoever wrote it: the claimant waits for transactions of
-others that were open there. (KIP-890 describes such requests; they belong to no committed transaction, so there is
-nothing to write again.)
+Partitions are fenced in every claim. A partition has the epoch of a producer only from its records: until it has a
+record or a marker of the new owner, it may still accept a request that the old owner's client had in flight, after the
+check, and the new owner's first commit would commit it. The fence is a record of the new owner in each partition,
+aborted. Nothing older is accepted after it, and everything before it has ended, including transactions of other
+programs, for which the claimant waits. (KIP-890 describes such requests; they belong to no committed transaction, so
+there is nothing to write again.)
 
 No transaction is open before the fences, but a dangling one may have been ended wrongly: the abort of the transaction
 that followed it has aborted it, too. Checkpoints name the first record of the last transaction in each topic. Those
@@ -37,8 +37,8 @@ joins; late and unmatched records and dead letters also name the application.
 An owner checks its own commits: see `kafka.transaction`.
 
 Results that retention has removed are not written again: an aborted record is still in the log, a removed one is not.
-If a transaction was in flight as well, whose results may never have reached the log, the two cases cannot be told
-apart, and missing results are written: a reader that had seen the removed part may then see them twice.
+If a transaction was in flight as well, whose results may never have reached the log, the two cases cannot be
+distinguished, and missing results are written: a reader that had seen the removed part may then see them twice.
 
 Not covered: retention that removes input after the earlier of the two snapshots before the transactions are resolved.
 """
@@ -73,8 +73,8 @@ _log = logging.getLogger(__name__)
 class DanglingTransaction:
     """Dangling transactions of a unit, found now or by an earlier claimant that did not finish.
 
-    ``open_from`` is the first open offset of each topic in which something is. ``reached`` is the furthest progress
-    record that was ever written, committed or not; None where there is none.
+    ``open_from``: by topic, the first open offset, if a transaction is open. ``reached``: the furthest checkpoint that
+    was ever written, committed or not; None without one.
     """
 
     unit: int
@@ -90,7 +90,7 @@ class DanglingTransaction:
 class ReplayedEffects(NamedTuple):
     """The effects of a replay from an earlier state.
 
-    ``result_ends``: offsets of the result topics; what was written of these effects lies after them.
+    ``result_ends``: by result topic, an offset; whatever was written of these effects is at or after it.
     """
 
     effects: Effects
@@ -98,7 +98,7 @@ class ReplayedEffects(NamedTuple):
 
 
 def find_dangling(log: StateLog, readers: Readers) -> DanglingTransaction | None:
-    """Look for dangling transactions after the initialisation; None without any. ``log``: the committed state topic."""
+    """Find dangling transactions after the initialisation. Return None without any. ``log``: committed records only."""
     open_from = {topic: stable for topic, (stable, end) in _ends(log.unit, readers).items() if stable < end}
     note = log.dangling_note()
     if not open_from and note is None:
@@ -107,8 +107,8 @@ def find_dangling(log: StateLog, readers: Readers) -> DanglingTransaction | None
     return _dangling(log, open_from, [*tried, *([note] if note is not None else [])])
 
 
-def find_wrongly_ended(log: StateLog, line: Mapping[str, int], readers: Readers) -> DanglingTransaction | None:
-    """Compare the results visible before the fences ``line`` with the checkpoints; None if they agree."""
+def find_wrongly_ended(log: StateLog, fences: Mapping[str, int], readers: Readers) -> DanglingTransaction | None:
+    """Compare the results visible before the fences with the checkpoints. Return None if they agree."""
     committed = log.checkpoint()
     named = committed.written if committed is not None else {}
     tried = _tried(log, readers)
@@ -120,12 +120,12 @@ def find_wrongly_ended(log: StateLog, line: Mapping[str, int], readers: Readers)
         if named.get(topic) is None or named[topic].identity != first.identity
     ]
     wanted = [*named.items(), *beyond]
-    there = {topic: _there(readers, topic, log.unit, wanted, line) for topic in dict(wanted)}
+    there = {topic: _there(readers, topic, log.unit, wanted, fences) for topic in dict(wanted)}
     gone = [
         topic
         for topic, first in named.items()
         if first.identity not in there[topic]
-        and not _removed(readers, topic, log.unit, {first.identity}, first.start, line[topic])
+        and not _removed(readers, topic, log.unit, {first.identity}, first.start, fences[topic])
     ]
     unasked = [topic for topic, first in beyond if first.identity in there[topic]]
     if not gone and not unasked:
@@ -143,7 +143,7 @@ def _dangling(log: StateLog, open_from: dict[str, int], tried: list[Checkpoint])
 
 
 def _tried(log: StateLog, readers: Readers) -> list[Checkpoint]:
-    """The checkpoints after the newest visible one: of aborted or dangling transactions."""
+    """Read the checkpoints after the newest visible one: those of aborted or dangling transactions."""
     low, end = log_range(readers.everything, readers.settings.state_topic, log.unit)
     begin = log.checkpoint_at + 1 if log.checkpoint_at >= 0 else low
     if end <= begin + 1:
@@ -158,13 +158,13 @@ def _there(
     topic: str,
     unit: int,
     wanted: Iterable[tuple[str, FirstRecord]],
-    line: Mapping[str, int],
+    fences: Mapping[str, int],
 ) -> set[str]:
-    """The identities of those first records that are visible."""
+    """Return the identities of those first records of ``topic`` that are visible before the fences."""
     here = [first for name, first in wanted if name == topic]
     missing = {first.identity for first in here}
     start = min(first.start for first in here)
-    return missing - _missing_results(readers.log, readers.clock, topic, unit, missing, start, line[topic])
+    return missing - _missing_results(readers.log, readers.clock, topic, unit, missing, start, fences[topic])
 
 
 def resolve(
@@ -175,7 +175,7 @@ def resolve(
     clock: Clock,
     again: Callable[[], ReplayedEffects],
 ) -> Effects:
-    """Resolve dangling transactions; returns the missing effects up to ``reached``, which the claim has to write.
+    """Resolve dangling transactions. Return the missing effects up to ``reached``, which the claim must write.
 
     ``checkpoint`` is the newest committed one. ``again`` replays the unit from an earlier state up to ``reached``, and
     is called once nothing is dangling any more. Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException if Kafka
@@ -194,13 +194,13 @@ def resolve(
     _note(settings, dangling.key, unit, reached)
     topics = settings.topics
     with closing(Readers(settings, clock)) as readers:
-        line = fence_partitions(readers, unit, transactions, checkpoint)
+        fences = fence_partitions(readers, unit, transactions, checkpoint)
         effects, begin = again()
 
         def missing_in(topic: str, values: list[bytes]) -> list[int]:
-            """The indices of those values that are neither visible nor removed."""
+            """Return the indices of those values that are neither visible nor removed."""
             identities = [identity_of(value) for value in values]
-            start, end = begin.get(topic, 0), line.get(topic, -1)
+            start, end = begin.get(topic, 0), fences.get(topic, -1)
             absent = _missing_results(readers.log, clock, topic, unit, set(identities), start, end)
             if reached.offsets == checkpoint.offsets:
                 # All of them were committed, so they were in the log.
@@ -247,13 +247,13 @@ def fence_partitions(
     Returns the offsets of those records by topic. Raises KafkaException if a transaction stays open for too long.
     """
     settings, clock = readers.settings, readers.clock
-    line = transactions.roll_back(_topics(settings), checkpoint)
+    fences = transactions.roll_back(_topics(settings), checkpoint)
     deadline_s, wait_s = clock.monotonic_s() + TIMEOUT_S, FIRST_LOOK_S
     while True:
-        stable = {topic: log_range(readers.stable, topic, unit)[1] for topic in line}
-        behind = {topic: at for topic, at in stable.items() if at <= line[topic]}
+        stable = {topic: log_range(readers.stable, topic, unit)[1] for topic in fences}
+        behind = {topic: at for topic, at in stable.items() if at <= fences[topic]}
         if not behind:
-            return line
+            return fences
         if clock.monotonic_s() > deadline_s:
             raise timed_out(_what_is_open(settings, unit, behind))
         clock.sleep(wait_s)
@@ -261,27 +261,27 @@ def fence_partitions(
 
 
 def _what_is_open(settings: JoinerSettings, unit: int, open_from: Mapping[str, int]) -> str:
-    """The error for a transaction that our abort did not end, which is not of this unit's present transactional id."""
+    """Return the error for a transaction that our abort did not end: it is of another transactional id."""
     places = ", ".join(f"{topic} [{unit}] from offset {at}" for topic, at in open_from.items())
     topic, at = next(iter(open_from.items()))
     command = f"kafka-transactions.sh --bootstrap-server {settings.kafka.bootstrap_servers}"
     return (
         f"a transaction that is not this unit's has been open for {TIMEOUT_S:.0f} s in {places}. It is another "
         "program's, which must end it, or its broker does after that program's transaction.timeout.ms; or Kafka has "
-        f"forgotten it: `{command} find-hanging --topic {topic} --partition {unit}` tells, and `{command} abort "
+        f"forgotten it: `{command} find-hanging --topic {topic} --partition {unit}` lists it, and `{command} abort "
         f"--topic {topic} --partition {unit} --start-offset {at}` ends it"
     )
 
 
 def _topics(settings: JoinerSettings) -> list[str]:
-    """The topics a unit writes to."""
+    """Return the topics a unit writes to."""
     return [settings.state_topic, *settings.output_topics.values()]
 
 
 def _missing_results(
     consumer: Consumer, clock: Clock, topic: str, unit: int, wanted: set[str], start: int, end: int
 ) -> set[str]:
-    """The identities that are not visible between two offsets."""
+    """Return the identities that are not visible between two offsets."""
     missing = set(wanted)
     low, _ = log_range(consumer, topic, unit) if missing else (0, 0)
     start = max(low, start)
@@ -295,9 +295,9 @@ def _missing_results(
 
 
 def _removed(readers: Readers, topic: str, unit: int, absent: set[str], start: int, end: int) -> set[str]:
-    """The identities, written after ``start`` and not visible, that retention has removed from the log.
+    """Return the identities in ``absent``, written after ``start``, that retention has removed from the log.
 
-    Aborted records are still there for an uncommitted reader.
+    An aborted record, which is not visible either, is still in the log for a reader of uncommitted data.
     """
     low, _ = log_range(readers.everything, topic, unit) if absent else (start, end)
     if low <= start:
@@ -310,7 +310,7 @@ def _encoded(records: Iterable[OutputRecord | Rejected]) -> list[bytes]:
 
 
 def _ends(unit: int, readers: Readers) -> dict[str, tuple[int, int]]:
-    """The stable end and the end of each of the unit's partitions, by topic."""
+    """Return the stable end and the end of each partition the unit writes to, by topic."""
     return {
         topic: (log_range(readers.stable, topic, unit)[1], log_range(readers.everything, topic, unit)[1])
         for topic in _topics(readers.settings)

@@ -25,14 +25,14 @@ class Claimant:
     """A release by this site that may be reclaimed."""
 
     def may_continue(self, found: Checkpoint) -> bool:
-        """Whether a unit has no owner, is of this site, or may be claimed from another one."""
+        """Return whether this runner may claim a unit: it has no owner, is of this site, or may be claimed by force."""
         if found.run == RESET_RUN or found.site == self.site or self.force:
             return True
         return self.back is not None and found.on_the_way == self.back
 
 
 class OwnedElsewhere(UnitStopped):
-    """The unit belongs to another site: ``checkpoint`` says to which."""
+    """The unit belongs to another site, which ``checkpoint`` names."""
 
     def __init__(self, text: str, checkpoint: Checkpoint) -> None:
         super().__init__(text)
@@ -56,7 +56,7 @@ def check_continues(
         owner = f"owned by a {found.site} ({found.instance})" if found.on_the_way is None else found.owner
         raise OwnedElsewhere(
             f"unit {unit} of {name!r} is {owner}: move it (`joiner move --to {claimant.site}`), wait here until "
-            "it is moved (--standby), or claim it with --force-claim once that has stopped",
+            "it is moved (--standby), or claim it with --force-claim once its owner has stopped",
             found,
         )
     if found.fingerprint != settings.fingerprint():
@@ -85,7 +85,7 @@ def check_partitions(settings: JoinerSettings, found: Checkpoint) -> None:
 
 
 def log_ranges(readers: Readers, unit: int) -> dict[str, tuple[int, int]]:
-    """The first offset and the end of each input topic of a unit. Raises KafkaException."""
+    """Return the first offset and the end of each input topic of a unit. Raises KafkaException."""
     return {topic: log_range(readers.stable, topic, unit) for topic in readers.settings.input_topics}
 
 

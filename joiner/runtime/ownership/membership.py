@@ -1,8 +1,8 @@
 """The units assigned to this process by the consumer group, which spreads them over its processes.
 
-The member subscribes to one input topic only to be assigned its partitions; they are paused and never read. It fences
-no one: ownership is decided by the transactional id. Membership is static, so a process that is back within the session
-timeout gets its units again at once.
+The member subscribes to one input topic only to be assigned its partitions, which are paused and never read. Membership
+fences no one: the transactional id decides ownership. Membership is static, so a process that is back within the
+session timeout gets its units again at once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Membership:
     def __init__(
         self, settings: JoinerSettings, site: str, give_back: Callable[[list[int], bool], None], clock: Clock
     ) -> None:
-        """``give_back(units, lost)`` is called when units are revoked; lost: others may have them already."""
+        """``give_back(units, lost)`` is called when units are revoked. Lost: they may be assigned to others already."""
         self.units: set[int] = set()
         self._settings, self._clock = settings, clock
         self._group = settings.membership_group(site)
@@ -76,7 +76,7 @@ class Membership:
         Units are given back first: during a rebalance, closing the consumer may wait for ever for an answer from a
         thread that has ended (confluentinc/librdkafka#4884).
         """
-        with contextlib.suppress(KafkaException):  # one that has failed for good, and has no units any more
+        with contextlib.suppress(KafkaException):  # the consumer has failed for good, and has no units any more
             self._consumer.unsubscribe()
         until_s = self._clock.monotonic_s() + _GIVING_BACK_S
         while self.units and self._clock.monotonic_s() < until_s:
@@ -99,7 +99,7 @@ class Membership:
         """Subscribe. ``more``: a topic that does not exist, which makes the group rebalance once more.
 
         A unit moves between members in two rebalances. If all members die between the two and come back under their
-        names, Kafka hands each its units after the first, and a unit that was moving is assigned to no one.
+        names, Kafka assigns each the units it had after the first, and a unit that was moving is assigned to no one.
         """
         consumer.subscribe(
             [self._settings.input_topics[0], *more],
@@ -109,10 +109,10 @@ class Membership:
         )
 
     def _join_again(self, error: KafkaError) -> None:
-        """Join again after the group has fenced this member: because of another of its name, or of itself.
+        """Join again after the group has fenced this member, because of another process of its name or of itself.
 
-        The library fences itself when it returns after its session has expired, as Kafka was unreachable: it joins
-        again under the name, and then still sends a heartbeat as the former member.
+        The library fences itself if its session has expired while Kafka was unreachable: it joins again under the
+        name, and then still sends a heartbeat as the former member.
         """
         application = self._settings.application
         if "instance" not in error.str():

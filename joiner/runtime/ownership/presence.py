@@ -1,8 +1,8 @@
 """Whether the owner of a unit is running, as far as that can be known from outside.
 
-A plain process is a member of its site's group, which knows it at most a session timeout late. A stage in Spark is in
-no group: its last checkpoint only says whether it ended in good order. The time of the last commit says that an owner
-is working, but nothing about one whose input is silent.
+A plain process is a member of its site's group, which notices its end after a session timeout at the latest. A stage in
+Spark is in no group: its last checkpoint only shows whether it ended in good order. A recent commit shows that an owner
+works, but an old one may only mean that its input is silent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Members = Mapping[str, Mapping[str, frozenset[int]]]
 
 
 def read_members(admin: AdminClient, settings: JoinerSettings, sites: Iterable[str]) -> Members:
-    """The present members of the groups; a site whose group cannot be described is left out."""
+    """Read the present members of the groups. A site whose group cannot be described is left out."""
     groups = {settings.membership_group(site): site for site in sites if site != SPARK}
     found: dict[str, dict[str, frozenset[int]]] = {}
     if not groups:
@@ -55,7 +55,7 @@ def read_members(admin: AdminClient, settings: JoinerSettings, sites: Iterable[s
 
 
 def state_of(checkpoint: Checkpoint, members: Members) -> str:
-    """Whether the owner of a unit is running: one of the constants above, or ``given to <instance>``."""
+    """Return whether the owner of a unit is running: one of the constants above, or ``given to <instance>``."""
     if checkpoint.run == RESET_RUN or checkpoint.on_the_way is not None:
         return NOBODY
     if checkpoint.stopped:
@@ -65,7 +65,7 @@ def state_of(checkpoint: Checkpoint, members: Members) -> str:
         return UNKNOWN
     if checkpoint.unit in there.get(checkpoint.instance, ()):
         return RUNNING
-    # The group has assigned it to another process, which has not claimed it yet: its log says why.
+    # The group has assigned it to another process, which has not claimed it yet; the log of that process says why.
     others = sorted(name for name, units in there.items() if checkpoint.unit in units)
     if others:
         return f"given to {others[0]}"

@@ -15,7 +15,7 @@ from joiner.runtime.kafka.clients import timed_out
 from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
-from joiner.runtime.kafka.transaction import Fenced, UnitTransactions, offsets_as_text
+from joiner.runtime.kafka.transaction import OwnershipInDoubt, UnitTransactions, offsets_as_text
 from joiner.runtime.model import Checkpoint, StateLog, UnitStopped
 from joiner.runtime.ownership.dangling import ReplayedEffects
 from joiner.runtime.ownership.eligibility import check_log_range, log_ranges
@@ -25,15 +25,15 @@ from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 
 _REPLAY_BATCH: Final = 50_000
-"""Messages per step of a replay. A step of the engine costs what its keys hold, besides what is new, so few large steps
-are better; but every message is an object until it is decoded."""
+"""Messages per step of a replay. The cost of a step grows with the records that its keys hold, so few large steps are
+better; but every message is an object until it is decoded."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Recovered:
-    """A claimed unit with its state at C; ``snapshot_offsets``: the vector C0 of its newest snapshot."""
+    """A claimed unit with its state at C. ``snapshot_offsets``: the vector C0 of its newest snapshot."""
 
     unit: Unit
     checkpoint: Checkpoint
@@ -46,11 +46,11 @@ def recover(
 ) -> Recovered:
     """Restore a claimed unit.
 
-    ``readers``: those the claim was made with; ``warm``: the unit at an earlier vector, if it was warmed up. Raises
-    `UnitStopped` if the state cannot be built, `Fenced` if another runner has claimed the unit.
+    ``readers``: those of the claim; ``warm``: the unit at an earlier vector, if it was warmed up. Raises `UnitStopped`
+    if the state cannot be built, and `Fenced` if another runner has claimed the unit.
     """
     with unless_fenced(transactions):
-        # The claim has read it after its initialisation, and only we have written since.
+        # The claim has read it after its initialisation, and only this runner has written since.
         state = readers.state if readers.state is not None else read_state(readers, checkpoint.unit)
         # A state built before a reset is useless, even if it lies between the same vectors.
         usable = warm if readers.begun_at == checkpoint.start else None
@@ -91,7 +91,7 @@ def _nearest(settings: JoinerSettings, checkpoint: Checkpoint, state: StateLog, 
 
 
 def newest_offsets(checkpoint: Checkpoint, state: StateLog) -> dict[str, int]:
-    """The offsets of the newest snapshot; without any, those at which the unit was started."""
+    """Return the offsets of the newest snapshot; without one, those at which the unit was started."""
     manifests = state.manifests()
     return dict(manifests[0].offsets if manifests else checkpoint.start)
 
@@ -105,7 +105,7 @@ def replay_effects(settings: JoinerSettings, until: Checkpoint, clock: Clock) ->
 def _replay_effects(readers: Readers, until: Checkpoint) -> ReplayedEffects:
     settings, unit = readers.settings, until.unit
     state = read_state(readers, unit)
-    # If the older snapshot is gone, it was being replaced, and everything before the newer one had ended.
+    # If the older snapshot is gone, it was being replaced, so everything before the newer one had ended.
     kept = state.manifests()
     earlier = state if len(kept) == 1 and kept[0].serial else state.without_newest_snapshot()
     restored = _from_snapshot(settings, unit, earlier, until)
@@ -124,8 +124,8 @@ def _replay_effects(readers: Readers, until: Checkpoint) -> ReplayedEffects:
 def unless_fenced(transactions: UnitTransactions) -> Iterator[None]:
     """Let a `UnitStopped` pass only while the unit is ours; raise `Fenced` otherwise.
 
-    A process that hung in between sees the state of one moment and the log of another: a new owner may have written a
-    newer snapshot, and retention removed the input before that.
+    A process that hung for a while reads the state of one moment and the log of another: a new owner may have written
+    a newer snapshot, and retention may have removed the input before it.
     """
     try:
         yield
@@ -153,10 +153,10 @@ def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, checkpo
 
 
 def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effects | None = None) -> int:
-    """Replay the unit's input up to ``until``; returns the number of records.
+    """Replay the unit's input up to ``until``. Return the number of records.
 
-    The replay is silent unless ``effects`` is given, to which its effects are added. The limits of the buffer are not
-    checked: the unit has held all this before, when one topic could be paused for the other.
+    The replay is silent unless ``effects`` is given; its effects are added to it. The limits of the buffer are not
+    checked, because a replay cannot pause one topic for the other, and may hold more than the unit did.
     """
     if unit.offsets == until:
         return 0
@@ -175,6 +175,6 @@ def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effect
 def _check_gaps(second: GapVerifier, unit: Unit, batches: dict[str, Messages]) -> None:
     try:
         second.check(unit.number, unit.offsets, batches)
-    except Fenced:
-        # Not fenced: retention has just removed input that the replay needs, and the next claim reports that.
+    except OwnershipInDoubt:
+        # The claim has verified the owner: retention removed input during the replay, which the next claim reports.
         raise timed_out(f"unit {unit.number}: input was removed while it was replayed") from None

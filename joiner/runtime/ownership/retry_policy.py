@@ -1,7 +1,7 @@
 """Causes of failures: which are transient, and how soon to retry.
 
-A transient cause is retried with exponential back-off and jitter for as long as it lasts. Others need an operator: a
-retry would change nothing, or would change results.
+A transient cause is retried with exponential back-off and jitter for as long as it lasts. Other causes need an
+operator, because a retry would change nothing, or would change results.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from confluent_kafka import KafkaException
 
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.transaction import Aborted, Fenced
+from joiner.runtime.kafka.transaction import Aborted, OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership.eligibility import LogShort, OwnedElsewhere, TopicUnknown
 
@@ -28,7 +28,7 @@ class Cause(NamedTuple):
     longest_s: float = 0.0
     """The longest back-off, before jitter."""
     lasts_s: float = math.inf
-    """A cause that lasts longer is not transient any more."""
+    """If the cause lasts longer, it is no longer treated as transient."""
 
     @property
     def is_transient(self) -> bool:
@@ -42,9 +42,9 @@ CAUSES: Final = (
     Cause("a broker does not know an input topic", (TopicUnknown,), 1.0, 30.0),
     # Briefly after an election. Not for longer: a truncated log would grow past the offsets again.
     Cause("a log ends before what was consumed", (LogShort,), 0.5, 2.0, lasts_s=10.0),
-    # Other settings, a damaged snapshot, missing records, a full buffer: the error says what to do.
+    # Other settings, a damaged snapshot, missing records, a full buffer: the error states what to do.
     Cause("the unit cannot be continued as it is", (UnitStopped,)),
-    Cause("another runner claims it as well", (Fenced,), 1.0, 30.0),
+    Cause("the owner of the unit is in doubt", (OwnershipInDoubt,), 1.0, 30.0),
     # Short, as the unit is needed as soon as Kafka is back.
     Cause("Kafka does not answer", (Aborted, KafkaException), 1.0, 8.0),
     Cause("memory, files or threads are short", (MemoryError, OSError), 2.0, 120.0),
@@ -55,18 +55,18 @@ JITTER: Final = (0.5, 1.5)
 """A back-off is multiplied by a random number in this range, so that two runners do not stay in step."""
 
 _STEADY_S: Final = 60.0
-"""After a unit was served for so long, the back-off starts from the beginning."""
+"""After a unit has been served for so long, its earlier failures are forgotten."""
 
 
 def cause_of(error: Exception) -> Cause:
-    """The row of the table for an error."""
+    """Return the row of `CAUSES` for an error."""
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         error = OSError(str(error))
     return next(cause for cause in CAUSES if isinstance(error, cause.faults))
 
 
 class Obstacle(NamedTuple):
-    """Why a unit is not served, since how many seconds, and in how many seconds it is retried.
+    """Why a unit is not served, for how many seconds so far, and in how many seconds it is retried.
 
     ``retry_s`` None: the unit has failed and is not retried.
     """
@@ -95,7 +95,7 @@ class RetryTracker:
         self._units: dict[int, _Trouble] = {}
 
     def wait_s(self, number: int, cause: Cause, why: str) -> float | None:
-        """Note a failure; returns the back-off before the retry, or None if the unit must not be retried."""
+        """Note a failure. Return the back-off before the retry, or None if the unit must not be retried."""
         now_s = self._clock.monotonic_s()
         trouble = self._units.get(number)
         if trouble is None or _is_steady(trouble, now_s):
@@ -117,7 +117,7 @@ class RetryTracker:
         return trouble is not None and not _is_steady(trouble, self._clock.monotonic_s())
 
     def served(self, number: int) -> None:
-        """Note that the unit is served; its failures are forgotten if that lasts."""
+        """Note that the unit is served. Its failures are forgotten if that lasts."""
         trouble = self._units.get(number)
         if trouble is not None:
             trouble.served_since_s = self._clock.monotonic_s()
@@ -127,7 +127,7 @@ class RetryTracker:
         self._units.pop(number, None)
 
     def obstacle(self, number: int, not_before_s: float | None) -> Obstacle | None:
-        """The obstacle of a unit that is retried at ``not_before_s`` (None: never); None if it has not failed."""
+        """Return the obstacle of a unit that is retried at ``not_before_s`` (None: never); None without a failure."""
         trouble = self._units.get(number)
         if trouble is None or trouble.served_since_s is not None:
             return None

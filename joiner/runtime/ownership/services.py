@@ -1,4 +1,4 @@
-"""The services the parts of a runner share: its threads, its clock, and clients that belong to no single unit."""
+"""Services that the parts of a runner share: its threads, its clock, and clients that belong to no single unit."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Services(NamedTuple):
     clock: Clock
 
     def make_transactions(self, settings: JoinerSettings, unit: int) -> UnitTransactions:
-        """The transactions of a unit, which is not claimed by that."""
+        """Make the transactions of a unit. This does not claim the unit."""
         return UnitTransactions(settings, unit, self.group_metadata_consumer, self.clock)
 
 
 @contextmanager
 def open_services(settings: JoinerSettings, clock: Clock) -> Iterator[Services]:
-    """The services of a runner, closed at the end. The application's topics must exist. Raises KafkaException."""
+    """Open the services of a runner, and close them at the end. The topics must exist. Raises KafkaException."""
     admin = make_admin(settings.kafka)
     consumer = unsubscribed_consumer(settings)
     with closing(ControlLog(settings)) as control:

@@ -1,6 +1,7 @@
 """Reports of units that a runner cannot serve, written to the control topic for ``joiner status``.
 
-A runner repeats a report for as long as it holds; an old one is from a runner that has ended. Nothing depends on them.
+A runner repeats a report for as long as it holds, so an old report is of a runner that has ended. Nothing depends on
+reports.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import closing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from confluent_kafka import TopicPartition
 
-from joiner.runtime.control import FORMAT_VERSION
+from joiner.runtime.control import FORMAT_VERSION, NotServed
 from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_reader, read_to_end
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 REPEAT_S: Final = 10.0
 
 _LASTS_S: Final = 3 * REPEAT_S
-"""A report that was not repeated for so long does not hold any more."""
+"""A report that was not repeated for so long no longer holds."""
 
 _FIRST_S: Final = 2.0
 """Shorter obstacles are not reported."""
@@ -35,27 +36,8 @@ _FIRST_S: Final = 2.0
 _log = logging.getLogger(__name__)
 
 
-_Span = Annotated[int, msgspec.Meta(ge=0, le=100 * 365 * 24 * 3600 * 1000)]
-"""Milliseconds, at most a hundred years, so that the moment is a valid date."""
-
-
-class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
-    """A unit that a runner cannot serve. ``why`` empty: it can again, or the unit is assigned to another runner.
-
-    ``lasts_ms``: for how long when this was written; ``retry_ms``: from then to the retry, None without one.
-    """
-
-    format: int = FORMAT_VERSION
-    unit: int
-    instance: str
-    site: str = msgspec.field(name="placement")
-    why: str
-    lasts_ms: _Span = 0
-    retry_ms: _Span | None = None
-
-
 class UnitReports:
-    """Reports what keeps a runner's units from being served. For one thread; writes in the pool."""
+    """Reports why a runner's units are not served. For one thread; writes in the pool."""
 
     def __init__(self, claimant: Claimant, pool: Executor, write: Callable[[NotServed], None], clock: Clock) -> None:
         """``write`` may block."""
@@ -92,7 +74,7 @@ class UnitReports:
 
 
 def read_notices(settings: JoinerSettings, clock: Clock) -> list[str]:
-    """The reports that hold now, a line for each unit and runner. Raises KafkaException."""
+    """Read the reports that hold now, a line for each unit and runner. Raises KafkaException."""
     now_ms = round(1000 * clock.wall_s())
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
         since = TopicPartition(settings.control_topic, 0, now_ms - round(1000 * _LASTS_S))
@@ -105,7 +87,7 @@ def read_notices(settings: JoinerSettings, clock: Clock) -> list[str]:
 
 
 def describe(records: Iterable[tuple[bytes | None, int]]) -> list[str]:
-    """The lines for records of the control topic, given with their append times in ms."""
+    """Return the lines for records of the control topic, given with their append times in ms."""
     newest: dict[tuple[int, str, str], tuple[NotServed, int]] = {}
     for value, at_ms in records:
         notice = decode(value)
@@ -127,7 +109,7 @@ def _moment(at_ms: int) -> datetime:
 
 
 def decode(value: bytes | None) -> NotServed | None:
-    """A notice; None where it is another record of the control topic, or of a newer release."""
+    """Decode a report. Return None for another record of the control topic, or one of a newer release."""
     try:
         notice = _decoder.decode(value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,7 +1,7 @@
 """Warming up: a unit's state is built beside its running owner, so that a handover is short.
 
-Nothing is written, and the transactional id is not touched. The state is that at some C', before the owner's C by the
-time of the claim; the rest is a silent replay as usual (see `restore.recover`).
+Nothing is written, and the transactional id is not initialised. The state is that at some C', which the owner passes
+before the claim; a silent replay then brings it up to C (see `restore.recover`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Warm:
 
 
 def warm_up(settings: JoinerSettings, number: int, services: Services, claimant: Claimant) -> Warm | None:
-    """Build a unit's state before its claim; None if it may be claimed already.
+    """Build a unit's state before its claim. Return None if the unit may be claimed already.
 
-    Raises `UnitStopped` if it could not be continued here, KafkaException if Kafka does not answer.
+    Raises `UnitStopped` if the unit could not be continued here, and KafkaException if Kafka does not answer.
     """
     for attempt in range(_ATTEMPTS):
         try:

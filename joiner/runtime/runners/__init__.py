@@ -1,5 +1,6 @@
-"""What executes units: `process`, a loop of its own; `spark`, a stage of a streaming query.
+"""What executes units: `process` is a loop of its own, `spark` a stage of a streaming query.
 
-May import every package of the runtime but `cli`. Each kind of runner writes the same for the same input.
+May import every other package of the runtime, but not `joiner.cli`. Both kinds of runner write the same results for the
+same input.
 Begin with `process`.
 """

@@ -1,4 +1,4 @@
-"""A running unit of a process: its state, and the batch whose commit has not begun."""
+"""A running unit of a plain process: its state, and the batch whose commit has not begun."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class ActiveTask(RunningTask):
 
     unit: Unit
     has_uncommitted: bool = False
-    """Whether the state holds a batch whose commit has not begun. Only the commit of its results may be written then,
-    or they would be lost."""
+    """Whether the state includes a batch whose commit has not begun. The next commit must contain its results, or they
+    would be lost."""
     waiting: tuple[Effects, int] | None = None
     """The effects of the last batch, and its number of records, while a slow commit is still in flight."""
     log_ends: Mapping[str, int] = field(default_factory=dict)
-    """The ends of the logs when last looked at, for metrics."""
+    """The ends of the logs at the last check, for metrics."""
 
     def ends(self, batches: Mapping[str, Messages], met: Mapping[str, int]) -> dict[str, int]:
-        """The offsets after a batch: past its last messages, or at the end of the log where that was reached."""
+        """Return the offsets after a batch: past its last messages, or at the end of a log that was reached."""
         ends = {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
         offsets = self.unit.offsets
         for topic in batches:
@@ -46,7 +46,7 @@ class ActiveTask(RunningTask):
         return ends | {topic: at for topic, at in met.items() if at > ends.get(topic, offsets[topic])}
 
     def to_pause(self) -> set[str]:
-        """The topics that should be paused."""
+        """Return the topics that should be paused."""
         if self.waiting is not None:
             return set(self.unit.offsets)
         return topics_to_pause(self.unit.leads(), self.paused, self.silent_topics())
@@ -65,12 +65,12 @@ class ActiveTask(RunningTask):
         return self.needs_snapshot(self.unit.offsets) and self.is_snapshot_time(application)
 
     def snapshot(self) -> tuple[bytes, SnapshotPlace]:
-        """A snapshot of this state, and the place of the one before, for a commit."""
+        """Take a snapshot of this state. Return it with the place of the one before, for a commit."""
         self.note_snapshot()
         return self.unit.snapshot(), self.place
 
     def next_checkpoint(self, failed: Mapping[str, Failures] = MappingProxyType({})) -> Checkpoint:
-        """The checkpoint of this state; its owner is the one the claim wrote into the last checkpoint.
+        """Return the checkpoint of this state; its owner is the one that the claim wrote into the last checkpoint.
 
         ``failed``: the pairs since then whose joining function failed, by join.
         """

@@ -26,11 +26,11 @@ class Commit(NamedTuple):
     """Whether it includes a snapshot that is written in transactions of its own."""
 
     def failure(self) -> Exception | None:
-        """Wait until it is written; returns the error it failed with.
+        """Wait until it is written. Return the error it failed with.
 
-        The error is not raised: a traceback keeps the frames it passes through, and a frame that knows the future,
-        which knows the error, would keep the unit's producer alive until the next collection, which is rare (see
-        `gc_tuning`).
+        The error is not raised, because a traceback keeps the frames it passes through. A frame refers to the future,
+        and the future to the error, so this cycle would keep the unit's producer alive until the next garbage
+        collection, which is rare (see `gc_tuning`).
         """
         error = self.written.exception()
         if error is not None and not isinstance(error, Exception):
@@ -54,7 +54,8 @@ def write_commit(
 ) -> SnapshotPlace | None:
     """Commit as `UnitTransactions.commit` does, and count what was written.
 
-    ``appended_ms``: the number of pairs by the append time of their later record.
+    ``appended_ms``: the number of pairs by the append time of their later record. Nothing is counted if the commit
+    raises, even if Kafka has committed the transaction.
     """
     began_s = clock.monotonic_s()
     place = transactions.commit(messages, checkpoint, snapshot)

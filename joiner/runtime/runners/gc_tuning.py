@@ -1,4 +1,4 @@
-"""Python's garbage collector in a joining process: run rarely, as batches leave almost no cycles."""
+"""Settings of Python's garbage collector: it runs rarely, because batches leave almost no cycles."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ _THRESHOLD: Final = (50_000, 20, 50)
 
 
 def tune_gc() -> None:
-    """Call once, when all long-lived objects exist: the collector ignores them from then on."""
+    """Tune the collector. Call it once all long-lived objects exist: the collector ignores them from then on."""
     gc.freeze()
     gc.set_threshold(*_THRESHOLD)

@@ -1,4 +1,4 @@
-"""The input of a process: one consumer for all of its units, at explicit offsets."""
+"""The input of a plain process: one consumer for all of its units, at explicit offsets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class InputConsumer:
         )
 
     def connect(self, unit: int) -> None:
-        """Connect to the leaders of a unit before it is added, as `add` would block on that. Thread-safe."""
+        """Connect to the leaders of a unit's partitions, so that `add` does not block on that. Thread-safe."""
         for topic in self._topics:
             log_range(self._consumer, topic, unit)
 
@@ -63,11 +63,11 @@ class InputConsumer:
         self._consumer.resume(_places(unit, topics))
 
     def read(self, wait_s: float) -> Read:
-        """Read what is there, waiting at most ``wait_s`` for the first message."""
+        """Read available messages; wait at most ``wait_s`` for them."""
         return Read(*sort_messages(self._consumer.consume(self._most, wait_s), self._topics))
 
     def log_ends(self, unit: int) -> dict[str, int]:
-        """The ends of a unit's logs as last reported by Kafka, without a request."""
+        """Return the ends of a unit's logs as last reported by Kafka, without a request."""
         places = {topic: TopicPartition(topic, unit) for topic in self._topics}
         return {topic: self._consumer.get_watermark_offsets(at, cached=True)[1] for topic, at in places.items()}
 

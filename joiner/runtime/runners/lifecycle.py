@@ -1,9 +1,9 @@
 """The states of a unit at one runner, and the transitions between them. No Kafka here, no clock.
 
-UNASSIGNED  another runner serves the unit
-PENDING     it will be claimed: at once, or after a back-off
+UNASSIGNED  it is not assigned to this runner, or this runner has not seen it yet
+PENDING     it will be claimed: at once, or after a back-off, whose reason `AssignmentManager.obstacles` has
 CLAIMING    its transactional id is being initialised, its checkpoint read and written back as ours
-RESTORING   it is claimed, and its state is being built
+RESTORING   it is claimed, and its state is being built; in Spark only its task, as a worker builds the state later
 RUNNING     its batches are joined and committed
 RELEASING   its last transaction is being written, for a move
 ELSEWHERE   it belongs to another site, or is on its way there; the runner waits for it

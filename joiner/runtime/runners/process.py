@@ -59,7 +59,7 @@ class ProcessLoop:
         return self.tasks.statuses()
 
     def run(self, is_over: Callable[[], bool]) -> int:
-        """Serve until it is over; returns the exit status. Raises as `Runner.run`."""
+        """Serve until ``is_over``. Return the exit status. Raises as `Runner.run`."""
         try:
             while not is_over() and not self._have_all_failed():
                 self._membership.poll()
@@ -87,7 +87,7 @@ class ProcessLoop:
         self.tasks.report(held, last=True)
 
     def why_unready(self) -> str:
-        """Why the process is not ready; empty if it serves every unit the group has assigned to it."""
+        """Return why the process is not ready; empty if it serves every unit the group has assigned to it."""
         if not self._membership.is_assigned:
             return "the group has not assigned any units yet"
         missing = self._membership.units - self.tasks.tasks.keys()
@@ -97,7 +97,7 @@ class ProcessLoop:
         """Give units back to the group; ``lost``: the group has assigned them to others already."""
         mine = [number for number in units if number in self.tasks.tasks]
         until_s = self._clock.monotonic_s() + (0.0 if lost else _LAST_COMMIT_S)
-        # First, so that these are cancelled while the others write.
+        # First, so that claims end while the running units write.
         self.supervisor.cancel_claims(units, 0.0)
         if not lost:
             self.tasks.write_last_snapshots(mine, until_s)
@@ -109,7 +109,7 @@ class ProcessLoop:
             _log.info("units %s: %s", mine, "lost to the group" if lost else "given back")
 
     def finish_all(self) -> dict[int, int]:
-        """Write last snapshots and stop all units; returns the number of records each unit held."""
+        """Write last snapshots and stop all units. Return the number of records each unit held."""
         until_s = self._clock.monotonic_s() + _LAST_COMMIT_S
         self.supervisor.cancel_claims(None, 0.0)
         self.tasks.write_last_snapshots(list(self.tasks.tasks), until_s, stopped=True)

@@ -1,4 +1,4 @@
-"""The running units of a plain process: batches are joined in its thread, transactions written in the pool."""
+"""The running units of a plain process. Its thread joins batches; the pool writes transactions."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class ProcessTasks:
                 self._pause_what_runs_ahead(number, task)
 
     def _turn(self, number: int, task: ActiveTask) -> None:
-        """Join what was read of a unit while its last commit is in flight, then begin the next commit."""
+        """Join the messages read for a unit while its last commit is in flight, then begin the next commit."""
         application = self._settings.application
         batches = self._batches.pop(number, {})
         ends = task.ends(batches, self._ends.pop(number, {}))
@@ -138,7 +138,7 @@ class ProcessTasks:
             self._begin_waiting_commit(number, task)
 
     def _begin_waiting_commit(self, number: int, task: ActiveTask) -> bool:
-        """Finish the last commit and begin that of the last batch; returns whether the unit still runs."""
+        """Finish the last commit and begin that of the last batch. Return whether the unit still runs."""
         (effects, count), task.waiting = task.waiting or (Effects(), 0), None
         if not self._finish_commit(number, task):
             return False
@@ -194,7 +194,7 @@ class ProcessTasks:
         task.begin_commit(Commit(checkpoint, written, goes_apart(snapshot)))
 
     def _finish_commit(self, number: int, task: ActiveTask) -> bool:
-        """Wait for the commit in flight, if any; returns whether the unit still runs."""
+        """Wait for the commit in flight, if any. Return whether the unit still runs."""
         error = task.finish_commit()
         if error is not None:
             self._fail(number, error)
@@ -215,7 +215,7 @@ class ProcessTasks:
             _log.debug("reading %s [%s], which is not served: %s", topic, number, error.str())
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}:  # noqa: SLF001
             # The topic was deleted, or retention removed unread records. If the unit is still ours, the next claim
-            # finds out which. If not, the records may just have been consumed by its owner.
+            # reports which. If not, its new owner may have consumed the records before they were removed.
             _log.warning("unit %s: %s cannot be read at the committed offset: %s", number, topic, error.str())
             self._fail(number, None)
         elif task.is_writing_long or self._finish_commit(number, task):
@@ -256,7 +256,7 @@ class ProcessTasks:
     def write_last_snapshots(self, units: list[int], until_s: float, *, stopped: bool = False) -> None:
         """Finish the commits of the units and write last snapshots, until ``until_s`` (monotonic).
 
-        ``stopped``: their checkpoints say that this process has ended in good order.
+        ``stopped``: mark their checkpoints, because this process ends in good order.
         """
         self._finish_soon(units, until_s)
         for number in units:
@@ -268,7 +268,7 @@ class ProcessTasks:
         self._finish_soon(units, until_s)
         for number in units:
             if number in self.tasks and self.tasks[number].commit is not None:
-                # Not needed for correctness: the next owner finds out whether it was written, and replays.
+                # Not needed for correctness: the next owner reads whether it was written, and replays.
                 _log.warning("unit %s: the last commit is not confirmed", number)
 
     def _finish_soon(self, units: list[int], until_s: float) -> None:

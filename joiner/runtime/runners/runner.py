@@ -1,4 +1,4 @@
-"""The outside of every kind of runner: construct it, `run` it until it is stopped, ask for the states of its units."""
+"""The interface of every kind of runner: construct it, `run` it until it is stopped, read the states of its units."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ class Runner(ABC, Generic[_Loop]):
         self._stop.set()
 
     def run(self) -> int:
-        """Serve until stopped; returns the exit status, 1 if a unit has failed.
+        """Serve until stopped. Return the exit status: 1 if a unit has failed.
 
-        Raises KafkaException or `TopicError` if nothing can be served, SettingsError if metrics cannot be exposed, and
-        what the kind of runner adds.
+        Raises KafkaException or `TopicError` if nothing can be served, `SettingsError` if metrics cannot be exposed,
+        and further errors that the kind of runner names.
         """
         settings = self._settings
         with self._telemetry:
@@ -106,7 +106,7 @@ class Runner(ABC, Generic[_Loop]):
 
     @abstractmethod
     def _work(self, loop: _Loop) -> int:
-        """Run the loop until `_is_over`; returns the exit status."""
+        """Run the loop until `_is_over`. Return the exit status."""
 
     def _is_over(self) -> bool:
         """Whether to stop; called in every iteration of the loop, hence also the heartbeat."""

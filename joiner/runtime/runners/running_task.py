@@ -1,4 +1,4 @@
-"""A running unit, whatever executes it: its transactions, and how far it is committed and saved."""
+"""A running unit in any kind of runner: its transactions, its last checkpoint, and its last snapshot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RunningTask:
     transactions: UnitTransactions
     clock: Clock
     checkpoint: Checkpoint
-    """The last one known to be committed."""
+    """The last checkpoint known to be committed."""
     place: SnapshotPlace
     snapshot_offsets: dict[str, int]
     """The offsets of the newest snapshot."""
@@ -33,9 +33,9 @@ class RunningTask:
     commit: Commit | None = None
     """The transaction in flight."""
     first_commit_s: float = 0.0
-    """When the first transaction after the claim was found written; 0: not yet."""
+    """When the first transaction after the claim was found written (monotonic); 0: not yet."""
     quiet_since_s: dict[str, float] = field(default_factory=dict)
-    """The topics whose log was at its end when last looked at, and since when."""
+    """The topics whose log was at its end at the last check, and since when."""
     paused: set[str] = field(default_factory=set)
     """The topics that are paused, because they run ahead of the others."""
 
@@ -45,7 +45,7 @@ class RunningTask:
         return self.commit is not None and self.commit.may_last
 
     def finish_commit(self) -> Exception | None:
-        """Wait for the commit in flight, if any; returns the error it failed with."""
+        """Wait for the commit in flight, if any. Return the error it failed with."""
         commit, self.commit = self.commit, None
         if commit is None:
             return None
@@ -76,7 +76,7 @@ class RunningTask:
         self.quiet_since_s.setdefault(topic, self.clock.monotonic_s())
 
     def silent_topics(self) -> set[str]:
-        """The topics that have been quiet for so long that no other waits for them."""
+        """Return the topics that have been quiet for so long that no other topic waits for them."""
         latest_s = self.clock.monotonic_s() - SILENT_S
         return {topic for topic, since_s in self.quiet_since_s.items() if since_s < latest_s}
 

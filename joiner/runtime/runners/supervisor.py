@@ -1,7 +1,8 @@
 """The lifecycle of a runner's units, the same for every kind of runner: claimed, restored, run, released, failed.
 
 A runner supplies the execution of a unit (`Execution`). The supervisor decides when a unit is claimed, what happens
-after a failure, and how moves proceed. Nothing here blocks except `cancel_claims`.
+after a failure, and how moves proceed. Only two methods block: `cancel_claims`, and `release`, which may wait for the
+unit's commit in flight.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _Task = TypeVar("_Task", bound=Serving)
 
 
 class Execution(Protocol[_Task]):
-    """What a runner supplies. `prepare` and `restore` run in the pool, the others in the runner's thread."""
+    """The execution of units, supplied by a runner. `prepare` and `restore` run in the pool, the rest in its thread."""
 
     failures: deque[Failure]
     """Units that stopped running, for the supervisor to collect; added here before they leave ``tasks``."""
@@ -81,7 +82,7 @@ class Execution(Protocol[_Task]):
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
         """Stop running a unit and begin to write its last transaction, with a snapshot; call ``then`` once written.
 
-        None: the unit keeps running, or has failed.
+        Return None if the unit keeps running, or has failed. May wait for the unit's commit in flight.
         """
         ...
 
@@ -149,7 +150,7 @@ class Supervisor(Generic[_Task]):
 
     @property
     def states(self) -> Mapping[int, UnitState]:
-        """The state of each unit; a missing one is `UnitState.UNASSIGNED`."""
+        """The state of each unit; a unit that is missing is `UnitState.UNASSIGNED`."""
         return self._lifecycle.states()
 
     @property
@@ -158,12 +159,12 @@ class Supervisor(Generic[_Task]):
         return self._assignment.failed_units
 
     def cancel_claims(self, units: Collection[int] | None, until_s: float) -> None:
-        """Cancel the claims of these units (None: of all), and wait for that until ``until_s`` (monotonic)."""
+        """Cancel the claims of these units (None: all). Wait for them until ``until_s`` (monotonic)."""
         self._claims.cancel(self._claims.busy if units is None else units, until_s)
 
     def forget(self, units: list[int]) -> None:
         """Drop units that are assigned to other runners now, and no longer run."""
-        # First, as a commit that has just failed schedules its unit to be claimed again.
+        # First, because a commit that has just failed schedules its unit to be claimed again.
         self.collect_failures()
         self._ours -= set(units)
         for number in units:
@@ -189,7 +190,7 @@ class Supervisor(Generic[_Task]):
         self._execution.prepare(unit)
 
     def begin_claim(self, unit: int, claimant: Claimant | None = None, warm: Warm | None = None) -> bool:
-        """Begin to claim and restore a unit; returns whether it was not under way already.
+        """Begin to claim and restore a unit. Return False if its claim is under way already.
 
         ``claimant``: the claimant of a move; by default the runner's own. ``warm`` is closed when the claim ends.
         """
@@ -207,10 +208,10 @@ class Supervisor(Generic[_Task]):
             self._lifecycle.enter(action.unit, UnitState.RELEASING)
         return released
 
-    def give_up(self, unit: int, error: Exception) -> None:
+    def handle_failure(self, unit: int, error: Exception) -> None:
         """Record that a unit stopped running because of ``error``; it is retried if that may help."""
         if unit in self._ours:
-            self._assignment.give_up(unit, error)
+            self._assignment.handle_failure(unit, error)
         self._note_state(unit)
 
     def schedule_claim(self, unit: int) -> None:
@@ -226,7 +227,7 @@ class Supervisor(Generic[_Task]):
     def _claim(
         self, number: int, claimant: Claimant | None, warm: Warm | None, is_over: Callable[[], bool]
     ) -> _Task | None:
-        """Claim and restore a unit, in the pool. None: it failed, and the assignment decides what follows."""
+        """Claim and restore a unit, in the pool. Return None if that failed; the assignment decides what follows."""
         began_s = self._clock.monotonic_s()
 
         def restore(transactions: UnitTransactions, checkpoint: Checkpoint, readers: Readers) -> _Task:
@@ -256,7 +257,7 @@ class Supervisor(Generic[_Task]):
             if error is None:
                 self._assignment.verify_owner(number, 0.0)
             else:
-                self._assignment.give_up(number, error)
+                self._assignment.handle_failure(number, error)
             self._note_state(number)
 
     def _note_states(self, units: AbstractSet[int]) -> None:

@@ -1,7 +1,7 @@
 """Append times of an input topic by offset, used only for the latency of results.
 
-A step function, as the records of a producer's batch are appended together. Only the newest steps are kept: an older
-record counts as of the oldest step, so a very long wait is reported too short.
+They are a step function, because the records of a producer's batch are appended together. Only the newest steps are
+kept: an older record gets the time of the oldest step, so a very long wait is reported too short.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 STEPS_MAX: Final = 16_384
-"""The number of steps kept at least, of 32 bytes each; at most twice as many."""
+"""The least number of steps kept; at most twice as many are, of 16 bytes each."""
 
 
 class AppendTimes:
@@ -46,6 +46,6 @@ class AppendTimes:
         self._used = new.stop
 
     def of(self, offset: Ints) -> Ints:
-        """The append times (ms) of the records at these offsets; 0 if none are known yet."""
+        """Return the append times (ms) of the records at these offsets; 0 if none are known yet."""
         step = self._offset[: self._used].searchsorted(offset, "right") - 1
         return self._append_ms.take(np.maximum(step, 0))

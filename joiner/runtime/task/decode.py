@@ -1,4 +1,4 @@
-"""From the messages of one unit and topic to columns for each side of each join, and to dead letters.
+"""Decodes the messages of one unit and topic to columns for each side of each join, and to dead letters.
 
 Every message is exactly one of: a record of the sides that select it, a watermark, rejected, or not selected. The
 order of the checks is part of the contract, because the tester repeats it: readable, selected, not too far in the
@@ -45,7 +45,7 @@ RIGHT: Final = 1
 _NO_ROWS: Final = Rows.room(0)
 
 _SINGLY: Final = 16
-"""Up to so many messages are decoded one by one if one of them is no plain record."""
+"""Up to so many messages are decoded one by one if one of them is not a plain record."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Messages:
 
 
 class Records(NamedTuple):
-    """n records of one topic: offsets, times in ns, texts, values, and their form in results."""
+    """n records of one topic: offsets, times in ns, texts, values, and their JSON in results."""
 
     seq: Ints
     ts_ns: Ints
@@ -128,7 +128,7 @@ class Intake:
 
 
 class Keys:
-    """The key dictionary of a unit: a thing has a number from its first record until no join knows of it any more."""
+    """The key dictionary of a unit: a thing has a number from its first record until no join refers to it."""
 
     def __init__(self, unit: int, partitions: int, things: Sequence[str] = ()) -> None:
         self._unit = unit
@@ -140,7 +140,7 @@ class Keys:
         self._in_use = np.empty(0, dtype=np.int64)
 
     def number(self, thing: str) -> int | None:
-        """The number of a thing, assigned if it is new; None if its records belong to another partition."""
+        """Return the number of a thing, assigned if it is new; None if the thing belongs to another partition."""
         number = self._number.get(thing)
         if number is None:
             if partition_of(thing.encode(), self._partitions) != self._unit:
@@ -155,7 +155,7 @@ class Keys:
         return number
 
     def numbers(self, things: StringColumn) -> Ints | None:
-        """The numbers of many things; None if any belongs to another partition."""
+        """Return the numbers of many things; None if any belongs to another partition."""
         which, first = things.distinct()
         found = [self.number(thing.decode()) for thing in things.take(first).each()]
         return None if None in found else np.array(found, dtype=np.int64).take(which)
@@ -170,7 +170,7 @@ class Keys:
         self._in_use = np.empty(0, dtype=np.int64)
 
     def numbers_in_use(self) -> Ints:
-        """All numbers in use; cached, as every commit asks for them and they rarely change."""
+        """Return all numbers in use. Cached, because every commit uses them and they rarely change."""
         if len(self._in_use) != len(self._number):
             self._in_use = np.fromiter(self._number.values(), dtype=np.int64, count=len(self._number))
         return self._in_use
@@ -179,8 +179,8 @@ class Keys:
         return len(self._number)
 
 
-class TopicReader:
-    """Reads one input topic for all joins of one unit."""
+class TopicDecoder:
+    """Decodes the messages of one input topic for all joins of one unit."""
 
     def __init__(self, settings: JoinerSettings, topic: str, unit: int, keys: Keys) -> None:
         self._topic = topic
@@ -204,7 +204,7 @@ class TopicReader:
         for sides in self._by_quantity.values():
             sides.extend(self._whole)
 
-    def read(self, messages: Messages) -> Intake:
+    def decode(self, messages: Messages) -> Intake:
         """Decode a batch of messages, which are in offset order."""
         intake = Intake()
         self._decode(intake, messages)
@@ -222,7 +222,7 @@ class TopicReader:
             self._decode(intake, messages.part(begin, end))
 
     def _decode_together(self, intake: Intake, messages: Messages) -> bool:
-        """Decode messages that are all acceptable plain records; False, and no change, if they are not."""
+        """Decode messages if all are acceptable plain records. Otherwise change nothing and return False."""
         records = _read_together(messages, self._time_unit)
         # One limit for all, stricter than each record's own: if it is exceeded, each is checked by itself.
         if records is None or int(records.ts_ns.max()) > min(messages.append_ms) * 1_000_000 + self._max_future_skew_ns:
@@ -331,7 +331,7 @@ class TopicReader:
 
 
 def _read_together(messages: Messages, unit: str) -> Records | None:
-    """The records of messages, if all are plain records with times in whole units; else None."""
+    """Return the records of messages, if all are plain records with times in whole units; else None."""
     seq = _int64(messages.offset)
     plain = read_plain(messages.value)
     if plain is not None:
@@ -352,7 +352,7 @@ def _read_together(messages: Messages, unit: str) -> Records | None:
 
 
 def _times_ns(times: Ints, unit: str) -> Ints | None:
-    """Times in ns; None if any is out of range."""
+    """Convert times to ns. Return None if any is out of range."""
     unit_ns = UNIT_NS[unit]
     if times.min() < -(-TIME_MIN_NS // unit_ns) or times.max() > TIME_MAX_NS // unit_ns:
         return None
@@ -360,7 +360,7 @@ def _times_ns(times: Ints, unit: str) -> Ints | None:
 
 
 def records_of(seq: Ints, ts_ns: Ints, records: Sequence[Record]) -> Records:
-    """The columns of records that were decoded as objects."""
+    """Return the columns of records that were decoded as objects."""
     sides = [Side(one.quantity, one.phenomenonTime, one.result, one.id) for one in records]
     things, quantities, ids = (
         StringColumn.of([text.encode() for text in texts])

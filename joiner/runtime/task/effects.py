@@ -1,4 +1,4 @@
-"""The effects of a batch: results, late and unmatched records, dead letters; and the messages they become."""
+"""The effects of a batch: results, late and unmatched records, and dead letters; and their messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Outgoing = dict[str, tuple[Sequence[bytes | None], Sequence[bytes | None]]]
 """Messages by topic: their keys and their values."""
 
 Written = dict[str, tuple[Sequence[bytes | None], bytes]]
-"""The same with all values of a topic in one piece, a line each."""
+"""Messages by topic: their keys, and their values as one piece of lines."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Effects:
     rejected: list[Rejected] = field(default_factory=list)
     unmatched: list[Unmatched] = field(default_factory=list)
     failed_pairs: dict[str, Failures] = field(default_factory=dict)
-    """By join: the dead letters whose joining function failed."""
+    """The pairs whose joining function failed, by join. They are among the dead letters."""
     appended_ms: Counter[int] = field(default_factory=Counter)
     """The number of pairs by the append time (ms) of the later record; empty without metrics."""
 
@@ -44,7 +44,7 @@ class Effects:
         self.appended_ms += more.appended_ms
 
     def written(self, topics: TopicSettings) -> Written:
-        """The messages to write, in as few pieces as possible."""
+        """Return the messages to write, in as few pieces as possible."""
         found: Written = {topics.out: (self.joined.keys, self.joined.lines)} if len(self.joined) else {}
         for topic, records in ((topics.late, self.late), (topics.unmatched, self.unmatched)):
             if records:
@@ -54,7 +54,7 @@ class Effects:
         return found
 
     def messages(self, topics: TopicSettings) -> Outgoing:
-        """The same, message by message."""
+        """Return the messages to write, one by one."""
         return cut_apart(self.written(topics))
 
 

@@ -1,4 +1,4 @@
-"""From pairs to results: the joining function is applied to whole batches; pairs that fail become dead letters."""
+"""Turns pairs into results: applies the joining function to batches; pairs for which it fails are dead letters."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Pairs(NamedTuple):
 
 @dataclass
 class Results:
-    """Results as they are written: their keys, and their values, one a line."""
+    """Encoded results: their keys, and their values as lines."""
 
     keys: list[bytes] = field(default_factory=list)
     lines: bytes = b""
@@ -98,7 +98,7 @@ class Emitter:
         """The pairs of the last `results` whose joining function failed."""
 
     def results(self, pairs: Pairs) -> tuple[Results, list[Rejected]]:
-        """One result for each pair, in order, or a dead letter where the joining function failed."""
+        """Return one result for each pair, in order, or a dead letter if the joining function failed for it."""
         values, reasons = _evaluate(self._function, pairs)
         failed = []
         self.failures = None
@@ -143,23 +143,23 @@ class Emitter:
 
 
 def sides_of(rows: Rows) -> list[Side]:
-    """The records of ``rows`` as results show them."""
+    """Return the records of ``rows`` as results contain them."""
     return decode_sides(glue(rows.shown, b"\n").joined())
 
 
 def record_of(thing: str, side: Side) -> Record:
-    """The record that a side of a result shows."""
+    """Return the record that a side of a result contains."""
     return Record(thing, side.quantity, side.phenomenonTime, side.result, side.id)
 
 
 def mean_time(left_ns: int, right_ns: int, unit: str) -> int | msgspec.Raw:
-    """The mean of two times in ``unit``, exact: an integer, or the text of a decimal."""
+    """Return the exact mean of two times in ``unit``: an integer, or the text of a decimal."""
     whole, rest = divmod(left_ns + right_ns, 2 * UNIT_NS[unit])
     return msgspec.Raw(mean_text(left_ns, right_ns, unit).encode()) if rest else whole
 
 
 def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> StringColumn:
-    """As `mean_time`, of n pairs of times, as JSON."""
+    """Return `mean_time` of n pairs of times, as JSON."""
     unit_ns = UNIT_NS[unit]
     (left, left_rest), (right, right_rest) = np.divmod(left_ns, unit_ns), np.divmod(right_ns, unit_ns)
     # The mean rounded down, without the sum, which may overflow an int64.
@@ -172,7 +172,7 @@ def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> StringColumn:
 
 
 class _Reason(NamedTuple):
-    """Why a pair has no value, and where in the user's program that was found."""
+    """Why a pair has no value, and the place in the user's program where the error was raised."""
 
     text: str
     place: str = ""
@@ -181,11 +181,11 @@ class _Reason(NamedTuple):
 def _evaluate(
     function: JoinFunction, pairs: Pairs, *, with_place: bool = True
 ) -> tuple[list[float] | list[dict[str, float]], dict[int, _Reason]]:
-    """The value of each pair, and the reasons, by position, of the pairs that have none.
+    """Return the value of each pair, and the reasons, by position, of the pairs that have none.
 
-    A function that raises on a batch is called again for each pair, so that one bad pair costs only itself. It gets
-    new columns each time, as it may have altered those it was given. ``with_place``: find out where an error was
-    raised, which takes longer than the call.
+    A function that raises on a batch is called again for each pair, so that one bad pair does not affect others. It
+    gets new columns each time, because it may have changed those of the call before. ``with_place``: find the place of
+    an error, which takes longer than the call.
     """
     count = len(pairs)
     try:

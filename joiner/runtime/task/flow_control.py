@@ -1,8 +1,9 @@
 """Pausing of topics that run ahead of others in event time, and so fill a buffer.
 
-Records later than everything the other side has sent are held because that side lags. If they make up most of what a
-join holds, and the join's buffer is half full, their topic is paused until the other one has caught up, or has been
-silent for a while, when waiting would not help. This affects the memory used, never the results.
+Records later than everything the other side has sent are held because that side lags. If they are more than half of
+the records of a join, and its buffer is more than half full, their topic is paused until the other one has caught up.
+It is not paused for a topic that has been silent for a while, because waiting would not help. This affects the memory
+used, never the results.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ RESUME_BELOW: Final = 0.25
 """Shares, of the buffer and of the records held, above which a topic is paused and below which it is resumed."""
 
 SILENT_S: Final = 10.0
-"""A topic that has been at its end for so long is not waited for."""
+"""No topic is paused for one that has been at its end for so long."""
 
 
 class Lead(NamedTuple):
@@ -34,7 +35,7 @@ class Lead(NamedTuple):
 
 
 def topics_to_pause(leads: Iterable[Lead], paused: Collection[str], silent: Collection[str]) -> set[str]:
-    """The topics to pause; ``paused``: those that are already, ``silent``: those at their end for a while."""
+    """Return the topics to pause. ``paused``: those already paused; ``silent``: those at their end for `SILENT_S`."""
     waits_for: dict[str, set[str]] = {}
     for lead in leads:
         limit = RESUME_BELOW if lead.topic in paused else PAUSE_ABOVE

@@ -47,13 +47,13 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 def add_up(failed: dict[str, Failures], more: Mapping[str, Failures]) -> None:
-    """Add failures by join to ``failed``."""
+    """Add ``more``, failures by join, to ``failed``."""
     for join, one in more.items():
         failed[join] = failed[join] + one if join in failed else one
 
 
 def counts_with(counts: Mapping[str, int], before: Mapping[str, int], failed: Mapping[str, Failures]) -> dict[str, int]:
-    """The counts of a checkpoint: those of the unit's state, and failures: those ``before``, and since."""
+    """Return the counts of a checkpoint: those of the unit's state, and the failures ``before`` plus ``failed``."""
     found = dict(counts) | {name: count for name, count in before.items() if name == FAILED or of_join(name)}
     for join, one in failed.items():
         for name in (FAILED, f"{join}:{FAILED}"):
@@ -62,13 +62,13 @@ def counts_with(counts: Mapping[str, int], before: Mapping[str, int], failed: Ma
 
 
 def of_join(name: str) -> str | None:
-    """The join whose failures a count is about; None for other counts."""
+    """Return the join whose failures the count ``name`` is about; None for other counts."""
     join, _, what = name.rpartition(":")
     return join if join and what == FAILED else None
 
 
 class FailureLog:
-    """Logs failures: the first of a join at once, later ones summed up once a minute."""
+    """Logs failures: the first of a join at once, later ones as a sum once a minute."""
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self._topic = settings.topics.rejected

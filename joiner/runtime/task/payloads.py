@@ -1,4 +1,4 @@
-"""The payloads of held records, which results are made of: columns, in offset order."""
+"""The payloads of held records, from which results are made: columns, in offset order."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Payloads:
     """The rows of one side of a join. New ones are appended; when most are removed, the rest is compacted."""
 
     def __init__(self, rows: Rows | None = None) -> None:
-        """Start with ``rows``, whose texts are packed."""
+        """Start with ``rows``, whose texts must be packed."""
         self._rows = Rows.room(0) if rows is None else rows
         self._count = self._used = len(self._rows.seq)
         self._shown_bytes = len(self._rows.shown.data)

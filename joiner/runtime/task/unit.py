@@ -16,7 +16,7 @@ import numpy as np
 from joiner.core.errors import NewerSnapshotError
 from joiner.runtime.model import WATERMARK_COUNT, JoinSummary, UnitStopped
 from joiner.runtime.task.append_times import AppendTimes
-from joiner.runtime.task.decode import LEFT, RIGHT, Keys, Messages, SideInput, TopicReader
+from joiner.runtime.task.decode import LEFT, RIGHT, Keys, Messages, SideInput, TopicDecoder
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.flow_control import Lead
 from joiner.runtime.task.unit_join import UnitJoin
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 _KEYS_MIN: Final = 10_000
-"""Up to so many things, unused ones are not looked for."""
+"""Up to so many things, idle ones are not searched for."""
 
 
 class Unit:
@@ -43,17 +43,19 @@ class Unit:
         self._keys = Keys(unit, settings.topics.partitions, things)
         self._keys_swept_above = _KEYS_MIN
         self._appended = {topic: AppendTimes() for topic in offsets} if settings.metrics.listen else {}
-        self._readers = {topic: TopicReader(settings, topic, unit, self._keys) for topic in settings.input_topics}
+        self._decoders = {topic: TopicDecoder(settings, topic, unit, self._keys) for topic in settings.input_topics}
         self._joins = [UnitJoin(settings, join, unit, self._keys, self._appended) for join in settings.join]
 
     def apply(
         self, batches: Mapping[str, Messages], ends: Mapping[str, int], *, silent: bool = False, is_part: bool = False
     ) -> Effects:
-        """Join the next messages of each input topic; returns the effects.
+        """Join the next messages of each input topic. Return the effects.
 
         ``ends`` is the vector C after the batch; a position may lie beyond the last message. ``silent``: only rebuild
         the state, without effects. ``is_part``: more of the same batch follows, and the limits of the buffer are
-        checked after it. Raises `UnitStopped` if the messages do not continue the state, or the buffer is full.
+        checked after its last part.
+
+        Raises `UnitStopped` if the messages do not continue the state, or the buffer is full.
         """
         effects = Effects()
         inputs: dict[tuple[int, int], SideInput] = {}
@@ -61,7 +63,7 @@ class Unit:
             self._check_continuity(topic, messages, ends[topic])
             if self._appended and len(messages):
                 self._appended[topic].add(messages)
-            intake = self._readers[topic].read(messages)
+            intake = self._decoders[topic].decode(messages)
             inputs |= intake.sides
             if not silent:
                 effects.rejected += intake.rejected
@@ -80,23 +82,23 @@ class Unit:
         return effects
 
     def join_summaries(self) -> dict[str, JoinSummary]:
-        """A summary of what each join holds, by name."""
+        """Return a summary of each join, by name."""
         return {join.name: join.summary() for join in self._joins}
 
     def held_bytes(self) -> dict[str, tuple[int, int]]:
-        """Approximate bytes of memory held by the left and right side of each join. Thread-safe."""
+        """Return the approximate bytes held by the left and right side of each join. Thread-safe."""
         return {join.name: join.held_bytes() for join in self._joins}
 
     def held(self) -> int:
-        """The number of records held by all joins."""
+        """Return the number of records held by all joins."""
         return sum(join.held() for join in self._joins)
 
     def leads(self) -> list[Lead]:
-        """How far the sides of joins with two topics lead each other, for buffers that fill up."""
+        """Return how far the sides of joins with two topics lead each other, for buffers that fill up."""
         return [lead for join in self._joins for lead in join.leads()]
 
     def snapshot(self) -> bytes:
-        """The state as bytes."""
+        """Return the state as bytes."""
         self._forget_idle_keys()
         saved = UnitSnapshot(VERSION, self.offsets, self._keys.things, dict(self.counts), {}, {})
         for join in self._joins:
@@ -114,7 +116,7 @@ class Unit:
         except MemoryError:
             raise
         except Exception as error:
-            # The checksum was right, so it was written like this, perhaps by another program: anything may be wrong.
+            # The checksum was right, so another program may have written these bytes: any error may occur.
             message = f"the snapshot of unit {unit} cannot be read: {error}; `joiner reset` starts the application anew"
             raise UnitStopped(message) from error
 
@@ -145,7 +147,7 @@ class Unit:
             self.counts[f"{join}:{what}"] += count
 
     def _forget_idle_keys(self) -> None:
-        """Free the key numbers of things no join knows of any more, such as finished orders."""
+        """Free the key numbers of things that no join refers to any more, such as finished orders."""
         self._keys.keep(np.concatenate([join.known_keys() for join in self._joins]))
         # Rarely enough that the cost per new key is small.
         self._keys_swept_above = max(_KEYS_MIN, 2 * len(self._keys))
@@ -160,8 +162,9 @@ class Unit:
             size, _ = room["buffer_bytes_max"]
             message = (
                 f"unit {self.number}: join {join.name!r} holds {join.held()} records (about {size:,} bytes), more than "
-                f"application.{beyond[0]}; the keys that hold most are {most}. One of their streams "
-                "is silent: raise the limit, write a watermark for it, or set a tolerance together with watermarks. "
-                "Nothing is lost: the unit continues from its last commit."
+                f"application.{beyond[0]}; the keys that hold most are {most}. One of their streams is silent: "
+                "raise the limit and restart the joiner. To prevent it, write watermarks for that stream, or set a "
+                "tolerance together with watermarks. Nothing is lost: the unit stays failed until the restart, and "
+                "then continues from its last commit"
             )
             raise UnitStopped(message)

@@ -1,6 +1,6 @@
-"""One join in one unit: what it holds, and what a batch brings forth in it.
+"""One join in one unit: its held records, and the effects of a batch.
 
-The engine has the numbers of the held records, `Payloads` the rest of them, under the same offsets.
+The engine has the numbers of the held records, `Payloads` their other fields, both by offset.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class UnitJoin:
         self._emitter = Emitter(settings, join, unit)
 
     def push(self, left: SideInput, right: SideInput, effects: Effects | None) -> dict[str, int]:
-        """Join the input of both sides and add what comes of it to ``effects`` (None: only rebuild the state).
+        """Join the input of both sides and add its effects to ``effects`` (None: only rebuild the state).
 
-        Returns the numbers of pairs, late records, duplicates and unmatched records.
+        Return the numbers of pairs, late records, duplicates and unmatched records.
         """
         for payloads, side in zip(self._payloads, (left, right), strict=True):
             payloads.add(side.rows())
@@ -87,25 +87,25 @@ class UnitJoin:
             "unmatched": len(step.left_unmatched_seq) + len(step.right_unmatched_seq),
         }
 
-    # What it holds
+    # Held records
 
     def held(self) -> int:
-        """The number of records held."""
+        """Return the number of records held."""
         return len(self._buffer)
 
     def held_bytes(self) -> tuple[int, int]:
-        """Approximate bytes of memory held by the left and the right side. Thread-safe."""
+        """Return the approximate bytes held by the left and the right side. Thread-safe."""
         left, right = self._payloads
         return left.size, right.size
 
     def summary(self) -> JoinSummary:
-        """What the join holds, and its frontiers."""
+        """Return the numbers of held records and keys, and the frontiers."""
         left, right = (_span(frontier) for frontier in self._buffer.frontier_ns(self._keys.numbers_in_use()))
         held_left, held_right = (len(side) for side in self._payloads)
         return JoinSummary(held_left, held_right, len(self._keys), left, right)
 
     def leads(self) -> list[Lead]:
-        """How far a side leads the other, if they are of two topics and the buffer fills up."""
+        """Return how far each side leads the other, if they are of two topics and the buffer fills up."""
         fill = max(used / limit for used, limit in self.room().values())
         if self._topics[LEFT] == self._topics[RIGHT] or fill < RESUME_BELOW:
             return []
@@ -121,7 +121,7 @@ class UnitJoin:
         ]
 
     def room(self) -> dict[str, tuple[int, int]]:
-        """What the join holds and may hold at most, by the name of the limit's setting."""
+        """Return the used amount and the limit of the buffer, by the name of the limit's setting."""
         limits = self._settings.application
         return {
             "buffer_records_max": (len(self._buffer), limits.buffer_records_max),
@@ -129,12 +129,12 @@ class UnitJoin:
         }
 
     def fullest_keys(self, count: int) -> list[tuple[str, int]]:
-        """The things that hold the most records, with their number."""
+        """Return the ``count`` things with the most held records, with the number of these."""
         keys, held = self._buffer.held_by_key()
         return [(self._keys.things[keys[at]], int(held[at])) for at in np.argsort(-held)[:count].tolist()]
 
     def known_keys(self) -> Ints:
-        """The numbers of the keys of which anything is known."""
+        """Return the numbers of the keys to which the join still refers."""
         return self._buffer.known_keys()
 
     # Snapshots
@@ -225,7 +225,7 @@ class UnitJoin:
         return Things([things[key] for key in there.tolist()], number.take(keys))
 
     def _latest_ns(self) -> tuple[int, int]:
-        """The largest time (ns) the left and the right side have reached, by a record of any key or a watermark."""
+        """Return the largest time (ns) of the left and the right side, by a record of any key or a watermark."""
         frontiers = self._buffer.frontier_ns(self._keys.numbers_in_use())
         lefts, rights = (
             int(frontier.max(initial=np.iinfo(np.int64).min)) + lateness_ns

@@ -1,7 +1,7 @@
-"""The format of a unit's snapshot: its buffers, and the payload rows, as columns.
+"""The format of a unit's snapshot: its buffers, and the payload rows as columns.
 
-A row consists of numbers and three texts: its quantity, one of a few; its time as it was given, which follows from the
-time in ns unless it was no plain number of the configured unit; and its id, as JSON.
+A row consists of numbers and three texts: its quantity, which has few distinct values; its original time, which follows
+from the time in ns if it was a plain number of the configured unit; and its id, as JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from joiner.runtime.task.emit import sides_of
 from joiner.runtime.task.payloads import Rows
 
 VERSION: Final = 4
-"""Version 2 had no free numbers among its things and is read as it is; 2 and 3 had the ids one by one."""
+"""Version 2 had no free numbers among its things; 2 and 3 had the ids as a list. Both can still be read."""
 
 _OLDEST: Final = 2
 
@@ -119,6 +119,6 @@ def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
 
 
 def _escaped(texts: list[str]) -> StringColumn:
-    """As JSON has them, without their quotes."""
+    """Return the texts as JSON strings without their quotes."""
     whole = StringColumn.of_lines(encode_lines(texts))
     return StringColumn(whole.data, whole.start + 1, whole.end - 1)

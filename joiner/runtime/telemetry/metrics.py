@@ -1,7 +1,7 @@
-"""What a runner tells of itself, the same for every kind of runner; docs/metrics.md says what each figure means.
+"""Metrics of a runner, the same for every kind of runner. docs/metrics.md defines each metric.
 
-Counted is what was committed, when it was: what is rolled back and done again counts once. What a unit is like is read
-from the checkpoint of its last commit when somebody asks, so that nothing is spent on it before.
+Counters increase when a transaction commits, so a batch that is rolled back and joined again counts once. Gauges of a
+unit are computed from the checkpoint of its last commit when they are read.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _OUTPUTS: Final = {"out": "pairs", "late": "late", "rejected": "rejected", "unma
 """The counted outputs, by the setting of their topic."""
 
 _COUNTED: Final = {
-    "records": "Records, watermarks and whatever else was read from the input topics.",
+    "records": "Messages that were read from the input topics: records, watermarks and others.",
     "pairs": "Results that were written.",
     "late": "Late records that were written to the late topic.",
     "rejected": "Dead letters that were written.",
     "unmatched": "Records without a partner that were written to the unmatched topic.",
-    "duplicates": "Records that were dropped, as the same was held already.",
+    "duplicates": "Records that were dropped because the same record was held already.",
     "watermarks": "Watermarks that were read.",
 }
 
@@ -47,7 +47,7 @@ _FAILURES: Final = "Pairs whose joining function failed; each is a dead letter."
 
 
 class JoinerMetrics:
-    """The figures of a runner. `committed`, `snapshot_written`, `claimed` and `fenced` may be called by any thread."""
+    """The metrics of a runner. Any thread may call `committed`, `snapshot_written`, `claimed` and `fenced`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class JoinerMetrics:
         failed: Callable[[], Collection[int]],
         clock: Clock,
     ) -> None:
-        """``statuses``: the running units; ``failed``: those that cannot continue. Any thread calls both."""
+        """``statuses``: the running units; ``failed``: those that cannot continue. Both are called by any thread."""
         self._settings, self._clock = settings, clock
         self._is_on = telemetry.is_on
         self._lock = threading.Lock()
@@ -68,16 +68,16 @@ class JoinerMetrics:
         self._claims = self._fencings = 0
         counter = telemetry.readings.counter
         for what, meaning in _COUNTED.items():
-            # Copied, for others add to it meanwhile.
+            # Copied, because other threads may add to it meanwhile.
             formerly = "lsb_joiner_marks" if what == "watermarks" else None
             counter(f"lsb_joiner_{what}", meaning, self._counts[what].copy, ("unit",), formerly=formerly)
         self._failures: Counter[tuple[str, ...]] = Counter()
         counter("lsb_joiner_function_failures", _FAILURES, self._failures.copy, ("unit", "join"))
-        counter("lsb_joiner_claims", "Units that were claimed and taken here.", lambda: self._claims)
-        counter("lsb_joiner_fencings", "Times that a unit was found claimed by another.", lambda: self._fencings)
+        counter("lsb_joiner_claims", "Units that were claimed and restored here.", lambda: self._claims)
+        counter("lsb_joiner_fencings", "Times that another runner fenced a unit of this one.", lambda: self._fencings)
         telemetry.readings.gauge(
             "lsb_joiner_failed_units",
-            "Units that cannot go on here.",
+            "Units that have failed here and are not retried.",
             lambda: len(failed()),
             formerly="lsb_joiner_units_stuck",
         )
@@ -87,14 +87,18 @@ class JoinerMetrics:
             "lsb_joiner_transaction_duration_seconds", "From the begin of a transaction to its commit.", DURATIONS_S
         )
         self._transaction_size = add(
-            "lsb_joiner_transaction_messages", "Results, late records, dead letters of a transaction.", _SIZES
+            "lsb_joiner_transaction_messages",
+            "Results, late and unmatched records, and dead letters of a transaction.",
+            _SIZES,
         )
         self._recovery_s = add(
-            "lsb_joiner_recovery_duration_seconds", "From the claim of a unit until it was served.", _RECOVERIES_S
+            "lsb_joiner_recovery_duration_seconds",
+            "From the begin of a claim to the restored unit.",
+            _RECOVERIES_S,
         )
         self._latency_s = add(
             "lsb_joiner_output_latency_seconds",
-            "From when the later record of a pair was appended by Kafka to the commit of its result.",
+            "From the append of the later record of a pair to the commit of its result.",
             _LATENCIES_S,
         )
 
@@ -111,7 +115,7 @@ class JoinerMetrics:
         self._snapshot_bytes[unit] = size
 
     def claimed(self, checkpoint: Checkpoint, took_s: float) -> None:
-        """Note that a unit is served from now on, starting at ``checkpoint``."""
+        """Note that a unit was claimed at ``checkpoint`` and is served from now on."""
         if self._is_on:
             self._totals[checkpoint.unit] = checkpoint.counts
             self._recovery_s.observe(took_s)
@@ -119,7 +123,7 @@ class JoinerMetrics:
                 self._claims += 1
 
     def fenced(self) -> None:
-        """Count a unit that was found claimed by another runner."""
+        """Count a unit that another runner has fenced."""
         with self._lock:
             self._fencings += 1
 
@@ -137,6 +141,6 @@ class JoinerMetrics:
         self._transaction_size.observe(sum(len(values) for _, values in messages.values()))
         if appended_ms:
             now_s = self._clock.wall_s()
-            # The clock of Kafka may be ahead of ours.
+            # Kafka's clock may be ahead of this machine's.
             waited_s = [max(0.0, now_s - at_ms / 1e3) for at_ms in appended_ms]
             self._latency_s.observe(waited_s, list(appended_ms.values()))

@@ -29,7 +29,7 @@ class Throughput:
         self._failed += sum(one.count for one in failed.values())
 
     def report(self, held: Mapping[int, int], *, last: bool = False) -> None:
-        """Log a line if one is due; ``held``: records held, by unit; ``last``: the final line, at the end."""
+        """Log a line if one is due. ``held``: records held, by unit; ``last``: log the final line."""
         now_s = self._clock.monotonic_s()
         passed_s = now_s - self._reported_s
         if passed_s < _INTERVAL_S and not last:

@@ -1,6 +1,6 @@
-"""What a runner's units are like, as metrics: their owner, lag, snapshots, and what their joins hold.
+"""Gauges of a runner's units: their owner, lag, snapshots, and the records their joins hold.
 
-Read from the checkpoints of their last commits when somebody asks, so that nothing is spent on it before.
+They are computed from the checkpoints of the last commits when they are read, so that they cost nothing otherwise.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class UnitStatus(NamedTuple):
     """The figures of a running unit."""
 
     checkpoint: Checkpoint
-    """The last committed one."""
+    """The last committed checkpoint."""
     held_bytes: Mapping[str, tuple[int, int]]
-    """By join: of the left and the right side."""
+    """Approximate bytes held by the left and the right side, by join."""
     paused: Collection[str]
     lag: int
-    """Offsets of its input after the last commit."""
+    """Offsets of the input after the last commit, in all topics together."""
     snapshot_age_s: float
 
 
@@ -46,7 +46,7 @@ class UnitGauges:
         self._unit_statuses, self._snapshot_bytes = statuses, snapshot_bytes
 
     def expose(self, readings: Readings) -> None:
-        """Add them to the metrics that are read."""
+        """Add the gauges to the exposed metrics."""
         gauge, unit = readings.gauge, ("unit",)
         gauge(
             "lsb_joiner_unit_owner",
@@ -57,7 +57,7 @@ class UnitGauges:
         gauge("lsb_joiner_lag_records", "Offsets of the input that are not committed.", self._by_unit("lag"), unit)
         gauge(
             "lsb_joiner_snapshot_age_seconds",
-            "Since the last snapshot, where anything has changed since.",
+            "Seconds since the last snapshot; 0 if nothing has changed since.",
             self._by_unit("snapshot_age_s"),
             unit,
         )
@@ -67,24 +67,29 @@ class UnitGauges:
             self._snapshots,
             unit,
         )
-        gauge("lsb_joiner_topic_paused", "1 while a topic waits for others.", self._paused, ("unit", "topic"))
+        gauge(
+            "lsb_joiner_topic_paused",
+            "1 while a topic is paused because it runs ahead of others.",
+            self._paused,
+            ("unit", "topic"),
+        )
         self._expose_joins(readings)
 
     def _expose_joins(self, readings: Readings) -> None:
-        """Add what the joins of the units hold, and how far their sides are."""
+        """Add the gauges of the units' joins."""
         gauge, side = readings.gauge, ("unit", "join", "side")
-        gauge("lsb_joiner_buffer_used_ratio", "Of the room for what a join holds.", self._used, ("unit", "join"))
+        gauge("lsb_joiner_buffer_used_ratio", "Used share of the buffer limit.", self._used, ("unit", "join"))
         gauge("lsb_joiner_held_records", "Records that may still get a neighbour.", self._held_records, side)
-        gauge("lsb_joiner_held_bytes", "Memory that they take, about.", self._held_bytes, side)
+        gauge("lsb_joiner_held_bytes", "Approximate memory of the held records.", self._held_bytes, side)
         gauge(
             "lsb_joiner_frontier_timestamp_seconds",
-            "Event time below which no record of the key furthest in time is accepted any more.",
+            "Event time below which a record is late, for the key that is furthest in time.",
             lambda: {place: highest_ns / 1e9 for place, (_, highest_ns), _ in self._frontiers()},
             side,
         )
         gauge(
             "lsb_joiner_frontier_lag_seconds",
-            "How far a frontier is behind the newest event time of its join and unit.",
+            "Distance of a frontier from the newest event time of its join and unit.",
             self._frontier_lags,
             (*side, "bound", "thing"),
         )
@@ -98,7 +103,7 @@ class UnitGauges:
         }
 
     def _owners(self) -> dict[tuple[str, ...], float]:
-        # The label `site` is the name of `site` until the next release.
+        # The label `placement` is the former name of `site`, kept until the next release.
         runner = self._claimant.instance, self._claimant.site, self._claimant.site
         return {(str(unit), *runner): 1.0 for unit in self._unit_statuses()}
 
@@ -111,7 +116,7 @@ class UnitGauges:
         }
 
     def _joins(self) -> Iterator[tuple[str, str, JoinSummary, tuple[int, int]]]:
-        """The joins of the units: unit, name, what it holds in records, and in bytes by side."""
+        """Yield the joins of the units: unit, name, summary, and held bytes by side."""
         for unit, status in self._unit_statuses().items():
             for name, join in list(status.checkpoint.joins.items()):
                 yield str(unit), name, join, status.held_bytes.get(name, (0, 0))
@@ -140,8 +145,8 @@ class UnitGauges:
         }
 
     def _frontiers(self) -> Iterator[tuple[tuple[str, ...], tuple[int, int], int]]:
-        """Of each side from which anything has come: where it is, its lowest and highest frontier, and the newest event
-        time of its join, all in ns.
+        """Yield, for each side with a frontier, its labels, its lowest and highest frontier, and the newest event time
+        of its join, in ns.
         """
         lateness_ns = {join.name: join.lateness for join in self._settings.join}
         for unit, name, join, _ in self._joins():

@@ -250,7 +250,7 @@ FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[s
     "rejected": (records.decode_rejected, records.Rejected, set()),
     "progress": (model.decode_checkpoint, model.Checkpoint, {"stopped"}),
     "manifest": (model.decode_manifest, model.Manifest, set()),
-    "control notserved": (unit_reports.decode, unit_reports.NotServed, set()),
+    "control notserved": (unit_reports.decode, control.NotServed, set()),
     **{f"control {kind.__struct_config__.tag}": (control.decode, kind, set()) for kind in get_args(control.Record)},
 }
 

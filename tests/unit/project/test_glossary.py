@@ -34,7 +34,7 @@ FORMER: Final = {
     "broker/wire/records.py": {"mark"},
     "joiner/cli/main.py": {"placement", "--placement", "--take"},
     "joiner/runtime/model.py": {"placement"},
-    "joiner/runtime/ownership/unit_reports.py": {"placement"},
+    "joiner/runtime/control.py": {"placement"},
     "joiner/runtime/settings.py": {"placement", "application.placement", "application.ahead_max", "join.progress"},
     "joiner/runtime/telemetry/metrics.py": {"lsb_joiner_marks", "lsb_joiner_units_stuck"},
     "joiner/runtime/telemetry/unit_gauges.py": {"placement", "foremost", "hindmost"},

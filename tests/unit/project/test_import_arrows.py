@@ -132,7 +132,7 @@ def test_the_core_knows_no_clock_no_chance_and_no_machine() -> None:
 
 def test_the_protocol_of_moves_knows_no_kafka_and_no_clock() -> None:
     banned = {*CORE_MAY_NOT_IMPORT, "confluent_kafka"}
-    for name in ("protocol", "request"):
+    for name in ("protocol", "order"):
         path = ROOT / "joiner" / "runtime" / "migration" / f"{name}.py"
         assert [str(found) for found in imports(path) if top(found.module) in banned] == []
 

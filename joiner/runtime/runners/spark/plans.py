@@ -1,7 +1,7 @@
 """The messages between driver and workers: plans and outcomes, one small row for a unit and batch each way.
 
-Input records do not travel through Spark. Kafka has partitioned them by unit already, which is all a shuffle could do;
-so ranges are shuffled, and the worker that gets a range reads it from Kafka.
+Input records do not travel through Spark. Kafka has already partitioned them by unit, which is all a shuffle could do.
+So Spark shuffles ranges, and the worker that gets a range reads it from Kafka.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 def share_out(waiting: Mapping[Place, int], room: int) -> dict[Place, int]:
-    """How many of the ``waiting`` records of each place a batch reads; at most ``room`` in all.
+    """Return how many of the ``waiting`` records of each place a batch reads, about ``room`` in all.
 
-    Of places with few, all of them, so that they need not wait for others; of the rest in proportion, so that they
-    finish at the same time and no core is idle before.
+    A place with few records gets all of them, so that it need not wait for others. The rest is shared in proportion, so
+    that all finish at the same time and no core idles.
     """
     found: dict[Place, int] = {}
     by_length = sorted(waiting.items(), key=lambda item: item[1])
@@ -115,14 +115,14 @@ def decode_outcome(data: memoryview) -> Outcome:
 
 
 def pack(written: Written) -> bytes:
-    """Messages as they travel through Spark: compressed, as they are copied half a dozen times."""
+    """Encode messages for the way through Spark: compressed, because they are copied half a dozen times."""
     plain = msgspec.msgpack.encode(written)
     packed: bytes = pa.compress(plain, codec=_CODEC, asbytes=True)
     return len(plain).to_bytes(_LENGTH_BYTES, "big") + packed
 
 
 def unpack(parts: Iterable[bytes]) -> Outgoing:
-    """The messages of parts that were packed, one part behind the other."""
+    """Return the messages of packed parts, one part after the other."""
     found: dict[str, tuple[list[bytes | None], list[bytes | None]]] = {}
     for part in parts:
         data = memoryview(part)

@@ -58,17 +58,17 @@ class Query:
             raise
 
     def keep_running(self, wait: Callable[[float], object]) -> None:
-        """See `driver.RunningQuery`. Raises `StageFailed` where it fails again and again."""
+        """See `driver.RunningQuery`. Raises `StageFailed` after `_FAILURES_MAX` failures in a row."""
         if self._running is not None and not self._running.isActive:
             failed, self._running = self._running, None
             self._note_failure(failed)
-            # Started at the next turn, if there is one: meanwhile the stage may have been asked to end.
+            # Started in the next call, if there is one: the stage may have been asked to end meanwhile.
             wait(_RETRY_WAIT_S)
         elif self._running is None:
             self._running = self._start()
 
     def close(self) -> None:
-        """Stop it, and remove its folder. Raises Py4JError or ConnectionError where the JVM is gone."""
+        """Stop the query, and remove its folder. Raises Py4JError or ConnectionError if the JVM is gone."""
         self._server.close()
         if self._running is not None and self._running.isActive:
             self._running.stop()
@@ -100,7 +100,7 @@ class Query:
             self._units.accept(outcome)
         self._failures = 0
         _log.debug(
-            "batch %s: %s records in %.2f s, workers %s, handed in after %.2f s more",
+            "batch %s: %s records in %.2f s, workers %s, submitted after %.2f s more",
             batch,
             sum(outcome.records for outcome in found),
             joined_s - began_s,
@@ -121,7 +121,7 @@ class Query:
 
 
 def in_a_line(error: BaseException) -> str:
-    """What Spark says, without the Java that it came through."""
+    """Return the first line of Spark's error, without the stack trace of the JVM."""
     if isinstance(error, ConnectionError) or type(error) is Py4JError:
         return "Spark's JVM is gone: see its last words above, and start the stage again"
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -59,7 +59,7 @@ MARKER: Final = "made-by-joiner"
 """The file that marks a checkpoint folder as made by the joiner."""
 
 _KEYS_MAX: Final = 50_000
-"""Among so many numbers there is a key for each of 1,000 partitions, the most there may be."""
+"""So many numbers contain a key for each of 1,000 partitions, the largest number allowed."""
 
 
 def make_session(settings: JoinerSettings, scratch: Path) -> SparkSession:
@@ -85,7 +85,7 @@ def _is_submitted() -> bool:
 
 
 def grouping_keys(session: SparkSession, units: int) -> list[int]:
-    """For each unit a key that Spark hashes to a partition of its own, which spreads a batch evenly."""
+    """Return a key for each unit that Spark hashes to a partition of its own, which spreads a batch evenly."""
     # Constants only: evaluated during planning, without a job.
     (row,) = session.sql(f"select transform(sequence(0, {_KEYS_MAX}), key -> pmod(hash(key), {units}))").collect()
     places: list[int] = row[0]
@@ -99,7 +99,8 @@ class ForeignFolder(Exception):
 class StageFolder:
     """A folder in any file system Spark can write to, for the lifetime of a stage.
 
-    A marker file says that it was made here. A folder without it is never removed, as the path is configurable.
+    A marker file shows that a stage made it. A folder without the marker is never removed, because the path is
+    configurable.
     """
 
     def __init__(self, session: SparkSession, name: str) -> None:

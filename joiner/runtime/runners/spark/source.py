@@ -1,4 +1,4 @@
-"""Spark's source of plans. Spark asks a planning process for offsets; that one asks the driver, which decides.
+"""Spark's source of plans. Spark asks a planning process for offsets, and that process asks the driver.
 
 A Unix socket in a private folder connects the two; Spark starts both on one machine.
 """
@@ -83,7 +83,7 @@ class _PlanReader(DataSourceStreamReader):
         return cast("dict[str, Any]", msgspec.json.decode(answer))
 
     def stop(self) -> None:
-        """Exit at once if Spark has hung up: pyspark would try to report that to it, and print a stack trace."""
+        """Exit at once if Spark has closed the connection: pyspark would try to report it and print a stack trace."""
         if isinstance(sys.exception(), EOFError):
             os._exit(0)
 

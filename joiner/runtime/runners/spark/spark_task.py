@@ -1,4 +1,4 @@
-"""A running unit of a Spark driver: what is planned of it, and what the workers have last said of it."""
+"""A running unit of a Spark driver: its plan, and the figures of its last outcome."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from joiner.runtime.task.function_failures import counts_with
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _SHORT_S: Final = 5.0
-"""How long a leader may not know its stable end after an election."""
+"""The longest time after an election in which a leader may report too low a stable end."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Leaving:
-    """A unit being released: the owner its last checkpoint names, and a call for when that is written."""
+    """A unit being released: the owner for its last checkpoint, and a function to call once that is written."""
 
     run: str
     site: str
@@ -42,8 +42,8 @@ class SparkTask(RunningTask):
     """A running unit of this driver."""
 
     number: int
-    claim: int = 0
-    """Counts the claims of this driver: outcomes of an earlier one are discarded."""
+    claim_number: int = 0
+    """The number of this claim among those of the driver. Outcomes of an earlier claim are discarded."""
     held: int = 0
     held_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
     planned: Plan | None = None
@@ -51,7 +51,7 @@ class SparkTask(RunningTask):
     leaving: Leaving | None = None
     leads: list[Lead] = field(default_factory=list)
     not_before_s: float = 0.0
-    """No plan is made before, as the last one has failed."""
+    """The earliest time of the next plan (monotonic), after one that failed."""
     short_since_s: float | None = None
     """Since when a log has ended before the offset already read."""
 
@@ -110,9 +110,10 @@ class SparkTask(RunningTask):
     def plan(
         self, shares: Mapping[tuple[int, str], int], records_max: int, application: ApplicationSettings, *, last: bool
     ) -> Plan | None:
-        """The next plan, None if there is nothing to do.
+        """Return the next plan; None if there is nothing to do.
 
-        ``shares``: of the batch, by unit and topic; ``records_max``: of a topic; ``last``: no other plan follows.
+        ``shares``: offsets to read in this batch, by unit and topic; ``records_max``: the most per topic; ``last``: no
+        other plan follows.
         """
         begin = self.reached
         end = {topic: at + min(records_max, shares.get((self.number, topic), 0)) for topic, at in begin.items()}
@@ -120,13 +121,13 @@ class SparkTask(RunningTask):
         if end == begin and not snapshot and self.leaving is None:
             return None
         snapshot = snapshot or self.leaving is not None
-        plan = Plan(self.number, self.claim, self.checkpoint.start, begin, end, snapshot)
+        plan = Plan(self.number, self.claim_number, self.checkpoint.start, begin, end, snapshot)
         if self.leaving is not None:
             self.leaving.plan = plan
         return plan
 
     def accept(self, outcome: Outcome) -> tuple[Checkpoint, tuple[bytes, SnapshotPlace] | None]:
-        """Note what came of a plan; returns the checkpoint and the snapshot, if there is one, for its transaction."""
+        """Note the outcome of a plan. Return the checkpoint and the snapshot, if there is one, for its transaction."""
         plan, leaving = outcome.plan, self.leaving
         counts = counts_with(outcome.counts, self.checkpoint.counts, outcome.failed_pairs)
         checkpoint = msgspec.structs.replace(self.checkpoint, offsets=plan.end, counts=counts, joins=outcome.joins)

@@ -1,8 +1,8 @@
 """The join as a stage in Spark: the same application as the plain process, Kafka to Kafka, exactly once.
 
 Structured Streaming decides when and where a unit is executed. The driver owns the units, plans the range of each
-batch, and writes the transactions. Each start uses a new checkpoint folder: the units' checkpoints in Kafka say where
-every kind of runner continues, and Spark's copy of the states lives only as long as the query.
+batch, and writes the transactions. Each start uses a new checkpoint folder: every kind of runner continues from the
+units' checkpoints in Kafka, and Spark's copy of the states lasts only as long as the query.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The running units of a Spark driver: the plan of each, its outcome, and the transaction in flight.
 
-Spark runs one batch after the other. For each it asks for plans (`Units.next_turn`) and returns their outcomes
-(`Units.accept`); transactions are written while Spark runs the next batch. Spark's own commit of a batch is irrelevant:
-the checkpoint in Kafka decides, and work of Spark's that did not get into one is discarded by a claim with a new
-number. So a failed transaction never stops the query.
+Spark runs one batch after the other. For each batch it asks for plans (`Units.next_turn`) and returns their outcomes
+(`Units.accept`). Transactions are written while Spark runs the next batch. Spark's own commit of a batch is irrelevant,
+because only the checkpoint in Kafka decides. Outcomes that did not get into a checkpoint are discarded: the next claim
+has a new number. So a failed transaction never stops the query.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from confluent_kafka import KafkaException
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
-from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions, goes_apart
+from joiner.runtime.kafka.transaction import Aborted, OwnershipInDoubt, UnitTransactions, goes_apart
 from joiner.runtime.migration.protocol import Release
 from joiner.runtime.model import Checkpoint, UnitStopped
 from joiner.runtime.ownership.restore import newest_offsets, unless_fenced
@@ -54,16 +54,16 @@ _RECORD_BYTES: Final = 600
 
 
 class _InputEnds:
-    """The stable ends of the input; where they cannot be read, they are asked for again after a while."""
+    """The stable ends of the input. After a failed request they are requested again after a while."""
 
     def __init__(self, ask: Ends, clock: Clock) -> None:
         self._ask, self._clock = ask, clock
         self._not_before_s = 0.0
         self.seen: Mapping[int, Mapping[str, int]] = {}
-        """The last ones, by unit and topic. Ends only grow, so old ones are valid."""
+        """The ends last read, by unit and topic. Ends only grow, so old ones are valid lower bounds."""
 
     def read(self) -> Mapping[int, Mapping[str, int]] | None:
-        """The ends now; None if they cannot be read."""
+        """Read the ends. Return None if they cannot be read now."""
         if self._clock.monotonic_s() < self._not_before_s:
             return None
         try:
@@ -97,10 +97,13 @@ class Units:
         self._spent_s: dict[str, float] = {}
 
     def prepare(self, unit: int) -> None:
-        """See `supervisor.Execution`: there is nothing to prepare."""
+        """See `supervisor.Execution`. The workers open their own connections."""
 
     def restore(self, claimed: Claimed) -> SparkTask:
-        """See `supervisor.Execution`. The first worker that gets the unit builds its state."""
+        """See `supervisor.Execution`. The state is built in the worker that gets the unit's first batch.
+
+        ``claimed.warm`` is not used: warming up has only checked that the unit can be continued.
+        """
         readers = claimed.readers
         state = readers.state if readers.state is not None else read_state(readers, claimed.unit)
         return SparkTask(
@@ -118,24 +121,24 @@ class Units:
         with self._lock:
             # Outcomes of an earlier claim are discarded.
             self._claims += 1
-            task.claim = self._claims
+            task.claim_number = self._claims
             self.tasks[unit] = task
 
     def query_started(self) -> None:
         """Note that a new query starts: outcomes of the former one will not arrive."""
         with self._lock:
             self._woken_s = None
-            for served in self.tasks.values():
-                served.planned = None
+            for task in self.tasks.values():
+                task.planned = None
 
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
         """See `supervisor.Execution`: the next plan is the unit's last."""
         with self._lock:
-            served = self.tasks.get(action.unit)
-            if served is None:
+            task = self.tasks.get(action.unit)
+            if task is None:
                 return None
-            served.leaving = Leaving(action.way.run(), action.to, then)
-            return served.leaving.written
+            task.leaving = Leaving(action.way.run(), action.to, then)
+            return task.leaving.written
 
     def drop_all(self) -> None:
         """Stop all units without committing anything."""
@@ -144,12 +147,12 @@ class Units:
 
     def statuses(self) -> dict[int, UnitStatus]:
         """The units' figures for metrics."""
-        return {number: served.status(self._ends.seen.get(number, {})) for number, served in list(self.tasks.items())}
+        return {number: task.status(self._ends.seen.get(number, {})) for number, task in list(self.tasks.items())}
 
     def obstacles(self) -> dict[int, Obstacle]:
         """The obstacles of running units whose last plan has failed."""
-        served = list(self.tasks.items())
-        found = {number: self._troubles.obstacle(number, one.not_before_s) for number, one in served}
+        tasks = list(self.tasks.items())
+        found = {number: self._troubles.obstacle(number, task.not_before_s) for number, task in tasks}
         return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
 
     @property
@@ -160,8 +163,8 @@ class Units:
     # Plans for Spark
 
     def next_turn(self, last: Turn) -> Turn:
-        """The plans of the next batch; the last turn again if there is nothing to do."""
-        # Without the lock, as it may take long.
+        """Return the plans of the next batch; the last turn again if there is nothing to do."""
+        # Without the lock, because it may take long.
         ends = self._ends.read()
         if ends is None:
             return last
@@ -171,35 +174,35 @@ class Units:
 
     def _plans(self, ends: Mapping[int, Mapping[str, int]]) -> list[Plan]:
         ready = {
-            number: served
-            for number, served in sorted(self.tasks.items())
-            if served.is_ready() and not self._is_short(served, ends.get(number, {}))
+            number: task
+            for number, task in sorted(self.tasks.items())
+            if task.is_ready() and not self._is_short(task, ends.get(number, {}))
         }
         waiting: dict[tuple[int, str], int] = {}
-        for number, served in ready.items():
-            served.pause(ends.get(number, {}))
-            waiting |= served.waiting(ends.get(number, {}))
+        for number, task in ready.items():
+            task.pause(ends.get(number, {}))
+            waiting |= task.waiting(ends.get(number, {}))
         shares = share_out(waiting, self._settings.spark.batch_records_max)
         records_max, application = _records_max(self._settings), self._settings.application
-        for number, served in self.tasks.items():
+        for number, task in self.tasks.items():
             is_ready = number in ready
-            served.planned = served.plan(shares, records_max, application, last=self._is_last) if is_ready else None
-        found = [served.planned for served in self.tasks.values() if served.planned is not None]
+            task.planned = task.plan(shares, records_max, application, last=self._is_last) if is_ready else None
+        found = [task.planned for task in self.tasks.values() if task.planned is not None]
         return sorted(found, key=lambda plan: plan.unit)
 
     def _wake_up(self) -> list[Plan]:
-        """Empty plans, periodically: Spark ends workers that have been idle for a minute."""
+        """Return empty plans periodically, because Spark ends workers that have been idle for a minute."""
         if self._woken_s is not None and self._clock.monotonic_s() - self._woken_s < _AWAKE_S:
             return []
         return [Plan(unit, 0, {}, {}, {}) for unit in range(self._settings.topics.partitions)]
 
-    def _is_short(self, served: SparkTask, ends: Mapping[str, int]) -> bool:
-        """Whether a log ends before the offset already read; if that lasts, the unit is claimed again."""
-        if not served.is_short(ends):
+    def _is_short(self, task: SparkTask, ends: Mapping[str, int]) -> bool:
+        """Return whether a log ends before the offset already read. If that lasts, stop the unit to claim it again."""
+        if not task.is_short(ends):
             return False
-        if served.is_short_for_long:
-            _log.warning("unit %s: its input ends before the offset already joined", served.number)
-            self._drop_for(served.number, served, Fenced())
+        if task.is_short_for_long:
+            _log.warning("unit %s: its input ends before the offset already joined", task.number)
+            self._drop_for(task.number, task, OwnershipInDoubt())
         return True
 
     # Outcomes
@@ -207,40 +210,40 @@ class Units:
     def accept(self, outcome: Outcome) -> None:
         """Begin the transaction of a plan's outcome, once the one before is written."""
         number = outcome.plan.unit
-        served = self.tasks.get(number)
-        if served is not None and (commit := served.commit) is not None:
-            # Without the lock, as it may take long.
+        task = self.tasks.get(number)
+        if task is not None and (commit := task.commit) is not None:
+            # Without the lock, because it may take long.
             self._clock.wait_until_done([commit.written])
         with self._lock:
             self._woken_s = self._clock.monotonic_s()
-            served = self.tasks.get(number)
-            if served is None or served.planned != outcome.plan:
+            task = self.tasks.get(number)
+            if task is None or task.planned != outcome.plan:
                 return
-            served.planned = None
-            if not self._finish(number, served):
+            task.planned = None
+            if not self._finish(number, task):
                 return
             if outcome.stopped:
-                # Checked in the place of a transaction, and reported like a failed one.
-                checked = self._pool.submit(_raise_unless_fenced, served.transactions, outcome.stopped)
-                served.commit = Commit(served.checkpoint, checked)
+                # Checked in place of a transaction, and reported like a failed one.
+                checked = self._pool.submit(_raise_unless_fenced, task.transactions, outcome.stopped)
+                task.commit = Commit(task.checkpoint, checked)
             elif outcome.lost:
                 _log.warning("unit %s: cannot be read at the committed offset: %s", number, outcome.lost)
-                self._drop_for(number, served, Fenced())
+                self._drop_for(number, task, OwnershipInDoubt())
             elif outcome.failed:
                 wait_s = self._troubles.wait_s(number, cause_of(Aborted()), outcome.failed) or 0.0
                 text = "unit %s: a batch could not be joined, retrying in %.1f s: %s"
                 _log.warning(text, number, wait_s, outcome.failed)
-                served.not_before_s = self._clock.monotonic_s() + wait_s
+                task.not_before_s = self._clock.monotonic_s() + wait_s
             else:
                 self._troubles.served(number)
-                self._begin_commit(served, outcome)
+                self._begin_commit(task, outcome)
 
-    def _begin_commit(self, served: SparkTask, outcome: Outcome) -> None:
-        plan, leaving = outcome.plan, served.leaving
+    def _begin_commit(self, task: SparkTask, outcome: Outcome) -> None:
+        plan, leaving = outcome.plan, task.leaving
         self._failures.note(plan.unit, outcome.failed_pairs)
-        checkpoint, snapshot = served.accept(outcome)
-        written = self._pool.submit(self._commit, served.transactions, outcome, checkpoint, snapshot)
-        served.commit = Commit(checkpoint, written, goes_apart(snapshot))
+        checkpoint, snapshot = task.accept(outcome)
+        written = self._pool.submit(self._commit, task.transactions, outcome, checkpoint, snapshot)
+        task.commit = Commit(checkpoint, written, goes_apart(snapshot))
         if leaving is not None and leaving.plan == plan:
             del self.tasks[plan.unit]
             written.add_done_callback(lambda last: _finish_release(leaving, last))
@@ -259,17 +262,17 @@ class Units:
             self._metrics, self._clock, transactions, unpack(outcome.parts), outcome.appended_ms, checkpoint, snapshot
         )
 
-    def _finish(self, number: int, served: SparkTask) -> bool:
-        """Wait for the transaction in flight, if any; returns whether the unit still runs."""
-        error = served.finish_commit()
+    def _finish(self, number: int, task: SparkTask) -> bool:
+        """Wait for the transaction in flight, if any. Return whether the unit still runs."""
+        error = task.finish_commit()
         if error is not None:
-            self._drop_for(number, served, error)
+            self._drop_for(number, task, error)
         return error is None
 
-    def _drop_for(self, number: int, served: SparkTask, error: Exception) -> None:
-        if served.leaving is not None:
-            # The handover that waits for it gives it up.
-            served.leaving.written.set_exception(error)
+    def _drop_for(self, number: int, task: SparkTask, error: Exception) -> None:
+        if task.leaving is not None:
+            # The handover waits for the release and handles its failure.
+            task.leaving.written.set_exception(error)
         else:
             self.failures.append(Failure(number, error))
         del self.tasks[number]
@@ -279,13 +282,13 @@ class Units:
     def poll(self) -> None:
         """Finish transactions that are written, and log progress."""
         with self._lock:
-            for number, served in list(self.tasks.items()):
-                if served.commit is not None and served.commit.written.done():
-                    self._finish(number, served)
+            for number, task in list(self.tasks.items()):
+                if task.commit is not None and task.commit.written.done():
+                    self._finish(number, task)
             self._throughput.report(self._held())
 
     def _held(self) -> dict[int, int]:
-        return {number: served.held for number, served in self.tasks.items()}
+        return {number: task.held for number, task in self.tasks.items()}
 
     def finish(self, until_s: float) -> None:
         """Plan last snapshots, and wait for them until ``until_s`` (monotonic)."""
@@ -293,7 +296,7 @@ class Units:
         while self._clock.monotonic_s() < until_s:
             self.poll()
             with self._lock:
-                if all(served.is_saved for served in self.tasks.values()):
+                if all(task.is_saved for task in self.tasks.values()):
                     break
             self._clock.sleep(_LOOK_S)
         self._log_stopped(until_s)
@@ -304,16 +307,16 @@ class Units:
             _log.info("time spent by the workers: %s", spent or "none")
 
     def _log_stopped(self, until_s: float) -> None:
-        """Write checkpoints that say that this driver has ended, until ``until_s`` (monotonic)."""
+        """Mark the checkpoints of the units, because this driver ends in good order; until ``until_s`` (monotonic)."""
         with self._lock:
             written = []
-            for served in self.tasks.values():
-                if served.commit is None and served.leaving is None:
-                    checkpoint = msgspec.structs.replace(served.checkpoint, stopped=True)
+            for task in self.tasks.values():
+                if task.commit is None and task.leaving is None:
+                    checkpoint = msgspec.structs.replace(task.checkpoint, stopped=True)
                     last = self._pool.submit(
-                        write_commit, self._metrics, self._clock, served.transactions, {}, {}, checkpoint, None
+                        write_commit, self._metrics, self._clock, task.transactions, {}, {}, checkpoint, None
                     )
-                    served.commit = Commit(checkpoint, last)
+                    task.commit = Commit(checkpoint, last)
                     written.append(last)
         self._clock.wait_until_done(written, until_s)
         self.poll()
@@ -324,7 +327,7 @@ class Units:
 
 
 def _records_max(settings: JoinerSettings) -> int:
-    """The most records of a topic per unit and batch, few enough to pause a side that runs ahead."""
+    """Return the most records of a topic per unit and batch, few enough that a side running ahead can be paused."""
     application = settings.application
     room = min(application.buffer_records_max, application.buffer_bytes_max // _RECORD_BYTES)
     return max(1, room // (2 * len(settings.input_topics)))

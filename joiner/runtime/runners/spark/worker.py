@@ -1,12 +1,12 @@
 """Execution of a plan in a Spark worker: get the unit's state, read the range from Kafka, join.
 
-The state at given offsets is the same wherever it comes from, so it comes from the nearest place:
+The state at given offsets is the same from every source, so the nearest one is used:
 
- 1. this process's memory, if it ran the unit's last batch
- 2. Spark's state store, which every batch writes to, as another worker may get the unit next
- 3. the newest snapshot in Kafka and a silent replay, as for every runner
+ 1. This process's memory, if it ran the unit's last batch.
+ 2. Spark's state store, which every batch writes to, because another worker may get the unit next.
+ 3. The newest snapshot in Kafka and a silent replay, as in every runner.
 
-A worker's copy of a unit is a cache: losing it, or a stale one, does no harm.
+A worker's copy of a unit is only a cache: a lost or stale copy does no harm.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.clients import make_reader
 from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.readers import Readers
-from joiner.runtime.kafka.transaction import Fenced
+from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership.restore import build_state
 from joiner.runtime.ownership.retry_policy import cause_of
@@ -68,14 +68,14 @@ class _Left(NamedTuple):
 
 @dataclass
 class WorkerMemory:
-    """What a worker process keeps between batches, because creating it takes longer than a small batch."""
+    """Objects that a worker process keeps between batches, because creating them takes longer than a small batch."""
 
     clock: Clock
     units: dict[tuple[str, int], _Left] = field(default_factory=dict)
     """By application and number, the most recently used last."""
     gaps: GapVerifier | None = None
     reader: Consumer | None = None
-    """None also while it is in use: after a failed read another one is made."""
+    """None also while it is in use, so that a new one is made after a failed read."""
 
     def keep(self, place: tuple[str, int], left: _Left) -> None:
         """Keep a unit for its next batch, in case this process gets it again."""
@@ -156,7 +156,7 @@ class StateCopy:
 
 
 def execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: WorkerMemory) -> Outcome:
-    """Execute a plan; returns its outcome. Never raises, so that a failed unit does not affect the others."""
+    """Execute a plan. Return its outcome. Never raises, so that a failed unit does not affect the others."""
     if not plan.end:
         return Outcome(plan)
     try:
@@ -164,7 +164,7 @@ def execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: Worke
     except KafkaException as error:
         text = error.args[0].str()
         return Outcome(plan, lost=text) if error.args[0].code() in _LOST else Outcome(plan, failed=text)
-    except Fenced:
+    except OwnershipInDoubt:
         return Outcome(plan, lost="input was removed before it was joined")
     except Exception as error:  # noqa: BLE001 - no error may affect the other units
         return _failed(plan, error)
@@ -211,7 +211,7 @@ def _execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: Work
 
 
 def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, clock: Clock, left: _Left | None) -> Unit:
-    """The unit at the begin of a plan; ``left``: as this process last left it."""
+    """Return the unit at the begin of a plan. ``left``: the unit as this process last left it."""
     warm = left.unit if left is not None and left.start == plan.start else None
     if warm is not None and warm.offsets == plan.begin:
         return warm

@@ -19,7 +19,7 @@ from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka import gaps
 from joiner.runtime.kafka.batches import sort_messages
 from joiner.runtime.kafka.gaps import GapVerifier
-from joiner.runtime.kafka.transaction import Fenced
+from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership import restore
 from joiner.runtime.runners.input import Read
@@ -171,8 +171,9 @@ def test_offsets_without_a_gap_are_read_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_log_that_begins_behind_a_gap_by_now_is_left_to_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Fenced):
+    with pytest.raises(OwnershipInDoubt) as raised:
         second_reader(monkeypatch, Log(COME, low=3)).check(0, {DATA: 2}, batch_of(COME))
+    assert type(raised.value) is OwnershipInDoubt, "nobody has fenced the unit"
 
 
 def test_an_error_at_the_second_reading_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +200,7 @@ def test_a_silent_replay_looks_at_gaps_too(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_replay_of_what_was_just_removed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def removed(*_given: Any) -> None:
-        raise Fenced
+        raise OwnershipInDoubt
 
     monkeypatch.setattr(restore, "read_range", lambda *_given: iter([({}, {DATA: 8})]))
     monkeypatch.setattr(GapVerifier, "check", removed)

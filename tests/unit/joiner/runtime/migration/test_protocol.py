@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Refused, Released, Request, Resumed
+from joiner.runtime.migration.order import Order, Step
 from joiner.runtime.migration.protocol import (
     LEASE_S,
     RECLAIM_AFTER_S,
@@ -30,7 +31,6 @@ from joiner.runtime.migration.protocol import (
     WarmUp,
     Write,
 )
-from joiner.runtime.migration.request import Order, Step
 from joiner.runtime.model import OnTheWay
 
 MOVE = "m1"

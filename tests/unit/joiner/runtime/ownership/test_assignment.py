@@ -12,14 +12,15 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from broker.kafka.topics import TopicFacts
-from joiner.runtime.control import decode, encode
-from joiner.runtime.kafka.transaction import Aborted, Fenced
+from joiner.runtime.control import NotServed, decode, encode
+from joiner.runtime.kafka.transaction import Aborted, Fenced, OwnershipInDoubt
 from joiner.runtime.model import Checkpoint, UnitStopped
 from joiner.runtime.ownership import assignment, claim, retry_policy
 from joiner.runtime.ownership.assignment import AssignmentManager
+from joiner.runtime.ownership.claim import ClaimLost
 from joiner.runtime.ownership.eligibility import Claimant, LogShort, OwnedElsewhere, check_log_range
 from joiner.runtime.ownership.retry_policy import CAUSES, JITTER, Obstacle, RetryTracker, cause_of
-from joiner.runtime.ownership.unit_reports import REPEAT_S, NotServed, UnitReports, describe
+from joiner.runtime.ownership.unit_reports import REPEAT_S, UnitReports, describe
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 
@@ -76,7 +77,7 @@ class Runner:
 
     def fail(self, error: Exception) -> None:
         self.is_served = False
-        self.wanted.give_up(UNIT, error)
+        self.wanted.handle_failure(UNIT, error)
 
     def wait(self, seconds: float) -> None:
         """Let the time pass in small steps until it is served."""
@@ -93,6 +94,7 @@ PASSING: list[Exception] = [
     Aborted("away"),
     AWAY,
     Fenced(),
+    OwnershipInDoubt(),
 ]
 
 
@@ -237,6 +239,24 @@ def test_a_log_that_ends_before_what_was_consumed_is_told_from_one_that_begins_b
         with pytest.raises(UnitStopped) as raised:
             check_log_range(readers, 0, dict.fromkeys(settings.input_topics, 5))
         assert cause_of(raised.value).is_transient == is_short
+
+
+@pytest.mark.parametrize(("error", "count"), [(Fenced(), 1), (ClaimLost("run"), 1), (OwnershipInDoubt(), 0)])
+def test_only_a_fencing_counts_as_one(clock: ManualClock, error: Exception, count: int) -> None:
+    fencings: list[int] = []
+    claims: Any = Claims()
+    runner = AssignmentManager(
+        make_settings(partitions=4),
+        Claimant("run", "one"),
+        claims,
+        lambda *_: False,
+        clock,
+        in_group=True,
+        fenced=lambda: fencings.append(UNIT),
+    )
+    runner.handle_failure(UNIT, error)
+    assert runner.is_pending(UNIT)
+    assert fencings == [UNIT] * count
 
 
 def test_a_unit_that_was_lost_is_told_as_such_and_looked_at_again(

@@ -6,7 +6,7 @@ import pytest
 
 from joiner import ALL_KEYS
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.task.decode import LEFT, RIGHT, Intake, Keys, TopicReader
+from joiner.runtime.task.decode import LEFT, RIGHT, Intake, Keys, TopicDecoder
 from joiner.runtime.task.emit import sides_of
 from tests.unit.joiner.runtime.joiner_inputs import (
     BASE_MS,
@@ -25,7 +25,7 @@ DAY_MS = 86_400_000
 
 def read(settings: JoinerSettings, *messages: object, unit: int = 0, topic: str = DATA) -> Intake:
     keys = Keys(unit, settings.topics.partitions)
-    return TopicReader(settings, topic, unit, keys).read(batch(messages))  # type: ignore[arg-type] # as tests have them
+    return TopicDecoder(settings, topic, unit, keys).decode(batch(messages))  # type: ignore[arg-type] # as tests have them
 
 
 def test_a_record_goes_to_every_side_that_selects_its_quantity() -> None:

@@ -189,6 +189,8 @@ def test_a_full_buffer_names_the_keys_that_hold_most_and_the_ways_out() -> None:
     with pytest.raises(UnitStopped, match=r"join 'power' holds 6 .* = 5; .* many \(4\), few \(2\)") as stopped:
         apply(unit, sent)
     assert all(way in str(stopped.value) for way in ("raise the limit", "watermark", "tolerance"))
+    # The assignment does not retry a `UnitStopped`.
+    assert "stays failed until the restart" in str(stopped.value)
     again = Unit(make_settings(application={"buffer_records_max": 5}), 0, {DATA: 0})
     apply(again, sent, silent=True)
     assert again.held() == 6, "a replay goes through: it builds what had been committed"

@@ -95,7 +95,7 @@ class Stage:
         clock = SystemClock()
         served = SparkTask(
             number=number,
-            claim=claim,
+            claim_number=claim,
             transactions=transactions,
             clock=clock,
             checkpoint=checkpoint,
@@ -355,13 +355,13 @@ def test_input_that_is_not_there_any_more_is_judged_by_a_claim() -> None:
     stage.ends[0] = {DATA: 50}
     (plan,) = stage.plans()
     stage.units.accept(Outcome(plan, lost="it was removed"))
-    assert stage.given_up() == [(0, "Fenced")]
+    assert stage.given_up() == [(0, "OwnershipInDoubt")]
     served = stage.serve(0, at=30)
     stage.ends[0] = {DATA: 20}
     assert stage.plans() == []
     served.short_since_s = time.monotonic() - 60
     assert stage.plans() == []
-    assert stage.given_up() == [(0, "Fenced"), (0, "Fenced")]
+    assert stage.given_up() == [(0, "OwnershipInDoubt"), (0, "OwnershipInDoubt")]
 
 
 def test_kafka_that_does_not_answer_is_asked_again_after_a_while() -> None:

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.gaps import gaps_in
-from joiner.runtime.kafka.transaction import Fenced
+from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.model import Checkpoint, UnitStopped
 from joiner.runtime.ownership.eligibility import LogShort
 from joiner.runtime.runners.spark import worker
@@ -165,7 +165,7 @@ def test_a_snapshot_comes_where_it_is_asked_for_and_is_of_the_end() -> None:
         (LogShort("the log ends"), "failed", "the log ends"),
         (KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT, "slow")), "failed", "slow"),
         (KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "gone")), "lost", "gone"),
-        (Fenced(), "lost", "removed"),
+        (OwnershipInDoubt(), "lost", "removed"),
     ],
 )
 def test_whatever_fails_is_told_and_leaves_the_state_as_it_was(

@@ -11,7 +11,7 @@ from joiner.runtime.migration.protocol import RECLAIMED, REPEAT_S
 
 
 class Step(Enum):
-    """The progress of a unit's move, as known to the ordering side."""
+    """The step that a unit's move has reached, as known to the ordering side."""
 
     ASKED = auto()
     READY = auto()
@@ -22,7 +22,11 @@ class Step(Enum):
 
 @dataclass
 class MoveStatus:
-    """The move of a unit; ``pause_ms``: from the last commit of its source to the first of its target."""
+    """The move of a unit.
+
+    ``pause_ms``: from the report of the source's last commit to the target's first commit, or to its claim if no commit
+    followed soon (see `handover`). None: unknown.
+    """
 
     step: Step = Step.ASKED
     why: str = ""
@@ -54,11 +58,11 @@ class Order:
 
     @property
     def underway(self) -> list[int]:
-        """Units that may be on their way; their checkpoints name their owners."""
+        """Units that may be on their way. Their checkpoints show where they are."""
         return [unit for unit, one in self.units.items() if one.step in {Step.READY, Step.RELEASED}]
 
     def due(self, now_s: float) -> list[Record]:
-        """The records to write to the control topic now."""
+        """Return the records to write to the control topic now."""
         open_units = [unit for unit, one in self.units.items() if one.step in {Step.ASKED, Step.READY}]
         if not open_units:
             return []
@@ -86,7 +90,7 @@ class Order:
         return [Cancelled(move=self.move, units=cancelled)] if cancelled else []
 
     def hear(self, record: Record, at_ms: int) -> int | None:
-        """Process a record of the control topic, written at ``at_ms``; returns the unit whose status has changed."""
+        """Process a record of the control topic, appended at ``at_ms``. Return the unit whose status has changed."""
         if record.move != self.move or isinstance(record, Request | Cancelled | Claiming):
             return None
         if record.unit not in self.units:
