@@ -67,7 +67,7 @@ def has_offsets(admin: AdminClient, group: str) -> bool:
 @pytest.mark.skipif(
     os.environ.get("LSB_CHAOS_FULL") != "1", reason="waits over a minute for offsets to expire: set LSB_CHAOS_FULL=1"
 )
-def test_expired_offsets_lose_and_double_nothing(app: Application, pipeline: Pipeline) -> None:
+def test_expired_offsets_lose_and_duplicate_nothing(app: Application, pipeline: Pipeline) -> None:
     pairs = pairs_of(1_000, seed=30)
     pipeline.produce(values_of(pairs[:500]))
     connector = pipeline.start()

@@ -52,7 +52,9 @@ def play(servers: ChaosStack, folder: Path, acts: list[Act], rows: list[dict[str
     return rows[-1]
 
 
-def test_kafka_may_be_away_for_minutes(servers: ChaosStack, chaos_report: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_kafka_may_be_unavailable_for_minutes(
+    servers: ChaosStack, chaos_report: list[dict[str, Any]], tmp_path: Path
+) -> None:
     play(servers, tmp_path, [Act(10, "kill", "kafka", 150)], chaos_report, "Kafka away")
 
 

@@ -37,7 +37,7 @@ def pipeline(kafka: str, influxdb: InfluxdbAccess, tmp_path: Path) -> Iterator[P
 
 
 @pytest.mark.parametrize("seed", [11, 12])
-def test_kills_at_any_moment_lose_and_double_nothing(pipeline: Pipeline, seed: int) -> None:
+def test_kills_at_any_moment_lose_and_duplicate_nothing(pipeline: Pipeline, seed: int) -> None:
     chance = random.Random(seed)
     pairs = pairs_of(12_000, seed)
     conflicting = [number for number in range(12_000) if number % 3_001 == 1]
@@ -123,7 +123,7 @@ def test_a_missing_database_is_waited_for_and_causes_no_dead_letters(pipeline: P
     ask_influx(pipeline.influx_url, "DROP DATABASE lsb_later")
 
 
-def test_sigterm_ends_within_five_seconds_while_the_database_is_away(pipeline: Pipeline) -> None:
+def test_sigterm_ends_within_five_seconds_while_the_database_is_unavailable(pipeline: Pipeline) -> None:
     pairs = pairs_of(3_000, seed=9)
     pipeline.produce(values_of(pairs))
     pipeline.door.shut()

@@ -137,7 +137,7 @@ def test_a_database_that_was_deleted_is_filled_again_from_the_log(pipeline: Pipe
     assert pipeline.dead_letters() == []
 
 
-def test_points_that_the_database_refuses_are_dead_letters_with_its_words_and_the_others_arrive(
+def test_points_that_the_database_refuses_are_dead_letters_with_its_message_and_the_others_arrive(
     pipeline: Pipeline,
 ) -> None:
     now_ns = time.time_ns()

@@ -76,7 +76,7 @@ def test_what_kafka_forgot_to_end_is_there_once_and_what_was_rolled_back_is_not(
     app.verify()
 
 
-def test_what_an_older_owner_has_on_its_way_is_refused_once_the_unit_is_taken(app: Application) -> None:
+def test_in_flight_writes_of_an_older_owner_are_refused_once_the_unit_is_claimed(app: Application) -> None:
     run_once(app, 63, 300)
     older = BelatedOwner(app.bootstrap, f"{app.name}-0")
     again = app.start()

@@ -57,7 +57,7 @@ def test_a_batch_that_fails_is_not_half_written_and_the_others_go_on(app: Applic
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_unit_whose_batch_failed_for_want_of_memory_goes_on_by_itself(app: Application, step: str) -> None:
+def test_a_unit_whose_batch_ran_out_of_memory_recovers_by_itself(app: Application, step: str) -> None:
     failing, unit = fail_once(app, step, "MemoryError")
     failing.wait_for(rf"unit {unit}: going back to its last commit, retrying in")
     app.wait_until_through()

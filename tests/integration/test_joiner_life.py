@@ -28,7 +28,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
     yield from application(kafka, tmp_path)
 
 
-def test_what_comes_in_is_joined_once_and_a_restart_goes_on_without_replay(app: Application) -> None:
+def test_input_is_joined_once_and_a_restart_continues_without_replay(app: Application) -> None:
     app.create_topics()
     app.produce(seeded_entries(1, 3000))
     first = app.start()
@@ -47,7 +47,7 @@ def test_what_comes_in_is_joined_once_and_a_restart_goes_on_without_replay(app: 
     assert all(checkpoint.run != before[unit].run for unit, checkpoint in app.checkpoints().items())
 
 
-def test_a_killed_joiner_replays_silently_and_goes_on(app: Application) -> None:
+def test_a_killed_joiner_replays_without_output_and_continues(app: Application) -> None:
     # Rare snapshots, so that a replay has work to do.
     app.application = 'snapshot_interval = "1h"\nsnapshot_records = 1000000'
     app.create_topics()
@@ -98,7 +98,7 @@ def test_two_processes_share_the_units_and_one_takes_over_from_the_other(app: Ap
     app.verify()
 
 
-def test_a_second_process_under_the_same_name_is_told_so(app: Application) -> None:
+def test_a_second_process_under_the_same_name_is_refused_with_the_reason(app: Application) -> None:
     first = app.start(instance="same")
     first.wait_for_units()
     second = app.start(instance="same")

@@ -77,7 +77,7 @@ def test_group_offsets_that_were_reset_or_deleted_change_nothing_and_are_repaire
     app.verify()
 
 
-def test_a_topic_that_was_made_anew_is_refused(app: Application) -> None:
+def test_a_recreated_topic_is_refused(app: Application) -> None:
     run_once(app, 24)
     for future in app.admin().delete_topics([app.topic("data")], operation_timeout=DEADLINE_S).values():
         future.result()
@@ -124,7 +124,7 @@ def test_a_claimant_that_died_before_its_claim_does_not_keep_the_unit(app: Appli
     app.verify()
 
 
-def test_an_owner_whose_unit_was_claimed_gives_it_up_and_says_to_whom_and_is_there_when_that_one_is_gone(
+def test_a_fenced_owner_releases_the_unit_names_the_new_owner_and_serves_it_again_when_that_one_is_gone(
     app: Application,
 ) -> None:
     app.create_topics()

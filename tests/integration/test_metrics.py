@@ -67,7 +67,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
     yield from application(kafka, tmp_path)
 
 
-def test_a_joiner_tells_what_it_read_wrote_and_holds(app: Application, endpoints: Endpoints) -> None:
+def test_a_joiner_exposes_what_it_read_wrote_and_holds(app: Application, endpoints: Endpoints) -> None:
     app.create_topics()
     entries = seeded_entries(seed=8, count=1500)
     app.produce(entries[:1000])

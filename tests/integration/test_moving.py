@@ -88,7 +88,7 @@ def test_some_units_move_and_the_others_stay(app: Application) -> None:
     app.verify()
 
 
-def test_without_a_target_the_source_goes_on(app: Application) -> None:
+def test_without_a_target_the_source_continues(app: Application) -> None:
     with flowing(app, 3):
         blue = begin(app)
         before = app.checkpoints()

@@ -92,7 +92,7 @@ def refusal_or_none(app: Application, environment: dict[str, str]) -> str | None
     return None if joiner.stop() == 0 else joiner.text()
 
 
-def test_a_second_application_under_the_same_name_fences_nobody(app: Application) -> None:
+def test_a_second_application_under_the_same_name_fences_no_runner(app: Application) -> None:
     app.create_topics()
     first = app.start(instance="first")
     first.wait_for_units()
@@ -179,7 +179,7 @@ def test_state_of_a_newer_release_is_refused_as_such_whatever_its_structure(app:
     assert "unit 2: the state topic was written by a newer release (format 2); run that one" in said
 
 
-def test_a_deleted_state_topic_is_refused_and_without_its_group_begun_anew_and_said(app: Application) -> None:
+def test_a_deleted_state_topic_is_refused_and_without_its_group_replaced_with_a_warning(app: Application) -> None:
     session = {"LSB_APPLICATION__SESSION_TIMEOUT": "2s"}
     run_once(app, 85)
     before = app.values("out")

@@ -111,7 +111,7 @@ def test_a_join_moves_to_and_fro_between_processes_and_spark_while_data_comes(ap
 
 
 @pytest.mark.slow
-def test_whoever_takes_the_units_by_force_stops_the_other_kind_of_runner(app: Application) -> None:
+def test_a_forced_claim_of_the_units_stops_the_other_kind_of_runner(app: Application) -> None:
     with flowing(app, 8):
         stage = app.start(command="spark", instance="in-spark")
         stage.wait_for_units()

@@ -90,7 +90,9 @@ def set_config(admin: AdminClient, kind: ResourceType, name: str, **values: str 
         future.result()
 
 
-def test_what_retention_takes_is_nothing_up_to_the_snapshot_and_refused_behind_it(app: Application) -> None:
+def test_records_deleted_by_retention_do_not_matter_before_the_snapshot_and_are_refused_behind_it(
+    app: Application,
+) -> None:
     first, second, third = (seeded_entries(seed, 500) for seed in (90, 91, 92))
     app.create_topics()
     app.produce(first)
@@ -184,7 +186,7 @@ def ended(app: Application) -> str:
     return joiner.text()
 
 
-def test_the_hardest_compaction_of_the_state_topic_takes_nothing_that_counts(app: Application) -> None:
+def test_the_most_aggressive_compaction_of_the_state_topic_removes_nothing_that_is_needed(app: Application) -> None:
     state = f"{app.name}.state"
     set_config(app.admin(), ResourceType.BROKER, "1", log_cleaner_backoff_ms="200")
     try:
