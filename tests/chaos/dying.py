@@ -31,6 +31,7 @@ from joiner.runtime.task.unit import Unit
 from simulator.publishing import Publisher
 
 _FLUSH_S: Final = 2.0
+_CONTROL_FLUSH_S: Final = 20.0
 _SIGNAL: Final = signal.Signals[f"SIG{os.environ.get('LSB_CHAOS_SIGNAL', 'KILL')}"]
 
 
@@ -133,7 +134,13 @@ _MAINS: Final = {
 
 
 def flush_open_transaction(owner: Any) -> None:
-    """Let what a transaction has produced reach Kafka, if the point is in one."""
+    """Let what a transaction has produced reach Kafka, if the point is in one; or a record of the control topic."""
+    if isinstance(owner, ControlLog):
+        # It waits for a second only, and a process that dies or freezes does not retry.
+        client = owner._producer  # noqa: SLF001 - seen from inside
+        if client is not None:
+            client.flush(_CONTROL_FLUSH_S)
+        return
     producer = owner._producer if isinstance(owner, UnitTransactions) else owner  # noqa: SLF001 - seen from inside
     if isinstance(producer, UnitProducer):
         producer._client.flush(_FLUSH_S)  # noqa: SLF001 - as above

@@ -197,7 +197,7 @@ def test_units_that_a_frozen_target_does_not_claim_are_reclaimed_and_it_does_no_
         green = standby(app, LSB_CHAOS_DIE="after-ready-record:1", LSB_CHAOS_SIGNAL="STOP")
         first = move(app, "green", "--units", "1")
         assert first.returncode == 1
-        assert "no one claimed it, so its source reclaimed it" in first.stdout, first.stdout + blue.text()[-3000:]
+        assert "no one claimed it, so its source reclaimed it" in first.stdout, first.stdout + green.text()[-3000:]
         assert owners(app) == all_of("process blue")
         green.process.send_signal(signal.SIGCONT)
         green.wait_for("waiting until it is moved here")

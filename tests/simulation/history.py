@@ -45,7 +45,7 @@ _STATE: Final = f"{APPLICATION}.state"
 
 def play(seed: int, *, in_spark: bool = False) -> Outcome:
     """Play a seed, with plain processes or with stages in Spark."""
-    history = _History(seed, in_spark=in_spark)
+    history = History(seed, in_spark=in_spark)
     with on_stage(history.world):
         history.world.play()
     return Outcome(seed, history.difference, history.world.counts, history.world.timeline)
@@ -60,7 +60,7 @@ class _Slot:
     process: SimulatedProcess | None = None
 
 
-class _History:
+class History:
     """The director of a world."""
 
     def __init__(self, seed: int, *, in_spark: bool) -> None:
@@ -113,6 +113,10 @@ class _History:
         self._incidents.step()
         self._act()
 
+    def begin_healing(self) -> None:
+        """Turn to the second phase."""
+        self._turn_to(self._heal)
+
     def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
         """See `Director`."""
         self.world.note("%s ended: %s", process.run, repr(status))
@@ -148,14 +152,15 @@ class _History:
         if self.world.faults.count >= self._faults_max:
             self.world.faults.temper = CALM
             if self._fed >= len(self._feed):
-                self._turn_to(self._heal)
+                self.begin_healing()
         elif self.world.steps > _TROUBLE_STEPS_MAX:
-            self._turn_to(self._heal)
+            self.begin_healing()
 
     def _heal(self) -> None:
         """The second phase: nothing goes wrong any more, and frozen processes wake."""
         self.world.faults.temper = CALM
         self.world.slow_claims_s = None
+        self._incidents.cease()
         self.world.wake_all()
         if self._incidents.strangers is not None:
             self._incidents.strangers.be_brief()

@@ -46,6 +46,10 @@ class Incidents:
         """Let one of them happen."""
         self._draw.choice(_INCIDENTS)(self)
 
+    def cease(self) -> None:
+        """The broker does no further harm: no more damaged reads, no more forgotten markers."""
+        self._world.kafka.damaged, self._world.kafka.forgets = 0, None
+
     def end_strangers(self) -> None:
         """The other programs end."""
         if self.strangers is not None:

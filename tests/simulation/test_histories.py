@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.seed_text import parse_seeds
-from tests.simulation.history import play
+from tests.simulation.history import History, play
 from tests.simulation.seeds import play_all
 
 SEEDS = parse_seeds(os.environ.get("LSB_SIMULATION_SEEDS") or "1-200")
@@ -41,3 +41,14 @@ def test_a_seed_gives_the_same_history_in_every_process() -> None:
     told = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, check=True)
     here = "\n".join(play(seed).text(lines=100_000) for seed in (5, 12, 31))
     assert told.stdout.decode() == here + "\n"
+
+
+def test_nothing_goes_wrong_any_more_once_a_history_heals() -> None:
+    for in_spark in (False, True):
+        history = History(1, in_spark=in_spark)
+        kafka = history.world.kafka
+        history.begin_healing()
+        kafka.damaged, kafka.forgets = 3, lambda _log: True
+        history.step()
+        assert not kafka.damaged
+        assert kafka.forgets is None
