@@ -46,7 +46,8 @@ def main() -> int:
         print(f"{tally.seeds} histories in {tally.took_s:.0f} s, {len(tally.different)} differ", flush=True)
         if options.report is not None:
             # After each block, so that a run that is interrupted leaves what it found.
-            _write_report(options.report, _facts(tally, f"{seeds[0]}-{seeds[tally.seeds - 1]}", options.jobs))
+            played = f"{seeds[0]}-{seeds[tally.seeds - 1]}"
+            _write_report(options.report, _facts(tally, played, options.jobs, in_spark=options.spark))
     for text in tally.texts[:3]:
         print(text)
     print(f"seeds that differ: {tally.different[:50]}")
@@ -76,16 +77,17 @@ def _play_bugs(seeds: list[int], *, in_spark: bool) -> int:
 def _write_report(path: Path, facts: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n")
-    path.write_text(_markdown(facts))
+    path.write_text(_markdown(facts, path.name))
 
 
-def _facts(tally: Tally, seeds: str, jobs: int) -> dict[str, Any]:
+def _facts(tally: Tally, seeds: str, jobs: int, *, in_spark: bool) -> dict[str, Any]:
     kinds = ("killed", "frozen", "lost", "failed")
     counts = tally.counts
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "python": platform.python_version(),
         "confluent_kafka": confluent_kafka.__version__,
+        "runner": "spark" if in_spark else "process",
         "seeds": seeds,
         "workers": jobs,
         "histories": tally.seeds,
@@ -97,7 +99,8 @@ def _facts(tally: Tally, seeds: str, jobs: int) -> dict[str, Any]:
     }
 
 
-def _markdown(facts: dict[str, Any]) -> str:
+def _markdown(facts: dict[str, Any], name: str) -> str:
+    in_spark = facts["runner"] == "spark"
     counts, faults = facts["counts"], facts["faults"]
     rows = [
         ("histories", facts["histories"]),
@@ -117,11 +120,13 @@ def _markdown(facts: dict[str, Any]) -> str:
     ]
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     each = "\n".join(f"| {name} | {count} |" for name, count in counts.items())
-    return f"""# Simulated histories
+    title = "Simulated histories of the stage in Spark" if in_spark else "Simulated histories of the plain process"
+    flag = " --spark" if in_spark else ""
+    return f"""# {title}
 
 The runner's own code over a broker in memory; what happens is decided by a seed. Made on {facts["date"]} with Python
 {facts["python"]}, confluent_kafka {facts["confluent_kafka"]}, {facts["workers"]} worker processes:
-`python -m tests.simulation --seeds {facts["seeds"]} --jobs {facts["workers"]} --report docs/evidence/simulation.md`
+`python -m tests.simulation --seeds {facts["seeds"]} --jobs {facts["workers"]}{flag} --report docs/evidence/{name}`
 
 | | |
 |---|---:|
