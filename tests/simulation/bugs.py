@@ -396,10 +396,7 @@ def nobody_looks_behind_a_commit() -> AbstractContextManager[None]:
 
 
 def a_snapshot_does_not_wait() -> AbstractContextManager[None]:
-    """The older snapshot is given up while what lies before the newer one is in doubt.
-
-    So rare that no random history is sure to have it: test_postponed_snapshots plays one that has.
-    """
+    """The older snapshot is replaced while records before the newer one are in doubt; see test_postponed_snapshots."""
     return changed(UnitTransactions, "_may_replace_snapshot", lambda _self: True)
 
 
