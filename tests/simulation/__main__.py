@@ -124,7 +124,7 @@ def _markdown(facts: dict[str, Any], name: str) -> str:
     flag = " --spark" if in_spark else ""
     return f"""# {title}
 
-The production code of the runner over an in-memory broker; a seed decides what happens. Made on {facts["date"]} with Python
+The runner's production code over an in-memory broker; a seed decides what happens. Made on {facts["date"]} with Python
 {facts["python"]}, confluent_kafka {facts["confluent_kafka"]}, {facts["workers"]} worker processes:
 `python -m tests.simulation --seeds {facts["seeds"]} --jobs {facts["workers"]}{flag} --report docs/evidence/{name}`
 
