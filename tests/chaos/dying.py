@@ -116,14 +116,14 @@ TARGET_POINTS: Final[dict[str, Point]] = {
     "claimed": Point(Claimer, "claim", before=False),
     "before-resumed-record": Point(ControlLog, "write", before=True, counts=_writes_of(Resumed)),
 }
-"""The points of a joiner to which a unit moves."""
+"""The points in a joiner that is the target of a move."""
 
 SOURCE_POINTS: Final[dict[str, Point]] = {
     "before-release-commit": Point(UnitTransactions, "commit", before=True, counts=_releases),
     "after-release-commit": Point(UnitTransactions, "commit", before=False, counts=_releases),
     "after-released-record": Point(ControlLog, "write", before=False, counts=_writes_of(Released)),
 }
-"""The points of a joiner from which a unit moves."""
+"""The points in a joiner that is the source of a move."""
 
 _MAINS: Final = {
     "joiner": ("joiner.cli.main", "main"),

@@ -38,7 +38,7 @@ def mount_disk(folder: Path) -> Path:
 
 def unmount_disk(folder: Path) -> None:
     """Unmount the disk. Its content is lost."""
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607 - its path differs
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607 - its path varies
 
 
 def fill_disk(folder: Path) -> None:

@@ -17,7 +17,7 @@ from tests.integration.services import DEADLINE_S, wait_until
 _UP: Final = "waiting until it is moved here|: claimed"
 
 _ATTEMPTS: Final = 4
-"""The most attempts of a move after a crash. Early ones may fail while the source reclaims the units."""
+"""The maximum number of attempts to move after a crash. Early ones may fail while the source reclaims the units."""
 
 Start = Callable[[Application, dict[str, str]], Joiner]
 """Starts a runner that waits for units. A non-empty environment specifies where it dies."""

@@ -73,7 +73,7 @@ class Play:
         return self.played
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads of the server faults."""
         self._server_faults.close()
 
     def _start_all(self) -> None:

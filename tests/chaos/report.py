@@ -55,7 +55,7 @@ def write_report(path: Path, rows: list[dict[str, Any]], versions: dict[str, str
 def versions_of(stack: LocalStack) -> dict[str, str]:
     """Return the versions, the machine and the date of a run."""
     commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],  # noqa: S607 - the path of git differs
+        ["git", "describe", "--always", "--dirty"],  # noqa: S607 - its path varies
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -18,21 +18,21 @@ _FOREVER_S: Final = 9e9
 
 @dataclass(frozen=True)
 class Act:
-    """One fault of a process, a server or a wire, ``at_s`` seconds after the start of the data, for ``lasting_s``.
+    """A fault of a process, a server or a wire, ``at_s`` seconds after the start of the data, for ``lasting_s``.
 
     kill     SIGKILL; restarted after ``lasting_s``
     die      SIGKILL, and a restart that kills itself at the ``count``-th arrival at ``point`` (see `dying`)
     stop     SIGTERM; restarted after ``lasting_s``
     freeze   SIGSTOP, then SIGCONT: after the session and transaction timeouts it is a zombie that comes back
     cut      connections break, and new ones fail
-    silence  connections stay open and carry nothing
+    silence  connections stay open but carry nothing
     delay    everything on the wire takes 0.3 s longer, each way
-    slow     each answer of the database takes 2 s longer
-    refuse   the database answers 503
-    starve   a limit of a few MB of further memory; restarted without it after ``lasting_s``
-    join     a further joiner is started
+    slow     each database response takes 2 s longer
+    refuse   the database responds with 503
+    starve   additional memory is limited to a few MB; restarted without it after ``lasting_s``
+    join     another joiner is started
     fill     the server's disk is full (see `limits`)
-    clock    the clock is ``count`` seconds ahead, or behind
+    clock    the clock is set ``count`` seconds ahead, or back if negative
     """
 
     at_s: float

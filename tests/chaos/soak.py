@@ -68,7 +68,7 @@ class Sampler:
                 try:
                     self.samples.append(Sample(moment_s, name, pid, *_resources(pid)))
                 except (OSError, ValueError):
-                    continue  # it has just ended
+                    continue  # the process has just ended
             self.state_bytes.append((moment_s, self._state_bytes()))
 
     def _processes(self) -> Iterator[tuple[str, int]]:

@@ -75,7 +75,7 @@ class Pipeline:
 
     @property
     def log(self) -> Path:
-        """The log of the connector."""
+        """The path of the connector's log."""
         return self.folder / "connector.log"
 
     def start(self, *, connected: bool = True, **environment: str) -> subprocess.Popen[bytes]:

@@ -30,7 +30,7 @@ from tests.integration.tcp_door import Door
 from tests.unit.db_connector.test_contract import Fields, Point, expected, joined
 
 if TYPE_CHECKING:
-    # pytest loads a conftest itself; an import would be a second copy.
+    # pytest loads a conftest itself; importing it at run time would create a second copy.
     from tests.integration.conftest import InfluxdbAccess
 
 PARTITIONS: Final = 5

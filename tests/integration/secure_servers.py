@@ -114,7 +114,7 @@ def _certificates(folder: Path) -> tuple[Path, Path, Path]:
         f"x509 -req -in {folder}/server.csr -extfile {folder}/names -days 2 {signed_by} -out {certificate}",
     ):
         command = line.split()
-        subprocess.run(["openssl", *command], check=True, capture_output=True)  # noqa: S607 - its path differs
+        subprocess.run(["openssl", *command], check=True, capture_output=True)  # noqa: S607 - its path varies
     return authority, certificate, key
 
 
@@ -147,7 +147,7 @@ def _mqtt_command(stack: LocalStack, folder: Path, certificate: Path, key: Path,
     for part in ("conf", "data"):
         (home / part).mkdir(parents=True)
     keep = f"pkcs12 -export -in {certificate} -inkey {key} -out {store} -passout pass:{PASSWORD}".split()
-    subprocess.run(["openssl", *keep], check=True, capture_output=True)  # noqa: S607 - its path differs
+    subprocess.run(["openssl", *keep], check=True, capture_output=True)  # noqa: S607 - its path varies
     (home / "conf/logins.properties").write_text(f"{USER}={PASSWORD}\n")
     opened = (
         f"<path>{store}</path><password>{PASSWORD}</password><private-key-password>{PASSWORD}</private-key-password>"

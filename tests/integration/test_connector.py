@@ -1,4 +1,4 @@
-"""What the connector writes for valid and invalid events and silent quantities, and its settings. On real servers.
+"""What the connector writes for valid and invalid events and for silent quantities, tested on real servers.
 
 `test_connector_failures` covers failures.
 """

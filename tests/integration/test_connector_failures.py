@@ -1,4 +1,4 @@
-"""Failures of the connector and of its servers lose nothing. On real servers.
+"""Failures of the connector and its servers lose nothing, tested on real servers.
 
 `test_connector` covers normal operation.
 """

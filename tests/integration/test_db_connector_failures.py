@@ -1,4 +1,4 @@
-"""Failures of the database connector and of its servers lose and duplicate nothing. On real servers.
+"""Failures of the database connector and its servers neither lose nor duplicate data, tested on real servers.
 
 `test_db_connector` covers normal operation.
 """

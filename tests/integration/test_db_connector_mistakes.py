@@ -75,7 +75,7 @@ def test_offsets_that_were_set_by_hand_lose_no_point(pipeline: Pipeline) -> None
     pipeline.produce(values_of(pairs[:500]))
     assert "it is ignored" not in write(pipeline, 500)
     pipeline.produce(values_of(pairs[500:]))
-    # Nearly --to-latest: all but the last results would be skipped silently.
+    # Close to --to-latest: all but the last results would be skipped silently.
     set_offsets(pipeline, 190)
     said = write(pipeline, 1_000)
     assert said.count(f"the offset 190 of group {pipeline.name} was set by hand, by another tool") == PARTITIONS
@@ -104,7 +104,7 @@ def test_another_measurement_or_bucket_gets_every_point_under_the_same_group(
 def test_points_of_the_previous_release_are_rewritten_and_dropped_as_documented(pipeline: Pipeline) -> None:
     pairs = pairs_of(300, seed=23)
     pipeline.produce(values_of(pairs))
-    # As release 0.1.0 wrote and committed them.
+    # Written and committed as by release 0.1.0.
     new = [point_line(pair, pipeline.name, "ms").replace(b"join=power,", b"").rpartition(b" ") for pair, _at in pairs]
     old = b"\n".join(
         head + b',id="' + pair.id.encode() + b'" ' + at for (head, _, at), (pair, _) in zip(new, pairs, strict=True)

@@ -1,4 +1,4 @@
-"""The metrics of a running connector, joiner and database connector match the data that was sent. On real servers."""
+"""The metrics of a running connector, joiner and database connector match the data, tested on real servers."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def one_slot_in_two_transactions() -> AbstractContextManager[None]:
 
 
 def _torn_snapshot(split: Callable[[list[Any]], list[list[Any]]]) -> AbstractContextManager[None]:
-    produce_snapshot = UnitTransactions._produce_snapshot  # noqa: SLF001 - this is what is broken
+    produce_snapshot = UnitTransactions._produce_snapshot  # noqa: SLF001 - the defect is planted here
 
     def wrong(self: Any, data: bytes, place: Any, checkpoint: Any) -> Any:
         records, producer = list[Any](), self._producer
@@ -168,7 +168,7 @@ def last_record_is_the_end() -> AbstractContextManager[None]:
 
 def snapshot_of_a_later_state() -> AbstractContextManager[None]:
     """The snapshot is taken when the commit is written, when the state may already include the next batch."""
-    commit = ProcessTasks._commit  # noqa: SLF001 - this is what is broken
+    commit = ProcessTasks._commit  # noqa: SLF001 - the defect is planted here
 
     def wrong(self: Any, transactions: Any, effects: Any, checkpoint: Any, snapshot: Any) -> Any:
         owned = self.tasks.get(checkpoint.unit)
@@ -203,7 +203,7 @@ def _commit_again_after(fault: type[Exception]) -> AbstractContextManager[None]:
         except fault:
             fresh = UnitTransactions(self._settings, self._unit, self._group_metadata_consumer, self._clock)
             fresh.init()
-            self._producer = fresh._producer  # noqa: SLF001 - this is what is broken
+            self._producer = fresh._producer  # noqa: SLF001 - the defect is planted here
             return commit(self, messages, checkpoint, snapshot)
 
     return changed(UnitTransactions, "commit", wrong)
@@ -211,12 +211,12 @@ def _commit_again_after(fault: type[Exception]) -> AbstractContextManager[None]:
 
 def failed_commit_is_ignored() -> AbstractContextManager[None]:
     """The state is kept after a failed commit, as if the batch had been written."""
-    finish = ProcessTasks._finish_commit  # noqa: SLF001 - this is what is broken
+    finish = ProcessTasks._finish_commit  # noqa: SLF001 - the defect is planted here
 
     def wrong(self: Any, number: int, owned: Any) -> bool:
         if owned.commit is None or not isinstance(owned.commit.written.exception(), Aborted):
             return bool(finish(self, number, owned))
-        group_metadata_consumer, owned.commit = owned.transactions._group_metadata_consumer, None  # noqa: SLF001 - this is what is broken
+        group_metadata_consumer, owned.commit = owned.transactions._group_metadata_consumer, None  # noqa: SLF001 - the defect is planted here
         owned.transactions = UnitTransactions(self._settings, number, group_metadata_consumer, self._clock)
         owned.transactions.init()
         return True
@@ -262,7 +262,7 @@ def replay_writes() -> AbstractContextManager[None]:
 
 def replay_goes_beyond_c() -> AbstractContextManager[None]:
     """The replay ends at the current end of the log, not at C."""
-    replay = restore._replay  # noqa: SLF001 - this is what is broken
+    replay = restore._replay  # noqa: SLF001 - the defect is planted here
 
     def wrong(readers: Any, unit: Any, until: dict[str, int], *effects: Any) -> int:
         consumer = make_consumer(readers.settings.kafka, readers.settings.application.name)
@@ -367,7 +367,7 @@ def progress_that_was_rolled_back_is_not_read() -> AbstractContextManager[None]:
 
 def only_the_end_of_a_topic_is_searched() -> AbstractContextManager[None]:
     """Existing results are searched for only in the last few offsets of the log, whichever program wrote those."""
-    search = dangling._missing_results  # noqa: SLF001 - this is what is broken
+    search = dangling._missing_results  # noqa: SLF001 - the defect is planted here
 
     def wrong(consumer: Any, clock: Any, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
         return search(consumer, clock, topic, unit, wanted, max(start, end - 8), end)
@@ -396,10 +396,7 @@ def nobody_looks_behind_a_commit() -> AbstractContextManager[None]:
 
 
 def a_snapshot_does_not_wait() -> AbstractContextManager[None]:
-    """The older snapshot is replaced while transactions from before the newer one may not have ended.
-
-    Too rare to appear reliably in random histories; test_postponed_snapshots has one in which it appears.
-    """
+    """The older snapshot is replaced too early. Too rare for random histories: `test_postponed_snapshots` finds it."""
     return changed(UnitTransactions, "_may_replace_snapshot", lambda _self: True)
 
 

@@ -61,7 +61,7 @@ class _Slot:
 
 
 class History:
-    """The director of a world."""
+    """The `Director` of a simulated history."""
 
     def __init__(self, seed: int, *, in_spark: bool) -> None:
         plan = random.Random(f"plan {seed}")
@@ -199,7 +199,7 @@ class History:
             kafka.end_source(within, COMMITTED)
 
     def _rest(self) -> None:
-        """The third phase: nothing happens for longer than any session."""
+        """The third phase: nothing is changed for longer than any session."""
         self._incidents.end_strangers()
         if self.world.clock_s < self._rest_until_s:
             return

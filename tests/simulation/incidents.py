@@ -15,7 +15,7 @@ from tests.simulation.world import World
 
 _FORGETS_MAX: Final = 3
 _BELATED_STEPS_MAX: Final = 60
-"""The most steps between the next owner's initialisation and the arrival of a delayed record: about two claims."""
+"""The maximum number of steps by which a record arrives after the next owner's initialisation: about two claims."""
 _STATE: Final = f"{APPLICATION}.state"
 
 

@@ -54,7 +54,7 @@ class Link(Protocol):
 
 
 class MemoryMessage(NamedTuple):
-    """As `confluent_kafka.Message`: a record, or an event with an error."""
+    """Stands in for `confluent_kafka.Message`: a record, or an event with an error."""
 
     place: tuple[str | None, int]
     at: int
@@ -103,7 +103,7 @@ class _Waiting(NamedTuple):
 
 
 class MemoryAdmin:
-    """As `confluent_kafka.admin.AdminClient`."""
+    """Stands in for `confluent_kafka.admin.AdminClient`."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -179,7 +179,7 @@ class _Description(NamedTuple):
 
 
 class MemoryProducer:
-    """As `confluent_kafka.Producer`, transactional or not."""
+    """Stands in for `confluent_kafka.Producer`, transactional or not."""
 
     def __init__(self, link: Link, config: dict[str, Any]) -> None:
         self._link, self._kafka = link, link.kafka
@@ -193,7 +193,7 @@ class MemoryProducer:
         link.attach(self)
 
     def list_topics(self, _topic: str, _timeout: float = 0) -> None:
-        """Connect."""
+        """Contact the broker."""
         self._tell("metadata", lambda: None)
 
     def init_transactions(self, _timeout: float = 0) -> None:

@@ -34,7 +34,7 @@ class _Position:
 
 
 class MemoryConsumer:
-    """As `confluent_kafka.Consumer`."""
+    """Stands in for `confluent_kafka.Consumer`."""
 
     def __init__(self, link: Link, config: dict[str, Any]) -> None:
         self._link, self._kafka = link, link.kafka

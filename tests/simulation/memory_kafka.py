@@ -54,7 +54,7 @@ class MemoryKafka:
         self.unknown_until_s = 0.0
         """Until this time, topics are reported as unknown, as by a broker that has just started."""
         self.restart_s = 0.0
-        """How long the broker is down when it forgets markers. The response to the ending request comes after that."""
+        """How long the broker is down when it forgets markers. The response to the commit or abort comes after that."""
         self.on_init: Callable[[str, int], None] = lambda _transactional_id, _epoch: None
         """Called at each initialisation of a transactional id, with the new epoch."""
         self.damaged = 0

@@ -89,7 +89,7 @@ class MemoryQuery:
 
 
 class SimulatedStage(Runner[Driver]):
-    """As `SparkStage`, without Spark."""
+    """A `SparkStage` without Spark."""
 
     def _make(self, parts: Parts) -> Driver:
         return Driver(parts)

@@ -55,7 +55,7 @@ def copy_of_another_vector_is_used() -> AbstractContextManager[None]:
 
 def worker_believes_its_memory() -> AbstractContextManager[None]:
     """A worker continues with the unit in its memory, whatever its vector."""
-    unit_at = worker._unit_at  # noqa: SLF001 - this is what is broken
+    unit_at = worker._unit_at  # noqa: SLF001 - the defect is planted here
 
     def wrong(settings: Any, plan: Any, copy: Any, clock: Any, left: Any) -> Any:
         return left.unit if left is not None else unit_at(settings, plan, copy, clock, left)

@@ -28,8 +28,7 @@ def streams(spark: SparkSession, folder: Path, **options: Any) -> Iterator[Strea
 
 
 def drawn(seed: int, cuts: int, span: int) -> list[tuple[list[Row], list[Row]]]:
-    """Return micro-batches of both sides. Times rise by ``span`` per batch; within one they are unordered, with ties.
-    """
+    """Return micro-batches of both sides. Times rise by ``span`` per batch, and are unordered within it, with ties."""
     draw = random.Random(seed)
     found, number = [], 0
     for cut in range(cuts):
