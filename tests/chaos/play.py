@@ -1,7 +1,7 @@
 """Runs a schedule of faults on a pipeline while data flows, then heals it, waits until it is idle, and verifies it.
 
 Services that have ended are restarted, as by a supervisor in production. A service may end when the schedule kills or
-signals it or limits its memory. Any other end is a failure.
+signals it or limits its memory. Any other end is a failure, except that of the simulator.
 """
 
 from __future__ import annotations

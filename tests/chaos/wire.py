@@ -1,4 +1,4 @@
-"""A TCP proxy ("wire") between a client and a server. It can cut, stall or slow down connections, or answer itself.
+"""A TCP proxy ("wire") between a client and a server. It can cut, stall or slow down connections, or respond itself.
 
 It forwards bytes. The only protocol message that it knows is the HTTP response "503 Service Unavailable". All wires of
 a run share one thread.

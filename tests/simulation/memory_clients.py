@@ -294,7 +294,7 @@ class MemoryProducer:
         before = self._kafka.times_forgotten
         self._tell(call, end)
         if self._kafka.times_forgotten != before and self._kafka.restart_s:
-            # The broker forgets markers because it was killed. The response comes from it after its restart.
+            # The broker forgets markers because it was killed. Its response comes after its restart.
             self._link.pass_time(self._kafka.restart_s)
         self._is_open = False
 

@@ -19,7 +19,7 @@ class Temper:
     stop: float = 0.0
     switch: float = 0.08
     other: float = 0.1
-    """The factor for calls that are no step of a claim or a commit."""
+    """The factor for calls that are not part of a claim or a commit."""
 
 
 CALM: Final = Temper(switch=0.05)
