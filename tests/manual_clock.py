@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it, or somebody waits."""
+"""A clock that advances only when a test sets it, or when code sleeps or waits on it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class ManualClock:
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
-        """See `Clock`: moves the time."""
+        """See `Clock`. Advances the time."""
         self.now_s += seconds
 
     def wait_for(self, event: Event, seconds: float) -> None:
-        """See `Clock`: moves the time, unless the event is set."""
+        """See `Clock`. Advances the time unless the event is set."""
         if not event.is_set():
             self.now_s += seconds
 
     def wait_until_done(self, futures: Collection[Future[Any]], until_s: float | None = None) -> None:
-        """See `Clock`: moves the time, unless all are done."""
+        """See `Clock`. Advances the time unless all futures are done."""
         if all(future.done() for future in futures):
             return
-        assert until_s is not None, "nobody completes them meanwhile"
+        assert until_s is not None, "no other thread completes these futures"
         self.now_s = max(self.now_s, until_s)

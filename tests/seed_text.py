@@ -1,10 +1,10 @@
-"""Seeds as they are typed, for every test that plays some."""
+"""Parses seeds given as text, for all tests that run seeded histories."""
 
 from __future__ import annotations
 
 
 def parse_seeds(text: str) -> list[int]:
-    """``"1-100"``, ``"3 7 9"``, ``"1-10,42"``."""
+    """Return the seeds in a text such as ``"1-100"``, ``"3 7 9"`` or ``"1-10,42"``."""
     found: list[int] = []
     for part in text.replace(",", " ").split():
         low, _, high = part.partition("-")

@@ -16,14 +16,14 @@ from tests.chaos.report import versions_of, write_report
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[ChaosStack]:
-    """Kafka, an MQTT broker and InfluxDB, with wires to them."""
+    """Running Kafka, MQTT broker and InfluxDB, with wires to them."""
     with chaos_stack() as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def plain_kafka() -> Iterator[str]:
-    """A Kafka without the wires, for joiners alone."""
+    """The address of a Kafka broker without wires, for tests of joiners alone."""
     with ephemeral_stack(say=print) as stack:
         stack.up([stack.kafka])
         yield stack.kafka.address

@@ -1,7 +1,7 @@
-"""A service that kills itself with SIGKILL at the n-th arrival at a named point of its code.
+"""Runs a service that kills itself with SIGKILL at the n-th arrival at a named point of its code.
 
-``LSB_CHAOS_DIE=point:n python -m tests.chaos.dying joiner run …``; with ``LSB_CHAOS_SIGNAL=STOP`` it freezes. The
-product has no code for this: the points are wrapped from outside before the service starts.
+``LSB_CHAOS_DIE=point:n python -m tests.chaos.dying joiner run …``. With ``LSB_CHAOS_SIGNAL=STOP`` it freezes instead.
+The production code has no support for this: the points are wrapped from outside before the service starts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SIGNAL: Final = signal.Signals[f"SIG{os.environ.get('LSB_CHAOS_SIGNAL', 'KILL')
 
 
 class Call(NamedTuple):
-    """A call of a method: its arguments, and its result, None before the call."""
+    """A method call: its arguments and its result. The result is None before the call."""
 
     arguments: tuple[Any, ...]
     options: dict[str, Any]
@@ -56,20 +56,20 @@ class Point(NamedTuple):
 
 
 def _produces(end: str) -> Callable[[Call], int]:
-    """Counts productions of the state record whose key ends with ``end``."""
+    """Return a counter of writes of the state record whose key ends with ``end``."""
     return lambda call: int(str(call.arguments[1]).endswith(end))
 
 
 POINTS: Final[dict[str, dict[str, Point]]] = {
     "joiner": {
-        # The transactional id is initialised, the claim is not written.
+        # The transactional id is initialised, but the claim is not written.
         "initialised": Point(UnitTransactions, "init", before=False),
         # The state is being rebuilt, without output.
         "replaying": Point(Unit, "apply", before=False, counts=lambda call: int("silent" in call.options)),
         "joined": Point(Unit, "apply", before=False),
-        # Results are in the log, the transaction is open.
+        # The results are in the log, and the transaction is open.
         "produced": Point(UnitProducer, "write_all", before=False, counts=lambda call: len(call.arguments[0])),
-        # All chunks are written, the manifest is not.
+        # All chunks are written, but the manifest is not.
         "within-snapshot": Point(UnitProducer, "write", before=True, counts=_produces("/manifest")),
         "before-offsets": Point(UnitProducer, "write", before=False, counts=_produces("/progress")),
         "before-commit": Point(UnitProducer, "commit", before=True),
@@ -78,13 +78,13 @@ POINTS: Final[dict[str, dict[str, Point]]] = {
     "connector": {
         "message": Point(Bridge, "_accept", before=True, counts=lambda call: len(call.arguments[0])),
         "sent": Point(Bridge, "_accept", before=False),
-        # Kafka has confirmed, nothing is acknowledged to MQTT.
+        # Kafka has acknowledged the records, but nothing is acknowledged to MQTT.
         "kafka-acknowledged": Point(Ledger, "release", before=False, counts=lambda call: len(call.result)),
         "mqtt-acknowledged": Point(MqttSession, "acknowledge", before=False),
     },
     "db_connector": {
         "message": Point(Results, "add", before=True),
-        # InfluxDB has acknowledged, the offsets are not committed.
+        # InfluxDB has acknowledged the points, but the offsets are not committed.
         "database-acknowledged": Point(Service, "_settle", before=True),
         "before-commit": Point(OffsetCommits, "commit", before=True),
         "after-commit": Point(OffsetCommits, "commit", before=False),
@@ -95,11 +95,11 @@ POINTS: Final[dict[str, dict[str, Point]]] = {
         "acknowledged": Point(Publisher, "_acknowledge", before=False),
     },
 }
-"""The points of each service, by its module."""
+"""The points at which each service may die, by its module."""
 
 
 def _writes_of(kind: type) -> Callable[[Call], int]:
-    """Counts writes of this kind of record to the control topic."""
+    """Return a counter of writes of this kind of record to the control topic."""
     return lambda call: int(isinstance(call.arguments[0], kind))
 
 
@@ -108,22 +108,22 @@ def _releases(call: Call) -> int:
 
 
 TARGET_POINTS: Final[dict[str, Point]] = {
-    # The state is built; no record says so.
+    # The state is built, but not yet reported.
     "warmed": Point(Handover, "_prepare", before=False, counts=lambda call: int(call.result is not None)),
     "after-ready-record": Point(ControlLog, "write", before=False, counts=_writes_of(Ready)),
-    # The transactional id is initialised; then the claim is written, and the state is still behind.
+    # First the transactional id is initialised, then the claim is written; the state is still behind the checkpoint.
     "claiming": Point(UnitTransactions, "init", before=False),
     "claimed": Point(Claimer, "claim", before=False),
     "before-resumed-record": Point(ControlLog, "write", before=True, counts=_writes_of(Resumed)),
 }
-"""The points of a joiner to which a unit moves."""
+"""The points in a joiner that is the target of a move."""
 
 SOURCE_POINTS: Final[dict[str, Point]] = {
     "before-release-commit": Point(UnitTransactions, "commit", before=True, counts=_releases),
     "after-release-commit": Point(UnitTransactions, "commit", before=False, counts=_releases),
     "after-released-record": Point(ControlLog, "write", before=False, counts=_writes_of(Released)),
 }
-"""The points of a joiner from which a unit moves."""
+"""The points in a joiner that is the source of a move."""
 
 _MAINS: Final = {
     "joiner": ("joiner.cli.main", "main"),
@@ -134,27 +134,27 @@ _MAINS: Final = {
 
 
 def flush_open_transaction(owner: Any) -> None:
-    """Let what a transaction has produced reach Kafka, if the point is in one; or a record of the control topic."""
+    """Flush the records of an open transaction, or of the control topic, to Kafka."""
     if isinstance(owner, ControlLog):
-        # It waits for a second only, and a process that dies or freezes does not retry.
-        client = owner._producer  # noqa: SLF001 - seen from inside
+        # The control log itself waits for only a second, and a process that dies or freezes does not retry.
+        client = owner._producer  # noqa: SLF001 - reaches into the joiner on purpose
         if client is not None:
             client.flush(_CONTROL_FLUSH_S)
         return
-    producer = owner._producer if isinstance(owner, UnitTransactions) else owner  # noqa: SLF001 - seen from inside
+    producer = owner._producer if isinstance(owner, UnitTransactions) else owner  # noqa: SLF001 - reaches into the joiner on purpose
     if isinstance(producer, UnitProducer):
         producer._client.flush(_FLUSH_S)  # noqa: SLF001 - as above
 
 
 class _Death:
-    """Kills the process after ``count`` arrivals."""
+    """Kills the process at the ``count``-th arrival."""
 
     def __init__(self, count: int) -> None:
         self._left = count
         self._lock = threading.Lock()
 
     def arrive(self, owner: Any, arrivals: int) -> None:
-        """Count arrivals; at the last one, flush the open transaction to Kafka, then die."""
+        """Count arrivals. At the last one, flush the open transaction to Kafka and die."""
         if not arrivals:
             return
         with self._lock:
@@ -166,7 +166,7 @@ class _Death:
 
 
 def arm(point: Point, arrive: Callable[[Any, int], None]) -> None:
-    """Wrap the point so that each call reports its owner and how many arrivals it counts as."""
+    """Wrap the point so that each call passes its owner and its number of arrivals to ``arrive``."""
     original: Callable[..., Any] = getattr(point.owner, point.method)
 
     @functools.wraps(original)

@@ -1,7 +1,7 @@
-"""The stage in Spark that is killed at the n-th arrival at a named point: its driver, all of it, or a worker.
+"""Runs a stage in Spark of which the driver, a worker or every process is killed at the n-th arrival at a named point.
 
-``LSB_CHAOS_DIE=who:point:n LSB_CHAOS_DIED=file python -m tests.chaos.dying_stage spark …``. The kill creates the
-file, and happens once, as the stage restarts dead workers. The product has no code for this.
+``LSB_CHAOS_DIE=who:point:n LSB_CHAOS_DIED=file python -m tests.chaos.dying_stage spark …``. The kill creates the file,
+and happens only once, because the stage restarts dead workers. The production code has no support for this.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tests.integration.services import signal_all, with_children
 
 DRIVER: Final[dict[str, Point]] = {
     **{name: point for name, point in POINTS["joiner"].items() if point.owner in {UnitTransactions, UnitProducer}},
-    # A batch is planned, and not sent to a worker.
+    # A batch is planned, but not sent to a worker.
     "planned": Point(Units, "next_turn", before=False, counts=lambda call: int(call.result != call.arguments[0])),
-    # It is joined, and the driver has not received it.
+    # The batch is joined, but the driver has not received its outcome.
     "joined": Point(query.Query, "_take_batch", before=True),
-    # Kafka has committed it, Spark has not.
+    # Kafka has committed the batch, but Spark has not.
     "between-commits": Point(query.Query, "_take_batch", before=False),
 }
 WORKER: Final[dict[str, Point]] = {
     "before-join": Point(Unit, "apply", before=True),
     "after-join": Point(Unit, "apply", before=False),
-    # Spark's state store has it, and will not commit it.
+    # Spark's state store has the state, but will not commit it.
     "stored": Point(StateCopy, "write", before=False),
 }
 WHO: Final = {"driver": DRIVER, "all": DRIVER, "worker": WORKER}
@@ -47,7 +47,7 @@ class _Death:
         self._lock = threading.Lock()
 
     def arrive(self, owner: Any, arrivals: int) -> None:
-        """Count arrivals; at the last one die, once for all processes."""
+        """Count arrivals. At the last one die, unless another process has died already."""
         with self._lock:
             self._left -= arrivals
             if not arrivals or self._left > 0:
@@ -79,16 +79,16 @@ _arm_worker = functools.cache(lambda: _arm_from_environment({"worker"}))
 
 
 class DyingProcessor(UnitProcessor):
-    """Spark's operator, in a worker that may be armed."""
+    """Spark's operator, in a worker that may be due to die."""
 
     def init(self, handle: Any) -> None:
-        """Called for every task; each process is armed once."""
+        """See `UnitProcessor.init`. Called for every task, but arms each process only once."""
         _arm_worker()
         super().init(handle)
 
 
 if __name__ == "__main__":
-    # By its name in the workers; here, this module is __main__.
+    # Imported by the name under which workers find it; here, this module is __main__.
     from tests.chaos.dying_stage import DyingProcessor as Known
 
     vars(query)["UnitProcessor"] = Known

@@ -1,7 +1,7 @@
-"""Faults of a machine: a full disk, a wrong clock.
+"""Machine faults: a full disk, a wrong clock.
 
-A disk is a small file system in memory, which only root may mount. libfaketime (Debian's package `faketime`) sets the
-clock of one process; its monotonic clock stays right, as on a machine whose clock is set.
+A disk is a small in-memory file system, which only root may mount. libfaketime (Debian package `faketime`) sets the
+clock of one process. The monotonic clock stays correct, as on a machine whose clock is set.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _SLEEP: Final = Path(__file__).parent / "set_clock"
 
 
 def why_no_disk() -> str:
-    """Why no disk can be mounted here; empty if one can."""
+    """Return why no disk can be mounted here, or an empty string."""
     return "" if os.geteuid() == 0 else "only root may mount a small disk"
 
 
 def why_no_clock() -> str:
-    """Why no clock can be set here; empty if it can."""
+    """Return why no clock can be set here, or an empty string."""
     return "" if _library() is not None else "libfaketime is missing: apt-get install faketime"
 
 
@@ -37,8 +37,8 @@ def mount_disk(folder: Path) -> Path:
 
 
 def unmount_disk(folder: Path) -> None:
-    """Unmount the disk, which discards its content."""
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607 - its path differs
+    """Unmount the disk. Its content is lost."""
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607 - its path varies
 
 
 def fill_disk(folder: Path) -> None:
@@ -59,14 +59,14 @@ def empty_disk(folder: Path) -> None:
 
 
 def set_clock(file: Path, ahead_s: int) -> None:
-    """Set the clocks that follow ``file``; their processes notice within a second."""
+    """Set the clock of the processes that follow ``file``. It takes effect within a second."""
     draft = file.with_suffix(".new")
     draft.write_text(f"{ahead_s:+d}\n")
     draft.replace(file)
 
 
 def clock_variables(file: Path) -> dict[str, str]:
-    """The environment of a process whose clock follows ``file``."""
+    """Return the environment variables for a process whose clock follows ``file``."""
     return {
         "LD_PRELOAD": str(_library()),
         "FAKETIME_TIMESTAMP_FILE": str(file),

@@ -1,7 +1,6 @@
-"""Seeded moves back and forth between two runners while data flows, one of which is killed at a named step.
+"""Seeded moves back and forth between two runners while data flows. In each, one runner is killed at a named step.
 
-A runner is anything that serves the units of a site: how it is started, and the points of its code at which it
-may die. Another kind of runner is another `Runner`.
+A `Runner` describes a kind of runner. A new kind needs only a new instance.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from tests.integration.services import DEADLINE_S, wait_until
 _UP: Final = "waiting until it is moved here|: claimed"
 
 _ATTEMPTS: Final = 4
-"""Attempts of a move after a crash: the source may still be reclaiming the units."""
+"""The maximum number of attempts to move after a crash. Early ones may fail while the source reclaims the units."""
 
 Start = Callable[[Application, dict[str, str]], Joiner]
-"""Starts a runner that waits for units; a non-empty environment makes it die as specified there."""
+"""Starts a runner that waits for units. A non-empty environment specifies where it dies."""
 
 
 class Runner(NamedTuple):
@@ -34,7 +33,7 @@ class Runner(NamedTuple):
 
 
 def process(site: str) -> Runner:
-    """The plain process."""
+    """Return the plain process at a site."""
 
     def start(app: Application, environment: dict[str, str]) -> Joiner:
         module = "tests.integration.dying_joiner" if environment else "joiner"
@@ -47,7 +46,7 @@ def process(site: str) -> Runner:
 
 
 def spark() -> Runner:
-    """The stage in Spark."""
+    """Return the stage in Spark."""
 
     def start(app: Application, environment: dict[str, str]) -> Joiner:
         module = "tests.integration.dying_joiner" if environment else "joiner"
@@ -59,7 +58,7 @@ def spark() -> Runner:
 
 
 def _wait_until_up(joiner: Joiner, environment: dict[str, str], deadline_s: float = DEADLINE_S) -> None:
-    """Wait until it serves or waits; an armed one may die before, if a unit is already moving to it."""
+    """Wait until the joiner serves or awaits units, or has died early because a unit was already moving to it."""
     if environment:
         wait_until(lambda: joiner.process.poll() is not None or bool(re.search(_UP, joiner.text())), _UP, deadline_s)
     else:
@@ -76,7 +75,7 @@ class Play:
         self._running: dict[str, Joiner] = {}
 
     def run(self) -> dict[str, Any]:
-        """Run the moves; returns the tester's findings, which are correct."""
+        """Run the moves. Return the tester's findings, after checking that they report no error."""
         with flowing(self._app, self._seed):
             for runner in self._runners:
                 self._start(runner)
@@ -102,7 +101,7 @@ class Play:
         self._start(dying, LSB_CHAOS_DIE=deed)
         output = self._app.command("move", "--to", target.site, "--timeout", "3s").stdout
         self._note(f"{source.site} to {target.site}, {dying.site} dies at {deed}\n{output}")
-        # If it did not reach the point, it is killed now.
+        # Kills it first if it did not reach the point.
         self._start(dying)
 
     def _settle(self, source: Runner, target: Runner) -> None:

@@ -1,8 +1,8 @@
-"""The whole pipeline on real servers for the chaos tests: services, servers, and the wires between them.
+"""The whole pipeline for the chaos tests: services, real servers, and the wires between them.
 
     simulator -> MQTT -> connector -> Kafka <-> joiners one, two, three -> Kafka -> db_connector -> InfluxDB
 
-Every connection of a service goes through a wire of its own. The faults and their schedule are elsewhere.
+Every connection between a service and a server goes through its own wire. `schedule` and `play` have the faults.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SERVERS: Final = ("mqtt", "kafka", "influxdb")
 
 PARTITIONS: Final = 3
 IN_FLIGHT_MAX: Final = 200
-"""Messages in flight of the simulator, which are sent again after a kill."""
+"""The most in-flight messages of the simulator. They are sent again after a kill."""
 
 SETTINGS: Final = """\
 [kafka]
@@ -91,7 +91,7 @@ request_timeout = "3s"
 """
 
 _KAFKA: Final = {
-    # So that an expired transaction is aborted within a second, not within ten.
+    # An expired transaction is aborted within a second instead of ten.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "log.cleaner.backoff.ms": "1000",
 }
@@ -99,7 +99,7 @@ _KAFKA: Final = {
 
 @dataclass
 class Service:
-    """A service of a run: how it is started, and its process once started."""
+    """A service of a run: its command, and its process once started."""
 
     name: str
     module: str
@@ -109,17 +109,17 @@ class Service:
 
     @property
     def pid(self) -> int | None:
-        """The id of the running process, else None."""
+        """The id of the running process, or None."""
         return self.process.pid if self.process is not None and self.process.poll() is None else None
 
     def text(self) -> str:
-        """What it has logged."""
+        """Return the log of the service."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
 @dataclass
 class ChaosStack:
-    """Servers for many runs, and the wires to them, by service."""
+    """Servers for many runs, with the wires to them by service."""
 
     stack: LocalStack
     wires: Wires
@@ -127,9 +127,9 @@ class ChaosStack:
     kafka: dict[str, Wire]
     influxdb: Wire
     disks: dict[str, Path] = field(default_factory=dict)
-    """The small disks of servers, by server."""
+    """The small disks, by server."""
     clocks: dict[str, Path] = field(default_factory=dict)
-    """The files that set the clocks of services, by service."""
+    """The files that set the clocks, by service."""
 
     def up(self) -> None:
         """Start the servers that are not running."""
@@ -139,7 +139,7 @@ class ChaosStack:
         self.influxdb.target = self.stack.influxdb.port
 
     def wires_of(self, service: str) -> list[Wire]:
-        """All wires of a service."""
+        """Return all wires of a service."""
         found = [wires[service] for wires in (self.mqtt, self.kafka) if service in wires]
         return [*found, self.influxdb] if service == "db_connector" else found
 
@@ -148,10 +148,9 @@ class ChaosStack:
 def chaos_stack(
     say: Callable[[str], None] = print, *, small_disks: Sequence[str] = (), wrong_clocks: Sequence[str] = ()
 ) -> Iterator[ChaosStack]:
-    """Running servers on free ports in a temporary folder; everything is removed at the end.
+    """Run the servers on free ports in a temporary folder. Everything is removed at the end.
 
-    ``small_disks`` names servers with a disk that can be filled (see `limits`), ``wrong_clocks`` services whose clock
-    can be set.
+    ``small_disks``: servers whose disk can be filled (see `limits`). ``wrong_clocks``: services whose clock can be set.
     """
     wires = Wires()
     with ephemeral_stack(say=say) as stack:
@@ -179,7 +178,7 @@ def chaos_stack(
 
 
 def _listeners(wires: dict[str, Wire]) -> dict[str, str]:
-    """A listener of Kafka for each wire, whose advertised address is the wire's."""
+    """Return the settings of a Kafka listener per wire, each with the wire's address as its advertised one."""
     for wire in wires.values():
         wire.target = choose_port(None)
     names = {service: service.upper() for service in wires}
@@ -195,7 +194,7 @@ def _listeners(wires: dict[str, Wire]) -> dict[str, str]:
 
 @dataclass
 class ChaosPipeline:
-    """One run: topics, a measurement and services of its own on the servers of a `ChaosStack`."""
+    """A run on the servers of a `ChaosStack`, with its own topics, measurement and services."""
 
     servers: ChaosStack
     folder: Path
@@ -204,9 +203,9 @@ class ChaosPipeline:
     name: str = field(default_factory=lambda: f"chaos-{uuid.uuid4().hex[:8]}")
     services: dict[str, Service] = field(default_factory=dict)
     sent_before: int = 0
-    """Lines of the journal from all starts of the simulator but the last."""
+    """The number of lines in the journal before the simulator's last start."""
     skipped: int = 0
-    """Lines of the file that the last start of the simulator skipped."""
+    """The number of lines of the events file that the simulator skipped at its last start."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -230,12 +229,12 @@ class ChaosPipeline:
 
     @property
     def journal(self) -> Path:
-        """The journal of what the simulator has sent."""
+        """The journal of the events that the simulator has sent."""
         return self.folder / "published.tsv"
 
     def environment(self, service: str) -> dict[str, str]:
-        """The variables that connect a service to its wires; the settings file names the servers themselves."""
-        # A process that crashes prints its traceback.
+        """Return the variables that connect a service to its wires. They override the settings file."""
+        # The fault handler prints a traceback if the process crashes.
         found = {"LSB_INFLUXDB__TOKEN": ":", "PYTHONFAULTHANDLER": "1"}
         if service in self.servers.clocks:
             found |= clock_variables(self.servers.clocks[service])
@@ -250,7 +249,7 @@ class ChaosPipeline:
         return found
 
     def start(self, name: str, point: str = "") -> None:
-        """Start a service that is not running; ``point:n`` makes it kill itself there."""
+        """Start a service that is not running. ``point``: where it kills itself, as ``name:n`` (see `dying`)."""
         service = self.services[name]
         assert service.pid is None, f"{name} is already running"
         arguments = [*service.arguments, *(self._replay_rest() if name == "simulator" else ())]
@@ -275,13 +274,13 @@ class ChaosPipeline:
         process.send_signal(number)
 
     def kill(self, name: str) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL to a service and wait until it is gone."""
         process = self.services[name].process
         if process is not None:
             kill(process)
 
     def starve(self, name: str, more_bytes: int) -> None:
-        """Limit a running service to ``more_bytes`` of further memory."""
+        """Limit a running service to ``more_bytes`` of additional memory."""
         pid = self.services[name].pid
         if pid is not None:
             pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
@@ -289,7 +288,7 @@ class ChaosPipeline:
             resource.prlimit(pid, resource.RLIMIT_AS, (limit, limit))
 
     def sent(self) -> int:
-        """Lines of the events file that were sent; those in flight may not have been."""
+        """Return the number of lines of the events file that were sent. Messages in flight may be lost."""
         if not self.journal.exists():
             return 0
         with self.journal.open("rb") as file:
@@ -302,10 +301,10 @@ class ChaosPipeline:
             self.kill(name)
 
     def _replay_rest(self) -> list[str]:
-        """Arguments of a simulator that continues where the last one was at least; some events are sent twice."""
+        """Return arguments for a simulator that continues where the last one stopped, or a little earlier."""
         self.skipped = max(0, self.sent() - IN_FLIGHT_MAX)
         if self.journal.exists():
-            # A kill may have truncated the last line; the next one starts on a line of its own.
+            # A kill may have truncated the last line; end it, so that the next entry starts a new line.
             text = self.journal.read_bytes()
             if text and not text.endswith(b"\n"):
                 self.journal.write_bytes(text + b"\n")

@@ -1,7 +1,7 @@
-"""Plays a schedule on a pipeline while data flows; at the end everything is healed, awaited and verified.
+"""Runs a schedule of faults on a pipeline while data flows, then heals it, waits until it is idle, and verifies it.
 
-Services that have ended are restarted, as a production supervisor would. An end is allowed by a kill or signal of the
-schedule, without memory, or of a joiner that has lost its units. Any other end is a failure.
+Services that have ended are restarted, as by a supervisor in production. A service may end when the schedule kills or
+signals it or limits its memory. Any other end is a failure, except that of the simulator.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tests.chaos.settling import Settling
 from tests.integration.services import ROOT, STOP_S, wait_until
 
 _ARMED_S: Final = 25.0
-"""How long a service that is to die at a point may run; then the point was not reached, and it is killed."""
+"""How long a service may run that should die at a point. After that it is killed, as the point was not reached."""
 
 _STARVING_BYTES: Final = 4 * 1024 * 1024
 _REST_RATE: Final = 3_000
-"""Events/s of the remaining events when all acts are over."""
+"""The rate of the remaining events after all acts, in events per second."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Played:
 
 
 class Play:
-    """Plays acts on a pipeline, once."""
+    """Runs acts on a pipeline, once."""
 
     def __init__(self, pipeline: ChaosPipeline, acts: list[Act]) -> None:
         self.played = Played()
@@ -57,7 +57,7 @@ class Play:
         self._server_faults = ServerFaults(pipeline)
 
     def run(self) -> Played:
-        """Start everything, act, heal, wait until everything is processed, stop, verify."""
+        """Start everything, run the acts, heal, wait until everything is processed, stop and verify."""
         self._start_all()
         steps = sorted(
             [(act.at_s, 0, n, act) for n, act in enumerate(self._acts)]
@@ -73,7 +73,7 @@ class Play:
         return self.played
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads of the server faults."""
         self._server_faults.close()
 
     def _start_all(self) -> None:
@@ -160,12 +160,12 @@ class Play:
             self._pipeline.start(name)
 
     def _has_replayed(self, status: int) -> bool:
-        """Whether the simulator, which ended with ``status``, has sent everything; 0 may also mean an orderly stop."""
+        """Return whether the simulator, ended with ``status``, has sent everything. 0 may also mean an orderly stop."""
         self._replayed = self._replayed or (status == 0 and "simulator" not in self._stopped)
         return self._replayed
 
     def _judge(self, name: str, status: int, armed: tuple[str, float] | None) -> None:
-        """Check whether the end of a service is allowed."""
+        """Record the end of a service, as a failure if it is not allowed."""
         if armed is not None and status == -signal.SIGKILL:
             self.played.kills += 1
             self._note("died", name, armed[0])
@@ -185,7 +185,7 @@ class Play:
         self._pipeline.kill(name)
 
     def _stop(self, name: str) -> None:
-        """SIGTERM; a service that does not end in time, or with an error, is a failure."""
+        """Stop a service with SIGTERM. Ending late or with an error is a failure."""
         process = self._pipeline.services[name].process
         if process is None or process.poll() is not None:
             return
@@ -197,7 +197,8 @@ class Play:
             self.played.failures.append(f"{name} did not end within {STOP_S} s of SIGTERM")
             self._pipeline.kill(name)
             return
-        # The simulator ends with 1 if not everything was sent. A process that is still importing dies from the signal.
+        # The simulator ends with 1 if it has not sent everything. A process that is still importing dies from the
+        # signal.
         if status not in ({0, 1, -signal.SIGTERM} if name == "simulator" else {0, -signal.SIGTERM}):
             self.played.failures.append(f"{name} ended with {status} after SIGTERM")
 
@@ -236,7 +237,7 @@ class Play:
 
 
 def verify(pipeline: ChaosPipeline, events: Path | None) -> dict[str, Any]:
-    """The report of the tester, from the events file, if given, to the database."""
+    """Return the tester's report, which covers the path from the events file, if given, to the database."""
     report = pipeline.folder / "verified.json"
     command = [sys.executable, "-m", "joiner.tester", "verify", "--influx", f"--config={pipeline.config}"]
     command += [f"--json={report}", *([f"--events={events}"] if events is not None else [])]

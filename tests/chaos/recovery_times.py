@@ -1,8 +1,8 @@
-"""How long units have no output after their joiner is killed: with a restart, and with a takeover by another joiner.
+"""Measures how long units produce no output after their joiner is killed: with a restart, and with a takeover.
 
 ``python -m tests.chaos.recovery_times --kills 20 --report docs/evidence/recovery_times``. Two joiners share the units
-while data flows. The time counts from SIGKILL to the first commit of results of the unit by its next run, as seen by a
-reader of committed records; the slowest unit of each kill counts.
+while data flows. The time is from SIGKILL to the first commit of the unit's results by its next run, as seen by a
+read-committed consumer. Each kill counts with its slowest unit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.integration.services import DEADLINE_S
 
 _EVENTS_PER_S: Final = 100
 _CALM_S: Final = 3.0
-"""Between two kills, so that the state is the same for each."""
+"""The pause between two kills, so that each starts from the same state."""
 
 
 class Watch:
@@ -43,7 +43,7 @@ class Watch:
         self._consumer.assign([TopicPartition(settings.state_topic, unit, 0) for unit in range(PARTITIONS)])
 
     def look(self) -> None:
-        """Read new checkpoints, waiting briefly."""
+        """Read new checkpoints. Waits briefly."""
         for message in self._consumer.consume(500, 0.02):
             if message.error() is None and (message.key() or b"").endswith(b"/progress"):
                 checkpoint = decode_checkpoint(message.value() or b"")
@@ -61,7 +61,7 @@ class Watch:
 
 
 def measure(pipeline: ChaosPipeline, watch: Watch, victim: str, *, restart: bool) -> float | None:
-    """Seconds from a kill to the output of the last of its units; None if it had no unit."""
+    """Return the seconds from a kill until all units of the victim have output again, or None if it had no unit."""
     before = {unit: one for unit, one in watch.newest.items() if one.instance == victim}
     if not before:
         return None
@@ -73,7 +73,7 @@ def measure(pipeline: ChaosPipeline, watch: Watch, victim: str, *, restart: bool
     while waiting:
         watch.look()
         waiting -= {unit for unit in waiting if _gives_output(watch.newest[unit], before[unit])}
-        assert time.monotonic() - began_s < DEADLINE_S, f"units {waiting} gave no output"
+        assert time.monotonic() - began_s < DEADLINE_S, f"units {waiting} produced no output"
     took_s = time.monotonic() - began_s
     if not restart:
         pipeline.start(victim)
@@ -85,7 +85,7 @@ def _gives_output(now: Checkpoint, before: Checkpoint) -> bool:
 
 
 def main() -> int:
-    """Measure, and write the report."""
+    """Measure and write the report."""
     options = _options()
     took: dict[str, list[float]] = {"restart": [], "taken over": []}
     with tempfile.TemporaryDirectory(prefix="lsb-times-") as name, chaos_stack() as servers:

@@ -1,6 +1,6 @@
-"""The report of chaos runs, as evidence: a row for each run as JSON; the rows, their sums and all faults as Markdown.
+"""Writes the report of chaos runs: a row per run as JSON, and the rows, their sums and all faults as Markdown.
 
-Timelines are not kept: a run's seed repeats it, and the Markdown counts what they hold.
+Timelines are not kept: the seed reproduces a run, and the Markdown counts the events of the timelines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_KEPT: Final = frozenset({"schedule", "timeline"})
 
 
 def row_of(seed: int | str, played: Played, took_s: float) -> dict[str, Any]:
-    """The row of a run."""
+    """Return the row of a run."""
     total = played.report["total"]
     counts = played.report["counts"]
     return {
@@ -46,16 +46,16 @@ def row_of(seed: int | str, played: Played, took_s: float) -> dict[str, Any]:
 
 
 def write_report(path: Path, rows: list[dict[str, Any]], versions: dict[str, str]) -> None:
-    """Write ``path`` with ``.json`` and ``.md``."""
+    """Write ``path`` with suffix ``.json`` and with suffix ``.md``."""
     kept = [{name: value for name, value in row.items() if name not in _NOT_KEPT} for row in rows]
     path.with_suffix(".json").write_text(json_text({"versions": versions, "runs": kept}) + "\n")
     path.with_suffix(".md").write_text(_markdown(rows, versions))
 
 
 def versions_of(stack: LocalStack) -> dict[str, str]:
-    """The versions, the machine and the date of a run."""
+    """Return the versions, the machine and the date of a run."""
     commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],  # noqa: S607 - the path of git differs
+        ["git", "describe", "--always", "--dirty"],  # noqa: S607 - its path varies
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""The acts of a run, as data: a seed gives a schedule, which can be replayed."""
+"""The acts of a run, as data. A seed determines the schedule, so that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from tests.chaos.dying import POINTS
 from tests.seed_text import parse_seeds
 
 SLOT_S: Final = 3.0
-"""Mean time between two acts."""
+"""The mean time between two acts."""
 
 _FOREVER_S: Final = 9e9
 
 
 @dataclass(frozen=True)
 class Act:
-    """One fault of a process, a server or a wire, ``at_s`` seconds after the start of the data, for ``lasting_s``.
+    """A fault of a process, a server or a wire, ``at_s`` seconds after the start of the data, for ``lasting_s``.
 
     kill     SIGKILL; restarted after ``lasting_s``
     die      SIGKILL, and a restart that kills itself at the ``count``-th arrival at ``point`` (see `dying`)
     stop     SIGTERM; restarted after ``lasting_s``
     freeze   SIGSTOP, then SIGCONT: after the session and transaction timeouts it is a zombie that comes back
     cut      connections break, and new ones fail
-    silence  connections stay open and carry nothing
+    silence  connections stay open but carry nothing
     delay    everything on the wire takes 0.3 s longer, each way
-    slow     each answer of the database takes 2 s longer
-    refuse   the database answers 503
-    starve   a limit of a few MB of further memory; restarted without it after ``lasting_s``
-    join     a further joiner is started
+    slow     each database response takes 2 s longer
+    refuse   the database responds with 503
+    starve   additional memory is limited to a few MB; restarted without it after ``lasting_s``
+    join     another joiner is started
     fill     the server's disk is full (see `limits`)
-    clock    the clock is ``count`` seconds ahead, or behind
+    clock    the clock is set ``count`` seconds ahead, or back if negative
     """
 
     at_s: float
@@ -44,7 +44,7 @@ class Act:
 
     @property
     def until_s(self) -> float:
-        """When it starts to end."""
+        """The time at which the act is undone."""
         return self.at_s + self.lasting_s
 
 
@@ -81,7 +81,7 @@ OTHERS: Final[tuple[tuple[str, str, float], ...]] = (
     ("freeze", "simulator", 4),
     ("delay", "db_connector", 8),
 )
-"""Faults other than kills, with their duration. Each seed has the next three."""
+"""Faults other than kills, with their duration in seconds. Consecutive seeds have three each, in this order."""
 
 _COUNTS: Final[dict[str, tuple[int, int]]] = {
     "initialised": (1, 3),
@@ -99,16 +99,16 @@ _COUNTS: Final[dict[str, tuple[int, int]]] = {
     "database-acknowledged": (1, 8),
     "acknowledged": (50, 200),
 }
-"""The range of arrivals at which a service dies; 1 to 5 if not listed."""
+"""The range of the arrival at which a service dies; 1 to 5 if not listed."""
 
 
 def schedule(seed: int) -> list[Act]:
-    """The acts of a seed in order: about fourteen kills and three other faults, over all processes."""
+    """Return the acts of a seed in order: about fourteen kills and three other faults, across all processes."""
     draw = random.Random(seed)
     wanted = [
         *(_die(draw, joiner, "joiner", seed * 3 + turn) for turn, joiner in enumerate(("one", "two", "one"))),
         ("kill", draw.choice(["one", "two"]), 0.0, "", 0),
-        ("kill", draw.choice(["one", "two"]), 9.0, "", 0),  # down for longer than a session: others take over
+        ("kill", draw.choice(["one", "two"]), 9.0, "", 0),  # down for longer than a session, so that others take over
         _die(draw, "connector", "connector", seed),
         _die(draw, "db_connector", "db_connector", seed),
         _die(draw, "simulator", "simulator", seed) if seed % 2 else ("kill", "simulator", 0.0, "", 0),
@@ -136,7 +136,7 @@ def _die(draw: random.Random, target: str, service: str, turn: int) -> tuple[str
 
 
 def _without_overlap(draw: random.Random, wanted: list[tuple[str, str, float, str, int]]) -> list[Act]:
-    """Schedule each act when its target has no other fault."""
+    """Schedule each act at a time when its target has no other fault."""
     acts: list[Act] = []
     free_s: dict[str, float] = {}
     at_s = draw.uniform(1, SLOT_S)
@@ -147,12 +147,12 @@ def _without_overlap(draw: random.Random, wanted: list[tuple[str, str, float, st
             waiting.remove(ready[0])
             fault, target, lasting_s, point, count = ready[0]
             acts.append(Act(round(at_s, 2), fault, target, round(lasting_s, 2), point, count))
-            # A restart needs time, an armed one more.
+            # A restart needs time, and a service that is due to die needs more.
             free_s[target] = at_s + lasting_s + (8 if fault == "die" else 4)
         at_s += draw.uniform(0.5, 1.5) * SLOT_S
     return acts
 
 
 def seeds() -> list[int]:
-    """``LSB_CHAOS_SEEDS``: ``"1 2 3"`` or ``"1-20"``; by default 1."""
+    """Return the seeds in ``LSB_CHAOS_SEEDS``, such as ``"1 2 3"`` or ``"1-20"``. The default is 1."""
     return parse_seeds(os.environ.get("LSB_CHAOS_SEEDS") or "1")

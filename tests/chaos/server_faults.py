@@ -1,4 +1,4 @@
-"""Faults of servers and of the network: acts on Kafka, MQTT and InfluxDB, and on the wires to them."""
+"""Server and network faults: acts on Kafka, MQTT and InfluxDB, and on the wires to them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _DELAYS_S: Final = {"delay": 0.3, "slow": 2.0}
 class ServerFaults:
     """Begins and ends faults.
 
-    Those of a server's process take time, while other faults go on: each server has a thread, which handles its faults
-    in order.
+    Faults of a server process take time, while other faults continue. Each server has a thread, which handles its
+    faults in order.
     """
 
     def __init__(self, pipeline: ChaosPipeline) -> None:
@@ -29,7 +29,7 @@ class ServerFaults:
         self._pending: list[Future[None]] = []
 
     def begin(self, act: Act) -> bool:
-        """Begin a fault; false if it is one of a service."""
+        """Begin a fault. Return False if it is one of a service, which is not handled here."""
         if act.target in SERVERS and act.fault in _PROCESS:
             self._submit(act, begins=True)
         elif act.fault in _WIRE:
@@ -43,7 +43,7 @@ class ServerFaults:
         return True
 
     def end(self, act: Act) -> bool:
-        """End a fault; false if it is one of a service."""
+        """End a fault. Return False if it is one of a service, which is not handled here."""
         if act.target in SERVERS and act.fault in _PROCESS:
             self._submit(act, begins=False)
         elif act.fault in _WIRE:
@@ -59,12 +59,12 @@ class ServerFaults:
         return True
 
     def wait(self) -> None:
-        """Wait until every fault was handled. Raises their errors."""
+        """Wait until all faults are handled. Raises their errors."""
         for one in self._pending:
             one.result()
 
     def close(self) -> None:
-        """End the threads; pending faults are dropped."""
+        """Stop the threads. Pending faults are dropped."""
         for thread in self._threads.values():
             thread.shutdown(cancel_futures=True)
 
@@ -91,7 +91,7 @@ class ServerFaults:
         except StackError:
             if act.fault != "fill":
                 raise
-            # It was exiting because of the full disk.
+            # The server was exiting because of the full disk.
             server.start()
             server.wait_ready()
 

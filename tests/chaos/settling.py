@@ -1,4 +1,4 @@
-"""Waits until a pipeline is idle: every event is in Kafka, joined, and its results are in the database."""
+"""Waits until a pipeline is idle: every event is in Kafka and joined, and the results are in the database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.chaos.pipeline import PARTITIONS, ChaosPipeline
 from tests.integration.services import read_topic, topic_reader, wait_until
 
 DEADLINE_S: Final = 180.0
-"""For each step: Kafka's client may be stuck for half a minute (see `broker.kafka`), on two busy cores."""
+"""The deadline of each step. On two busy cores, a Kafka client may be stuck for half a minute (see `broker.kafka`)."""
 
 
 class Settling:
@@ -35,13 +35,13 @@ class Settling:
         self._consumer: Consumer | None = None
 
     def create_topics(self) -> None:
-        """Create the topics before any service does."""
+        """Create the topics, before any service does."""
         settings = self._settings
         specs = [*data_topic_specs(settings.topics), state_topic_spec(settings.application.name, settings.topics)]
         ensure_topics(AdminClient(settings.kafka.client_config()), specs)
 
     def wait(self, look: Callable[[], bool]) -> None:
-        """Wait until everything is processed; ``look``, called all the time, says whether the simulator is done."""
+        """Wait until everything is processed. ``look``, called repeatedly, returns whether the simulator is done."""
         wait_until(look, "the simulator has sent everything", DEADLINE_S)
         expected = self._expected()
         for is_through, what in (
@@ -70,7 +70,7 @@ class Settling:
         return found
 
     def _missing(self, expected: set[tuple[str, str, str]]) -> int:
-        """How many quantities are not in Kafka yet; found ones are removed from ``expected``."""
+        """Return how many quantities are not in Kafka yet. Removes those found from ``expected``."""
         topic = self._settings.topics.data
         for stored in read_topic(self._settings.kafka.bootstrap_servers, topic, PARTITIONS):
             record, _ = decode_data(stored.value, "ms")

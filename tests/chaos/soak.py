@@ -1,8 +1,8 @@
-"""A long run at moderate load with a kill every minute: nothing may grow, be lost or be duplicated.
+"""A long run at moderate load with a kill every minute. Nothing may be lost or duplicated, and no resource may leak.
 
-``python -m tests.chaos.soak --minutes 65 --report docs/evidence/soak``. Joiner three is never killed, and
-the connectors only in the first half, so that their growth would show. It samples the memory, open files and threads
-of every process, and the size of the state topic on disk.
+``python -m tests.chaos.soak --minutes 65 --report docs/evidence/soak``. Joiner three is never killed, and the
+connectors only in the first half, so that a leak would show. The memory, open files and threads of every process are
+sampled, and the size of the state topic on disk.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _ALWAYS: Final = ("one", "two", "influxdb", "one", "simulator", "two", "kafka")
 _FIRST_HALF: Final = ("one", "connector", "two", "db_connector", "influxdb", "connector", "simulator", "kafka")
 _SHOWN_EVERY_S: Final = 300.0
 _GROWTH_MAX: Final = 12
-"""Allowed growth of the threads or open files of a process, as units come and go with the kills of others."""
+"""The allowed growth of the threads or open files of a process, whose units change when others are killed."""
 
 
 class Sample(NamedTuple):
-    """The resources of a process; ``s`` counts from the start of the run."""
+    """The resources of a process, ``s`` seconds after the start of the run."""
 
     s: float
     name: str
@@ -45,7 +45,7 @@ class Sample(NamedTuple):
 
 
 class Sampler:
-    """Samples all processes of a pipeline from a thread of its own."""
+    """Samples all processes of a pipeline in a separate thread."""
 
     def __init__(self, pipeline: ChaosPipeline) -> None:
         self.samples: list[Sample] = []
@@ -68,7 +68,7 @@ class Sampler:
                 try:
                     self.samples.append(Sample(moment_s, name, pid, *_resources(pid)))
                 except (OSError, ValueError):
-                    continue  # it has just ended
+                    continue  # the process has just ended
             self.state_bytes.append((moment_s, self._state_bytes()))
 
     def _processes(self) -> Iterator[tuple[str, int]]:
@@ -83,7 +83,7 @@ class Sampler:
             try:
                 sizes += file.stat().st_size
             except OSError:
-                continue  # the log cleaner was faster
+                continue  # the log cleaner has just removed it
         return sizes
 
 
@@ -95,7 +95,7 @@ def _resources(pid: int) -> tuple[int, int, int]:
 
 
 def kills(minutes: int, seed: int) -> list[Act]:
-    """A kill every minute, and joiner three from the start."""
+    """Return a kill every minute, and the start of joiner three."""
     draw = random.Random(seed)
     acts = [Act(5.0, "join", "three")]
     for minute in range(1, minutes):
@@ -105,9 +105,9 @@ def kills(minutes: int, seed: int) -> list[Act]:
 
 
 def growth(samples: list[Sample], end_s: float) -> list[str]:
-    """Growth of processes that are not killed: of joiner three, and of the connectors in the second half.
+    """Return the growth of processes that are not killed: joiner three, and the connectors in the second half.
 
-    Memory is not judged here, as it settles late; a leaked client has threads and open files.
+    Memory is not checked, as it stabilises late. A leaked client would show in threads and open files.
     """
     found = []
     for name, begin_s in (("three", end_s / 10), ("connector", end_s / 2), ("db_connector", end_s / 2)):
@@ -116,14 +116,14 @@ def growth(samples: list[Sample], end_s: float) -> list[str]:
         for what in ("threads", "files"):
             before, after = (statistics.median_high(getattr(one, what) for one in some) for some in (first, last))
             if after > before + _GROWTH_MAX:
-                found.append(f"{name} had {before} {what}, and {after} in the end")
+                found.append(f"{name} had {before} {what}, and {after} at the end")
     return found
 
 
 def main() -> int:
-    """Run and write the report; 0 if nothing was lost, duplicated or ended by itself."""
+    """Run, and write the report. Return 0 if nothing was lost or duplicated and no process ended by itself."""
     options = _options()
-    # Kept with its logs if the run fails.
+    # Kept, with the logs, if the run fails.
     folder = Path(tempfile.mkdtemp(prefix="lsb-soak-"))
     sys.stdout.write(f"in {folder}\n")
     with chaos_stack() as servers:

@@ -1,6 +1,6 @@
-"""Group offsets that Kafka has deleted, as the group was empty for longer than their retention.
+"""Group offsets that Kafka has deleted because the group was empty for longer than their retention.
 
-The retention is in minutes, so this takes more than one: only with LSB_CHAOS_FULL=1.
+The shortest retention is a minute, so this runs only with LSB_CHAOS_FULL=1.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tests.integration.joiner_application import Application, application, run_o
 from tests.integration.services import wait_until
 
 EXPIRY_S = 150.0
-"""A minute of retention, a check every second, and the time of a session and a busy machine."""
+"""A minute of retention, a second until the check, and allowance for a session and a busy machine."""
 
 
 class ForgetfulKafka(Kafka):
-    """A Kafka that keeps the offsets of an empty group for only a minute."""
+    """A Kafka broker that keeps the offsets of an empty group for only a minute."""
 
     def _prepare(self, ports: Mapping[str, int]) -> list[str]:
         command = super()._prepare(ports)
@@ -56,7 +56,7 @@ def pipeline(forgetful: LocalStack, tmp_path: Path) -> Iterator[Pipeline]:
 
 
 def has_offsets(admin: AdminClient, group: str) -> bool:
-    """Whether Kafka has any offset of a group."""
+    """Return whether Kafka has any committed offset of a group."""
     listed = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result()
     return any(at.offset >= 0 for at in listed.topic_partitions or [])
 

@@ -1,7 +1,7 @@
-"""The guarantees on a machine at its limits: full disks, wrong clocks, Kafka unavailable for minutes.
+"""The guarantees under extreme conditions: full disks, wrong clocks, Kafka unavailable for minutes.
 
-Also a killed MQTT broker: what it keeps is up to the broker, and that of the local stack keeps everything. These runs
-take minutes each, so they are part of `make test-chaos` only.
+Also a killed MQTT broker. What survives is up to the broker; the one of the local stack keeps everything. Each of these
+runs takes minutes, so they are only part of `make test-chaos`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = [
 
 
 def play(servers: ChaosStack, folder: Path, acts: list[Act], rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Play the acts while data flows; returns the row of the report, which is correct."""
+    """Run the acts while data flows, and check the outcome. Return the row for the report."""
     began_s = time.monotonic()
     events = folder / "events.json"
     count = int(EVENTS_PER_S * (acts[-1].until_s + 10))
@@ -61,7 +61,7 @@ def test_kafka_may_be_unavailable_for_minutes(
 @pytest.mark.skipif(bool(why_no_disk()), reason=why_no_disk())
 @pytest.mark.parametrize("server", ["kafka", "influxdb"])
 def test_a_full_disk_costs_nothing_but_time(server: str, chaos_report: list[dict[str, Any]], tmp_path: Path) -> None:
-    # Far enough apart that the server is running again before its disk is full for the second time.
+    # Far enough apart for the server to be running again before its disk is filled a second time.
     again_s, acts = 60, []
     if server == "influxdb":
         acts = [act for at_s in (0, again_s - 8) for act in _start_influxdb_again(at_s + 24)]
@@ -72,11 +72,11 @@ def test_a_full_disk_costs_nothing_but_time(server: str, chaos_report: list[dict
 
 
 def _start_influxdb_again(at_s: float) -> list[Act]:
-    """What an operator does after a full disk: two restarts, with no writes in between.
+    """Return what an operator does after a full disk: two restarts, with no writes in between.
 
-    InfluxDB 1.8 accepts nothing after a failed write to its log. At the next start it opens the log at its end, and
-    truncates the torn record only after that (`WAL.Open` and `CacheLoader.Load` in tsdb/engine/tsm1): what it then
-    writes is behind a hole, and is lost at the following start.
+    InfluxDB 1.8 accepts no writes after a failed write to its log. At the next start it opens the log at its end, and
+    truncates the torn record only after that (`WAL.Open` and `CacheLoader.Load` in tsdb/engine/tsm1). Later writes are
+    then placed after a gap, and are lost at the following start.
     """
     return [
         Act(at_s, "stop", "db_connector", 12),
@@ -88,7 +88,7 @@ def _start_influxdb_again(at_s: float) -> list[Act]:
 @pytest.mark.skipif(bool(why_no_clock()), reason=why_no_clock())
 def test_clocks_that_are_set_change_nothing(chaos_report: list[dict[str, Any]], tmp_path: Path) -> None:
     day_s = 86_400
-    # Not Kafka's: it does not start under libfaketime. The simulation sets its clock (`Incidents.skew_clock`).
+    # Not Kafka's, as Kafka does not start under libfaketime. The simulation sets its clock (`Incidents.skew_clock`).
     whose = ["connector", "one", "two", "db_connector", "simulator"]
     acts = [
         act
@@ -106,7 +106,7 @@ def test_clocks_that_are_set_change_nothing(chaos_report: list[dict[str, Any]], 
 def test_a_killed_mqtt_broker_loses_nothing_that_it_acknowledged(
     servers: ChaosStack, chaos_report: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    # While the connector reads, and while it is down and the broker queues.
+    # Killed while the connector reads, and while it is down and the broker queues messages.
     acts = [
         act
         for at_s in (6, 23, 40, 57)

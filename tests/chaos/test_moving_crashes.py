@@ -1,4 +1,4 @@
-"""A join that moves between runners stays correct when one of them dies at a seeded step."""
+"""A join that is moved between runners stays correct when one of them dies at a seeded step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_join_that_moves_holds_whichever_side_dies_at_whichever_step(
     play(plain_kafka, tmp_path, seed, (process("process"), process("green")))
 
 
-@pytest.mark.skipif(not IS_FULL, reason="Spark starts six times for each: in make test-chaos")
+@pytest.mark.skipif(not IS_FULL, reason="starts Spark six times per seed: make test-chaos, or LSB_CHAOS_FULL=1")
 @pytest.mark.parametrize("seed", seeds()[:SPARK_SEEDS])
 def test_a_join_that_moves_to_spark_and_back_holds_as_well(plain_kafka: str, tmp_path: Path, seed: int) -> None:
     play(plain_kafka, tmp_path, seed, (process("process"), spark()))

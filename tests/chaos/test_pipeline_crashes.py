@@ -1,4 +1,4 @@
-"""Every pair exists exactly once, from the events file to the database, whichever process dies at any time."""
+"""Every pair exists exactly once, from the events file to the database, whichever process dies, and whenever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every pair exists exactly once, whichever part of the stage in Spark dies at any time."""
+"""Every pair exists exactly once, whichever part of the stage in Spark dies, and whenever."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.integration.services import wait_until
 _log = logging.getLogger(__name__)
 
 KILLS: Final = 3
-"""Kills of each seed; one seed is enough for daily runs, as each kill takes a start of Spark."""
+"""The number of kills per seed. Daily runs use a single seed, as each kill requires a start of Spark."""
 PIECE: Final = 400
-"""Records that are sent at a time."""
+"""The number of records that are sent at a time."""
 
 DEATHS: Final = [
     *((who, point) for point in DRIVER for who in ("driver", "all")),
@@ -35,7 +35,7 @@ def app(plain_kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def deaths(seed: int) -> list[tuple[str, str]]:
-    """The deaths of a seed; consecutive seeds cover all of them."""
+    """Return the deaths of a seed. Consecutive seeds cover all of them."""
     order = DEATHS.copy()
     random.Random(0).shuffle(order)
     return [order[(seed * KILLS + number) % len(order)] for number in range(KILLS)]

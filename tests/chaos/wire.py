@@ -1,7 +1,7 @@
-"""A TCP proxy ("wire") between a client and a server, which can cut, stall or slow connections, or answer itself.
+"""A TCP proxy ("wire") between a client and a server. It can cut, stall or slow down connections, or respond itself.
 
-It forwards bytes, and knows a single message of a protocol: how HTTP says that a service is unavailable. All wires of a
-run share one thread.
+It forwards bytes. The only protocol message that it knows is the HTTP response "503 Service Unavailable". All wires of
+a run share one thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LOOPBACK: Final = "127.0.0.1"
 
 
 class Wires:
-    """The thread of the wires; `close` ends all of them."""
+    """The wires and their thread. `close` ends all of them."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -26,7 +26,7 @@ class Wires:
         self._wires: list[Wire] = []
 
     def add(self, port: int = 0) -> Wire:
-        """A wire on a port of the loopback, by default a free one, without a target yet."""
+        """Add a wire on a port of the loopback interface, by default a free one. It has no target yet."""
         wire = Wire()
         self._wires.append(wire)
         self._run(wire.listen(port))
@@ -38,7 +38,7 @@ class Wires:
         self._run(wire.break_all())
 
     def mend(self, wire: Wire) -> None:
-        """Forward everything again immediately."""
+        """End all faults of the wire: forward everything again, without delay."""
         wire.is_cut = wire.is_silent = wire.is_refusing = False
         wire.delay_s = 0.0
         self._run(wire.flow())
@@ -48,7 +48,7 @@ class Wires:
         wire.is_silent = True
 
     def refuse(self, wire: Wire) -> None:
-        """Answer each request with HTTP's 503, until `mend`."""
+        """Answer each request with HTTP 503, until `mend`."""
         wire.is_refusing = True
         self._run(wire.break_all())
 
@@ -65,7 +65,7 @@ class Wires:
 
 
 class Wire:
-    """One wire: ``port`` is where clients connect, ``target`` the port of the server. Changed through `Wires`."""
+    """A wire. ``port`` is where clients connect; ``target`` is the port of the server. Changed through `Wires`."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -105,7 +105,7 @@ class Wire:
         self._carrying.add(task)
         try:
             await self._serve(reader, writer)
-            writer.close()  # what is written is still sent
+            writer.close()  # data already written is still sent
         except (OSError, asyncio.CancelledError, asyncio.IncompleteReadError):
             writer.transport.abort()  # any failure ends both connections
         finally:

@@ -1,10 +1,10 @@
-"""An old owner of a transactional id whose record arrives after a new owner's claim, written with Kafka's raw protocol.
+"""An old owner of a transactional id whose record arrives after a new owner's claim. Written in Kafka's wire protocol.
 
-A client library adds a partition to the transaction before it writes. This is a record that was allowed then and
-arrives now, so it is sent without that request.
+A client library adds a partition to the transaction before it writes to it. Here that has happened before the claim,
+and only the record arrives late, so it is sent without that request.
 
-The requests are InitProducerId version 1 and Produce version 3, the oldest that Kafka 4 understands, and a record
-batch of magic 2: https://kafka.apache.org/protocol and https://kafka.apache.org/documentation/#recordbatch
+The requests are InitProducerId version 1 and Produce version 3, the oldest that Kafka 4 supports, with a record batch
+of magic 2: https://kafka.apache.org/protocol and https://kafka.apache.org/documentation/#recordbatch
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CRC32C_POLYNOMIAL = 0x82F63B78
 
 
 class BelatedOwner:
-    """Initialises a transactional id at construction, and writes at each call of `write`."""
+    """Initialises a transactional id at construction, and sends a record at each call of `write`."""
 
     def __init__(self, bootstrap: str, transactional_id: str) -> None:
         self._bootstrap = bootstrap
@@ -32,12 +32,12 @@ class BelatedOwner:
         wait_until(self._is_owner, f"{transactional_id} is initialised")
 
     def write(self, topic: str, key: bytes, value: bytes) -> int:
-        """Send a record for partition 0; returns Kafka's error code, 0 if it was accepted."""
+        """Send a record for partition 0. Return Kafka's error code, which is 0 if the record was accepted."""
         batch = _batch(self._producer, self._epoch, key, value)
         body = _string(self._id) + struct.pack(">hii", -1, 30_000, 1) + _string(topic)
         body += struct.pack(">iii", 1, 0, len(batch)) + batch
         answer = self._ask(_PRODUCE, body)
-        # An array of one topic: its name, an array of one partition: number, error.
+        # An array of one topic: its name, and an array of one partition: its number and error code.
         _, error = struct.unpack_from(">ih", answer, 4 + 2 + len(topic.encode()) + 4)
         return int(error)
 
@@ -64,7 +64,7 @@ def _string(text: str) -> bytes:
 
 
 def _batch(producer: int, epoch: int, key: bytes, value: bytes) -> bytes:
-    """A transactional record batch of one record."""
+    """Return a transactional record batch with one record."""
     now_ms = int(time.time() * 1000)
     content = b"\x00" + _varint(0) + _varint(0) + _varint(len(key)) + key + _varint(len(value)) + value + _varint(0)
     records = _varint(len(content)) + content
@@ -75,7 +75,7 @@ def _batch(producer: int, epoch: int, key: bytes, value: bytes) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """A signed number as Kafka encodes it: zigzag, 7 bits per byte."""
+    """Return a signed number in Kafka's encoding: zigzag, 7 bits per byte."""
     left, written = (number << 1) ^ (number >> 63), bytearray()
     while left > 0x7F:
         written.append(left & 0x7F | 0x80)

@@ -1,4 +1,4 @@
-"""One real stack for the integration tests of a run, in a temporary folder on free ports.
+"""A real stack for all integration tests of a run, in a temporary folder and on free ports.
 
 Each server starts when the first test requests it. If a server cannot be started, the tests that need it fail with the
 reason; nothing is skipped.
@@ -16,14 +16,14 @@ from broker.stack import LocalStack, ephemeral_stack
 
 
 class MqttAddress(NamedTuple):
-    """Where the MQTT broker listens."""
+    """The address of the MQTT broker."""
 
     host: str
     port: int
 
 
 class InfluxdbAccess(NamedTuple):
-    """How to reach a database; ``bucket`` is ``<database>/autogen``."""
+    """The address and credentials of a database. ``bucket`` is ``<database>/autogen``."""
 
     url: str
     token: str
@@ -33,14 +33,14 @@ class InfluxdbAccess(NamedTuple):
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[LocalStack]:
-    """The stack itself, for tests that stop, kill or pause servers; they restart what they stopped."""
+    """The stack, for tests that stop, kill or pause servers. They must restart the servers that they stop."""
     with ephemeral_stack(say=print) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def kafka(stack: LocalStack) -> str:
-    """The bootstrap string of a running Kafka. It is shared: use unique topic names."""
+    """The bootstrap servers of a running Kafka broker. It is shared: use unique topic names."""
     stack.up([stack.kafka])
     return stack.kafka.address
 
@@ -54,7 +54,7 @@ def mqtt(stack: LocalStack) -> MqttAddress:
 
 @pytest.fixture(scope="session")
 def new_database(stack: LocalStack) -> Callable[[], InfluxdbAccess]:
-    """Creates a new, empty database at each call, for tests that need several."""
+    """A function that creates a new, empty database at each call, for tests that need several."""
     stack.up([stack.influxdb])
 
     def make() -> InfluxdbAccess:
@@ -67,5 +67,5 @@ def new_database(stack: LocalStack) -> Callable[[], InfluxdbAccess]:
 
 @pytest.fixture
 def influxdb(new_database: Callable[[], InfluxdbAccess]) -> InfluxdbAccess:
-    """A new, empty database of a running InfluxDB, for this test only."""
+    """A new, empty database in a running InfluxDB, for this test only."""
     return new_database()

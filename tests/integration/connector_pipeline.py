@@ -1,7 +1,6 @@
-"""One connector between the real MQTT broker and real Kafka, with topics and a session of its own.
+"""A connector between a real MQTT broker and real Kafka, with its own topics and MQTT session.
 
-Tests of the connector use it to start the connector, publish to it, and read its output. There are no tests here, and
-the expected results are in the tests.
+Connector tests use it to start the connector, publish to it and read its output. They have the expected results.
 """
 
 from __future__ import annotations
@@ -34,38 +33,38 @@ from tests.integration.services import (
 )
 
 if TYPE_CHECKING:
-    # pytest loads a conftest itself; an import would be a second copy.
+    # pytest loads a conftest itself; importing it at run time would create a second copy.
     from tests.integration.conftest import MqttAddress
 
 PARTITIONS: Final = 3
 TOPICS: Final = ("data", "out", "late", "rejected", "unmatched")
 
 FLOW_PER_SECOND: Final = 4_000
-"""Messages per second that are published while a test runs."""
+"""The rate at which messages are published in the background."""
 
 Identity = tuple[str, str, str]
-"""A record's event id, quantity and thing."""
+"""The event id, quantity and thing of a record."""
 
 
 def event(identity: str, *, thing: str = "R0815", time_ms: int = 1554096460415, **quantities: Any) -> bytes:
-    """The payload of an event, by default with two quantities."""
+    """Return the payload of an event, by default with two quantities."""
     values = quantities or {"speed": 288.25, "torque": 3}
     return json.dumps({"Thing": thing, "Timestamp": time_ms, "id": identity, **values}).encode()
 
 
 def events(count: int) -> list[bytes]:
-    """Payloads of seven things in turn, with two quantities each."""
+    """Return ``count`` events, spread over seven things, with two quantities each."""
     return [event(f"e{n}", thing=f"R{n % 7}", time_ms=1554096460415 + n) for n in range(count)]
 
 
 def expected(count: int) -> set[Identity]:
-    """The identities of the records of ``events(count)``."""
+    """Return the identities of the records of ``events(count)``."""
     return {(f"e{n}", quantity, f"R{n % 7}") for n in range(count) for quantity in ("speed", "torque")}
 
 
 @dataclass
 class Pipeline:
-    """Topics and a session of their own on the shared servers, and the connector between them."""
+    """Topics and an MQTT session on the shared servers, and the connector between them."""
 
     name: str
     bootstrap: str
@@ -76,11 +75,11 @@ class Pipeline:
 
     @property
     def log(self) -> Path:
-        """The log of the connector."""
+        """The path of the connector's log."""
         return self.folder / "connector.log"
 
     def start(self, *, connected: bool = True, **environment: str) -> subprocess.Popen[bytes]:
-        """Start the connector, and by default wait until it is connected."""
+        """Start the connector. By default, wait until it is connected."""
         before = self.count_logged("connected to MQTT")
         settings = {
             "LSB_KAFKA__BOOTSTRAP_SERVERS": self.bootstrap,
@@ -91,7 +90,7 @@ class Pipeline:
             "LSB_TOPICS__PARTITIONS": str(PARTITIONS),
             **{f"LSB_TOPICS__{topic.upper()}": self.topic(topic) for topic in TOPICS},
         }
-        # An empty settings file, so that the project's own is not read.
+        # An empty settings file, so that the project's own settings are not read.
         config = self.folder / "empty.toml"
         config.touch()
         process = start_service(
@@ -103,11 +102,11 @@ class Pipeline:
         return process
 
     def topic(self, kind: str) -> str:
-        """The name of a topic of this pipeline."""
+        """Return the name of a topic of this pipeline."""
         return f"{self.name}.{kind}"
 
     def count_logged(self, words: str) -> int:
-        """How often the connector has logged ``words``."""
+        """Return how many times the connector has logged ``words``."""
         return self.log.read_text().count(words) if self.log.exists() else 0
 
     def wait_until_logged(self, words: str, before: int = 0) -> None:
@@ -115,7 +114,7 @@ class Pipeline:
         wait_until(lambda: self.count_logged(words) > before, f"the connector logs {words!r}")
 
     def publish(self, payloads: Sequence[bytes], per_second: int | None = None) -> None:
-        """Publish in order at QoS 1, at most ``per_second``; returns when the broker has all."""
+        """Publish in order at QoS 1, at most ``per_second``. Return when the broker has acknowledged all of them."""
         client = Client(CallbackAPIVersion.VERSION2)
         client.connect(self.mqtt_host, self.mqtt_port)
         client.loop_start()
@@ -132,13 +131,13 @@ class Pipeline:
         client.loop_stop()
 
     def start_publishing(self, payloads: Sequence[bytes]) -> threading.Thread:
-        """Publish at `FLOW_PER_SECOND` in a thread, so that data flows while the test acts; join it at the end."""
+        """Publish at `FLOW_PER_SECOND` in a thread, so that data flows during the test, which must join the thread."""
         publisher = threading.Thread(target=self.publish, args=(payloads, FLOW_PER_SECOND))
         publisher.start()
         return publisher
 
     def count_records(self) -> int:
-        """The number of records in Kafka."""
+        """Return the number of records in Kafka."""
         with closing(topic_reader(self.bootstrap, self.name)) as consumer:
             return sum(ends_of(consumer, self.topic("data"), PARTITIONS))
 
@@ -155,29 +154,29 @@ class Pipeline:
         wait_until(lambda: set(self.identities()) >= expected(count), f"all records of {count} events arrive")
 
     def values(self, kind: str) -> list[Stored]:
-        """All current values of a topic."""
+        """Return all records of a topic."""
         return read_topic(self.bootstrap, self.topic(kind), PARTITIONS)
 
     def records(self) -> list[Record]:
-        """Every record in Kafka."""
+        """Return all records in the data topic."""
         decoded = (decode_data(stored.value, "ms")[0] for stored in self.values("data"))
         return [record for record in decoded if isinstance(record, Record)]
 
     def identities(self) -> list[Identity]:
-        """The identities of every record in Kafka."""
+        """Return the identities of all records in the data topic."""
         return [(record.id, record.quantity, record.thing) for record in self.records()]
 
     def dead_letters(self) -> list[Rejected]:
-        """Every dead letter."""
+        """Return all dead letters."""
         return [decode_rejected(stored.value) for stored in self.values("rejected")]
 
     def close(self) -> None:
-        """Kill running connectors, delete the topics, end the session."""
+        """Kill running connectors, delete the topics and end the MQTT session."""
         for process in self.started:
             kill(process)
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         for future in admin.delete_topics([self.topic(kind) for kind in TOPICS], operation_timeout=30).values():
-            future.exception()  # a test that made no topics has none to delete
+            future.exception()  # fails if the test created no topics
         # An abandoned session would queue messages for days.
         ender = Client(CallbackAPIVersion.VERSION2, client_id=self.name)
         ender.connect(self.mqtt_host, self.mqtt_port)
@@ -188,12 +187,12 @@ class Pipeline:
 
 
 def connector_pipeline(kafka: str, mqtt: MqttAddress, folder: Path) -> Iterator[Pipeline]:
-    """A pipeline that is removed at the end; for fixtures."""
+    """Yield a pipeline that is removed at the end. For fixtures."""
     made = Pipeline(f"t{uuid.uuid4().hex[:12]}", kafka, mqtt.host, mqtt.port, folder)
     yield made
     made.close()
 
 
 def _wait_for_turn(moment_s: float) -> None:
-    """Wait for the publisher's schedule, which is an input of the test."""
+    """Wait until the next message is due."""
     wait_until(lambda: time.monotonic() >= moment_s, "the moment of the next message")

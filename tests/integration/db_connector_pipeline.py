@@ -1,7 +1,7 @@
-"""Connectors between real Kafka and a real InfluxDB, with topics, a database and a measurement of their own.
+"""Database connectors between real Kafka and a real InfluxDB, with their own topics, database and measurement.
 
-Tests of the database connector use it to produce pairs, start connectors, and read points and dead letters. There are
-no tests here; the contract of the database defines the point of a pair.
+Tests of the database connector use it to produce pairs, start connectors, and read points and dead letters. The
+database contract defines the point of a pair.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.integration.tcp_door import Door
 from tests.unit.db_connector.test_contract import Fields, Point, expected, joined
 
 if TYPE_CHECKING:
-    # pytest loads a conftest itself; an import would be a second copy.
+    # pytest loads a conftest itself; importing it at run time would create a second copy.
     from tests.integration.conftest import InfluxdbAccess
 
 PARTITIONS: Final = 5
@@ -39,7 +39,7 @@ Points = dict[Point, Fields]
 
 
 def ask_influx(url: str, question: str, database: str = "") -> list[dict[str, Any]]:
-    """The series of InfluxDB's answer to an InfluxQL statement."""
+    """Return the series in InfluxDB's response to an InfluxQL statement."""
     body = urllib.parse.urlencode({"q": question}).encode()
     address = f"{url}/query?db={database}&epoch=ns"
     with urllib.request.urlopen(address, body, timeout=60) as answer:
@@ -50,9 +50,9 @@ def ask_influx(url: str, question: str, database: str = "") -> list[dict[str, An
 
 
 def points_of(url: str, database: str, measurement: str) -> Points:
-    """Every point of a measurement."""
+    """Return all points of a measurement."""
     points: Points = {}
-    question = f'SELECT * FROM "{measurement}" GROUP BY *'  # noqa: S608 - the test's own name
+    question = f'SELECT * FROM "{measurement}" GROUP BY *'  # noqa: S608 - the name comes from the test
     for series in ask_influx(url, question, database):
         tags = frozenset((name, value) for name, value in series["tags"].items() if value)
         for row in series["values"]:
@@ -62,46 +62,46 @@ def points_of(url: str, database: str, measurement: str) -> Points:
 
 
 def database_of(influxdb: InfluxdbAccess) -> str:
-    """The name of the database in a bucket."""
+    """Return the database name of a bucket."""
     return influxdb.bucket.partition("/")[0]
 
 
 def database_at(url: str, bucket: str) -> InfluxDatabase:
-    """A bucket as the connector writes to it."""
+    """Return a client for a bucket, as the connector uses it."""
     influxdb = InfluxdbSettings.model_validate({"url": url, "bucket": bucket})
     return InfluxDatabase(influxdb, ConnectorSettings())
 
 
 @dataclass
 class Pipeline:
-    """Topics, a measurement and a door of one test, and the connectors it started."""
+    """The topics, measurement and door of a test, and the connectors that it started."""
 
     name: str
     bootstrap: str
     influx_url: str
     database: str
     door: Door
-    """Between the connectors and the database; the test itself reads points directly."""
+    """The proxy between the connectors and the database. Points are read directly, not through it."""
     folder: Path
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
     def out(self) -> str:
-        """The topic of the pairs."""
+        """The name of the result topic."""
         return f"{self.name}.out"
 
     @property
     def rejected(self) -> str:
-        """The topic of the dead letters."""
+        """The name of the rejected topic."""
         return f"{self.name}.rejected"
 
     @property
     def journal(self) -> Path:
-        """The connectors' journal of acknowledged writes."""
+        """The path of the connectors' journal of acknowledged writes."""
         return self.folder / "journal.tsv"
 
     def start(self, **settings: str) -> subprocess.Popen[bytes]:
-        """Start a connector; ``settings`` are those of its own section."""
+        """Start a connector. ``settings`` are those of its section."""
         environment = {
             "LSB_KAFKA__BOOTSTRAP_SERVERS": self.bootstrap,
             "LSB_INFLUXDB__URL": f"http://127.0.0.1:{self.door.port}",
@@ -123,11 +123,11 @@ class Pipeline:
         return process
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:
-        """Stop a connector with SIGTERM; it must end in time with status 0."""
+        """Stop a connector with SIGTERM. It must end in time with status 0."""
         assert stop(process) == 0, self.log()
 
     def log(self) -> str:
-        """The log of the connectors."""
+        """Return the log of the connectors."""
         return self._log_file.read_text()
 
     def wait_until_logged(self, words: str) -> None:
@@ -135,7 +135,7 @@ class Pipeline:
         wait_until(lambda: words in self.log(), f"a connector logs {words!r}")
 
     def produce(self, values: list[tuple[int, bytes]], *, abort: bool = False) -> None:
-        """Write values, each with its partition, in one transaction."""
+        """Write values in one transaction, each to its partition."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": self.name, "linger.ms": 5})
         producer.init_transactions(30)
         producer.begin_transaction()
@@ -148,7 +148,7 @@ class Pipeline:
             producer.commit_transaction(30)
 
     def wait_until_drained(self) -> None:
-        """Wait until the group has committed everything up to the ends of the log."""
+        """Wait until the group has committed the end offsets of the result topic."""
         partitions = [TopicPartition(self.out, number) for number in range(PARTITIONS)]
         with closing(topic_reader(self.bootstrap, self.name)) as consumer:
 
@@ -157,7 +157,7 @@ class Pipeline:
                 try:
                     committed = consumer.committed(partitions, timeout=30)
                 except KafkaException:
-                    return False  # a Kafka that has just started has no coordinator yet; the deadline applies
+                    return False  # a broker that has just started may have no coordinator yet; the deadline applies
                 return [max(0, partition.offset) for partition in committed] == ends_of(consumer, self.out, PARTITIONS)
 
             try:
@@ -166,14 +166,14 @@ class Pipeline:
                 raise AssertionError(f"{error}\n{self.log()}") from error
 
     def journal_records(self, skip_lines: int = 0) -> int:
-        """The number of records in the journal's spans, without its first lines."""
+        """Return the number of records in the journal's spans, without those of its first ``skip_lines`` lines."""
         lines = self.journal.read_text().splitlines()[skip_lines:]
         spans = [[int(part) for part in line.split("\t")] for line in lines]
         assert all(len(span) == 4 and span[0] > 1.6e18 for span in spans), lines
         return sum(last - first + 1 for _ns, _partition, first, last in spans)
 
     def wait_for_journal(self, more_bytes: int) -> None:
-        """Wait until the journal has grown, so that the connector is in the middle of its work."""
+        """Wait until the journal has grown, which shows that the connector is in the middle of its work."""
         size = self.journal.stat().st_size if self.journal.exists() else 0
         wait_until(
             lambda: self.journal.exists() and self.journal.stat().st_size >= size + more_bytes,
@@ -181,21 +181,21 @@ class Pipeline:
         )
 
     def points(self) -> Points:
-        """All points in the database."""
+        """Return all points of the pipeline's measurement."""
         return points_of(self.influx_url, self.database, self.name)
 
     def points_for(self, pairs: list[tuple[Joined, int]]) -> Points:
-        """The expected points of the pairs."""
+        """Return the expected points of the pairs."""
         points = dict(expected(pair, self.name, twice_ns) for pair, twice_ns in pairs)
-        assert len(points) == len(pairs), "two of the pairs have one point"
+        assert len(points) == len(pairs), "two of the pairs have the same point"
         return points
 
     def dead_letters(self) -> list[Rejected]:
-        """All dead letters."""
+        """Return all dead letters."""
         return [decode_rejected(stored.value) for stored in read_topic(self.bootstrap, self.rejected, PARTITIONS)]
 
     def create_topics(self) -> None:
-        """Create the topics as the joiner does."""
+        """Create the topics as the joiner would."""
         topics = [
             NewTopic(topic, PARTITIONS, 1, config={"message.timestamp.type": "LogAppendTime"})
             for topic in (self.out, self.rejected)
@@ -205,7 +205,7 @@ class Pipeline:
             future.result(30)
 
     def close(self) -> None:
-        """Kill running connectors, and break their connections."""
+        """Kill running connectors and shut the door."""
         for process in self.processes:
             kill(process)
         self.door.shut()
@@ -216,7 +216,7 @@ class Pipeline:
 
 
 def db_connector_pipeline(kafka: str, influxdb: InfluxdbAccess, folder: Path) -> Iterator[Pipeline]:
-    """A pipeline with its door open, which is closed after the test; for fixtures."""
+    """Yield a pipeline with an open door, and close it at the end. For fixtures."""
     address = urllib.parse.urlsplit(influxdb.url)
     door = Door(address.hostname or "", address.port or 80)
     name = f"dbc-{uuid.uuid4().hex[:12]}"
@@ -228,7 +228,7 @@ def db_connector_pipeline(kafka: str, influxdb: InfluxdbAccess, folder: Path) ->
 
 
 def pairs_of(count: int, seed: int) -> list[tuple[Joined, int]]:
-    """Pairs and twice their mean times in ns: ties, halves of a nanosecond, both forms of a result."""
+    """Return pairs, each with twice its mean time in ns, with ties, half nanoseconds and both forms of result."""
     chance = random.Random(seed)
     pairs = []
     for number in range(count):
@@ -241,5 +241,5 @@ def pairs_of(count: int, seed: int) -> list[tuple[Joined, int]]:
 
 
 def values_of(pairs: list[tuple[Joined, int]]) -> list[tuple[int, bytes]]:
-    """The values of the pairs, in turn over the partitions."""
+    """Return the partition and the value of each pair, with the pairs spread round-robin over the partitions."""
     return [(number % PARTITIONS, encode(pair)) for number, (pair, _twice_ns) in enumerate(pairs)]

@@ -1,4 +1,4 @@
-"""A ``joiner`` that dies at a point named in the environment, see `tests.chaos.dying`."""
+"""Runs a joiner that dies at a point named in the environment; see `tests.chaos.dying`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The joiner with one batch that fails unexpectedly: out of memory, a defect.
+"""Runs a joiner in which one batch fails unexpectedly, as from a lack of memory or a defect.
 
 ``LSB_FAIL=step:n:MemoryError python -m tests.integration.failing_joiner run …``: the n-th arrival at the step raises
-that error. With ``LSB_HOLD=unit`` the replay of a unit lasts until it is cancelled. The product has no code for this:
-the steps are wrapped from outside before it starts.
+that error. With ``LSB_HOLD=unit``, the replay of that unit lasts until it is cancelled. The production code has no
+support for this: the steps are wrapped from outside before the joiner starts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from joiner.runtime.task.unit import Unit
 from joiner.runtime.task.unit_join import UnitJoin
 
 STEPS: Final[dict[str, tuple[type, str]]] = {
-    "joined": (Unit, "_check_room"),  # the batch is in the state, nothing is written
-    "half-joined": (UnitJoin, "push"),  # the batch is in the state of one of two joins
+    "joined": (Unit, "_check_room"),  # the batch is in the state, but nothing is written
+    "half-joined": (UnitJoin, "push"),  # the batch is in the state of only one of two joins
     "encoded": (Effects, "messages"),  # the results are being encoded
-    "saved": (Unit, "snapshot"),  # the snapshot with the results
+    "saved": (Unit, "snapshot"),  # a snapshot is taken, to be written with the results
 }
 
 
@@ -47,7 +47,7 @@ def arm(step: str, count: int, error: type[Exception]) -> None:
 
 
 def hold(number: int) -> None:
-    """Make the replay of a unit last."""
+    """Make the replay of a unit last until it is cancelled."""
     replay = restore._replay  # noqa: SLF001 - the step that may take minutes
 
     def wrapped(readers: Any, unit: Unit, *rest: Any) -> int:

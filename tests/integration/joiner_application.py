@@ -1,7 +1,7 @@
-"""An application of the joiner on real Kafka, with topics of its own: settings, processes, data, verdict.
+"""An application on real Kafka with its own topics: settings, joiner processes, data, verification.
 
-Data is seeded: several things over all partitions, three quantities, disorder, equal times, repeated ids, watermarks.
-The verdict is the tester's, which shares no code with the joiner.
+The data is seeded: several things over all partitions, three quantities, disorder, equal times, repeated ids,
+watermarks. It is verified by the tester, which shares no code with the joiner.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ from tests.integration.services import (
 
 PARTITIONS = 3
 SPARK_STARTS_S = 120.0
-"""Spark needs twenty seconds until its first batch, more on a busy machine."""
+"""The deadline for Spark, which takes twenty seconds to its first batch, and longer on a busy machine."""
 _FLOWING = 60_000
 _FLOWING_BATCH = 40
 _FLOWING_BETWEEN_S = 0.05
-"""Entries of a flow, more than are ever needed, per batch, and the time between two batches."""
+"""For `flowing`: the entries, which are more than any test needs, the entries per batch, and the time between batches.
+"""
 BASE_MS = 1_554_096_460_000
 TOPICS = ("data", "out", "late", "rejected", "unmatched")
 QUANTITIES = ("speed", "torque", "command")
@@ -90,7 +91,7 @@ emit_unmatched = "both"
 
 
 class Entry(NamedTuple):
-    """A record to produce: the Kafka key, the value, and the partition if it is not that of the key."""
+    """A record to produce: the Kafka key, the value, and the partition if it is not the one of the key."""
 
     key: str
     value: bytes | None
@@ -98,13 +99,13 @@ class Entry(NamedTuple):
 
 
 def record(thing: str, quantity: str, time_ms: Any, result: Any, identity: str) -> Entry:
-    """A record of the data topic."""
+    """Return a record for the data topic."""
     content = {"thing": thing, "quantity": quantity, "phenomenonTime": time_ms, "result": result, "id": identity}
     return Entry(thing, json.dumps(content).encode())
 
 
 def seeded_entries(seed: int, count: int, things: int = 7) -> list[Entry]:
-    """``count`` entries: ascending times with disorder and ties, some late records, redelivered ones, watermarks."""
+    """Return ``count`` entries: ascending times, some out of order, equal, late or redelivered, and watermarks."""
     draw = random.Random(seed)
     names = things_over_all_units(things)
     clock = [BASE_MS + draw.randrange(5000) for _ in range(things)]
@@ -131,7 +132,7 @@ def seeded_entries(seed: int, count: int, things: int = 7) -> list[Entry]:
 
 
 def things_over_all_units(count: int) -> list[str]:
-    """Names of things whose units are in turn."""
+    """Return the names of ``count`` things, assigned round-robin to the units."""
     names: list[str] = []
     for number in range(1000):
         if len(names) < count and partition_of(f"R{number}".encode(), PARTITIONS) == len(names) % PARTITIONS:
@@ -141,19 +142,19 @@ def things_over_all_units(count: int) -> list[str]:
 
 @dataclass
 class Joiner:
-    """A process of the joiner, and what it logs."""
+    """A joiner process and its log."""
 
     process: subprocess.Popen[bytes]
     log: Path
     patience_s: float = DEADLINE_S
-    """How long to wait for a line: Spark starts slowly beside other tests with Spark."""
+    """How long to wait for a log line. Spark starts slowly when other tests also run Spark."""
 
     def text(self) -> str:
-        """Its log so far."""
+        """Return the log so far."""
         return self.log.read_text(errors="replace")
 
     def wait_for(self, pattern: str, deadline_s: float | None = None) -> re.Match[str]:
-        """Wait until a line of the log matches."""
+        """Wait until the log matches a pattern. Return the match."""
         deadline_s = deadline_s or self.patience_s
         found: re.Match[str] | None = None
 
@@ -172,25 +173,25 @@ class Joiner:
         return found
 
     def wait_for_units(self, units: int = PARTITIONS) -> None:
-        """Wait until it has claimed ``units`` units."""
+        """Wait until the joiner has claimed ``units`` units."""
         self.wait_for(rf"(?s)(unit \d+: claimed.*){{{units}}}")
 
     def stop(self) -> int:
-        """Stop it; returns the exit status."""
+        """Stop the joiner. Return the exit status."""
         return stop(self.process)
 
     def kill(self) -> None:
-        """SIGKILL it with its children: a driver of Spark has a JVM and workers."""
+        """Kill the joiner with its children, as a Spark driver has a JVM and workers."""
         kill_with_children(self.process)
 
     def ends(self, deadline_s: float = DEADLINE_S) -> int:
-        """Wait until it ends by itself; returns the exit status."""
+        """Wait until the joiner ends by itself. Return the exit status."""
         return self.process.wait(deadline_s)
 
 
 @dataclass
 class Application:
-    """An application with topics of its own."""
+    """An application with its own topics."""
 
     bootstrap: str
     folder: Path
@@ -208,7 +209,7 @@ class Application:
 
     @property
     def config(self) -> Path:
-        """The settings file with the current values of the fields."""
+        """The path of the settings file, written with the current values of the fields."""
         topics = "\n".join(f'{kind} = "{self.topic(kind)}"' for kind in TOPICS)
         text = SETTINGS.format(
             bootstrap=self.bootstrap,
@@ -220,29 +221,29 @@ class Application:
             power=self.power,
         )
         path = self.folder / "lsb.toml"
-        # Atomically, as a joiner may be starting.
+        # Replaced atomically, as a joiner may be starting.
         draft = path.with_suffix(".new")
         draft.write_text(text)
         draft.replace(path)
         return path
 
     def topic(self, kind: str) -> str:
-        """The name of a topic of this application."""
+        """Return the name of a topic of this application."""
         return self.data if kind == "data" and self.data else f"{self.name}.{kind}"
 
     def settings(self) -> JoinerSettings:
-        """The settings as the joiner reads them."""
+        """Return the settings as the joiner reads them."""
         return load_settings(JoinerSettings, self.config)
 
     def admin(self) -> AdminClient:
-        """A client for describing and changing topics."""
-        # Referenced, as a client that is garbage-collected never gets its answers.
+        """Return a client for describing and changing topics."""
+        # Kept, as a client that is garbage-collected never gets its responses.
         if self._admin is None:
             self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
         return self._admin
 
     def create_topics(self) -> None:
-        """Create the data topics before the joiner does."""
+        """Create the data topics, before the joiner does."""
         ensure_topics(self.admin(), data_topic_specs(self.settings().topics))
 
     def start(
@@ -253,7 +254,7 @@ class Application:
         command: str = "",
         **environment: str,
     ) -> Joiner:
-        """Start `runner` or another ``command`` of the joiner, or of a ``module`` with the same commands."""
+        """Start `runner` or another ``command`` of the joiner, or of another ``module`` with the same commands."""
         log = self.folder / f"joiner-{len(self.started)}.log"
         given = ["--config", str(self.config), "--instance", instance, *arguments]
         process = start_service(module, command or self.runner, *given, environment=environment, log=log)
@@ -262,7 +263,7 @@ class Application:
         return joiner
 
     def command(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run another command of the joiner to its end."""
+        """Run a command of the joiner and wait until it ends."""
         return subprocess.run(
             [sys.executable, "-m", "joiner", *arguments, "--config", str(self.config)],
             cwd=ROOT,
@@ -274,8 +275,8 @@ class Application:
         )
 
     def produce(self, entries: Iterable[Entry], topic: str = "data") -> None:
-        """Write entries to a topic; returns when Kafka has all."""
-        # Idempotent, so that retries keep the order.
+        """Write entries to a topic. Return when Kafka has acknowledged all of them."""
+        # Idempotent, so that retries preserve the order.
         producer = Producer(
             {"bootstrap.servers": self.bootstrap, "message.max.bytes": 3_000_000, "enable.idempotence": True}
         )
@@ -293,11 +294,11 @@ class Application:
         assert not failed, failed[:3]
 
     def unit_of(self, thing: str) -> int:
-        """The unit of a thing."""
+        """Return the unit of a thing."""
         return partition_of(thing.encode(), self.partitions)
 
     def checkpoints(self) -> dict[int, Checkpoint]:
-        """The newest checkpoint of each unit that has one."""
+        """Return the newest checkpoint of each unit that has one."""
         try:
             with closing(Readers(self.settings(), SystemClock())) as readers:
                 found = {unit: read_checkpoint(readers, unit) for unit in range(self.partitions)}
@@ -306,7 +307,7 @@ class Application:
         return {unit: checkpoint for unit, checkpoint in found.items() if checkpoint is not None}
 
     def ends(self) -> dict[int, dict[str, int]]:
-        """The stable ends of the input topics, by unit."""
+        """Return the last stable offsets of the input topics, by unit."""
         topics = self.settings().input_topics
         with closing(topic_reader(self.bootstrap, f"{self.name}-watch")) as consumer:
             found = {topic: ends_of(consumer, topic, self.partitions) for topic in topics}
@@ -324,23 +325,23 @@ class Application:
         wait_until(is_through, f"all input of {self.name} is consumed and committed", deadline_s)
 
     def remove_records(self) -> None:
-        """Remove all current input, as retention would."""
+        """Delete all current input, as retention would."""
         ends = self.ends()
         cut = [TopicPartition(topic, unit, end) for unit, at in ends.items() for topic, end in at.items()]
         for future in self.admin().delete_records(cut, operation_timeout=DEADLINE_S).values():
             future.result()
 
     def values(self, kind: str) -> list[bytes]:
-        """The committed values of a topic."""
+        """Return the committed values of a topic."""
         return [stored.value for stored in read_topic(self.bootstrap, self.topic(kind), self.partitions)]
 
     def rejected(self) -> dict[tuple[int, int], Rejected]:
-        """The dead letters by partition and offset of their input."""
+        """Return the dead letters by the partition and offset of their input."""
         dead_letters = [decode_rejected(value) for value in self.values("rejected")]
         return {(dead_letter.partition, dead_letter.offset): dead_letter for dead_letter in dead_letters}
 
     def verify(self) -> dict[str, Any]:
-        """The tester's findings; fails if it finds a difference."""
+        """Return the tester's findings. Fails if there is a difference."""
         report = self.folder / "report.json"
         report.unlink(missing_ok=True)
         status = tester(["verify", "--config", str(self.config), "--json", str(report)])
@@ -349,7 +350,7 @@ class Application:
         return findings
 
     def close(self) -> None:
-        """Kill running joiners, delete the topics."""
+        """Kill running joiners and delete the topics."""
         for joiner in self.started:
             joiner.kill()
         names = [
@@ -365,14 +366,14 @@ class Application:
 
 
 def application(kafka: str, folder: Path, **options: Any) -> Iterator[Application]:
-    """An application that is removed at the end; for fixtures."""
+    """Yield an application that is removed at the end. For fixtures."""
     made = Application(kafka, folder, **options)
     yield made
     made.close()
 
 
 def run_once(app: Application, seed: int, count: int = 600) -> None:
-    """Let the joiner consume some data and stop."""
+    """Run a joiner until it has consumed some data, then stop it."""
     app.create_topics()
     app.produce(seeded_entries(seed, count))
     joiner = app.start()
@@ -381,7 +382,7 @@ def run_once(app: Application, seed: int, count: int = 600) -> None:
 
 
 def refusal(app: Application, *arguments: str, **environment: str) -> str:
-    """Start a joiner that must end by itself with status 1; returns its log."""
+    """Start a joiner that must end by itself with status 1. Return its log."""
     joiner = app.start(*arguments, **environment)
     assert joiner.ends() == 1, joiner.text()
     assert "Traceback" not in joiner.text()
@@ -389,7 +390,7 @@ def refusal(app: Application, *arguments: str, **environment: str) -> str:
 
 
 def outsider(app: Application, unit: int) -> Producer:
-    """Another producer that initialises a unit's transactional id."""
+    """Return a new producer that has initialised a unit's transactional id."""
     producer = Producer({"bootstrap.servers": app.bootstrap, "transactional.id": f"{app.name}-{unit}"})
     producer.init_transactions(DEADLINE_S)
     return producer

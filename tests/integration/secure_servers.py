@@ -1,6 +1,6 @@
-"""Kafka, an MQTT broker and InfluxDB as in production: TLS with a private authority, and a login at each server.
+"""Kafka, an MQTT broker and InfluxDB as in production: TLS with a private CA, and authentication at each server.
 
-Kafka also has its plain listener on the loopback interface, over which the test creates the user.
+Kafka also has its plain listener on the loopback interface, which the test uses to create the user.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from broker.stack.ports import choose_port
 from tests.integration.services import wait_until
 
 USER: Final = "lsb"
-PASSWORD: Final = "right-and-long-enough"  # noqa: S105 - of servers that run during one test
+PASSWORD: Final = "right-and-long-enough"  # noqa: S105 - for servers that run during one test
 """InfluxDB 1.8 cannot parse a token with a space."""
 
 
 @dataclass(frozen=True)
 class Secure:
-    """The addresses of the servers, and their authority."""
+    """The addresses of the servers, and the certificate of their CA."""
 
     folder: Path
     authority: Path
@@ -38,7 +38,7 @@ class Secure:
     influxdb: str
 
     def settings(self, *, kafka: str = PASSWORD, mqtt: str = PASSWORD, token: str = f"{USER}:{PASSWORD}") -> Path:
-        """A settings file with these passwords, each in a file of its own."""
+        """Return a settings file with these passwords, each in a separate file."""
         for name, secret in (("kafka", kafka), ("mqtt", mqtt), ("token", token)):
             (self.folder / name).write_text(secret + "\n")
         path = self.folder / "lsb.toml"
@@ -86,7 +86,7 @@ output = "mechPower_C11"
 
 @contextmanager
 def secure_servers(folder: Path) -> Iterator[Secure]:
-    """All three servers for the duration of the block."""
+    """Run all three servers for the duration of the block."""
     authority, certificate, key = _certificates(folder)
     with ExitStack() as running:
         stack = running.enter_context(ephemeral_stack(say=print))
@@ -96,14 +96,14 @@ def secure_servers(folder: Path) -> Iterator[Secure]:
         influxdb_port = choose_port(None)
         address = f"https://localhost:{influxdb_port}"
         environment = _influxdb_environment(folder, certificate, key, influxdb_port)
-        influxd = [str(stack.influxdb._parts.influxd())]  # noqa: SLF001 - the program of the stack
+        influxd = [str(stack.influxdb._parts.influxd())]  # noqa: SLF001 - the binary of the stack
         running.enter_context(_process(influxd, folder / "influxdb.log", environment))
         _make_database(address, authority)
         yield Secure(folder, authority, kafka, mqtt_port, address)
 
 
 def _certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """An authority, and a certificate of this machine signed by it, with its key."""
+    """Create a CA, and a certificate for this machine signed by it, with its key."""
     authority, certificate, key = folder / "ca.pem", folder / "server.pem", folder / "server.key"
     (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
     new_key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
@@ -114,7 +114,7 @@ def _certificates(folder: Path) -> tuple[Path, Path, Path]:
         f"x509 -req -in {folder}/server.csr -extfile {folder}/names -days 2 {signed_by} -out {certificate}",
     ):
         command = line.split()
-        subprocess.run(["openssl", *command], check=True, capture_output=True)  # noqa: S607 - its path differs
+        subprocess.run(["openssl", *command], check=True, capture_output=True)  # noqa: S607 - its path varies
     return authority, certificate, key
 
 
@@ -147,7 +147,7 @@ def _mqtt_command(stack: LocalStack, folder: Path, certificate: Path, key: Path,
     for part in ("conf", "data"):
         (home / part).mkdir(parents=True)
     keep = f"pkcs12 -export -in {certificate} -inkey {key} -out {store} -passout pass:{PASSWORD}".split()
-    subprocess.run(["openssl", *keep], check=True, capture_output=True)  # noqa: S607 - its path differs
+    subprocess.run(["openssl", *keep], check=True, capture_output=True)  # noqa: S607 - its path varies
     (home / "conf/logins.properties").write_text(f"{USER}={PASSWORD}\n")
     opened = (
         f"<path>{store}</path><password>{PASSWORD}</password><private-key-password>{PASSWORD}</private-key-password>"
@@ -176,7 +176,7 @@ def _influxdb_environment(folder: Path, certificate: Path, key: Path, port: int)
 
 
 def _make_database(address: str, authority: Path) -> None:
-    """The first user can be created without a login; after that the database requires it."""
+    """Create the user and the database. Only the first user can be created without credentials."""
     context = ssl.create_default_context(cafile=str(authority))
 
     def ask(statement: str, **login: str) -> bool:

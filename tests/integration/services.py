@@ -1,8 +1,7 @@
 """Helpers for tests of services on real servers: start, wait, stop, read a topic.
 
-A service is a child process with a log of its own. It is not a `broker.stack.child.Child`, which is for servers, of
-which one runs at a time, and which keeps no exit status; here several run at once, and the tests are about how they
-end.
+A service is a child process with its own log. `broker.stack.child.Child` is not used, because it runs one process at a
+time and keeps no exit status. Here several run at once, and their exit status is tested.
 
 Every wait is for a condition, with a deadline. Nothing here depends on a particular service.
 """
@@ -27,10 +26,10 @@ from broker.stack import child
 ROOT: Final = Path(__file__).parents[2]
 
 DEADLINE_S: Final = 60.0
-"""How long a test waits for anything: far longer than it takes on a busy machine."""
+"""How long a test waits for a condition: far longer than necessary on a busy machine."""
 
 STOP_S: Final = 5.0
-"""Seconds within which every service stops after a signal."""
+"""The time within which every service must stop after a signal."""
 
 
 class Stored(NamedTuple):
@@ -42,12 +41,12 @@ class Stored(NamedTuple):
 
 
 def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Wait for a condition; fails with ``what`` after the deadline."""
+    """Wait for a condition. Fails with ``what`` after the deadline."""
     assert child.wait_until(condition, deadline_s), f"{what}: not within {deadline_s} s"
 
 
 def start_service(module: str, *arguments: str, environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """Start ``python -m module`` with further variables in its environment; its output is appended to ``log``."""
+    """Start ``python -m module`` with additional environment variables. Its output is appended to ``log``."""
     with log.open("ab") as out:
         return subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
@@ -60,19 +59,19 @@ def start_service(module: str, *arguments: str, environment: Mapping[str, str], 
 
 
 def stop(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> int:
-    """Stop a service; returns its exit status. Raises TimeoutExpired after `STOP_S`."""
+    """Stop a service. Return its exit status. Raises TimeoutExpired after `STOP_S`."""
     process.send_signal(number)
     return process.wait(STOP_S)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL, and wait until the process is gone; does nothing to one that has ended."""
+    """Send SIGKILL to the process and wait until it is gone. Does nothing if it has already ended."""
     process.kill()
     process.wait(DEADLINE_S)
 
 
 def kill_with_children(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL a service and all its children, as simultaneously as possible."""
+    """Send SIGKILL to a service and all its descendants, as simultaneously as possible."""
     signal_all(with_children(process.pid), signal.SIGKILL)
     process.wait(DEADLINE_S)
 
@@ -85,7 +84,7 @@ def signal_all(numbers: Iterable[int], number: signal.Signals) -> None:
 
 
 def with_children(number: int) -> list[int]:
-    """A process and its running descendants."""
+    """Return the ids of a process and its running descendants."""
     found = [number]
     for one in found:
         for tasks in Path(f"/proc/{one}/task").glob("*/children"):
@@ -95,12 +94,12 @@ def with_children(number: int) -> list[int]:
 
 
 def ends_of(consumer: Consumer, topic: str, partitions: int) -> list[int]:
-    """The current end offsets of a topic, by partition."""
+    """Return the current end offsets of a topic, by partition."""
     return [_end_of(consumer, TopicPartition(topic, number)) for number in range(partitions)]
 
 
 def read_topic(bootstrap: str, topic: str, partitions: int) -> list[Stored]:
-    """All current records of a topic, without those of open or aborted transactions."""
+    """Return all committed records of a topic."""
     found: list[Stored] = []
     with closing(topic_reader(bootstrap, f"{topic}.reader")) as consumer:
         ends = ends_of(consumer, topic, partitions)
@@ -121,7 +120,7 @@ def read_topic(bootstrap: str, topic: str, partitions: int) -> list[Stored]:
 
 
 def topic_reader(bootstrap: str, group: str) -> Consumer:
-    """A consumer that commits nothing and reports the ends of partitions."""
+    """Return a consumer that commits nothing and reports the ends of partitions."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -133,7 +132,7 @@ def topic_reader(bootstrap: str, group: str) -> Consumer:
 
 
 def _end_of(consumer: Consumer, partition: TopicPartition) -> int:
-    """The end of a partition; a new topic, or a Kafka that has just started, may have no leader yet."""
+    """Return the end offset of a partition. Retries, as a new topic or a starting broker may have no leader yet."""
     end_s = time.monotonic() + DEADLINE_S
     while True:
         try:

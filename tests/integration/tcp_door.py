@@ -1,7 +1,7 @@
-"""A TCP door in front of a server: while shut, it refuses new connections and breaks existing ones.
+"""A TCP proxy ("door") in front of a server. Shutting it breaks existing connections and refuses new ones.
 
-It simulates for one client a server that goes down and comes back, while all other tests continue to use the server. It
-forwards bytes and knows no protocol.
+To its clients, the server seems to go down and come back, while other tests continue to use it. The door forwards bytes
+and is independent of the protocol.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Door:
         self._carrying: list[threading.Thread] = []
 
     def open(self) -> None:
-        """Let connections through."""
+        """Accept and forward connections."""
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self._accepting = _started(self._accept, self._listener)
 
@@ -33,7 +33,7 @@ class Door:
         """Break the connections and refuse new ones."""
         if self._listener is not None and self._accepting is not None:
             _break(self._listener)
-            # End the accepting thread first, so that no connection is added meanwhile.
+            # End the accepting thread first, so that no connection is added in the meantime.
             self._accepting.join()
             self._listener.close()
         self._listener = self._accepting = None
@@ -68,7 +68,7 @@ def _started(work: Callable[..., None], *sockets: socket.socket) -> threading.Th
 
 
 def _carry(source: socket.socket, sink: socket.socket) -> None:
-    """Forward one direction of a connection until its source ends; a break of one side breaks both."""
+    """Forward one direction of a connection until its source ends. A broken side breaks both."""
     try:
         while block := source.recv(65_536):
             sink.sendall(block)
@@ -79,5 +79,5 @@ def _carry(source: socket.socket, sink: socket.socket) -> None:
 
 
 def _break(one: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # the other side was faster
+    with contextlib.suppress(OSError):  # the other side has closed it
         one.shutdown(socket.SHUT_RDWR)

@@ -1,6 +1,6 @@
-"""The connector's output for its input: events, invalid input, silence, settings. Real servers.
+"""What the connector writes for valid and invalid events and for silent quantities, tested on real servers.
 
-`test_connector_failures` is about failures.
+`test_connector_failures` covers failures.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ WHOLE = b'{"Thing": "R", "Timestamp": 1, "id": "x", "q": 1}'
 
 
 def with_value(text: bytes) -> bytes:
-    """The event with this text as its value."""
+    """Return the event with this JSON text as its value."""
     return WHOLE.replace(b'"q": 1', b'"q": ' + text)
 
 
 def with_time(text: bytes) -> bytes:
-    """The event with this text as its time."""
+    """Return the event with this JSON text as its time."""
     return WHOLE.replace(b'"Timestamp": 1', b'"Timestamp": ' + text)
 
 
@@ -119,7 +119,7 @@ def test_each_bad_input_is_in_the_dead_letters_with_its_reason_and_nothing_stops
         event("last"),
     ]
     pipeline.publish(payloads)
-    wait_until(lambda: {"first", "last"} <= {record.id for record in pipeline.records()}, "the good ones arrive")
+    wait_until(lambda: {"first", "last"} <= {record.id for record in pipeline.records()}, "the valid events arrive")
     wait_until(lambda: len(pipeline.dead_letters()) >= len(BAD), "the dead letters arrive")
     assert stop(process) == 0
     dead_letters = pipeline.dead_letters()

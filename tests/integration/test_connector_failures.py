@@ -1,6 +1,6 @@
-"""The connector when something fails, including itself: nothing is lost. Real servers.
+"""Failures of the connector and its servers lose nothing, tested on real servers.
 
-`test_connector` is about its output for its input.
+`test_connector` covers normal operation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pipeline(kafka: str, mqtt: MqttAddress, tmp_path: Path) -> Iterator[Pipeline
 
 @pytest.fixture
 def door(pipeline: Pipeline) -> Iterator[Door]:
-    """A door in front of the MQTT broker, initially shut."""
+    """A TCP proxy in front of the MQTT broker, initially shut."""
     found = Door(pipeline.mqtt_host, pipeline.mqtt_port)
     yield found
     found.shut()
@@ -47,7 +47,7 @@ def test_a_connector_killed_at_any_moment_loses_nothing(pipeline: Pipeline, seed
     publisher = pipeline.start_publishing(events(count))
     before = 0
     for _ in range(4):
-        # The time of a kill is seeded: a number of records after the last kill, if there are that many.
+        # The time of a kill is seeded: a number of records after the last kill, or the last record.
         pipeline.wait_for_records(min(before + draw.randrange(4_000), len(expected(count))))
         kill(process)
         before = pipeline.count_records()

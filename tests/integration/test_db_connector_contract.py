@@ -1,4 +1,4 @@
-"""The contract of the database on the real server: what the connector requires holds.
+"""The database contract on the real server: it behaves as the connector requires.
 
 The same tests run in tests/unit on the stand-in of the connector's unit tests.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RealStand:
-    """The real server for the tests of the contract."""
+    """The real server for the contract tests."""
 
     def __init__(self, influxdb: InfluxdbAccess) -> None:
         self._url, self._name = influxdb.url, database_of(influxdb)
@@ -40,7 +40,7 @@ class RealStand:
 
 
 class TestTheRealDatabase(DatabaseContract):
-    """InfluxDB passes the tests of the contract."""
+    """Runs the contract on a real InfluxDB."""
 
     @pytest.fixture
     def stand(self, influxdb: InfluxdbAccess) -> Iterator[RealStand]:

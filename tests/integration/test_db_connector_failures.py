@@ -1,6 +1,6 @@
-"""The database connector when something fails, including itself: nothing is missing or duplicated. Real servers.
+"""Failures of the database connector and its servers neither lose nor duplicate data, tested on real servers.
 
-`test_db_connector` is about its output for its input.
+`test_db_connector` covers normal operation.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_an_unavailable_database_is_reported_at_the_start_and_waiting_results_ar
     assert "is influxdb.url right?" in pipeline.log()
     pairs = pairs_of(4_000, seed=24)
     pipeline.produce(values_of(pairs))
-    # 5 partitions, with a marker each; at most 2 batches of 500 were read.
+    # The lag includes a transaction marker in each of the 5 partitions.
     pipeline.wait_until_logged(f"0 points, 0/s, 0 dead letters, lag {4_000 + PARTITIONS} records")
     pipeline.door.open()
     pipeline.wait_until_drained()
@@ -170,7 +170,7 @@ def test_a_committed_offset_that_left_the_log_is_an_error_with_the_way_out(pipel
     process = pipeline.start()
     pipeline.wait_until_drained()
     pipeline.stop(process)
-    # All but the nine that were removed before they were written: a transaction's marker follows the first 20.
+    # All but the nine that were deleted before they were read: a transaction marker follows the first 20.
     assert len(pipeline.points()) == len(pairs) - 9
 
 

@@ -1,6 +1,6 @@
-"""Operators' mistakes with the database connector: offsets, targets, the database itself.
+"""Operator mistakes with the database connector: offsets, targets, the database itself.
 
-Each ends with every point in the database, or with a message and the dead letters that say what is missing.
+After each, every point is in the database, or a message and dead letters report what is missing.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ def pipeline(kafka: str, influxdb: InfluxdbAccess, tmp_path: Path) -> Iterator[P
 
 
 def set_offsets(pipeline: Pipeline, offset: int, metadata: str = "") -> None:
-    """As ``kafka-consumer-groups --reset-offsets`` does."""
+    """Set the offsets of the group, as ``kafka-consumer-groups --reset-offsets`` does."""
     admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
     wanted = [TopicPartition(pipeline.out, number, offset, metadata) for number in range(PARTITIONS)]
 
     def is_set() -> bool:
         request = ConsumerGroupTopicPartitions(pipeline.name, wanted)
         answer = admin.alter_consumer_group_offsets([request])[pipeline.name]
-        # Refused until the group has noticed that its member has left.
+        # Rejected until the group has noticed that its member has left.
         return all(at.error is None for at in answer.result().topic_partitions or [])
 
     wait_until(is_set, "the group's offsets can be set")
 
 
 def write(pipeline: Pipeline, count: int, **settings: str) -> str:
-    """Let a connector start, write ``count`` results and drain the log; returns its log."""
+    """Run a connector until it has written ``count`` results and drained the topic. Return its log."""
     lines = pipeline.journal.read_text().count("\n") if pipeline.journal.exists() else 0
     before = pipeline.log() if pipeline.processes else ""
     process = pipeline.start(**settings)
-    wait_until(lambda: ": partitions 0 from" in pipeline.log().removeprefix(before), "it has its partitions")
-    # The group may have been at the ends of the log before the start.
+    wait_until(lambda: ": partitions 0 from" in pipeline.log().removeprefix(before), "the connector has its partitions")
+    # The group may have been at the end offsets before the start.
     wait_until(lambda: pipeline.journal_records(skip_lines=lines) >= count, f"{count} results are written")
     pipeline.wait_until_drained()
     pipeline.stop(process)
@@ -75,13 +75,13 @@ def test_offsets_that_were_set_by_hand_lose_no_point(pipeline: Pipeline) -> None
     pipeline.produce(values_of(pairs[:500]))
     assert "it is ignored" not in write(pipeline, 500)
     pipeline.produce(values_of(pairs[500:]))
-    # Nearly --to-latest: all but the last results would be skipped silently.
+    # Close to --to-latest: all but the last results would be skipped silently.
     set_offsets(pipeline, 190)
     said = write(pipeline, 1_000)
     assert said.count(f"the offset 190 of group {pipeline.name} was set by hand, by another tool") == PARTITIONS
     assert said.count("all results are written again from the beginning of the log") == PARTITIONS
     assert pipeline.points() == pipeline.points_for(pairs)
-    assert "it is ignored" not in write(pipeline, 0), "it starts from its own offsets"
+    assert "it is ignored" not in write(pipeline, 0), "the connector starts from its own offsets"
 
 
 def test_another_measurement_or_bucket_gets_every_point_under_the_same_group(
@@ -104,7 +104,7 @@ def test_another_measurement_or_bucket_gets_every_point_under_the_same_group(
 def test_points_of_the_previous_release_are_rewritten_and_dropped_as_documented(pipeline: Pipeline) -> None:
     pairs = pairs_of(300, seed=23)
     pipeline.produce(values_of(pairs))
-    # As release 0.1.0 wrote and committed them.
+    # Written and committed as by release 0.1.0.
     new = [point_line(pair, pipeline.name, "ms").replace(b"join=power,", b"").rpartition(b" ") for pair, _at in pairs]
     old = b"\n".join(
         head + b',id="' + pair.id.encode() + b'" ' + at for (head, _, at), (pair, _) in zip(new, pairs, strict=True)
@@ -130,7 +130,7 @@ def test_a_database_that_was_deleted_is_filled_again_from_the_log(pipeline: Pipe
     ask_influx(pipeline.influx_url, f"CREATE DATABASE {pipeline.database}")
     pipeline.wait_until_drained()
     pipeline.stop(process)
-    assert pipeline.points() == pipeline.points_for(pairs[300:]), "what was deleted is not there by itself"
+    assert pipeline.points() == pipeline.points_for(pairs[300:]), "the deleted points do not come back by themselves"
     set_offsets(pipeline, 0)
     write(pipeline, 600)
     assert pipeline.points() == pipeline.points_for(pairs)
@@ -151,7 +151,7 @@ def test_points_that_the_database_refuses_are_dead_letters_with_its_message_and_
     old = pairs_of(10, seed=23)
     long_tag = joined("R" * 70_000, "power", 2 * now_ns, 1.0, "power:0:1:1")
     conflicting = joined("R1", "power", 2 * now_ns, 1.0, "power:0:1:2")
-    # InfluxDB keeps the type of a field per shard, which is a day here.
+    # InfluxDB keeps the type of a field per shard, which covers a day here.
     fine_ns = 2 * (now_ns - 30 * 3_600 * 10**9)
     fine = [(joined("R2", "power", fine_ns + 2 * n, 1.0, f"power:0:2:{n}"), fine_ns + 2 * n) for n in range(20)]
     pipeline.produce(values_of([*old, *fine[:10], (long_tag, 0), (conflicting, 0), *fine[10:]]))
@@ -167,5 +167,5 @@ def test_points_that_the_database_refuses_are_dead_letters_with_its_message_and_
 
 
 def kept(points: Points) -> Points:
-    """The points without the one that the test itself has written."""
+    """Return the points without the one that the test has written directly."""
     return {point: fields for point, fields in points.items() if ("thing", "other") not in point.tags}

@@ -1,4 +1,4 @@
-"""A group that assigns a unit to no member rebalances again. See `joiner.runtime.ownership.membership`."""
+"""A group that leaves a unit without a member rebalances again. See `joiner.runtime.ownership.membership`."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def _member(app: Application, instance: str) -> subprocess.Popen[bytes]:
 
 
 def _units(app: Application) -> dict[str, int]:
-    """The number of units of each member, by name, if the group is stable."""
+    """Return the number of units of each member by instance name, or nothing while the group is rebalancing."""
     asked = app.admin().describe_consumer_groups([app.name], request_timeout=_ANSWER_S)
     try:
         group: Any = asked[app.name].result(DEADLINE_S)
     except KafkaException:
-        return {}  # a broker that has just started may not answer
+        return {}  # a broker that has just started may not respond
     if group.state != ConsumerGroupState.STABLE:
         return {}
     return {member.group_instance_id: len(member.assignment.topic_partitions) for member in group.members}

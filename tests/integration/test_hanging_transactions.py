@@ -1,8 +1,8 @@
-"""The next owner of a unit repairs what older owners left behind, and does not write it in its first commit.
+"""The next owner of a unit resolves dangling transactions of older owners, and its first commit is not affected.
 
-Kafka may fail to end a transaction: if it is killed with an open transaction that expires while it starts, it ends the
-transaction without markers (seen with 4.3.1). And a request of an older owner may arrive when there is a new one. See
-`joiner.runtime.ownership.dangling`.
+Kafka may fail to end a transaction: if a broker is killed and an open transaction expires during its restart, the
+transaction is ended without markers (observed with 4.3.1). A request of an older owner may also arrive after the claim
+of a new one. See `joiner.runtime.ownership.dangling`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _TRANSACTION_S = 8
 def own_stack() -> Iterator[LocalStack]:
     with ephemeral_stack(say=print) as stack:
         stack.kafka.more = {
-            # Expired transactions are aborted at once, even while the broker is starting.
+            # Expired transactions are aborted promptly, even while the broker is starting.
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-            # As before Kafka 3.6: it accepts belated writes. A newer one does so only rarely.
+            # As before Kafka 3.6, so that the broker accepts delayed writes. Newer releases accept them only rarely.
             "transaction.partition.verification.enable": "false",
         }
         stack.up([stack.kafka])
@@ -63,13 +63,13 @@ def test_what_kafka_forgot_to_end_is_there_once_and_what_was_rolled_back_is_not(
         _leave_open(app, unit, f"{app.name}.state", encode(later), checkpoint_key(unit).encode())
     left_s = time.monotonic()
     own_stack.kafka.kill()
-    wait_until(lambda: time.monotonic() > left_s + _TRANSACTION_S, "their time has run out")
+    wait_until(lambda: time.monotonic() > left_s + _TRANSACTION_S, "the transactions have expired")
     own_stack.up([own_stack.kafka])
     again = app.start()
     again.wait_for_units()
     if "open that Kafka should have ended" not in again.text():
-        pytest.skip("this Kafka ended everything by itself")
-    # How many it misses depends on timing. One that the joiner overlooked would block its unit for ever.
+        pytest.skip("Kafka ended all transactions correctly this time")
+    # How many Kafka misses depends on timing. One that the joiner overlooked would block its unit forever.
     assert 1 <= again.text().count("; resolving it up to") <= PARTITIONS
     app.wait_until_through()
     assert again.stop() == 0
@@ -104,7 +104,7 @@ def test_what_an_older_owner_had_on_its_way_is_rolled_back_by_the_next_one(app: 
 
 
 def _leave_open(app: Application, unit: int, topic: str, value: bytes, key: bytes) -> None:
-    """An open transaction of the unit's id with this record in the log."""
+    """Leave a transaction of the unit's transactional id open, with this record in the log."""
     settings = {"transactional.id": f"{app.name}-{unit}", "transaction.timeout.ms": _TRANSACTION_S * 1000}
     producer = Producer({"bootstrap.servers": app.bootstrap, **settings}, logger=client_logger("outsider"))
     producer.init_transactions(DEADLINE_S)

@@ -1,4 +1,4 @@
-"""A batch that fails unexpectedly: nothing of it is written, nothing is lost, the other units continue."""
+"""A batch that fails unexpectedly: none of it is written, nothing is lost, and the other units continue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def fail_once(app: Application, step: str, error: str) -> tuple[Joiner, int]:
-    """A joiner in which the fifth arrival at a step has failed, and the unit of that arrival."""
+    """Start a joiner and wait until the fifth arrival at a step has failed. Return the joiner and the failed unit."""
     app.create_topics()
     failing = app.start(module="tests.integration.failing_joiner", LSB_FAIL=f"{step}:5:{error}")
     failing.wait_for_units()
@@ -44,10 +44,8 @@ def test_a_batch_that_fails_is_not_half_written_and_the_others_go_on(app: Applic
         return through == set(range(PARTITIONS)) - {unit}
 
     wait_until(others_are_through, "the other units have consumed all")
-    # Reported by status for as long as the process runs.
-    wait_until(
-        lambda: f"unit {unit}: not served by process" in app.command("status").stdout, "status tells of the unit"
-    )
+    # The status command reports it as long as the process is running.
+    wait_until(lambda: f"unit {unit}: not served by process" in app.command("status").stdout, "status reports the unit")
     assert "failed): " in app.command("status").stdout
     assert failing.stop() == 1
     after = app.start()
@@ -82,7 +80,7 @@ def test_the_other_units_go_on_while_one_is_rebuilt_and_a_stop_does_not_wait_for
 
     wait_until(others_are_through, "the other units have consumed all")
     assert second.stop() == 0
-    # Not because of a timeout, after which it would be abandoned.
+    # The claim was cancelled, not abandoned after a timeout.
     assert "unit 0: claim cancelled, as the unit is not assigned here any more" in second.text()
     after = app.start()
     app.wait_until_through()

@@ -1,4 +1,4 @@
-"""Users' joining functions, whatever they do: each pair is a correct result or a dead letter, and nothing stops."""
+"""Faulty joining functions: each pair becomes a correct result or a dead letter, and the joiner keeps running."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.integration.joiner_application import Application, application, seeded_entries
 
 PROGRAM = '''\
-"""Functions as users write them."""
+"""Joining functions of a user."""
 
 import sys
 
@@ -20,7 +20,7 @@ import numpy as np
 
 
 def for_real_things(function):
-    """Functions that also fail for the probe's pairs would be refused at the start."""
+    """Return a function that works for the pairs of the start-up check, which would otherwise refuse it."""
     return lambda left, right: left.result if "made-up" in left.thing else function(left, right)
 
 
@@ -81,7 +81,7 @@ REASONS = {
     "alters": "RuntimeError: too much",
 }
 PARTLY = {"infinite", "undefined", "alters"}
-"""Functions that fail for some pairs only."""
+"""Functions that fail only for some pairs."""
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_whatever_a_joining_function_does_costs_only_its_own_pairs(
     app: Application, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "users_program.py").write_text(PROGRAM)
-    # The tester, which runs in this process, recomputes with the same functions.
+    # The tester runs in this process and recomputes the results with the same functions.
     monkeypatch.syspath_prepend(str(tmp_path))
     app.power = "\n".join(
         f'[[join]]\nname = "{name}"\nleft = "speed"\nright = "torque"\nfunction = "users_program:{name}"\n'

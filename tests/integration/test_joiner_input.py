@@ -1,4 +1,4 @@
-"""The joiner with invalid input, with transactional input, and while Kafka is unavailable."""
+"""Invalid input, transactional input, and times when Kafka is unavailable."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def with_result(text: str) -> bytes:
-    """A record with ``text`` as its result."""
+    """Return a record with this JSON text as its result."""
     return b'{"thing":"R1","quantity":"speed","phenomenonTime":1554096460000,"id":"x","result":%s}' % text.encode()
 
 
 def with_time(time_text: str) -> bytes:
-    """A record with ``text`` as its time."""
+    """Return a record with this JSON text as its time."""
     return b'{"thing":"R1","quantity":"speed","phenomenonTime":%s,"id":"x","result":1}' % time_text.encode()
 
 
@@ -118,7 +118,7 @@ def test_each_unusable_input_is_in_the_dead_letters_and_nothing_stops(app: Appli
 def test_a_joining_function_that_fails_costs_only_its_own_pairs(app: Application) -> None:
     app.create_topics()
     thing = things_over_all_units(1)[0]
-    # 1e308 times 1e308 is not finite; the pairs next to it are valid.
+    # 1e308 times 1e308 is not finite. The pairs around it are valid.
     values = [2.0, 1e308, 3.0]
     speeds = [record(thing, "speed", BASE_MS + 10 * n, value, f"s{n}") for n, value in enumerate(values)]
     torques = [record(thing, "torque", BASE_MS + 10 * n, value, f"t{n}") for n, value in enumerate(values)]
@@ -150,7 +150,7 @@ def test_input_of_transactions_is_read_without_what_was_rolled_back(app: Applica
             producer.abort_transaction(DEADLINE_S)
         else:
             producer.commit_transaction(DEADLINE_S)
-    # The vector reaches the ends of the logs, which are control records: retention may remove everything before.
+    # The vector reaches the end offsets, after the last control records, so that retention may remove all records.
     app.wait_until_through()
     assert sum(checkpoint.counts["records"] for checkpoint in app.checkpoints().values()) == 800
     joiner.kill()
@@ -198,14 +198,14 @@ def test_a_restart_of_kafka_costs_nothing(app: Application, stack: LocalStack, k
         stack.down([stack.kafka])
     stack.up([stack.kafka])
     app.produce(seeded_entries(45, 600))
-    # Kafka's client may be stuck for half a minute, until the joiner replaces it (see broker.kafka.producer).
+    # The Kafka client may be stuck for half a minute, until the joiner replaces it (see broker.kafka.producer).
     app.wait_until_through(2 * DEADLINE_S)
     joiner.wait_for("Kafka is available again")
     lines = [line for line in joiner.text().splitlines() if "joiner.kafka" in line]
     counts = [
         sum(words in line for line in lines) for words in ("Kafka is unavailable", "Kafka is available again", "FAIL [")
     ]
-    assert counts == [1, 1, 0], "an outage is reported once, its end once, and no attempt of the library in between"
+    assert counts == [1, 1, 0], "the outage and its end are reported once each, and no attempts in between"
     assert joiner.process.poll() is None
     assert joiner.stop() == 0
     assert not re.search("Traceback", joiner.text())
@@ -216,7 +216,7 @@ def test_records_that_come_damaged_are_not_left_out_and_are_joined_once_they_can
     app: Application, stack: LocalStack
 ) -> None:
     app.create_topics()
-    # One request each, and so one batch of the log.
+    # Each call is a separate request, and thus a separate batch in the log.
     for part in range(3):
         times = range(BASE_MS + part * 100, BASE_MS + part * 100 + 100, 10)
         app.produce(

@@ -1,4 +1,4 @@
-"""The joiner from Kafka to Kafka: start, stop, restart, takeover, status, reset."""
+"""The life cycle of a joiner on real Kafka: start, stop, restart, takeover, status, reset."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_input_is_joined_once_and_a_restart_continues_without_replay(app: Applic
 
 
 def test_a_killed_joiner_replays_without_output_and_continues(app: Application) -> None:
-    # Rare snapshots, so that a replay has work to do.
+    # Rare snapshots, so that there are records to replay.
     app.application = 'snapshot_interval = "1h"\nsnapshot_records = 1000000'
     app.create_topics()
     first = app.start()
@@ -89,10 +89,10 @@ def test_two_processes_share_the_units_and_one_takes_over_from_the_other(app: Ap
     app.produce(seeded_entries(6, 1500))
     app.wait_until_through()
     three = app.start(instance="three")
-    wait_until(lambda: owners() == {"two", "three"}, "a new one gets its share")
+    wait_until(lambda: owners() == {"two", "three"}, "a new process gets its share")
     app.produce(seeded_entries(7, 1500))
     two.kill()
-    wait_until(lambda: owners() == {"three"}, "the one that is left takes over from the killed one")
+    wait_until(lambda: owners() == {"three"}, "the remaining process takes over from the killed one")
     app.wait_until_through()
     assert three.stop() == 0
     app.verify()
@@ -153,8 +153,8 @@ def test_status_distinguishes_a_killed_owner_from_a_running_one(app: Application
     joiner.kill()
     wait_until(lambda: states() == {"gone"}, "the group has noticed that the process is gone")
     again = app.start(instance="south")
-    wait_until(lambda: states() == {"running"}, "another one has its units")
-    # It is the owner from its claim on; a unit that it does not serve yet it cannot stop.
+    wait_until(lambda: states() == {"running"}, "another process has its units")
+    # A process is the owner from its claim on, but only the units that it serves are marked as stopped.
     again.wait_for_units()
     assert again.stop() == 0
     assert states() == {"stopped"}

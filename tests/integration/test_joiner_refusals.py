@@ -1,4 +1,4 @@
-"""When the joiner refuses to continue, what it reports, and what it repairs by itself."""
+"""Conditions under which the joiner refuses to continue, its reports, and what it repairs by itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def claim_as(app: Application, unit: int, **changes: str) -> None:
-    """Write the unit's checkpoint as another runner would."""
+    """Claim the unit as another runner would: write its checkpoint with these changes."""
     producer = outsider(app, unit)
     found = app.checkpoints()[unit]
     changed = msgspec.structs.replace(found, **changes)
@@ -55,7 +55,7 @@ def test_group_offsets_that_were_reset_or_deleted_change_nothing_and_are_repaire
     def reset_by_hand() -> bool:
         request = ConsumerGroupTopicPartitions(app.name, wrong)
         answer = app.admin().alter_consumer_group_offsets([request])[app.name]
-        # Refused until the group has noticed that its member has left.
+        # Rejected until the group has noticed that its member has left.
         return all(at.error is None for at in answer.result().topic_partitions or [])
 
     wait_until(reset_by_hand, "the group's offsets can be changed")

@@ -1,4 +1,4 @@
-"""Kafka answers as the joiner requires, and as the simulation's broker in memory does."""
+"""Real Kafka behaves as the joiner requires, and like the in-memory broker of the simulation."""
 
 from __future__ import annotations
 
@@ -63,4 +63,4 @@ def cluster(kafka: str) -> Iterator[RealCluster]:
 
 
 class TestKafka(KafkaContract):
-    """Queries the server."""
+    """Runs the contract on a real broker."""

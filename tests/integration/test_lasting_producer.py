@@ -1,4 +1,4 @@
-"""The connectors' producer while Kafka is unavailable for longer than it waits. Real Kafka."""
+"""The connectors' producer while Kafka is unavailable for longer than the producer's patience. On real Kafka."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_waited_too_long_is_sent_again_in_its_order_and_all_of_it_arrives(
     for partition in range(PARTITIONS):
         values = [int(stored.value) for stored in read_topic(kafka, topic, PARTITIONS) if stored.partition == partition]
         first_seen = list(dict.fromkeys(values))
-        assert first_seen == sorted(first_seen), "the order within a partition stays"
+        assert first_seen == sorted(first_seen), "the order within a partition is preserved"
         assert set(first_seen) == {n for n in range(1500) if partition_of(b"key %d" % (n % 7), PARTITIONS) == partition}
 
 

@@ -1,4 +1,4 @@
-"""The metrics of running services match what was sent: a connector, a joiner, a db_connector. Real servers."""
+"""The metrics of a running connector, joiner and database connector match the data, tested on real servers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Endpoints:
     port: int
 
     def ask(self, path: str) -> tuple[int, str]:
-        """Status and text of an answer; 0 if nothing listens."""
+        """Return the status and the text of a response. The status is 0 if nothing listens."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
                 return answer.status, answer.read().decode()
@@ -44,7 +44,7 @@ class Endpoints:
             return 0, ""
 
     def total(self, name: str, **labels: str) -> float:
-        """The sum of a metric over its values with these labels."""
+        """Return the sum of a metric over all its series with these labels."""
         return sum(
             sample.value
             for family in text_string_to_metric_families(self.ask("/metrics")[1])
@@ -75,7 +75,7 @@ def test_a_joiner_exposes_what_it_read_wrote_and_holds(app: Application, endpoin
     endpoints.wait_until_ready()
     app.produce(entries[1000:])
     app.wait_until_through()
-    # The awaited checkpoint is visible a moment before it is counted.
+    # The checkpoint is visible a moment before its records are counted.
     wait_until(lambda: endpoints.total("joiner_records_total") == len(entries), "all records are counted")
     for name, kind in (("pairs", "out"), ("late", "late"), ("rejected", "rejected"), ("unmatched", "unmatched")):
         assert endpoints.total(f"joiner_{name}_total") == len(app.values(kind)), name
@@ -135,7 +135,7 @@ def test_the_stage_in_spark_exposes_the_same_metrics(app: Application, endpoints
     app.create_topics()
     app.produce(seeded_entries(seed=9, count=800))
     stage = app.start(LSB_METRICS__LISTEN=str(endpoints.port))
-    wait_until(lambda: endpoints.ask("/readyz") == (503, "Spark is starting\n"), "the driver says what it waits for")
+    wait_until(lambda: endpoints.ask("/readyz") == (503, "Spark is starting\n"), "the driver reports its start")
     assert endpoints.ask("/healthz") == (200, "ok\n")
     app.wait_until_through(SPARK_STARTS_S)
     endpoints.wait_until_ready()
@@ -160,7 +160,7 @@ def test_a_connector_exposes_what_it_received_and_sent(from_mqtt: FromMqtt, endp
     process = from_mqtt.start(LSB_METRICS__LISTEN=str(endpoints.port))
     endpoints.wait_until_ready()
     from_mqtt.publish([*events(2000), b"no event", event("bad", good=1, bad="text")])
-    wait_until(lambda: endpoints.total("connector_events_total") == 2002, "all events came")
+    wait_until(lambda: endpoints.total("connector_events_total") == 2002, "all events have arrived")
     wait_until(lambda: endpoints.total("connector_unacknowledged_events") == 0, "all of them are in Kafka")
     assert endpoints.total("connector_records_total") == from_mqtt.count_records() == 4001
     assert endpoints.total("connector_rejected_total") == len(from_mqtt.dead_letters()) == 2
@@ -174,7 +174,7 @@ def test_a_connector_exposes_what_it_received_and_sent(from_mqtt: FromMqtt, endp
 def test_a_connector_without_its_broker_is_healthy_and_not_ready(from_mqtt: FromMqtt, endpoints: Endpoints) -> None:
     closed_port = str(choose_port())
     from_mqtt.start(connected=False, LSB_METRICS__LISTEN=str(endpoints.port), LSB_MQTT__PORT=closed_port)
-    wait_until(lambda: endpoints.total("connector_mqtt_losses_total") > 0, "it has tried")
+    wait_until(lambda: endpoints.total("connector_mqtt_losses_total") > 0, "an attempt to connect has failed")
     assert endpoints.ask("/readyz") == (503, f"there is no connection to MQTT at 127.0.0.1:{closed_port}\n")
     assert endpoints.ask("/healthz") == (200, "ok\n")
 
@@ -197,7 +197,7 @@ def test_a_db_connector_exposes_what_it_read_and_wrote_and_whether_the_database_
     assert endpoints.total("db_connector_results_total") == 3001
     assert endpoints.total("db_connector_rejected_total") == len(to_database.dead_letters()) == 1
     assert endpoints.total("db_connector_write_duration_seconds_count") >= 6
-    wait_until(lambda: endpoints.total("db_connector_lag_records") == 0, "nothing is left")
+    wait_until(lambda: endpoints.total("db_connector_lag_records") == 0, "the lag is 0")
     assert endpoints.total("db_connector_database_up") == endpoints.total("ready") == 1
     to_database.door.shut()
     to_database.produce(values_of(pairs_of(10, seed=6)))

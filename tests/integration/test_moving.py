@@ -1,4 +1,4 @@
-"""Units move between processes of two sites while data flows; whatever dies, each result is there once."""
+"""Units move between processes of two sites while data flows. Whichever process dies, each result is written once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def begin(app: Application, **environment: str) -> Joiner:
-    """Start the joiner that has the units."""
+    """Start the joiner that owns the units first, and wait until it has claimed them."""
     module = "tests.integration.dying_joiner" if environment else "joiner"
     joiner = app.start(instance="blue", module=module, **environment)
     joiner.wait_for_units()
@@ -37,7 +37,7 @@ def begin(app: Application, **environment: str) -> Joiner:
 
 
 def standby(app: Application, site: str = "green", instance: str = "", **environment: str) -> Joiner:
-    """Start a joiner that waits for units."""
+    """Start a standby joiner."""
     module = "tests.integration.dying_joiner" if environment else "joiner"
     given = "--standby", "--site", site
     joiner = app.start(*given, instance=instance or site, module=module, **environment)
@@ -180,7 +180,7 @@ def test_a_source_that_is_killed_at_any_step_costs_nothing(app: Application, poi
 
 
 def came_back(app: Application, site: str, first: CompletedProcess[str]) -> None:
-    """Restart the killed joiner; then everything moves."""
+    """Restart the killed joiner, and check that the whole move then succeeds."""
     standby(app, site, "blue" if site == "process" else "green")
     last = move(app)
     if last.returncode:  # the source was still reclaiming the units of the first move
@@ -230,7 +230,7 @@ def test_a_third_process_that_joins_the_source_meanwhile_keeps_nothing(app: Appl
         standby(app)
         third = app.start(instance="third")
         moved = move(app)
-        if moved.returncode:  # the group was assigning units to the third
+        if moved.returncode:  # the group was assigning units to the third process
             moved = move(app)
         assert moved.returncode == 0, moved.stdout
         third.wait_for(

@@ -1,7 +1,6 @@
-"""Operators' mistakes with an application: settings, names, state, releases. Each ends in a message, or correctly.
+"""Operator mistakes with an application: settings, names, state, releases. Each is reported or handled correctly.
 
-Mistakes with the input topics are in `test_topic_mistakes`, what the joiner detects by itself in
-`test_joiner_refusals`.
+`test_topic_mistakes` covers mistakes with topics; `test_joiner_refusals` covers what the joiner detects by itself.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def joins(*chosen: dict[str, Any]) -> dict[str, str]:
-    """The environment that overrides the joins of the settings file."""
+    """Return the environment variables that override the joins of the settings file."""
     return {"LSB_JOIN": json.dumps(chosen)}
 
 
@@ -86,7 +85,9 @@ def test_whatever_changes_the_results_is_refused_with_each_difference(app: Appli
 
 
 def refusal_or_none(app: Application, environment: dict[str, str]) -> str | None:
-    """The log of a joiner that ends by itself; None if it claims all units, and is then stopped."""
+    """Start a joiner, wait until it has claimed all units, and stop it. Return its log, or None if it ended with status
+    0.
+    """
     joiner = app.start(**environment)
     joiner.wait_for_units()
     return None if joiner.stop() == 0 else joiner.text()
@@ -97,7 +98,7 @@ def test_a_second_application_under_the_same_name_fences_no_runner(app: Applicat
     first = app.start(instance="first")
     first.wait_for_units()
     app.produce(seeded_entries(81, 600))
-    # It reads another topic, so that the group also assigns it units of the first one.
+    # The second application reads another topic, so that the group also assigns it units of the first one.
     elsewhere = {"LSB_TOPICS__DATA": f"{app.name}.other", "LSB_TOPICS__OUT": app.topic("elsewhere")}
     second = app.start(instance="second", **joins(POWER), **elsewhere)
     app.produce(seeded_entries(82, 600))
@@ -115,7 +116,7 @@ def test_a_second_application_under_the_same_name_fences_no_runner(app: Applicat
 
 def test_records_of_another_partitioner_are_rejected_with_their_right_partition(app: Application) -> None:
     app.create_topics()
-    # librdkafka's default is `consistent_random`, which hashes by CRC-32.
+    # The default partitioner of librdkafka is `consistent_random`, which hashes by CRC-32.
     producer = Producer({"bootstrap.servers": app.bootstrap})
     for entry in seeded_entries(83, 600):
         producer.produce(app.topic("data"), entry.value, entry.key.encode())
@@ -132,19 +133,19 @@ def test_records_of_another_partitioner_are_rejected_with_their_right_partition(
         assert re.search(
             rf"belongs into partition \d, this is {dead_letter.partition}: its producer must use", dead_letter.reason
         )
-    # What no join selects is not checked any further.
+    # Messages that no join selects are not checked any further.
     assert len(dead_letters) == sum(b'"temperature"' not in one.value for one in wrong)
     assert app.values("out")
     app.verify()
 
 
 def newer_unit(data: bytes) -> bytes:
-    """A snapshot as a later release might write it: another version, another structure."""
+    """Return a snapshot as a later release might write it: another version, another structure."""
     return msgspec.msgpack.encode({"version": unit_snapshot.VERSION + 1, "units": [data[:9]], "offsets": "elsewhere"})
 
 
 def newer_buffers(data: bytes) -> bytes:
-    """A snapshot whose engine is of a later release."""
+    """Return a snapshot whose engine state is of a later release."""
     content, version = msgspec.msgpack.decode(data), (snapshot.VERSION + 1).to_bytes(2, "little")
     buffers = {name: bytes(b[:8]) + version + b"other" * 9 for name, b in content["buffers"].items()}
     return msgspec.msgpack.encode(content | {"buffers": buffers})
@@ -160,7 +161,7 @@ def test_state_of_a_newer_release_is_refused_as_such_whatever_its_structure(app:
         serial, slot = newest.serial + 1, (newest.serial + 1) % 2
         producer = outsider(app, unit)
         producer.begin_transaction()
-        # A key that is not text must not disturb any reader of the topic.
+        # A key that is not valid text must not disturb any reader of the topic.
         producer.produce(topic, b"junk", b"\xff\xfe", unit)
         if change is None:
             manifest = json.dumps({"format": FORMAT_VERSION + 1, "serial": "of another kind"}).encode()

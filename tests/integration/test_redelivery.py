@@ -1,6 +1,6 @@
-"""Redelivered events: from MQTT into Kafka and through the joiner, which joins each once.
+"""Redelivered events, from MQTT through Kafka to the joiner, which joins each event once.
 
-A redelivered event has the same id. It may come at once, much later, in another order, and after a restart.
+A redelivered event has the same id. It may arrive at once, much later, out of order, or after a restart.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pipeline(kafka: str, mqtt: MqttAddress, tmp_path: Path) -> Iterator[Pipeline
 
 @pytest.fixture
 def app(kafka: str, tmp_path: Path, pipeline: Pipeline) -> Iterator[Application]:
-    # The topics belong to the connector.
+    # Uses the topics of the connector.
     yield from application(kafka, tmp_path, name=pipeline.name)
 
 
@@ -60,7 +60,7 @@ def test_an_event_that_comes_again_is_joined_once_before_and_after_a_restart(
     results = [json.loads(value) for value in app.values("out")]
     times = Counter((one["quantity"], one["left"]["id"], one["right"]["id"]) for one in results)
     assert max(times.values()) == 1
-    # Every event is a pair of its own in both joins, as its quantities have the same time.
+    # The quantities of an event have the same time, so every event forms a pair in each of the two joins.
     assert sum(left == right for _, left, right in times) == 2 * len(sent)
     found = app.checkpoints()
     assert len(found) == PARTITIONS

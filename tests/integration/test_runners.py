@@ -1,6 +1,6 @@
-"""The same application in every kind of runner: same input, same output, record for record.
+"""The same application in both kinds of runner: the same input gives the same output, record for record.
 
-The plain process and the stage in Spark. Features of only one of them have their own files.
+The runners are the plain process and the stage in Spark. Features that only one of them has are tested in other files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RUNNERS = ("run", "spark")
 
 @pytest.fixture
 def apps(kafka: str, tmp_path: Path) -> Iterator[list[Application]]:
-    """An application for each kind of runner; all read the same topic."""
+    """An application for each kind of runner. All of them read the same topic."""
     made: list[Iterator[Application]] = []
     found: list[Application] = []
     for runner in RUNNERS:
@@ -54,20 +54,20 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def poisoned(seed: int, count: int) -> list[Entry]:
-    """Records with disorder, ties, late and repeated ones, and watermarks; some of them are invalid."""
+    """Return valid and invalid entries: out-of-order, equal, late and repeated records, and watermarks."""
     thing = things_over_all_units(1)[0]
     unusable: list[bytes | None] = [b"no JSON", None, b'{"mark": true}', json.dumps({"thing": thing}).encode()]
     entries = [*seeded_entries(seed, count), record(thing, "speed", 7_258_118_400_000, 1.0, "from the future")]
     step = count // len(unusable)
     for at, value in enumerate(unusable):
         entries.insert(at * step, Entry(thing, value))
-    # A value that no joining function accepts, in both of its streams.
+    # A pair whose result is not finite.
     entries += [record(thing, quantity, BASE_MS, 1e308, quantity) for quantity in ("speed", "torque")]
     return entries
 
 
 def written(app: Application) -> dict[str, Counter[bytes]]:
-    """The output of an application without its name, by kind of topic."""
+    """Return the output of an application by kind of topic, with its names replaced by fixed ones."""
     name, data = app.name.encode(), app.topic("data").encode()
     return {
         kind: Counter(value.replace(data, b"data").replace(name, b"name") for value in app.values(kind))
@@ -115,7 +115,7 @@ def test_a_forced_claim_of_the_units_stops_the_other_kind_of_runner(app: Applica
     with flowing(app, 8):
         stage = app.start(command="spark", instance="in-spark")
         stage.wait_for_units()
-        # A frozen one is a zombie once another one has claimed its units.
+        # A frozen runner is a zombie once another one has claimed its units.
         frozen = with_children(stage.process.pid)
         signal_all(frozen, signal.SIGSTOP)
         process = app.start("--force-claim", instance="plain")

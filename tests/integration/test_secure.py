@@ -1,4 +1,4 @@
-"""The whole pipeline over TLS with a login at each server; a wrong login is a clear error at the start."""
+"""The whole pipeline over TLS, with authentication at every server. Wrong credentials are a clear error at start-up."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_pipeline_runs_over_tls_with_a_login_at_each_server(servers: Secure,
 
 
 def simulate(servers: Secure, events: str) -> subprocess.CompletedProcess[str]:
-    """Replay the file over TLS."""
+    """Run the simulator, which replays the events file over TLS."""
     program = [sys.executable, "simulator/simulator.py", "--host", "localhost", "--port", str(servers.mqtt_port)]
     login = ["--username", USER, "--password-file", str(servers.folder / "mqtt"), "--ca-file", str(servers.authority)]
     given = ["--events", events, "--rate", "max"]
@@ -81,7 +81,7 @@ def test_a_wrong_token_is_reported_and_the_results_wait(servers: Secure, tmp_pat
     wrong = str(servers.settings(token=f"{USER}:wrong"))
     running = start_service("db_connector", "--config", wrong, environment={}, log=log)
     message = "check influxdb.token (or token_file) in the settings"
-    wait_until(lambda: message in log.read_text(), "the database's refusal is logged")
+    wait_until(lambda: message in log.read_text(), "the refusal by the database is logged")
     assert stop(running) == 0
     assert "Traceback" not in log.read_text()
 

@@ -1,4 +1,4 @@
-"""The simulator against a real MQTT broker: everything arrives in order and byte for byte, whatever fails."""
+"""The simulator with a real MQTT broker: every message arrives in order and byte for byte, despite failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ODD_LINES = [b"", b"no json", b'{"Timestamp": 1', b"\xff\x00\xfe", b'{"Timestamp
 
 
 class Subscriber:
-    """Collects the messages of a topic, in a session that survives a restart of the broker."""
+    """Collects the messages of a topic. Its session survives a restart of the broker."""
 
     def __init__(self, port: int, qos: int, topic: str = "machine/states") -> None:
         self.payloads: list[bytes] = []
@@ -55,7 +55,7 @@ class Subscriber:
         wait_until(lambda: self._ready, "the subscription")
 
     def close(self) -> None:
-        """End the connection, its thread and the session."""
+        """Close the connection and end the thread and the session."""
         properties = Properties(PacketTypes.DISCONNECT)  # type: ignore[no-untyped-call] # as above
         properties.SessionExpiryInterval = 0
         self._client.disconnect(properties=properties)
@@ -78,7 +78,7 @@ def wait_until(reached: Callable[[], bool], what: str) -> None:
 
 @pytest.fixture
 def broker(stack: LocalStack) -> Mqtt:
-    """The MQTT broker of all tests; a test that stops it restarts it."""
+    """The MQTT broker shared by all tests. A test that stops it must restart it."""
     stack.up([stack.mqtt])
     return stack.mqtt
 
@@ -98,7 +98,7 @@ Simulate = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def simulate() -> Iterator[Simulate]:
-    """Start the simulator with a port, an events file and flags; kills it at the end if it still runs."""
+    """A function that starts the simulator with a port, an events file and flags. Kills it at the end if necessary."""
     started: list[subprocess.Popen[str]] = []
 
     def start(port: int, events: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -129,14 +129,14 @@ def simulate() -> Iterator[Simulate]:
 
 
 def finish(process: subprocess.Popen[str], status: int = 0) -> str:
-    """Wait for its end with ``status``; returns its output."""
+    """Wait until the simulator ends with ``status``. Return its output."""
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == status, out + err
     return out + err
 
 
 def in_time_order(path: Path) -> list[bytes]:
-    """The lines by time; a line without a time stays after its predecessor."""
+    """Return the lines sorted by time. A line without a time stays after its predecessor."""
     placed, now_ns = [], TIME_MIN_NS - 1
     for line in path.read_bytes().split(b"\n")[:-1]:
         with suppress(InvalidLineError):
@@ -187,8 +187,8 @@ def test_a_restart_of_the_broker_loses_nothing_and_doubles_only_what_was_in_flig
     assert "unacknowledged" not in said.splitlines()[0]
     assert set(subscriber.payloads) == set(expected)
     if qos == 2:
-        # HiveMQ loses a publisher's packet identifiers in a restart, so that these messages are new to it. What its
-        # subscribers had in flight, at QoS 1, is redelivered as well.
+        # HiveMQ loses a publisher's packet identifiers in a restart, so it accepts in-flight messages as new ones.
+        # Messages in flight to a subscriber at QoS 1 are redelivered as well.
         assert len(subscriber.payloads) <= len(expected) + IN_FLIGHT_MAX
 
 

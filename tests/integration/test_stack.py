@@ -1,4 +1,4 @@
-"""The local stack with its real servers: what survives a stop, a crash and a freeze."""
+"""The local stack with its real servers: data and state that survive a stop, a crash and a freeze."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def wait_for(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> N
     end = time.monotonic() + deadline_s
     pause = threading.Event()
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "the condition was not met in time"
         pause.wait(0.02)
 
 
@@ -147,7 +147,7 @@ def publish_slowly(port: int, first: int) -> None:
 
 
 class Subscriber:
-    """A client with a persistent session and manual acknowledgements."""
+    """An MQTT client with a persistent session and manual acknowledgements."""
 
     def __init__(self, port: int, *, acknowledge: bool, after_s: float = 0.0) -> None:
         self.got: list[int] = []
@@ -170,7 +170,7 @@ class Subscriber:
         assert self._subscribed.wait(DEADLINE_S)
 
     def close(self) -> None:
-        """Disconnect; the broker keeps the session."""
+        """Disconnect. The broker keeps the session."""
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -209,7 +209,7 @@ def test_mqtt_messages_that_a_killed_broker_had_in_flight_come_again_in_order(ow
     Subscriber(port, acknowledge=False).close()
     publish(port, 0, 1000, qos=1)
     first = Subscriber(port, acknowledge=False)
-    # All of them are in flight at once: the window is as large as the connector's batches need.
+    # All messages are in flight at once: the window is large enough for the connector's batches.
     wait_for(lambda: len(first.got) >= 1000)
     own_mqtt.mqtt.kill()
     first.close()
@@ -234,7 +234,7 @@ def test_an_mqtt_message_without_acknowledgement_comes_again(mqtt: tuple[str, in
 
 def test_a_slow_stream_from_many_mqtt_publishers_never_stalls(own_mqtt: LocalStack) -> None:
     mqtt = own_mqtt.mqtt
-    # Acknowledged as late as by a connector that waits for Kafka: while the next message arrives.
+    # Acknowledges each message while the next one arrives, as a connector does that waits for Kafka.
     subscriber = Subscriber(mqtt.port, acknowledge=True, after_s=0.006)
     for number in range(_PUBLISHERS):
         publish_slowly(mqtt.port, _MESSAGES_EACH * number)
@@ -275,7 +275,7 @@ def test_every_server_listens_on_the_loopback_only(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_start_leaves_nothing_running(tmp_path: Path, kafka: str, number: signal.Signals) -> None:
-    assert kafka  # downloaded by now, so that this start really starts it
+    assert kafka  # the fixture has downloaded Kafka, so that the launcher starts it at once
     parts = Path(os.environ.get("LSB_CACHE", ".lsb/parts")).absolute()
     launcher = subprocess.Popen(
         [sys.executable, "-m", "broker.stack", "up", "kafka", "mqtt", "--dir", str(tmp_path)],

@@ -1,4 +1,4 @@
-"""The stage in Spark on a standalone cluster: one master and two workers, each with an executor of its own."""
+"""The stage in Spark on a standalone cluster with a master and two workers, each with its own executor."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def executors() -> list[int]:
-    """The executors of this process's workers."""
+    """Return the process ids of the executors started by this process."""
     found = []
     for number in with_children(os.getpid()):
         try:
             words = Path(f"/proc/{number}/cmdline").read_text().split("\0")
         except OSError:  # it has just ended
             continue
-        # The drivers of this and of other tests are not executors.
+        # Descendants also include drivers, which are not executors.
         if any(word.endswith("CoarseGrainedExecutorBackend") for word in words):
             found.append(number)
     return found
 
 
 def joined(app: Application) -> int:
-    """Records that the units have consumed."""
+    """Return the sum of the consumed offsets of all units."""
     return sum(sum(checkpoint.offsets.values()) for checkpoint in app.checkpoints().values())
 
 
@@ -63,10 +63,10 @@ def test_two_executors_share_the_units_and_the_loss_of_one_costs_nothing(app: Ap
         before = executors()
         assert len(before) == 2
         signal_all(with_children(before[0]), signal.SIGKILL)
-        wait_until(lambda: bool(set(executors()) - set(before)), "another executor has come", SPARK_STARTS_S)
+        wait_until(lambda: bool(set(executors()) - set(before)), "a new executor has started", SPARK_STARTS_S)
         reached = joined(app)
-        wait_until(lambda: joined(app) > reached, "the join goes on", SPARK_STARTS_S)
-    # The cluster is down now. Spark waits for it; to continue without it, move the units.
+        wait_until(lambda: joined(app) > reached, "the join continues", SPARK_STARTS_S)
+    # The cluster is down now, and Spark waits for it. The application continues in a local stage.
     assert stage.stop() == 0
     again = app.start()
     app.wait_until_through(SPARK_STARTS_S)

@@ -1,7 +1,7 @@
-"""`tester.py verify` reports what is in real Kafka and real InfluxDB.
+"""`tester.py verify` on the contents of a real Kafka and a real InfluxDB.
 
-A fake joiner (`tests.unit.joiner.check.pretended_pipeline`, on the oracle) writes its outputs and checkpoints in
-transactions. Each scenario has output topics of its own; all share the input topic and the checkpoints.
+A fake joiner (`tests.unit.joiner.check.pretended_pipeline`, based on the oracle) writes its outputs and checkpoints in
+transactions. Each scenario has its own output topics; all share the input topic and the state topic.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ TIMEOUT_S = 60.0
 
 
 class World:
-    """An application that has run: its inputs and checkpoints are in Kafka, its outputs are yet to be written."""
+    """An application that has run. Its inputs and checkpoints are in Kafka; `scenario` writes its outputs."""
 
     def __init__(self, kafka: str, folder: Path) -> None:
         self.kafka = kafka
         self.folder = folder
         self.name = f"tester-{uuid.uuid4().hex[:8]}"
-        # The state topic is named after the application, whose name is in every output: one world per run.
+        # Every output contains the application's name, which also names the state topic, so there is one world per run.
         self.pipeline = make_pipeline(seed=11, rows=150, settings=self.settings("first"))
         self._create_topics(self.pipeline.settings)
         given = self.pipeline.inputs
@@ -58,7 +58,7 @@ class World:
         self.events.write_bytes(b"".join(row + b"\n" for row in self.pipeline.rows))
 
     def settings(self, scenario: str) -> JoinerSettings:
-        """The settings with the output topics of a scenario."""
+        """Return the settings with the output topics of a scenario."""
         topics = {
             "data": f"{self.name}.data",
             "out": f"{self.name}.out.{scenario}",
@@ -70,7 +70,7 @@ class World:
         return make_settings(topics=topics, kafka={"bootstrap_servers": self.kafka})
 
     def produce(self, messages: Iterable[Message], *, abort: bool = False) -> list[Message]:
-        """Write in transactions of 50 and return what was written, with real offsets and append times."""
+        """Write in transactions of 50 messages. Return the messages with their real offsets and append times."""
         producer, written = self.producer(), list[Message]()
 
         def note(original: Message) -> Callable[[Any, Any], None]:
@@ -93,7 +93,7 @@ class World:
         return written
 
     def producer(self) -> Producer:
-        """A new transactional producer."""
+        """Return a new transactional producer."""
         producer = Producer(
             {"bootstrap.servers": self.kafka, "transactional.id": uuid.uuid4().hex, "transaction.timeout.ms": 30_000}
         )
@@ -122,7 +122,7 @@ class World:
         self.produce(records)
 
     def scenario(self, name: str, change: Callable[[list[Message]], list[Message]]) -> Path:
-        """Write the outputs, modified by ``change``, to separate topics; returns a settings file."""
+        """Write the outputs, modified by ``change``, to the topics of a scenario. Return a settings file."""
         settings, first = self.settings(name), self.pipeline.settings.topics
         self._create_topics(settings)
         kinds = ("out", "late", "unmatched", "rejected")
@@ -162,7 +162,7 @@ Verify = Callable[..., tuple[int, str, dict[str, Any]]]
 
 @pytest.fixture
 def verify(world: World, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Verify:
-    """Run the command; returns its exit status, its output, and its JSON report."""
+    """A function that runs the command and returns its exit status, its output and its JSON report."""
 
     def run(config: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
         report = tmp_path / "report.json"
@@ -175,7 +175,7 @@ def verify(world: World, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
 
 
 def at(outputs: list[Message], topic_part: str) -> int:
-    """The position of the third output of a topic."""
+    """Return the position of the third output of a topic."""
     return [place for place, message in enumerate(outputs) if topic_part in message.topic][2]
 
 
@@ -191,7 +191,7 @@ def test_a_right_run_is_right_with_its_file(world: World, verify: Verify) -> Non
     status, shown, report = verify(config, "--events", str(world.events))
     assert status == 0, shown
     assert report["total"]["expected"] == len(world.pipeline.outputs) + report["events"]["quantities"]
-    assert report["counts"]["not consumed yet (log offsets)"] <= PARTITIONS  # the markers of the last transactions
+    assert report["counts"]["not consumed yet (log offsets)"] <= PARTITIONS  # markers of the last transactions
 
 
 def test_records_of_aborted_transactions_do_not_count(world: World, verify: Verify) -> None:

@@ -1,6 +1,6 @@
-"""Mistakes with the input topics: cut by retention, recreated, more partitions, a compacted state.
+"""Mistakes with topics: input removed by retention, recreated topics, added partitions, a compacted state topic.
 
-Each ends in correct results, or in a stop that says what happened, where, and what to do.
+Each ends with correct results, or with a stop whose message says what happened, where, and what to do.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 @pytest.fixture
 def apps(kafka: str, tmp_path: Path) -> Iterator[list[Application]]:
-    """Three entries in a row."""
+    """Three applications."""
     folders = [tmp_path / name for name in ("first", "second", "third")]
     make = contextlib.contextmanager(application)
     with contextlib.ExitStack() as stack:
@@ -55,7 +55,7 @@ def apps(kafka: str, tmp_path: Path) -> Iterator[list[Application]]:
 
 
 def results_of(app: Application, entries: Sequence[Entry]) -> list[bytes]:
-    """The sorted results of entries in this order, computed in memory."""
+    """Return the sorted results of entries in this order, computed in memory."""
     settings, topic = app.settings(), app.topic("data")
     found: list[bytes] = []
     for number in range(app.partitions):
@@ -67,7 +67,7 @@ def results_of(app: Application, entries: Sequence[Entry]) -> list[bytes]:
 
 
 def delete_topic(app: Application, name: str) -> None:
-    """Delete a topic, and wait until it is gone."""
+    """Delete a topic and wait until it is gone."""
     for future in app.admin().delete_topics([name], operation_timeout=DEADLINE_S).values():
         future.result()
     wait_until(lambda: name not in app.admin().list_topics(timeout=10).topics, f"{name} is gone")
@@ -81,7 +81,7 @@ def add_partition(app: Application, *topics: str) -> None:
 
 
 def set_config(admin: AdminClient, kind: ResourceType, name: str, **values: str | None) -> None:
-    """Set dynamic configurations; None resets one. Underscores stand for dots."""
+    """Set dynamic configurations, or reset those that are None. Underscores in names stand for dots."""
     resource = ConfigResource(kind, name)
     for key, value in values.items():
         how = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
@@ -100,13 +100,13 @@ def test_records_deleted_by_retention_do_not_matter_before_the_snapshot_and_are_
     app.wait_until_through()
     assert joiner.stop() == 0
     app.remove_records()
-    # The log begins at the snapshot: pairs across the cut come from its records.
+    # The log now starts at the snapshot. Pairs across that point come from records in the snapshot.
     joiner = app.start()
     app.produce(second)
     app.wait_until_through()
     assert joiner.stop() == 0
     assert sorted(app.values("out")) == results_of(app, [*first, *second])
-    # Consumed and committed, but not in a snapshot.
+    # Records that are consumed and committed, but not in a snapshot.
     joiner = app.start(**RARE_SNAPSHOTS)
     app.produce(third)
     app.wait_until_through()
@@ -125,7 +125,7 @@ def test_records_that_are_removed_before_a_slow_joiner_reads_them_stop_it(app: A
     joiner = app.start(LSB_APPLICATION__SESSION_TIMEOUT="30s")
     joiner.wait_for_units()
     joiner.process.send_signal(signal.SIGSTOP)
-    # The pending fetch still returns the first of them; the next one finds that they are removed.
+    # The pending fetch still returns the first records. The next one finds that the others have been removed.
     for seed in (93, 94):
         app.produce(seeded_entries(seed, 300))
     app.remove_records()
@@ -145,7 +145,7 @@ def test_topics_that_change_while_the_joiner_runs_stop_it(apps: list[Application
         run_to_the_end(one, seeded_entries(96, 600))
     grown, renewed, gone = apps
     add_partition(grown, grown.topic("data"))
-    # Recreated, and at once far beyond the consumed offsets.
+    # Recreated, with end offsets far beyond the consumed ones.
     delete_topic(renewed, renewed.topic("data"))
     renewed.create_topics()
     renewed.produce(seeded_entries(97, 1800))
@@ -154,10 +154,10 @@ def test_topics_that_change_while_the_joiner_runs_stop_it(apps: list[Application
     assert f"topic {grown.topic('data')} has 4 partitions and had 3 when the joiner began" in said
     assert "give the application a new name" in said
     for one in (renewed, gone):
-        # Timing decides what notices first: the topic watch, or the consumer whose offset is gone.
+        # Timing decides what detects it first: the topic watch, or the consumer whose offset is out of range.
         why = r"was deleted|does not exist any more"
         assert re.search(rf"{one.topic('data')} ({why}).*joiner reset", ended(one))
-    # The results until then are correct, and the next starts are refused as well.
+    # The results up to that point are correct, and later starts are refused as well.
     for one in (grown, gone):
         assert sorted(one.values("out")) == results_of(one, seeded_entries(96, 600))
     assert "has 4 partitions, but must have 3" in refusal(grown)
@@ -171,7 +171,7 @@ def test_topics_that_change_while_the_joiner_runs_stop_it(apps: list[Application
 
 
 def run_to_the_end(app: Application, entries: Sequence[Entry]) -> None:
-    """Let a joiner consume all entries, and leave it running."""
+    """Start a joiner and wait until it has consumed all entries. It keeps running."""
     app.create_topics()
     app.produce(entries)
     app.start()
@@ -179,7 +179,7 @@ def run_to_the_end(app: Application, entries: Sequence[Entry]) -> None:
 
 
 def ended(app: Application) -> str:
-    """The log of a joiner that must end by itself."""
+    """Wait until the joiner ends by itself with status 1. Return its log."""
     (joiner,) = app.started
     assert joiner.ends() == 1, joiner.text()
     assert "Traceback" not in joiner.text()

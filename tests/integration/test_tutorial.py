@@ -1,4 +1,4 @@
-"""The tutorial's own code blocks, in their order and in one shell: a reader gets what the page shows."""
+"""Runs the code blocks of the tutorial in order, in one shell: each gives the output that the page shows."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tests.integration.services import DEADLINE_S, ROOT, signal_all, with_childr
 from tests.unit.project.documents import DOCS, Block, fenced
 
 if TYPE_CHECKING:
-    # pytest loads a conftest by itself; a second copy is not wanted.
+    # pytest loads a conftest itself; importing it at run time would create a second copy.
     from tests.integration.conftest import MqttAddress
 
 PAGE: Final = DOCS / "tutorial.md"
 QUESTIONS: Final = ("grep", "joiner status", "python -m joiner.tester")
-"""Commands that change nothing: repeated until the answer is that of the page, as the page asks its reader to."""
+"""Commands that change nothing. They are repeated until their output is that of the page, as the page suggests."""
 ENDED: Final = "ended with status"
 
 
 @contextmanager
 def shell(folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A bash with job control, as an interactive one has it. What it has started ends with it."""
+    """Run a bash with job control, like an interactive one. All processes that it started are killed at the end."""
     with subprocess.Popen(
-        ["bash", "-m"],  # noqa: S607 - the shell that a reader has
+        ["bash", "-m"],  # noqa: S607 - the reader's shell
         cwd=folder,
         env=environment,
         stdin=subprocess.PIPE,
@@ -49,7 +49,7 @@ def shell(folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Pope
 
 
 def run(process: subprocess.Popen[str], commands: str) -> tuple[str, int]:
-    """The output of some commands, and the status of the last one."""
+    """Run commands. Return their output, and the status of the last one."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(f"{commands}\nprintf '\\n%s %d\\n' '{ENDED}' $?\n")
@@ -63,13 +63,13 @@ def run(process: subprocess.Popen[str], commands: str) -> tuple[str, int]:
 
 
 def answer_pattern(text: str) -> re.Pattern[str]:
-    """What the output must hold: the lines of the page in their order, with anything for an ellipsis."""
+    """Return a pattern for the output: the lines of the page in order, with an ellipsis for any text."""
     parts = [re.escape(line.strip()).replace("…", ".*") for line in text.splitlines() if line.strip()]
     return re.compile(r".*\n(?s:.*?)".join(re.sub(r"(?:\\ )+", r"\\s+", part) for part in parts))
 
 
 def shows(process: subprocess.Popen[str], block: Block, answer: Block) -> None:
-    """Run a block; where the page shows its output, that must be it."""
+    """Run a block and check that it succeeds. If the page shows an output, the block must give it."""
     expected = answer_pattern(answer.text if answer.info == "text" else "")
     end_s = time.monotonic() + DEADLINE_S
     output, status = run(process, block.text)
@@ -87,7 +87,7 @@ def test_the_tutorial_s_own_blocks_do_what_the_page_shows(kafka: str, mqtt: Mqtt
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYTHONUNBUFFERED": "1",
-        # What the block about the servers sets.
+        # The variables that the block about the servers sets.
         "LSB_KAFKA__BOOTSTRAP_SERVERS": kafka,
         "LSB_MQTT__HOST": mqtt.host,
         "LSB_MQTT__PORT": str(mqtt.port),

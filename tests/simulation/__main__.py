@@ -1,8 +1,8 @@
-"""``python -m tests.simulation --seeds 1-10000 --jobs 2 --report docs/evidence/simulation.md``: many histories.
+"""Runs many histories: ``python -m tests.simulation --seeds 1-10000 --jobs 2 --report docs/evidence/simulation.md``.
 
-Plays seeds, prints the differences with their timelines, and writes a report as Markdown and JSON. With ``--bugs`` it
-plays each planted defect instead, and prints in how many of the seeds it was found. The exit status is 1 if a history
-differs, or a defect is not found.
+Runs a history per seed, prints the differences with their timelines, and writes a report as Markdown and JSON. With
+``--bugs`` it runs the seeds with each planted defect instead, and prints in how many of them the defect was found. The
+exit status is 1 if a history differs or a defect is not found.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _BLOCK = 500
 
 
 def main() -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", default="1-1000", help='such as "1-10000" or "7 12" (default: 1-1000)')
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (default: 1)")
     parser.add_argument("--report", type=Path, help="Markdown file to write, with a JSON file beside it")
     parser.add_argument("--spark", action="store_true", help="stages in Spark instead of plain processes")
-    parser.add_argument("--bugs", action="store_true", help="play the planted defects")
+    parser.add_argument("--bugs", action="store_true", help="run the seeds with each planted defect")
     parser.add_argument("--timeline", action="store_true", help="print the whole timeline of each seed")
     options = parser.parse_args()
     seeds = parse_seeds(options.seeds)
@@ -45,7 +45,7 @@ def main() -> int:
         tally.add(play_all(seeds[at : at + _BLOCK], options.jobs, in_spark=options.spark))
         print(f"{tally.seeds} histories in {tally.took_s:.0f} s, {len(tally.different)} differ", flush=True)
         if options.report is not None:
-            # After each block, so that a run that is interrupted leaves what it found.
+            # Written after each block, so that an interrupted run leaves a report.
             played = f"{seeds[0]}-{seeds[tally.seeds - 1]}"
             _write_report(options.report, _facts(tally, played, options.jobs, in_spark=options.spark))
     for text in tally.texts[:3]:
@@ -124,7 +124,7 @@ def _markdown(facts: dict[str, Any], name: str) -> str:
     flag = " --spark" if in_spark else ""
     return f"""# {title}
 
-The runner's own code over a broker in memory; what happens is decided by a seed. Made on {facts["date"]} with Python
+The runner's production code over an in-memory broker; a seed decides what happens. Made on {facts["date"]} with Python
 {facts["python"]}, confluent_kafka {facts["confluent_kafka"]}, {facts["workers"]} worker processes:
 `python -m tests.simulation --seeds {facts["seeds"]} --jobs {facts["workers"]}{flag} --report docs/evidence/{name}`
 

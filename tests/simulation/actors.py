@@ -1,4 +1,4 @@
-"""The threads of simulated processes: only one of all threads runs at a time, and it chooses the next one."""
+"""The threads of simulated processes. Only one of them runs at a time, and it chooses the next one."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 class Dead(BaseException):
-    """The process has ended: nothing it still tries has any effect."""
+    """The process has ended: no further call of it has any effect."""
 
 
 class Actor:
-    """A thread that waits for its turn: the loop of a process, or work in its pool."""
+    """A thread that runs only in its turn: the loop of a process, or work in its pool."""
 
     def __init__(self, process: SimulatedProcess, live: Callable[[], None]) -> None:
         self.process = process
         self.ready: Callable[[], bool] = lambda: True
-        """Whether it can continue, unless its process is dead."""
+        """Whether the thread can continue, unless its process is dead."""
         self._gate = threading.Lock()
         self._gate.acquire()
         self._live = live
@@ -29,15 +29,15 @@ class Actor:
         self._thread.start()
 
     def go(self) -> None:
-        """Give it the turn."""
+        """Give the turn to this thread."""
         self._gate.release()
 
     def stay(self) -> None:
-        """Wait until it is given the turn."""
+        """Wait until this thread is given the turn."""
         self._gate.acquire()
 
     def join(self) -> None:
-        """Wait for the end of its thread."""
+        """Wait until the thread ends."""
         self._thread.join()
 
     def _run(self) -> None:

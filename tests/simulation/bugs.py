@@ -1,7 +1,7 @@
-"""Defects of the runner, each planted by a small change of the product's code: the simulation must find every one.
+"""Defects of the runner, each planted by a small change of the production code. The simulation must find all of them.
 
-Each is a context manager; its docstring says what is wrong. They show that the histories reach the cases they are meant
-to reach, and that the verdict notices.
+Each is a context manager whose docstring describes the defect. They show that the histories reach the intended cases,
+and that the verdict detects the errors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from joiner.runtime.task.unit import Unit
 
 Bug = Callable[[], AbstractContextManager[None]]
 
-_mine = threading.local()  # what a planted defect remembers for one thread of a simulated process
+_mine = threading.local()  # state of a planted defect, per thread of a simulated process
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def changed(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def offsets_before_results() -> AbstractContextManager[None]:
-    """The checkpoint is committed in a transaction of its own, before the results."""
+    """The checkpoint is committed in a separate transaction, before the results."""
     commit = UnitTransactions.commit
 
     def wrong(self: Any, messages: Any, checkpoint: Any, snapshot: Any = None) -> Any:
@@ -58,7 +58,7 @@ def offsets_before_results() -> AbstractContextManager[None]:
 
 
 def results_before_offsets() -> AbstractContextManager[None]:
-    """The results are committed in a transaction of their own, before the checkpoint."""
+    """The results are committed in a separate transaction, before the checkpoint."""
     commit = UnitTransactions.commit
 
     def wrong(self: Any, messages: Any, checkpoint: Any, snapshot: Any = None) -> Any:
@@ -75,7 +75,7 @@ def results_before_offsets() -> AbstractContextManager[None]:
 
 
 def progress_of_the_batch_before() -> AbstractContextManager[None]:
-    """The checkpoint holds the vector before the batch."""
+    """The checkpoint holds the vector from before the batch."""
     of = ActiveTask.next_checkpoint
 
     def wrong(self: Any, *failed: Any) -> Any:
@@ -107,7 +107,7 @@ def claim_before_init() -> AbstractContextManager[None]:
 
 
 def progress_is_cached() -> AbstractContextManager[None]:
-    """A process that takes a unit again goes on from the checkpoint it saw when it took the unit first."""
+    """A process that claims a unit again continues from the checkpoint that it read at its first claim."""
     read = checkpoint_log.read_newest
 
     def wrong(readers: Any, unit: int) -> Any:
@@ -125,7 +125,7 @@ def manifest_before_chunks() -> AbstractContextManager[None]:
 
 
 def one_slot_in_two_transactions() -> AbstractContextManager[None]:
-    """All snapshots go to one slot: first the chunks are committed, then the manifest."""
+    """All snapshots go to one slot. Their chunks are committed before the manifest."""
 
     @contextmanager
     def planted() -> Iterator[None]:
@@ -136,7 +136,7 @@ def one_slot_in_two_transactions() -> AbstractContextManager[None]:
 
 
 def _torn_snapshot(split: Callable[[list[Any]], list[list[Any]]]) -> AbstractContextManager[None]:
-    produce_snapshot = UnitTransactions._produce_snapshot  # noqa: SLF001 - this is what is broken
+    produce_snapshot = UnitTransactions._produce_snapshot  # noqa: SLF001 - the defect is planted here
 
     def wrong(self: Any, data: bytes, place: Any, checkpoint: Any) -> Any:
         records, producer = list[Any](), self._producer
@@ -158,7 +158,7 @@ def _torn_snapshot(split: Callable[[list[Any]], list[list[Any]]]) -> AbstractCon
 
 
 def last_record_is_the_end() -> AbstractContextManager[None]:
-    """The vector ends behind the last record that was read: positions behind control records are ignored."""
+    """The vector ends after the last record that was read; positions after control records are ignored."""
 
     def wrong(_self: Any, batches: Any, _met: Any) -> dict[str, int]:
         return {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
@@ -167,8 +167,8 @@ def last_record_is_the_end() -> AbstractContextManager[None]:
 
 
 def snapshot_of_a_later_state() -> AbstractContextManager[None]:
-    """The snapshot is taken when the commit is written: by then the next batch may be in the state."""
-    commit = ProcessTasks._commit  # noqa: SLF001 - this is what is broken
+    """The snapshot is taken when the commit is written, when the state may already include the next batch."""
+    commit = ProcessTasks._commit  # noqa: SLF001 - the defect is planted here
 
     def wrong(self: Any, transactions: Any, effects: Any, checkpoint: Any, snapshot: Any) -> Any:
         owned = self.tasks.get(checkpoint.unit)
@@ -180,17 +180,17 @@ def snapshot_of_a_later_state() -> AbstractContextManager[None]:
 
 
 def own_run_is_not_checked() -> AbstractContextManager[None]:
-    """A fenced owner takes its unit back without looking whose it is."""
+    """A fenced owner claims its unit back without checking who owns it."""
     return changed(AssignmentManager, "_check_still_ours", lambda *_: None)
 
 
 def fenced_state_goes_on() -> AbstractContextManager[None]:
-    """A fenced owner initialises the transactional id again and goes on with the state it has."""
+    """A fenced owner initialises the transactional id again and continues with its own state."""
     return _commit_again_after(Fenced)
 
 
 def lost_answer_is_sent_again() -> AbstractContextManager[None]:
-    """A batch whose commit got no answer is written once more, whether it was committed or not."""
+    """A batch whose commit timed out is written again, whether it was committed or not."""
     return _commit_again_after(Aborted)
 
 
@@ -203,20 +203,20 @@ def _commit_again_after(fault: type[Exception]) -> AbstractContextManager[None]:
         except fault:
             fresh = UnitTransactions(self._settings, self._unit, self._group_metadata_consumer, self._clock)
             fresh.init()
-            self._producer = fresh._producer  # noqa: SLF001 - this is what is broken
+            self._producer = fresh._producer  # noqa: SLF001 - the defect is planted here
             return commit(self, messages, checkpoint, snapshot)
 
     return changed(UnitTransactions, "commit", wrong)
 
 
 def failed_commit_is_ignored() -> AbstractContextManager[None]:
-    """After a commit that failed the state is kept, as if the batch had been written."""
-    finish = ProcessTasks._finish_commit  # noqa: SLF001 - this is what is broken
+    """The state is kept after a failed commit, as if the batch had been written."""
+    finish = ProcessTasks._finish_commit  # noqa: SLF001 - the defect is planted here
 
     def wrong(self: Any, number: int, owned: Any) -> bool:
         if owned.commit is None or not isinstance(owned.commit.written.exception(), Aborted):
             return bool(finish(self, number, owned))
-        group_metadata_consumer, owned.commit = owned.transactions._group_metadata_consumer, None  # noqa: SLF001 - this is what is broken
+        group_metadata_consumer, owned.commit = owned.transactions._group_metadata_consumer, None  # noqa: SLF001 - the defect is planted here
         owned.transactions = UnitTransactions(self._settings, number, group_metadata_consumer, self._clock)
         owned.transactions.init()
         return True
@@ -225,7 +225,7 @@ def failed_commit_is_ignored() -> AbstractContextManager[None]:
 
 
 def everybody_has_an_id_of_his_own() -> AbstractContextManager[None]:
-    """The transactional id names the process, so that nobody is fenced."""
+    """The transactional id contains the process name, so that no producer is fenced."""
     make = clients.make_producer
 
     def wrong(kafka: Any, **more: Any) -> Any:
@@ -236,7 +236,7 @@ def everybody_has_an_id_of_his_own() -> AbstractContextManager[None]:
 
 
 def uncommitted_is_read() -> AbstractContextManager[None]:
-    """Consumers read what is not committed, too."""
+    """Consumers also read uncommitted records."""
     config = KafkaSettings.client_config
 
     def wrong(self: Any, **more: Any) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def uncommitted_is_read() -> AbstractContextManager[None]:
 
 
 def replay_writes() -> AbstractContextManager[None]:
-    """What the replay brings forth is written with the next batch."""
+    """The output of the replay is written with the next batch."""
     apply = Unit.apply
 
     def wrong(self: Any, batches: Any, ends: Any, *, silent: bool = False) -> Effects:
@@ -261,8 +261,8 @@ def replay_writes() -> AbstractContextManager[None]:
 
 
 def replay_goes_beyond_c() -> AbstractContextManager[None]:
-    """The replay ends where the log ends now, not at C."""
-    replay = restore._replay  # noqa: SLF001 - this is what is broken
+    """The replay ends at the current end of the log, not at C."""
+    replay = restore._replay  # noqa: SLF001 - the defect is planted here
 
     def wrong(readers: Any, unit: Any, until: dict[str, int], *effects: Any) -> int:
         consumer = make_consumer(readers.settings.kafka, readers.settings.application.name)
@@ -273,7 +273,7 @@ def replay_goes_beyond_c() -> AbstractContextManager[None]:
 
 
 def group_offsets_are_believed() -> AbstractContextManager[None]:
-    """A unit goes on from the offsets that the group has, not from those of the checkpoint."""
+    """A unit continues from the group's committed offsets, not from those of the checkpoint."""
     read = checkpoint_log.read_newest
 
     def wrong(readers: Any, unit: int) -> Any:
@@ -291,7 +291,7 @@ def group_offsets_are_believed() -> AbstractContextManager[None]:
 
 
 def snapshot_is_one_ahead() -> AbstractContextManager[None]:
-    """The snapshot says that it holds one record more than it does."""
+    """The vector of the snapshot is one record per topic ahead of its state."""
     snapshot = Unit.snapshot
 
     def wrong(self: Any) -> bytes:
@@ -306,7 +306,7 @@ def snapshot_is_one_ahead() -> AbstractContextManager[None]:
 
 
 def keys_are_not_in_the_snapshot() -> AbstractContextManager[None]:
-    """A restored unit numbers its keys anew."""
+    """A restored unit renumbers its keys from zero."""
     init = Keys.__init__
 
     def wrong(self: Any, unit: int, partitions: int, _things: Any = ()) -> None:
@@ -316,22 +316,22 @@ def keys_are_not_in_the_snapshot() -> AbstractContextManager[None]:
 
 
 def hanging_is_not_looked_for() -> AbstractContextManager[None]:
-    """A claimant trusts that Kafka has ended everything."""
+    """A claimant assumes that Kafka has ended every transaction."""
     return changed(claims, "find_dangling", lambda *_: None)
 
 
 def no_line_is_drawn() -> AbstractContextManager[None]:
-    """A claimant that finds nothing open trusts that nothing older comes any more."""
+    """A claimant that finds no open transaction assumes that no older records can arrive any more."""
     return changed(claims, "fence_partitions", lambda *_: None)
 
 
 def what_hangs_is_rolled_back_without_a_note() -> AbstractContextManager[None]:
-    """A claimant that dies while it settles leaves nothing to the next one."""
+    """A claimant that dies while it resolves dangling transactions leaves no record for the next one."""
     return changed(dangling, "_note", lambda *_: None)
 
 
 def dangling_counts_as_rolled_back() -> AbstractContextManager[None]:
-    """A dangling transaction counts as rolled back, and the unit goes on from its last visible checkpoint."""
+    """A dangling transaction counts as aborted, and the unit continues from its last visible checkpoint."""
     resolve = dangling.resolve
 
     def wrong(settings: Any, found: Any, transactions: Any, checkpoint: Any, clock: Any, _again: Any) -> Effects:
@@ -342,7 +342,7 @@ def dangling_counts_as_rolled_back() -> AbstractContextManager[None]:
 
 
 def errors_inside_a_batch_are_only_logged() -> AbstractContextManager[None]:
-    """What comes behind an error of a partition is taken for what follows."""
+    """The records after a partition error are processed as if no record were missing before them."""
 
     @contextmanager
     def planted() -> Iterator[None]:
@@ -356,18 +356,18 @@ def errors_inside_a_batch_are_only_logged() -> AbstractContextManager[None]:
 
 
 def what_was_ended_wrongly_is_not_looked_for() -> AbstractContextManager[None]:
-    """A claimant that finds nothing open trusts that everything was ended as its owner had said."""
+    """A claimant that finds no open transaction assumes that every transaction ended as its owner had decided."""
     return changed(claims, "find_wrongly_ended", lambda *_: None)
 
 
 def progress_that_was_rolled_back_is_not_read() -> AbstractContextManager[None]:
-    """A claimant that finds nothing open trusts that behind the newest visible checkpoint nothing was committed."""
+    """A claimant that finds no open transaction assumes that the newest visible checkpoint is the last one."""
     return changed(dangling, "_tried", lambda *_: [])
 
 
 def only_the_end_of_a_topic_is_searched() -> AbstractContextManager[None]:
-    """What is there already is looked for among the last few offsets, whoever has written them."""
-    search = dangling._missing_results  # noqa: SLF001 - this is what is broken
+    """Existing results are searched for only in the last few offsets of the log, whichever program wrote those."""
+    search = dangling._missing_results  # noqa: SLF001 - the defect is planted here
 
     def wrong(consumer: Any, clock: Any, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
         return search(consumer, clock, topic, unit, wanted, max(start, end - 8), end)
@@ -376,7 +376,7 @@ def only_the_end_of_a_topic_is_searched() -> AbstractContextManager[None]:
 
 
 def records_of_other_applications_are_taken_for_ours() -> AbstractContextManager[None]:
-    """What is told of an input record is known by its id alone, which every application gives it."""
+    """Output about an input record is identified by the record's id alone, which is the same in every application."""
     named = pending_markers.identity_of
 
     def wrong(value: bytes | None) -> str:
@@ -391,23 +391,23 @@ def records_of_other_applications_are_taken_for_ours() -> AbstractContextManager
 
 
 def nobody_looks_behind_a_commit() -> AbstractContextManager[None]:
-    """An owner trusts that Kafka ends everywhere what it has committed."""
+    """An owner assumes that Kafka ends its committed transactions in every partition."""
     return changed(UnitTransactions, "check_ended", lambda _self: None)
 
 
 def a_snapshot_does_not_wait() -> AbstractContextManager[None]:
-    """The older snapshot is replaced while records before the newer one are in doubt; see test_postponed_snapshots."""
+    """The older snapshot is replaced too early. Too rare for random histories: `test_postponed_snapshots` finds it."""
     return changed(UnitTransactions, "_may_replace_snapshot", lambda _self: True)
 
 
 def a_manifest_outlives_its_chunks() -> AbstractContextManager[None]:
-    """Chunks are replaced, in transactions of their own, while the manifest still counts them."""
+    """Chunks are replaced in separate transactions while the manifest still refers to them."""
     cut = snapshot_log.cut
     return changed(transaction, "cut", lambda records, bytes_max: cut(records[1:], bytes_max))
 
 
 def who_was_fenced_does_not_wait() -> AbstractContextManager[None]:
-    """Whoever was fenced claims again at once, for as long as others do."""
+    """A fenced owner claims its unit again at once, every time."""
     return changed(RetryTracker, "wait_s", lambda _self, _number, _cause, _why: 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The clock of a simulated world: time passes only where a process calls, waits or works."""
+"""The clock of a simulated world, which advances only when a process makes a call or waits."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ BEGIN_S: Final = 1000.0
 
 
 class Timeline(Protocol):
-    """What the clock needs of the world."""
+    """The part of the world that the clock uses."""
 
     clock_s: float
 
     @property
     def link(self) -> Link:
-        """The link of the process that runs."""
+        """The link of the running process."""
         ...
 
 
 class SimulatedClock:
-    """See `joiner.runtime.clock.Clock`: for the process that runs."""
+    """See `joiner.runtime.clock.Clock`. Applies to the running process."""
 
     def __init__(self, world: Timeline) -> None:
         self._world = world
@@ -45,12 +45,12 @@ class SimulatedClock:
         """See `Clock`."""
         self._world.link.pass_time(seconds)
 
-    def wait_for(self, event: Event, seconds: float) -> None:  # noqa: ARG002 - nobody sets it meanwhile
+    def wait_for(self, event: Event, seconds: float) -> None:  # noqa: ARG002 - no other thread sets it during the wait
         """See `Clock`."""
         self._world.link.pass_time(seconds)
 
     def wait_until_done(self, futures: Collection[Future[Any]], until_s: float | None = None) -> None:
-        """See `Clock`: work that waits until somebody asks is done now."""
+        """See `Clock`. Deferred work is run now."""
         end_s = math.inf if until_s is None else max(until_s, self._world.clock_s)
         for future in futures:
             if isinstance(future, Beside):

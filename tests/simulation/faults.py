@@ -1,4 +1,4 @@
-"""What goes wrong with a call of a client: its process dies or freezes, the request or its answer is lost, it fails."""
+"""Faults of client calls: the process dies or freezes, the request or its response is lost, or the call fails."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from tests.simulation.memory_kafka import kafka_error
 from tests.simulation.temper import CALM
 
 WRITES: Final = frozenset({"init", "begin", "produce", "flush", "send_offsets", "commit"})
-"""The steps of claims and commits: most of the trouble comes here."""
+"""The steps of claims and commits, where most faults are injected."""
 _LOSABLE: Final = frozenset({"init", "send_offsets", "commit"})
 _FAILING: Final = frozenset({*_LOSABLE, "flush", "describe", "watermarks", "committed", "consume"})
 
 _ANSWER_S: Final = 30.1
-"""Longer than the joiner waits for an answer."""
+"""Longer than the joiner waits for a response."""
 _FREEZES_S: Final = ((0.1, 3.0), (4.0, 14.0), (11.0, 30.0), (61.0, 90.0))
-"""Shorter than anything, about a session, longer than one, longer than a transaction may last."""
+"""Shorter than every timeout, about a session, longer than a session, longer than the transaction timeout."""
 
 
 class Victim(Protocol):
-    """The process that calls."""
+    """The calling process."""
 
     is_dead: bool
     frozen_until_s: float | None
 
     @property
     def producers(self) -> Sequence[MemoryProducer]:
-        """The producers it has made."""
+        """The producers that the process has created."""
         ...
 
 
 class Scene(Protocol):
-    """What faults need of the world."""
+    """The part of the world that faults use."""
 
     draw: random.Random
     clock_s: float
@@ -51,23 +51,23 @@ class Scene(Protocol):
         ...
 
     def yield_turn(self) -> None:
-        """Let others run, and return when it is the caller's turn again."""
+        """Let other threads run. Return when it is the caller's turn again."""
         ...
 
 
 class Faults:
-    """Decides for each call whether something goes wrong with it, and what."""
+    """Decides for each call whether a fault is injected, and which."""
 
     def __init__(self, world: Scene) -> None:
         self.temper = CALM
         self.count = 0
         """The number of faults so far."""
         self._world, self._draw = world, world.draw
-        # Requests on their way.
+        # Requests in flight.
         self._late: list[Callable[[], object]] = []
 
     def befall(self, process: Victim, call: str, effect: Callable[[], object]) -> None:
-        """Return if nothing goes wrong. Raises `Dead`, or what the caller is told; ``effect``: that of the call."""
+        """Return if there is no fault. Raises `Dead`, or the error for the caller. ``effect``: that of the call."""
         temper = self.temper
         share = 1.0 if call in WRITES else temper.other
         chance = self._draw.random()
@@ -87,12 +87,12 @@ class Faults:
             raise _failure(call)
 
     def let_late_request_arrive(self) -> None:
-        """Let one of the requests that are on their way arrive, now and then."""
+        """Deliver one of the in-flight requests, with some probability."""
         if self._late and self._draw.random() < 0.2:
             self._arrive(self._late.pop(self._draw.randrange(len(self._late))))
 
     def _kill(self, process: Victim, call: str, effect: Callable[[], object]) -> NoReturn:
-        """SIGKILL: before the request, after it, or with the request on its way."""
+        """Kill the process before the request, after it, or with the request in flight."""
         moment = self._draw.choice(("before", "during", "after"))
         if moment == "after":
             self._arrive(effect)
@@ -122,7 +122,7 @@ class Faults:
             raise Dead
 
     def _lose(self, call: str, effect: Callable[[], object]) -> NoReturn:
-        """The request or its answer is lost, or it arrives later; the client gets a timeout."""
+        """Lose or delay the request, or lose its response; the client gets a timeout."""
         moment = self._draw.choice(("request", "answer", "late"))
         self._count(f"lost {moment} of {call}")
         self._world.note("%s: the %s is lost", call, moment)
@@ -139,7 +139,7 @@ class Faults:
         self.count += 1
 
     def _arrive(self, request: Callable[[], object]) -> None:
-        with suppress(KafkaException):  # the client is gone
+        with suppress(KafkaException):  # there is no client left to report it to
             request()
 
 

@@ -1,6 +1,6 @@
-"""What the sources write in a history: seeded records, watermarks and garbage, part of it in transactions.
+"""The input of a history: seeded records, watermarks and invalid messages, some of them in transactions.
 
-A feed is a list of steps, so that anything can happen between two of them.
+A feed is a list of steps, so that faults and incidents can happen between any two of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from broker.partitioner import partition_of
 from joiner.runtime.settings import JoinerSettings
 
 BASE_MS: Final = 1_554_096_460_000
-"""The wall clock when a history begins, and the event times around it."""
+"""The wall-clock time at which a history begins; event times start near it."""
 QUANTITIES: Final = ("speed", "torque", "command")
 APPLICATION: Final = "sim"
 
@@ -38,7 +38,7 @@ _APART: Final = {
 
 
 class Step(NamedTuple):
-    """A record for a partition, ``within`` a source's transaction or not; or the end of a transaction."""
+    """A record for a partition, or the end of a transaction. ``within``: the number of the transaction, or -1."""
 
     topic: str
     unit: int
@@ -49,7 +49,7 @@ class Step(NamedTuple):
 
 
 def make_settings(draw: random.Random) -> JoinerSettings:
-    """The settings of a history: few units, small batches, frequent or rare snapshots."""
+    """Return the settings of a history: few units, small or unlimited batches, frequent or rare snapshots."""
     joins = draw.choice([[_POWER], [_POWER, _GAP], [_GAP], [_APART], [_APART, _POWER]])
     application = {
         "name": APPLICATION,
@@ -63,7 +63,7 @@ def make_settings(draw: random.Random) -> JoinerSettings:
 
 
 def make_feed(draw: random.Random, settings: JoinerSettings, count: int) -> list[Step]:
-    """About ``count`` steps for the inputs of an application."""
+    """Return about ``count`` steps for the inputs of an application."""
     return _Feeder(draw, settings).steps(count)
 
 
@@ -134,7 +134,7 @@ class _Feeder:
         return Step(topic, unit, thing.encode(), json.dumps(content).encode())
 
     def _odd(self, topic: str, unit: int, thing: str) -> Step:
-        """A message that is rejected: always, or because of its partition or the time at which it arrives."""
+        """Return a message that is rejected: as malformed, for its partition, or for its event time."""
         kind = self._draw.randrange(4)
         if kind == 0:
             return Step(topic, unit, None, self._draw.choice([b"{", b"", None, b'{"thing":"R0"}']))

@@ -1,8 +1,8 @@
-"""One history: a seed is played from the first record to the end of the input, and the result is judged.
+"""Runs the history of a seed, from the first record to the end of the input, and checks the result.
 
-It has three phases. First, processes start, work, die, freeze and restart while input is written. Then nothing goes
-wrong any more, and all input must be consumed within a number of steps. At the end the owners must be those that the
-group names, and no transaction may be open.
+A history has three phases. First, processes start, work, die, freeze and restart while input is written. Then no more
+faults are injected, and all input must be consumed within a number of steps. At the end, the owners must match the
+group's assignment, and no transaction may be open.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from tests.simulation.verdict import all_progress, judge, runs_in_order, stable_
 from tests.simulation.world import SimulatedProcess, World, ended_well
 
 RECORDS: Final = 40
-"""Records of the longest history: many short histories find more than a few long ones."""
+"""Records in the longest history. Many short histories find more than a few long ones."""
 _TROUBLE_STEPS_MAX: Final = 900
 _HEAL_STEPS_MAX: Final = 4000
 _REST_S: Final = 15.0
 _OPEN_STEPS_MAX: Final = 1000
 _LOOK_EVERY: Final = 20
 _FEED_AGAIN: Final = 500
-"""Steps after which more input is written: only then does an owner notice that it has lost its unit."""
-# What a process logs when it gives a unit up to another owner, and when it claims one that the group has not assigned
-# anew.
+"""Steps after which more input is written. Without new input, an owner does not notice that it has lost its unit."""
+# Phrases logged when a process gives a unit up to another owner, and when it claims a unit without a new assignment by
+# the group.
 _LOST: Final = ("now owned by process", "now owned by spark")
 _TRIED_AGAIN: Final = (
     "retrying in",
-    # Logged after a check of the owner; what the other runner does between that check and the claim is not known.
+    # Logged after a check of the owner. The other runner may act between that check and the claim.
     "claiming it again",
 )
 _STATE: Final = f"{APPLICATION}.state"
 
 
 def play(seed: int, *, in_spark: bool = False) -> Outcome:
-    """Play a seed, with plain processes or with stages in Spark."""
+    """Run the history of a seed, with plain processes or with stages in Spark."""
     history = History(seed, in_spark=in_spark)
     with on_stage(history.world):
         history.world.play()
@@ -53,7 +53,7 @@ def play(seed: int, *, in_spark: bool = False) -> Outcome:
 
 @dataclass
 class _Slot:
-    """An instance name, with the process that has it now, or the time at which one is started."""
+    """An instance name, with the process that has it now, or the time at which the next one is started."""
 
     settings: JoinerSettings
     start_s: float
@@ -61,7 +61,7 @@ class _Slot:
 
 
 class History:
-    """The director of a world."""
+    """The `Director` of a simulated history."""
 
     def __init__(self, seed: int, *, in_spark: bool) -> None:
         plan = random.Random(f"plan {seed}")
@@ -103,7 +103,7 @@ class History:
             self.world.kafka.create_topic(name, topics.partitions)
         self.world.kafka.create_topic(self._settings.control_topic, 1)
 
-    # The director's part
+    # The methods of `Director`
 
     def step(self) -> None:
         """See `Director`."""
@@ -114,7 +114,7 @@ class History:
         self._act()
 
     def begin_healing(self) -> None:
-        """Turn to the second phase."""
+        """Start the second phase."""
         self._turn_to(self._heal)
 
     def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
@@ -128,14 +128,14 @@ class History:
                 slot.process, slot.start_s = None, self.world.clock_s + wait_s
 
     def complain(self, text: str) -> None:
-        """See `Director`: there is no cause for a unit to fail here, except that another process owns it."""
+        """See `Director`. No unit should fail here, except because another process owns it."""
         if any(phrase in text for phrase in _LOST):
             self.world.counts["given up to another owner"] += 1
         else:
             self._differ(f"set aside: {text}")
 
     def _begin(self) -> None:
-        """The first phase: everything may go wrong."""
+        """The first phase, with all faults."""
         draw = self._draw
         self._kill_behind_what_was_forgotten()
         if self._fed < len(self._feed) and draw.random() < self._rate:
@@ -143,7 +143,7 @@ class History:
                 self._feed_one()
         if draw.random() < 0.01 and self._faults_max:
             self._incidents.let_one_happen()
-        # What Kafka has forgotten is repaired by the next owner, and may be visible until then.
+        # Transactions whose markers were forgotten are repaired by the next owner; until then the output may be wrong.
         if draw.random() < 0.002 and not self.world.counts["markers forgotten"]:
             self._judge("on the way")
         if draw.random() < self._trouble.stop and self.world.processes:
@@ -157,7 +157,7 @@ class History:
             self.begin_healing()
 
     def _heal(self) -> None:
-        """The second phase: nothing goes wrong any more, and frozen processes wake."""
+        """The second phase: no more faults are injected, and frozen processes wake."""
         self.world.faults.temper = CALM
         self.world.slow_claims_s = None
         self._incidents.cease()
@@ -187,10 +187,10 @@ class History:
         return sum(count for name, count in self.world.counts.items() if name.startswith("killed at"))
 
     def _feed_last(self) -> None:
-        """Write one more record to each input: an owner that has lost its unit without noticing notices now."""
+        """Write one more record to each input, so that an owner notices if it has lost its unit."""
         self._fed_last = True
         kafka = self.world.kafka
-        # In half of the histories the logs end with a control record, which no consumer returns.
+        # In half of the histories the logs end with a control record, which consumers do not return.
         within = kafka.begin_source() if self._ends_with_control else None
         for topic in self._settings.input_topics:
             for unit in range(self._settings.topics.partitions):
@@ -199,7 +199,7 @@ class History:
             kafka.end_source(within, COMMITTED)
 
     def _rest(self) -> None:
-        """The third phase: nothing happens for longer than any session."""
+        """The third phase: nothing is changed for longer than any session."""
         self._incidents.end_strangers()
         if self.world.clock_s < self._rest_until_s:
             return
@@ -221,10 +221,10 @@ class History:
         self._act, self._act_from = act, self.world.steps
         self.world.note("now: %s", act.__name__)
 
-    # What must hold
+    # Invariants
 
     def _is_through(self) -> bool:
-        """All input is consumed, and each unit is owned and served by the member it is assigned to, and by no other."""
+        """Return whether all input is consumed, and each unit is owned and served only by its assigned member."""
         kafka, found = self.world.kafka, all_progress(self.world.kafka, self._settings)
         units = range(self._settings.topics.partitions)
         due = {number: member.instance for member in kafka.group(APPLICATION).members for _, number in member.due}
@@ -239,11 +239,11 @@ class History:
         )
 
     def _check_changes_of_owner(self) -> None:
-        """A process claims a unit of another only after the group has assigned it the unit, or in a retry."""
+        """Check that processes claimed units of others only after an assignment by the group, or in a retry."""
         kafka = self.world.kafka
         allowed = Counter(kafka.group(APPLICATION).given)
         if self._in_spark:
-            # A stage claims all of them, without a group.
+            # A stage claims all units at its start, without a group.
             units = range(self._settings.topics.partitions)
             starts = [arguments[0] for _, _, _, text, *arguments in self.world.timeline if text == "%s starts"]
             allowed.update((run, unit) for run in starts for unit in units)
@@ -292,7 +292,7 @@ class History:
             self.world.note("DIFFERENCE %s", text)
         self.world.end()
 
-    # What sources and operators do
+    # Input
 
     def _feed_one(self) -> None:
         if self._fed >= len(self._feed):

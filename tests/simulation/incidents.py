@@ -1,4 +1,4 @@
-"""What sources, operators, other programs and the broker do while processes run, beside what goes wrong with calls."""
+"""Incidents caused by operators, other programs and the broker while processes run. `faults` has faults of calls."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from tests.simulation.world import World
 
 _FORGETS_MAX: Final = 3
 _BELATED_STEPS_MAX: Final = 60
-"""A record may arrive so many steps after the initialisation by the next owner: about two claims."""
+"""The maximum number of steps by which a record arrives after the next owner's initialisation: about two claims."""
 _STATE: Final = f"{APPLICATION}.state"
 
 
 class Incidents:
-    """Lets incidents happen in a world."""
+    """Causes incidents in a world."""
 
     def __init__(self, world: World, settings: JoinerSettings) -> None:
         self._world, self._settings = world, settings
         self._draw = world.draw
         self.strangers: Strangers | None = None
-        """Other programs that write to the result topics, once there are any."""
+        """Other programs that write to the result topics, once they have started."""
         self.kill_behind: int | None = None
-        """Once markers were forgotten more often than so, the next process that commits dies soon; None: by chance."""
+        """Once markers were forgotten more often than this, the next process that commits dies soon. None: not planned.
+        """
         self._leaves_behind = False
-        # Requests of older owners in flight, with the step at which they arrive.
+        # In-flight requests of older owners, with the step at which each arrives.
         self._belated: list[tuple[int, Callable[[], None]]] = []
         world.kafka.on_init = self._leave_behind
 
     def step(self) -> None:
-        """Called before every call of a client."""
+        """Handle what is due. Called before every client call."""
         for arrival in [arrival for arrival in self._belated if arrival[0] <= self._world.steps]:
             self._belated.remove(arrival)
             arrival[1]()
@@ -43,21 +44,21 @@ class Incidents:
             self.strangers.step()
 
     def let_one_happen(self) -> None:
-        """Let one of them happen."""
+        """Cause a random incident."""
         self._draw.choice(_INCIDENTS)(self)
 
     def cease(self) -> None:
-        """The broker does no further harm: no more damaged reads, no more forgotten markers."""
+        """End the broker's incidents: no more damaged reads or forgotten markers."""
         self._world.kafka.damaged, self._world.kafka.forgets = 0, None
 
     def end_strangers(self) -> None:
-        """The other programs end."""
+        """Stop the other programs."""
         if self.strangers is not None:
             self.strangers.end()
             self.strangers = None
 
     def reset_offsets(self) -> None:
-        """An operator deletes the group's offsets, or sets them by hand."""
+        """Delete or change committed offsets of the group, as an operator may do."""
         offsets = self._world.kafka.committed.get(APPLICATION, {})
         if not all_progress(self._world.kafka, self._settings):
             return
@@ -69,46 +70,46 @@ class Incidents:
         self._did("offsets reset")
 
     def compact(self) -> None:
-        """The broker compacts the state topic."""
+        """Compact the state topic."""
         for log in self._world.kafka.topics[_STATE].logs:
             log.compact(log.stable_end - self._draw.randint(0, 3))
         self._did("compaction")
 
     def skew_clock(self) -> None:
-        """The broker's clock jumps."""
+        """Make the broker's clock jump."""
         self._world.kafka.skew_ms = self._draw.choice([0, -(2 * 10**8), 2 * 10**8, -3_600_000])
         self._did("clock jump")
 
     def take_an_id(self) -> None:
-        """Another program initialises a transactional id, and dies before the claim."""
+        """Initialise a unit's transactional id without a claim, as a runner does that dies in between."""
         unit = self._draw.randrange(self._settings.topics.partitions)
         self._world.kafka.init(f"{APPLICATION}-{unit}", 60.0)
         self._did("outsider")
 
     def forget_markers(self) -> None:
-        """The broker will not write the markers of the next transaction that ends, or some of them."""
+        """Make the broker omit all or some of the markers of the next transaction that ends."""
         if self._world.counts["markers forgotten"] >= _FORGETS_MAX:
             return
         share = self._draw.choice([1.0, 0.5, 0.5])
         self._world.kafka.forgets = lambda _log: self._draw.random() < share
         self._world.kafka.restart_s = self._draw.choice([0.0, 2.0])
         if self._draw.random() < 0.5:
-            # In the middle of the next transaction, whose abort also ends the forgotten one.
+            # The process dies in the middle of the next transaction, whose abort also ends the forgotten one.
             self.kill_behind = self._world.kafka.times_forgotten
         self._did("markers forgotten")
 
     def slow_down_claims(self) -> None:
-        """Claims take longer than sessions, and than a member waits for another: the cluster is overloaded."""
+        """Make claims slow, as on an overloaded cluster: up to longer than a session."""
         self._world.slow_claims_s = self._draw.choice([(0.5, 3.0), (4.0, 9.0), (9.0, 16.0)])
         self._did("slow claims")
 
     def damage_reads(self) -> None:
-        """Some of the records read next are damaged: the consumer reports an error, and then continues after them."""
+        """Damage some of the records read next. The consumer reports an error and continues after them."""
         self._world.kafka.damaged += self._draw.randint(1, 3)
         self._did("errors inside a batch")
 
     def let_strangers_write(self) -> None:
-        """From now on other programs write to every result topic, in transactions of their own."""
+        """Start other programs that write to every result topic in their own transactions."""
         if self.strangers is None:
             topics = self._settings.topics
             names = (topics.out, topics.late, topics.rejected, topics.unmatched)
@@ -117,7 +118,7 @@ class Incidents:
             self._did("strangers")
 
     def leave_records_behind(self) -> None:
-        """A record of a former owner will arrive after the next owner of some unit has initialised the id."""
+        """Delay a record of a unit's owner until after the next owner has initialised the transactional id."""
         self._leaves_behind = True
         self._did("belated records")
 
@@ -128,7 +129,7 @@ class Incidents:
             self._belated.append((self._world.steps + self._draw.randint(1, _BELATED_STEPS_MAX), arrive))
 
     def _arrive_belated(self, transactional_id: str, epoch: int) -> None:
-        """A copy of a record that an owner of the unit has written before, as results are always the same."""
+        """Deliver a delayed record of a fenced owner: a copy of a written one, because results are deterministic."""
         kafka, unit = self._world.kafka, int(transactional_id.rpartition("-")[2])
         topic = self._draw.choice([self._settings.topics.out, self._settings.topics.late])
         written = [entry for entry in kafka.log(topic, unit).archive if entry.value is not None]
@@ -139,17 +140,17 @@ class Incidents:
                 self._world.note("belated in %s [%s]", topic, unit)
 
     def hide_topics(self) -> None:
-        """A broker that has just started does not know the topics for a moment."""
-        # Only once: a process that gets this answer twice in a row takes the topic for deleted, and ends.
+        """Make the broker report its topics as unknown for a moment, as one does that has just started."""
+        # Only once: a process that gets this response twice in a row assumes that the topic was deleted, and ends.
         if self._world.counts["topics unknown"]:
             return
         self._world.kafka.unknown_until_s = self._world.kafka.now_s() + self._draw.uniform(0.2, 4.0)
         self._did("topics unknown")
 
     def remove_old_input(self) -> None:
-        """Retention removes input before the newest snapshot.
+        """Remove input from before the newest snapshot, as retention does.
 
-        If transactions may be dangling, only before the older snapshot, as resolving them begins there.
+        If transactions may be dangling, remove only input from before the older snapshot, where resolving them starts.
         """
         older = 1 + bool(self._world.counts["markers forgotten"] or self._world.counts["belated records"])
         for unit, log in enumerate(self._world.kafka.topics[_STATE].logs):

@@ -1,7 +1,7 @@
-"""What the joiner relies on in Kafka, as tests that a real broker and the one in memory must both pass.
+"""Contract tests of the Kafka behaviour that the joiner relies on, passed by a real broker and the in-memory one.
 
-They use the joiner's own clients. `test_memory_contract` runs them over the memory and
-tests/integration/test_kafka_contract over a real server; both know a `Cluster` only.
+They use the joiner's own clients. `test_memory_contract` runs them on the in-memory broker and
+tests/integration/test_kafka_contract on a real server, each through a `Cluster`.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _SESSION_MS = 6000
 
 
 class Cluster(Protocol):
-    """Where the questions are asked."""
+    """The cluster under test."""
 
     kafka: KafkaSettings
 
     def make_topic(self, partitions: int = 1, name: str = "") -> str:
-        """A fresh topic; returns its name."""
+        """Create a new topic. Return its name."""
         ...
 
     def delete_topic(self, name: str) -> None:
-        """Remove it."""
+        """Delete a topic."""
         ...
 
     def delete_records(self, topic: str, before: int) -> None:
-        """Remove the first records of partition 0."""
+        """Delete the records of partition 0 below the offset ``before``."""
         ...
 
     def commit_without_answer(self, producer: Any) -> None:
-        """Ask for the commit and be told that it took too long. Raises KafkaException."""
+        """Commit, with the response lost or too late. Raises KafkaException."""
         ...
 
 
@@ -61,7 +61,7 @@ def producer_of(cluster: Cluster, name: str) -> Any:
 
 
 def open_transaction(producer: Any, topic: str, *values: bytes) -> None:
-    """Begin, and let the records reach the log."""
+    """Begin a transaction and write the records to the log."""
     producer.begin_transaction()
     for value in values:
         producer.produce(topic, value, b"key", 0)
@@ -69,9 +69,9 @@ def open_transaction(producer: Any, topic: str, *values: bytes) -> None:
 
 
 def read_until(cluster: Cluster, topic: str, end: int) -> list[bytes | None]:
-    """The committed values of partition 0, up to its end being told at this offset.
+    """Return the committed values of partition 0, read until the end of the partition is reported at ``end``.
 
-    A commit or a rollback is decided when its call returns, and may be marked in the log a moment later.
+    A commit or an abort is decided when its call returns; its marker may be written to the log a moment later.
     """
     reader: Any = make_reader(cluster.kafka, "contract")
     reader.assign([TopicPartition(topic, 0, 0)])
@@ -89,7 +89,7 @@ def read_until(cluster: Cluster, topic: str, end: int) -> list[bytes | None]:
                 return values
     finally:
         reader.close()
-    raise AssertionError(f"the end of {topic} is never told at {end}")
+    raise AssertionError(f"the end of {topic} is never reported at {end}")
 
 
 def ends(cluster: Cluster, topic: str) -> tuple[int, int]:
@@ -101,7 +101,7 @@ def ends(cluster: Cluster, topic: str) -> tuple[int, int]:
 
 
 class Member:
-    """A member of a group, and what it was told."""
+    """A member of a group, with its assigned units and the errors it received."""
 
     def __init__(self, cluster: Cluster, group: str, topic: str, instance: str) -> None:
         self.units: set[int] = set()
@@ -116,13 +116,13 @@ class Member:
         self.consumer.subscribe([topic], on_assign=self._take, on_revoke=self._give, on_lost=self._give)
 
     def poll(self) -> None:
-        """Look once."""
+        """Poll once."""
         message = self.consumer.poll(_LOOK_S)
         if message is not None and message.error() is not None:
             self.errors.append(message.error())
 
     def close(self) -> None:
-        """End, having given back everything before: see `joiner.runtime.ownership.membership`."""
+        """Leave the group, after giving up all units: see `joiner.runtime.ownership.membership`."""
         self.consumer.unsubscribe()
         poll_until(lambda: not self.units, self)
         self.consumer.close()
@@ -143,11 +143,11 @@ def poll_until(condition: Callable[[], bool], *members: Member) -> None:
             return
         for member in members:
             member.poll()
-    raise AssertionError(f"never so: {[(member.units, member.errors) for member in members]}")
+    raise AssertionError(f"the condition never held: {[(member.units, member.errors) for member in members]}")
 
 
 class KafkaContract:
-    """The questions. A fixture ``cluster`` tells whom they are put to."""
+    """The contract tests. Subclasses provide a fixture ``cluster``."""
 
     @pytest.mark.parametrize("step", ["commit", "send_offsets", "produce"])
     def test_whoever_initialises_an_id_fences_everyone_before(self, cluster: Cluster, step: str) -> None:
@@ -219,7 +219,7 @@ class KafkaContract:
             try:
                 (place,) = group_metadata_consumer.committed([TopicPartition(topic, 0)], 2)
             except KafkaException:
-                return None  # a real one may wait for the transaction's end
+                return None  # a real broker may wait for the end of the transaction
             return place.offset if place.error is None and place.offset >= 0 else None
 
         producer = producer_of(cluster, topic)
@@ -238,7 +238,7 @@ class KafkaContract:
         written: list[bytes | None] = []
         lost: KafkaException | None = None
         while lost is None and len(written) < _ATTEMPTS_MAX:
-            # On a busy machine the answer may be there before it is given up.
+            # On a busy machine the response may arrive before the timeout.
             open_transaction(producer, topic, b"once")
             written.append(b"once")
             try:

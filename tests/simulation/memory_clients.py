@@ -1,8 +1,8 @@
-"""Clients of `MemoryKafka` with the names, the answers and the errors of confluent_kafka's.
+"""Clients of `MemoryKafka` with the methods, results and errors of the confluent_kafka clients.
 
 They have only what the joiner uses. Every call goes through a `Link`, which may let time pass, lose the call or its
-answer, or end the process that makes it. Producing is asynchronous as in the library: a record is in no log before a
-flush or a commit, unless the link sends some earlier.
+response, or end the calling process. Producing is asynchronous, as in the library: records reach a log with a flush or
+a commit, and some of them may do so earlier.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ _STATE = KafkaError._STATE  # noqa: SLF001
 
 
 class Link(Protocol):
-    """Between a client and the broker. ``draw``: None where nothing is left to chance. ``name``: of the process."""
+    """The link between a client and the broker. ``draw``: None if nothing is random. ``name``: that of the process."""
 
     name: str
     kafka: MemoryKafka
     draw: random.Random | None
 
     def act(self, call: str, effect: Callable[[], Result]) -> Result:
-        """Let ``effect`` happen at the broker, or not, or later; raises what the caller is told."""
+        """Apply ``effect`` at the broker, now, later or not at all. Raises the error for the caller."""
         ...
 
     def pass_time(self, seconds: float) -> None:
-        """The caller waits for a timeout."""
+        """Let time pass while the caller waits."""
         ...
 
     def beats(self) -> bool:
-        """Whether this process can send heartbeats now."""
+        """Return whether the process can send heartbeats now."""
         ...
 
     def attach(self, producer: MemoryProducer) -> None:
-        """A producer has been made by this process."""
+        """Register a producer that the process has created."""
         ...
 
 
 class MemoryMessage(NamedTuple):
-    """As `confluent_kafka.Message`: what was read, or an event with an error."""
+    """Stands in for `confluent_kafka.Message`: a record, or an event with an error."""
 
     place: tuple[str | None, int]
     at: int
@@ -63,31 +63,31 @@ class MemoryMessage(NamedTuple):
     fault: KafkaError | None = None
 
     def topic(self) -> str | None:
-        """Its topic."""
+        """Return the topic."""
         return self.place[0]
 
     def partition(self) -> int:
-        """Its partition."""
+        """Return the partition."""
         return self.place[1]
 
     def offset(self) -> int:
-        """Its offset; for the end of a partition, that of the next record."""
+        """Return the offset; for an end-of-partition event, the offset of the next record."""
         return self.at
 
     def timestamp(self) -> tuple[int, int]:
-        """The kind of its time (2: the broker's) and the time in ms."""
+        """Return the timestamp type (2: log append time) and the time in ms."""
         return 2, self.time_ms
 
     def key(self) -> bytes | None:
-        """Its key."""
+        """Return the key."""
         return self.content[0]
 
     def value(self) -> bytes | None:
-        """Its value."""
+        """Return the value."""
         return self.content[1]
 
     def error(self) -> KafkaError | None:
-        """What it tells instead of a record."""
+        """Return the error, or None for a record."""
         return self.fault
 
 
@@ -95,7 +95,7 @@ _OnDelivery = Callable[[KafkaError | None, Any], None]
 
 
 class _Waiting(NamedTuple):
-    """A record that was produced and is in no log yet."""
+    """A produced record that has not reached a log yet."""
 
     key: bytes | None
     value: bytes | None
@@ -103,16 +103,16 @@ class _Waiting(NamedTuple):
 
 
 class MemoryAdmin:
-    """As `confluent_kafka.admin.AdminClient`."""
+    """Stands in for `confluent_kafka.admin.AdminClient`."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
 
     def poll(self, _timeout: float) -> None:
-        """There are no lines of a library here."""
+        """Do nothing: there are no log lines of the library to serve."""
 
     def describe_topics(self, topics: Any, **_options: Any) -> dict[str, Future[Any]]:
-        """Ids and partitions of topics."""
+        """Return the ids and partitions of topics."""
         try:
             return self._link.act("describe", lambda: {name: self._describe(name) for name in topics.topic_names})
         except KafkaException as error:
@@ -129,7 +129,7 @@ class MemoryAdmin:
         return future
 
     def list_offsets(self, places: Any, **_options: Any) -> dict[Any, Future[Any]]:
-        """The stable ends of partitions; nothing else is asked for."""
+        """Return the last stable offsets of partitions, the only ones that the joiner requests."""
         kafka = self._link.kafka
 
         def look() -> dict[Any, Future[Any]]:
@@ -142,15 +142,15 @@ class MemoryAdmin:
         return self._link.act("watermarks", look)
 
     def create_topics(self, topics: Sequence[Any], **_options: Any) -> dict[str, Future[None]]:
-        """Make topics."""
+        """Create topics."""
         return {topic.topic: self._done(partial(self._create, topic)) for topic in topics}
 
     def delete_topics(self, names: Sequence[str], **_options: Any) -> dict[str, Future[None]]:
-        """Remove topics."""
+        """Delete topics."""
         return {name: self._done(partial(self._link.kafka.delete_topic, name)) for name in names}
 
     def delete_records(self, places: Sequence[TopicPartition], **_options: Any) -> dict[TopicPartition, Future[None]]:
-        """Remove records before an offset."""
+        """Delete the records below an offset."""
         kafka = self._link.kafka
         return {
             place: self._done(partial(kafka.log(place.topic, place.partition).remove_before, place.offset))
@@ -179,7 +179,7 @@ class _Description(NamedTuple):
 
 
 class MemoryProducer:
-    """As `confluent_kafka.Producer`, transactional or not."""
+    """Stands in for `confluent_kafka.Producer`, transactional or not."""
 
     def __init__(self, link: Link, config: dict[str, Any]) -> None:
         self._link, self._kafka = link, link.kafka
@@ -193,11 +193,11 @@ class MemoryProducer:
         link.attach(self)
 
     def list_topics(self, _topic: str, _timeout: float = 0) -> None:
-        """Connect."""
+        """Contact the broker."""
         self._tell("metadata", lambda: None)
 
     def init_transactions(self, _timeout: float = 0) -> None:
-        """Take the transactional id."""
+        """Initialise the transactional id."""
 
         def init() -> int:
             return self._kafka.init(self._id, self._timeout_s)[1]
@@ -205,7 +205,7 @@ class MemoryProducer:
         self._epoch = self._tell("init", init)
 
     def begin_transaction(self) -> None:
-        """Local: the broker learns of it with the first record."""
+        """Begin a transaction. This is local: the broker learns of it with the first record."""
         self._tell("begin", lambda: None)
         if self._is_open or self._epoch < 0:
             raise kafka_error(_STATE, "not ready for a transaction")
@@ -219,7 +219,7 @@ class MemoryProducer:
         partition: int = 0,
         on_delivery: _OnDelivery | None = None,
     ) -> None:
-        """Buffer a record. ``on_delivery`` is told by the next flush."""
+        """Buffer a record. The next flush calls ``on_delivery``."""
         self._tell("produce", lambda: None)
         if self._id and not self._is_open:
             raise kafka_error(_STATE, "no transaction is open")
@@ -235,15 +235,15 @@ class MemoryProducer:
         return len(messages)
 
     def poll(self, _timeout: float = 0) -> int:
-        """Nothing waits to be told; what was given outside transactions goes by itself."""
+        """Send the buffered records of a non-transactional producer. There are no events to serve."""
         if not self._id:
-            with suppress(KafkaException):  # told with the next call
+            with suppress(KafkaException):  # the next call reports it
                 for place in list(self._buffer):
                     self._flush(place)
         return 0
 
     def flush(self, _timeout: float = 0) -> int:
-        """Write what is buffered."""
+        """Write the buffered records and call their ``on_delivery``."""
         for place in list(self._buffer):
             self._tell("flush", partial(self._flush, place))
         while self._to_deliver:
@@ -252,7 +252,7 @@ class MemoryProducer:
         return 0
 
     def send_offsets_to_transaction(self, offsets: list[TopicPartition], group: Any, _timeout: float = 0) -> None:
-        """Put consumer offsets into the transaction."""
+        """Add consumer offsets to the transaction."""
 
         def send() -> None:
             within = self._kafka.transaction(self._id, self._epoch)
@@ -262,17 +262,17 @@ class MemoryProducer:
         self._tell("send_offsets", send)
 
     def commit_transaction(self, _timeout: float = 0) -> None:
-        """Write what is buffered and tell of it, then commit; may be called again where the answer was lost."""
+        """Flush, then commit. May be called again if the response was lost."""
         self.flush()
         self._end("commit", COMMITTED)
 
     def abort_transaction(self, _timeout: float = 0) -> None:
-        """Abort what is open."""
+        """Abort the open transaction."""
         self._buffer.clear()
         self._end("abort", ABORTED)
 
     def break_off(self) -> list[Callable[[], None]]:
-        """The process has died: requests that may still reach the broker, for each partition a part of what waits."""
+        """Return the requests of a dead process that may still reach the broker: part of each partition's buffer."""
         draw, within = self._link.draw, self._current()
         if draw is None or not self._buffer:
             return []
@@ -287,14 +287,14 @@ class MemoryProducer:
         within = self._current()
 
         def end() -> None:
-            # A request that arrives late ends nothing but what it was meant for.
+            # A delayed request can end only its own transaction.
             if self._kafka.check_epoch(self._id, self._epoch).transaction is within:
                 self._kafka.end(self._id, self._epoch, state)
 
         before = self._kafka.times_forgotten
         self._tell(call, end)
         if self._kafka.times_forgotten != before and self._kafka.restart_s:
-            # It forgets because it was killed, and the answer comes when it is back: or at once, of another broker.
+            # The broker forgets markers because it was killed. Its response comes after its restart.
             self._link.pass_time(self._kafka.restart_s)
         self._is_open = False
 
@@ -307,7 +307,7 @@ class MemoryProducer:
         if draw is None or draw.random() > 0.3:
             return
         place = draw.choice(list(self._buffer))
-        with suppress(KafkaException):  # told with the next call
+        with suppress(KafkaException):  # the next call reports it
             self._write(place, draw.randint(1, len(self._buffer[place])), self._current())
 
     def _flush(self, place: Place) -> None:
@@ -336,7 +336,7 @@ class MemoryProducer:
             self._buffer.pop(place, None)
 
     def _tell(self, call: str, effect: Callable[[], Result]) -> Result:
-        """Once a producer knows that it is fenced, it tells only that something fatal has happened."""
+        """Make a call. Once a producer has been fenced, every call raises a fatal error, as in the library."""
 
         def unless_fatal() -> Result:
             if self._fatal is not None:

@@ -1,4 +1,4 @@
-"""A consumer of `MemoryKafka`: assigned partitions with their positions, or a member of a group."""
+"""A consumer of `MemoryKafka`, either with assigned partitions or as a member of a group."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FATAL = KafkaError._FATAL  # noqa: SLF001
 _BAD_MESSAGE = KafkaError._BAD_MSG  # noqa: SLF001
 
 _DAMAGED = 2
-"""Records that an error stands for."""
+"""The number of records that an error replaces."""
 
 _FENCED_TEXT = "Fatal error: Broker: Static consumer fenced by other consumer with same group.instance.id"
 _BEAT_S = 3.0
-"""The library's heartbeat.interval.ms: so long a member may not know what the group has decided."""
+"""The library's heartbeat.interval.ms: a member may learn of a group decision this much later."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class _Position:
 
 
 class MemoryConsumer:
-    """As `confluent_kafka.Consumer`."""
+    """Stands in for `confluent_kafka.Consumer`."""
 
     def __init__(self, link: Link, config: dict[str, Any]) -> None:
         self._link, self._kafka = link, link.kafka
@@ -55,48 +55,48 @@ class MemoryConsumer:
     # Reading
 
     def assign(self, places: Iterable[TopicPartition]) -> None:
-        """Read these partitions, and no others."""
+        """Read only these partitions."""
         self.unassign()
         self.incremental_assign(places)
 
     def incremental_assign(self, places: Iterable[TopicPartition]) -> None:
-        """Read these partitions too."""
+        """Read these partitions as well."""
         for place in places:
             self._positions[place.topic, place.partition] = _Position(self._start(place))
 
     def incremental_unassign(self, places: Iterable[TopicPartition]) -> None:
-        """Do not read these any more."""
+        """Stop reading these partitions."""
         for place in places:
             self._positions.pop((place.topic, place.partition), None)
 
     def unassign(self) -> None:
-        """Read nothing."""
+        """Stop reading all partitions."""
         self._positions.clear()
         self._pending.clear()
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
-        """Keep these without reading them."""
+        """Pause these partitions, which stay assigned."""
         for place in places:
             self._positions[place.topic, place.partition].is_paused = True
 
     def resume(self, places: Iterable[TopicPartition]) -> None:
-        """Read these again."""
+        """Resume these partitions."""
         for place in places:
             self._positions[place.topic, place.partition].is_paused = False
 
     def consume(self, num_messages: int = 1, timeout: float = 0) -> list[MemoryMessage]:
-        """The records available, of one partition or several."""
+        """Return available records, of one or more partitions."""
         try:
             found = self._link.act("consume", lambda: self._fetch(num_messages))
         except KafkaException as error:
-            # A client that reaches no broker reports an event like others.
+            # A client that reaches no broker reports that as an event.
             found = [MemoryMessage((None, -1), -1, fault=error.args[0])]
         if not found:
             self._link.pass_time(timeout)
         return found
 
     def poll(self, timeout: float = 0) -> MemoryMessage | None:
-        """The next message or event; calls the callbacks of a group member."""
+        """Return the next message or event. Calls the callbacks of a group member."""
         self._link.act("poll", lambda: None)
         self._serve_group()
         if not self._pending:
@@ -108,7 +108,7 @@ class MemoryConsumer:
         return self._pending.pop(0) if self._pending else None
 
     def get_watermark_offsets(self, place: TopicPartition, **_options: Any) -> tuple[int, int]:
-        """The first offset, and the end as this consumer may read it."""
+        """Return the first offset, and the end up to which this consumer may read."""
 
         def look() -> tuple[int, int]:
             log = self._kafka.log(place.topic, place.partition)
@@ -117,7 +117,7 @@ class MemoryConsumer:
         return self._link.act("watermarks", look)
 
     def committed(self, places: list[TopicPartition], _timeout: float = 0) -> list[TopicPartition]:
-        """The group's offsets."""
+        """Return the group's committed offsets."""
 
         def look() -> list[TopicPartition]:
             offsets = self._kafka.group_offsets(self._group)
@@ -129,19 +129,19 @@ class MemoryConsumer:
         return self._link.act("committed", look)
 
     def consumer_group_metadata(self) -> Any:
-        """What offsets are sent with: here the group alone, for it fences nothing."""
+        """Return the metadata to commit offsets with: the group name alone, as the group fences nothing here."""
         return self._group
 
     def close(self) -> None:
-        """End; a member with an instance name keeps its place in the group for a session."""
+        """Close the consumer. A static member keeps its place in the group until its session expires."""
         self._link.act("close", lambda: None)
         self.unsubscribe()
         self._positions.clear()
 
-    # Being a member
+    # Membership
 
     def unsubscribe(self) -> None:
-        """Give back everything; the library does it at the next look."""
+        """Revoke all partitions, which the library does at the next poll, and leave the group."""
         if self._member is not None:
             self._call("on_revoke", self._told)
             self._told = set()
@@ -149,7 +149,7 @@ class MemoryConsumer:
             self._member = None
 
     def subscribe(self, topics: list[str], **callbacks: Callable[..., Any]) -> None:
-        """Join the group; a member that subscribes to more topics stays the member it is."""
+        """Join the group, or change the topics of the current member."""
         self._topics, self._callbacks = topics, callbacks
         if self._member is None:
             self._join()
@@ -168,7 +168,7 @@ class MemoryConsumer:
             return
         draw = self._link.draw
         if draw is not None and now_s > self._next_beat_s + _BEAT_S and draw.random() < 0.5:
-            # After a long silence the first answer may take a while.
+            # After a long silence, the first response may be delayed.
             self._next_beat_s = now_s + draw.uniform(0, _BEAT_S)
             return
         self._next_beat_s = now_s + (draw.uniform(0, _BEAT_S) if draw is not None else 0)
@@ -180,13 +180,13 @@ class MemoryConsumer:
             self._fall_out()
             self._join()
             if draw is not None and draw.random() < 0.3 and self._member is not None:
-                # As the library does: a last heartbeat as the member it was, so that it fences itself.
+                # As in the library: a last heartbeat under the old member id fences the member itself.
                 self._member.is_fenced = True
         else:
             self._follow(member)
 
     def _follow(self, member: Member) -> None:
-        """First give back, then take: a cooperative rebalance."""
+        """Follow the group's assignment as in a cooperative rebalance: revoke first, then assign."""
         group = self._kafka.group(self._group)
         too_many = member.has - member.due
         if too_many:
@@ -209,7 +209,7 @@ class MemoryConsumer:
         if places and callback is not None:
             callback(self, [TopicPartition(topic, number) for topic, number in sorted(places)])
 
-    # What is in the logs
+    # The logs
 
     def _end(self, log: Log) -> int:
         return log.stable_end if self._is_committed else log.end
@@ -224,7 +224,7 @@ class MemoryConsumer:
         return int(at)
 
     def _fetch(self, count: int) -> list[MemoryMessage]:
-        """Part by part, as answers of several brokers come in: some partitions now, some with the next call."""
+        """Read some of the partitions and leave the others to later calls, as with responses from several brokers."""
         draw = self._link.draw
         places = [place for place, position in self._positions.items() if not position.is_paused]
         if draw is not None and len(places) > 1:
@@ -258,7 +258,7 @@ class MemoryConsumer:
         return found
 
     def _leave_out(self, place: Place, found: list[MemoryMessage]) -> None:
-        """An error instead of some records; the records after them follow, as from the library."""
+        """Replace some records by an error. The records after them follow, as from the library."""
         draw = self._link.draw
         begin = draw.randrange(len(found) - _DAMAGED) if draw is not None else 0
         error = KafkaError(_BAD_MESSAGE, f"MessageSet at offset {found[begin].offset()} failed CRC32C check")

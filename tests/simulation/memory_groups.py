@@ -1,8 +1,7 @@
-"""A consumer group in memory: static members, cooperative reassignment, sessions that run out.
+"""A consumer group in memory: static members, cooperative rebalancing, session timeouts.
 
-A unit is assigned to another member only when its member has given it back, or the session of that has expired. A
-member that comes back under its instance name gets the units of the one before. A member learns of changes with its
-next heartbeat.
+A unit is assigned to another member only after its member has given it up or lost its session. A new member with the
+same instance name gets the units of its predecessor. A member learns of changes with its next heartbeat.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Place = tuple[str, int]
 
 @dataclass(eq=False)
 class Member:
-    """One client of the group. ``beats``: whether its heartbeats go out now."""
+    """A member of the group. ``beats`` returns whether its heartbeats reach the group now."""
 
     instance: str
     topics: list[str]
@@ -28,7 +27,7 @@ class Member:
     beats: Callable[[], bool]
     seen_s: float
     has: set[Place] = field(default_factory=set)
-    """Assigned to it and not given back, as the group sees it."""
+    """The partitions assigned to the member and not given up, as the group sees it."""
     due: set[Place] = field(default_factory=set)
     is_fenced: bool = False
     is_forgotten: bool = False
@@ -42,10 +41,10 @@ class Group:
         self.members: list[Member] = []
         self.fenced = 0
         self.given: Counter[tuple[str, int]] = Counter()
-        """How often a process was assigned a partition, by its name and the partition's number."""
+        """The number of times each process was assigned each partition, by process name and partition number."""
 
     def join(self, instance: str, topics: list[str], session_s: float, beats: Callable[[], bool]) -> Member:
-        """Add a member; another of its name is fenced, and its partitions are assigned to the new one."""
+        """Add a member. A previous member with its instance name is fenced, and the new one gets its partitions."""
         member = Member(instance, topics, session_s, beats, self._kafka.now_s())
         before = next((known for known in self.members if instance and known.instance == instance), None)
         if before is None:
@@ -59,28 +58,29 @@ class Group:
         return member
 
     def leave(self, member: Member) -> None:
-        """A member without an instance name says that it goes; one with a name only falls silent."""
+        """Remove a member. A static member stays until its session expires, but sends no more heartbeats."""
         if member in self.members and not member.instance:
             self._forget(member)
         member.beats = lambda: False
 
     def expire(self) -> None:
-        """Forget members whose session has run out."""
+        """Remove the members whose session has expired."""
         now_s = self._kafka.now_s()
         for member in list(self.members):
-            # A clock that jumps is nobody's silence: who beats now has done so all the time.
+            # A jump of the clock expires no session: a member that can send heartbeats now is taken to have sent them
+            # throughout.
             if member.beats():
                 member.seen_s = now_s
             elif now_s - member.seen_s > member.session_s:
                 self._forget(member)
 
     def given_back(self, member: Member, places: set[Place]) -> None:
-        """The member has let go of these."""
+        """Record that the member has given up these partitions."""
         if member in self.members:
             member.has -= places
 
     def free_for(self, member: Member) -> set[Place]:
-        """What the member is due, and nobody has."""
+        """Return the partitions that the member is due and that no member has."""
         taken = {place for other in self.members for place in other.has}
         return member.due - taken
 
@@ -90,7 +90,7 @@ class Group:
         self._spread()
 
     def _spread(self) -> None:
-        """Even shares; whoever has a partition keeps it where that fits."""
+        """Assign the partitions evenly. Members keep the partitions that they have, up to their share."""
         topics = sorted({topic for member in self.members for topic in member.topics})
         places = [
             (topic, number)

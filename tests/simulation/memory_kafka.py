@@ -1,8 +1,8 @@
-"""A Kafka broker in memory: topics, the coordinator of transactions, the offsets of groups.
+"""A Kafka broker in memory: topics, the transaction coordinator, group offsets.
 
-It follows the rules the joiner relies on, and tests/integration/test_kafka_contract.py checks that a real Kafka passes
-the same tests. It is no server: the clients of `memory_clients` call it. The world gives it the time. There is no
-replication, and requests do not overtake each other.
+It follows the rules that the joiner relies on; tests/integration/test_kafka_contract.py runs the same tests on a real
+broker. It is not a server: the clients of `memory_clients` call it directly. Its clock is the world's. There is no
+replication, and requests are not reordered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.simulation.memory_log import ABORTED, COMMITTED, OPEN, Log, Transacti
 
 @dataclass
 class Topic:
-    """``topic_id`` changes when the topic is deleted and made anew."""
+    """A topic. ``topic_id`` changes when the topic is deleted and created again."""
 
     topic_id: str
     logs: list[Log]
@@ -26,7 +26,7 @@ class Topic:
 
 @dataclass
 class Identity:
-    """A transactional id: its newest producer and epoch, and the transaction that is open."""
+    """A transactional id: its producer, newest epoch and open transaction."""
 
     producer: int
     epoch: int = -1
@@ -35,10 +35,10 @@ class Identity:
 
 
 class MemoryKafka:
-    """The broker. ``now_s`` is its clock; ``skew_ms`` is added to the times that it stamps on records."""
+    """The broker. ``now_s`` is its clock; ``skew_ms`` is added to the append times of records."""
 
     def __init__(self, now_s: Callable[[], float], *, markers_lag: bool = False) -> None:
-        """``markers_lag``: a decided transaction is marked in its partitions by `write_marker` alone."""
+        """``markers_lag``: the markers of a decided transaction are written only by `write_marker`."""
         self.now_s = now_s
         self.skew_ms = 0
         self.topics: dict[str, Topic] = {}
@@ -47,60 +47,61 @@ class MemoryKafka:
         self.identities: dict[str, Identity] = {}
         self.aborted = 0
         self.forgets: Callable[[Log], bool] | None = None
-        """Of the next transaction that ends: asked for each of its partitions whether that is never told (see
-        `joiner.runtime.ownership.dangling`)."""
+        """Returns, for each partition of the next transaction that ends, whether its marker is never written (see
+        `joiner.runtime.ownership.dangling`).
+        """
         self.times_forgotten = 0
         self.unknown_until_s = 0.0
-        """Until then whoever asks for topics is told that there are none, as by a broker that has just started."""
+        """Until this time, topics are reported as unknown, as by a broker that has just started."""
         self.restart_s = 0.0
-        """How long it is away where it forgets: the answer to what it forgot comes behind that."""
+        """How long the broker is down when it forgets markers. The response to the commit or abort comes after that."""
         self.on_init: Callable[[str, int], None] = lambda _transactional_id, _epoch: None
-        """Told of each new owner of a transactional id, with its epoch."""
+        """Called at each initialisation of a transactional id, with the new epoch."""
         self.damaged = 0
-        """So many batches will be damaged on their way to a consumer."""
+        """The number of batches that will be damaged on the way to a consumer."""
         self.decided: list[Transaction] = []
-        """Committed or aborted, and not yet marked in every partition."""
+        """Transactions that are committed or aborted, but not yet marked in every partition."""
         self._markers_lag = markers_lag
         self._topics_made = 0
 
     # Topics
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Make a topic; it gets an id of its own."""
+        """Create a topic with a new id."""
         self._topics_made += 1
         self.topics[name] = Topic(f"id-{self._topics_made}", [Log() for _ in range(partitions)])
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic with all its records."""
+        """Delete a topic with all its records."""
         del self.topics[name]
 
     def log(self, topic: str, partition: int) -> Log:
-        """The log of a partition. Raises KafkaException where there is none."""
+        """Return the log of a partition. Raises KafkaException if there is none."""
         found = self.topics.get(topic)
         if found is None or partition >= len(found.logs):
             raise kafka_error(KafkaError.UNKNOWN_TOPIC_OR_PART, f"{topic} [{partition}] is not known")
         return found.logs[partition]
 
     def logs(self) -> Iterator[tuple[str, int, Log]]:
-        """All partitions."""
+        """Yield the topic, the number and the log of every partition."""
         for name, topic in self.topics.items():
             for partition, log in enumerate(topic.logs):
                 yield name, partition, log
 
     def time_ms(self) -> int:
-        """The time that is stamped on a record now."""
+        """Return the append time for a record written now."""
         return int(self.now_s() * 1000) + self.skew_ms
 
     def append(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, within: Transaction | None = None
     ) -> int:
-        """Write a record outside any transaction, or within one that the caller may use."""
+        """Write a record outside any transaction, or within a given one, whose epoch the caller has checked."""
         return self.log(topic, partition).append(key, value, self.time_ms(), within)
 
     # Transactions
 
     def init(self, transactional_id: str, timeout_s: float) -> tuple[int, int]:
-        """Hand the id to a new producer: what was open is aborted, every older one is fenced."""
+        """Initialise the id for a new producer: abort its open transaction and fence every older producer."""
         identity = self.identities.setdefault(transactional_id, Identity(len(self.identities)))
         identity.epoch += 1
         if identity.transaction is not None:
@@ -111,14 +112,14 @@ class MemoryKafka:
         return identity.producer, identity.epoch
 
     def check_epoch(self, transactional_id: str, epoch: int) -> Identity:
-        """The id's state for its newest producer. Raises KafkaException for every other one."""
+        """Return the state of the transactional id. Raises KafkaException unless ``epoch`` is the newest."""
         identity = self.identities[transactional_id]
         if identity.epoch != epoch:
             raise fenced_error()
         return identity
 
     def transaction(self, transactional_id: str, epoch: int) -> Transaction:
-        """The open transaction, begun now if there is none."""
+        """Return the open transaction, beginning one if there is none."""
         identity = self.check_epoch(transactional_id, epoch)
         self._settle(identity)
         if identity.transaction is None:
@@ -126,13 +127,13 @@ class MemoryKafka:
         return identity.transaction
 
     def end(self, transactional_id: str, epoch: int, state: str) -> None:
-        """Commit or abort what is open; asked for again, the answer is the same."""
+        """Commit or abort the open transaction. Idempotent."""
         identity = self.check_epoch(transactional_id, epoch)
         if identity.transaction is not None:
             self._decide(identity, state)
 
     def expire_transactions(self) -> None:
-        """Abort what has been open for too long; its producer is fenced by that."""
+        """Abort transactions past their timeout, which fences their producers."""
         now_s = self.now_s()
         for identity in self.identities.values():
             if identity.transaction is not None and now_s - identity.transaction.begun_s > identity.timeout_s:
@@ -142,10 +143,10 @@ class MemoryKafka:
     def arrive_belated(
         self, transactional_id: str, epoch: int, topic: str, partition: int, key: bytes | None, value: bytes | None
     ) -> bool:
-        """A record of an older owner arrives after all; whether the partition takes it.
+        """Deliver a delayed record of an older owner. Return whether the partition accepts it.
 
-        It does where it was not told of a newer owner yet, and nobody will ever end the transaction that this opens:
-        see tests/integration/test_hanging_transactions.
+        It does if it has not yet seen a newer epoch. The transaction that this opens is never ended: see
+        tests/integration/test_hanging_transactions.
         """
         producer, log = self.identities[transactional_id].producer, self.log(topic, partition)
         is_taken = log.epochs.get(producer, -1) <= epoch
@@ -154,17 +155,17 @@ class MemoryKafka:
         return is_taken
 
     def begin_source(self) -> Transaction:
-        """A transaction of a producer that nobody fences: a source's."""
+        """Begin a source's transaction. No other producer can fence it."""
         return Transaction(-1, 0, self.now_s())
 
     def end_source(self, transaction: Transaction, state: str) -> None:
-        """Decide and watermark a source's transaction."""
+        """Commit or abort a source's transaction and write its markers."""
         transaction.state = state
         for log in list(transaction.logs):
             log.write_marker(transaction, self.time_ms())
 
     def write_marker(self, transaction: Transaction) -> None:
-        """Write one control record of a decided transaction; with the last one its group offsets are visible."""
+        """Write one marker of a decided transaction. The last one makes its group offsets visible."""
         if transaction.logs:
             transaction.logs[0].write_marker(transaction, self.time_ms())
         if not transaction.logs:
@@ -172,7 +173,7 @@ class MemoryKafka:
             self._publish_offsets(transaction)
 
     def _settle(self, identity: Identity) -> None:
-        """Write all control records that are due: the id's next transaction has to wait for them."""
+        """Write all outstanding markers of the transactional id, which its next transaction has to wait for."""
         for transaction in [known for known in self.decided if known.producer == identity.producer]:
             while transaction in self.decided:
                 self.write_marker(transaction)
@@ -201,23 +202,23 @@ class MemoryKafka:
     # Groups
 
     def group(self, name: str) -> Group:
-        """A consumer group, made at first sight."""
+        """Return a consumer group, creating it if necessary."""
         return self.groups.setdefault(name, Group(self))
 
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
-        """What a group has committed; a reader waits for transactions that are decided."""
+        """Return the committed offsets of a group, after writing the markers of all decided transactions."""
         for identity in self.identities.values():
             self._settle(identity)
         return self.committed.get(group, {})
 
 
 def kafka_error(code: int, reason: str, **flags: bool) -> KafkaException:
-    """An error as the library raises it."""
+    """Return an error such as the library raises."""
     return KafkaException(KafkaError(code, reason, **flags))
 
 
 def fenced_error() -> KafkaException:
-    """What a producer is told whose id another has taken."""
+    """Return the error that a producer gets after another producer has initialised its transactional id."""
     return kafka_error(
         KafkaError._FENCED,  # noqa: SLF001 - the public name of the constant
         "there is a newer producer with the same transactionalId which fences the current one",

@@ -1,7 +1,7 @@
-"""The log of one partition in memory: offsets with gaps, transactions, control records, a stable end.
+"""The log of one partition in memory: offsets with gaps, transactions, control records, a last stable offset.
 
-The clients of `memory_clients` read it through `MemoryKafka`, which knows topics and owners. ``archive`` keeps the
-records that retention and compaction remove, so that a checker sees everything that was written.
+The clients of `memory_clients` read it through `MemoryKafka`, which has the topics and transactional ids. ``archive``
+keeps the records that retention and compaction remove, so that a checker sees everything that was written.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ ABORTED: Final = "aborted"
 
 @dataclass(eq=False)
 class Transaction:
-    """Of one producer: decided by its coordinator at one moment, marked in each partition some time later.
+    """A transaction of a producer. The coordinator decides it; each partition gets its marker some time later.
 
-    ``epoch`` is that of its records; once it is decided, that of its markers, which tell of a newer owner.
+    ``epoch`` is that of its records, and once it is decided, that of its markers, which may be newer.
     """
 
     producer: int
@@ -27,14 +27,14 @@ class Transaction:
     begun_s: float
     state: str = OPEN
     logs: list[Log] = field(default_factory=list)
-    """Those where it wrote and no control record stands yet."""
+    """The logs that have records of it and no marker yet."""
     offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
-    """By group and place: consumer offsets that become visible with the commit."""
+    """Consumer offsets by group and partition, which become visible with the commit."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """A record, or where ``is_control`` the end of a transaction, which takes an offset and is never read."""
+    """A record, or if ``is_control`` a transaction marker, which has an offset and is never returned to a consumer."""
 
     offset: int
     time_ms: int
@@ -45,12 +45,12 @@ class Entry:
 
     @property
     def is_committed(self) -> bool:
-        """Whether a reader of committed data is given it."""
+        """Whether a read-committed consumer gets the record."""
         return not self.is_control and (self.transaction is None or self.transaction.state == COMMITTED)
 
 
 class Log:
-    """One partition."""
+    """The log of a partition."""
 
     def __init__(self) -> None:
         self.low = 0
@@ -58,16 +58,16 @@ class Log:
         self.entries: list[Entry] = []
         self.archive: list[Entry] = []
         self.epochs: dict[int, int] = {}
-        """The newest epoch of each producer that this partition was told of, by a record or a control record."""
+        """The newest epoch of each producer that has written a record or a marker to this partition."""
         self._first_open: dict[Transaction, int] = {}
 
     @property
     def stable_end(self) -> int:
-        """Where readers of committed data have to stop: at the first record of the oldest open transaction."""
+        """The last stable offset: that of the first record of the oldest open transaction, or the end of the log."""
         return min(self._first_open.values(), default=self.end)
 
     def append(self, key: bytes | None, value: bytes | None, time_ms: int, transaction: Transaction | None) -> int:
-        """Add a record; returns its offset."""
+        """Append a record. Return its offset."""
         if transaction is not None and transaction not in self._first_open:
             self._first_open[transaction] = self.end
             transaction.logs.append(self)
@@ -75,9 +75,9 @@ class Log:
         return self._add(Entry(self.end, time_ms, key, value, transaction))
 
     def write_marker(self, transaction: Transaction, time_ms: int) -> None:
-        """End a decided transaction here, and with it whatever its producer has left open.
+        """Write the marker of a decided transaction, which also ends its producer's other open transactions here.
 
-        The broker tells producers apart, not their transactions.
+        A partition distinguishes producers, not their transactions.
         """
         del self._first_open[transaction]
         self.epochs[transaction.producer] = transaction.epoch
@@ -89,7 +89,7 @@ class Log:
         self._add(Entry(self.end, time_ms, None, None, transaction, is_control=True))
 
     def leave_open(self, transaction: Transaction) -> None:
-        """A transaction that is going to end will stay open here: nobody tells this partition."""
+        """Leave a transaction open in this partition, which never gets the marker."""
         left = Transaction(transaction.producer, transaction.epoch, transaction.begun_s, logs=[self])
         self._first_open[left] = self._first_open.pop(transaction)
         transaction.logs.remove(self)
@@ -97,7 +97,7 @@ class Log:
             entry.transaction = left if entry.transaction is transaction else entry.transaction
 
     def read(self, position: int, count_max: int, *, committed: bool) -> tuple[list[Entry], int]:
-        """Up to ``count_max`` records from ``position`` on, and the position behind what was looked at."""
+        """Return up to ``count_max`` records from ``position`` on, and the next position to read from."""
         end = self.stable_end if committed else self.end
         found: list[Entry] = []
         for at in range(self._index(position), len(self.entries)):
@@ -111,12 +111,12 @@ class Log:
         return found, max(position, end)
 
     def remove_before(self, offset: int) -> None:
-        """As retention or an operator's removal of records does."""
+        """Remove the records below ``offset``, as retention or a deletion by an operator does."""
         self.low = max(self.low, min(offset, self.end))
         del self.entries[: self._index(self.low)]
 
     def compact(self, until: int) -> None:
-        """Keep only the newest committed value of each key below ``until``, and no tombstones; offsets stay."""
+        """Keep only the newest committed value of each key below ``until``, and no tombstones. Offsets are kept."""
         until = min(until, self.stable_end)
         newest = {entry.key: entry.offset for entry in self.entries if entry.is_committed and entry.offset < until}
         self.entries = [

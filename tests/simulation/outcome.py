@@ -1,4 +1,4 @@
-"""The outcome of a seed: whether the result is right, and the timeline."""
+"""The outcome of a seed: whether the result is correct, and the timeline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass
 class Outcome:
-    """The outcome of a seed. ``difference``: empty if the result is right."""
+    """The outcome of a seed. ``difference`` is empty if the result is correct."""
 
     seed: int
     difference: str = ""
@@ -17,7 +17,7 @@ class Outcome:
     timeline: list[tuple[Any, ...]] = field(default_factory=list)
 
     def text(self, lines: int = 400) -> str:
-        """The difference, and the end of the timeline before it."""
+        """Return the last lines of the timeline, followed by the difference."""
         told = [_line(entry) for entry in self.timeline[-lines:]]
         return "\n".join([f"seed {self.seed}", *told, f"seed {self.seed}: {self.difference}"])
 

@@ -1,4 +1,4 @@
-"""Work that a simulated process hands to its pool: done at once, later, or by turns with everything else."""
+"""The thread pool of a simulated process. Work runs at once, later, or in a separate thread."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ Result = TypeVar("Result")
 _BESIDE: Final = 0.1
 _CLAIM_BESIDE: Final = 0.7
 _LATER: Final = 0.6
-"""Shares of the work: of all work and of claims, what a thread beside the process does; what waits until it is asked
-for."""
+"""Limits for a random number that decides how work runs. Below the first, or for claims the second: in a separate
+thread. Below the third: deferred. Otherwise: at once.
+"""
 
 
 class Turns(Protocol):
-    """What a pool needs of the world."""
+    """The part of the world that a pool uses."""
 
     draw: random.Random
 
     def beside(self, work: Callable[[], None]) -> Callable[[Callable[[], bool]], None]:
-        """Do work in a thread of the process that runs; returns how that one waits until something holds."""
+        """Run work in a new thread of the running process. Return a function that waits for a condition."""
         ...
 
 
 class Later(Future[Any]):
-    """Work that is done when its future is asked for the second time, or waited for."""
+    """Deferred work. It runs at the second call of `done`, or when its result is waited for."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__()
@@ -36,13 +37,13 @@ class Later(Future[Any]):
         self._asked = 0
 
     def run(self) -> None:
-        """Do it, unless it is done."""
+        """Run the work, unless it has run."""
         work, self._work = self._work, None
         if work is None:
             return
         try:
             self.set_result(work())
-        except Exception as error:  # noqa: BLE001 - as a pool does, whatever it is
+        except Exception as error:  # noqa: BLE001 - a pool stores any exception
             self.set_exception(error)
 
     def done(self) -> bool:
@@ -64,7 +65,7 @@ class Later(Future[Any]):
 
 
 class Beside(Future[Any]):
-    """Work in a thread of its own, which takes turns with all others."""
+    """Work in a separate thread, which takes turns with all others."""
 
     def __init__(self, world: Turns, work: Callable[[], Any]) -> None:
         super().__init__()
@@ -72,7 +73,7 @@ class Beside(Future[Any]):
         def live() -> None:
             try:
                 found = work()
-            except Exception as error:  # noqa: BLE001 - as a pool does, whatever it is
+            except Exception as error:  # noqa: BLE001 - a pool stores any exception
                 self.set_exception(error)
             else:
                 self.set_result(found)
@@ -92,12 +93,12 @@ class Beside(Future[Any]):
         return super().exception(timeout)
 
     def wait(self, until: Callable[[], bool]) -> None:
-        """Until it is done, or something else holds."""
+        """Wait until the work is done or ``until`` returns true."""
         self._stay_until(lambda: self.done() or until())
 
 
 class SimulatedPool:
-    """Replaces a thread pool: work is done at once, when its future is asked for, or in a thread beside the caller.
+    """Replaces a thread pool. Work runs at once, when its future is queried, or in a separate thread.
 
     `Dead` is not caught, so that the process ends.
     """
@@ -106,7 +107,7 @@ class SimulatedPool:
         self._world = world
 
     def submit(self, work: Callable[..., Result], *arguments: Any, **named: Any) -> Future[Result]:
-        """Do it: now, later, or beside."""
+        """Run the work now, later, or in a separate thread."""
         todo = partial(work, *arguments, **named)
         chance = self._world.draw.random()
         if chance < _BESIDE or (chance < _CLAIM_BESIDE and work.__name__ == "_claim"):
@@ -117,4 +118,4 @@ class SimulatedPool:
         return future
 
     def shutdown(self, *, wait: bool) -> None:
-        """Nothing is left to do."""
+        """Do nothing: there are no threads to wait for."""

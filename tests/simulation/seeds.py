@@ -1,4 +1,4 @@
-"""Many histories: they are played by a number of workers, and summed up."""
+"""Runs many histories in worker processes, and sums up their outcomes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHUNK = 50
 
 @dataclass
 class Tally:
-    """The sum of some outcomes. ``texts``: of those that differ, with their timeline."""
+    """The sum of many outcomes. ``texts``: the differences, with their timelines."""
 
     seeds: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -35,7 +35,7 @@ class Tally:
         self.took_s += other.took_s
 
     def note(self, outcome: Outcome) -> None:
-        """Add a history."""
+        """Add the outcome of a history."""
         self.seeds += 1
         self.counts.update(outcome.counts)
         if outcome.difference:
@@ -44,7 +44,7 @@ class Tally:
 
 
 def play_all(seeds: Sequence[int], jobs: int = 1, *, in_spark: bool = False) -> Tally:
-    """Play the seeds in ``jobs`` worker processes, with plain processes or with stages in Spark."""
+    """Run the histories of the seeds in ``jobs`` worker processes, with plain processes or with stages in Spark."""
     began_s = time.monotonic()
     total = Tally()
     chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
@@ -67,6 +67,6 @@ def _play_some(seeds: Iterable[int], *, in_spark: bool) -> Tally:
 
 
 def _keep_to_one_core() -> None:
-    """One thread runs at a time anyway, and a change of threads is faster on one core."""
+    """Pin the worker to one core: only one thread runs at a time, and switching threads is faster on one core."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})

@@ -1,7 +1,7 @@
-"""The stage in Spark in a simulated history: its driver is the product's own, and `MemoryQuery` replaces Spark.
+"""The stage in Spark in a simulated history: the production driver and worker, with `MemoryQuery` in place of Spark.
 
-As Spark does, it asks for plans, lets the product's worker execute them, in any order and some of them twice, and hands
-over the outcomes. It may lose workers, batches and itself at any moment.
+As Spark does, it fetches plans, has the worker execute them in any order and some of them twice, and passes the
+outcomes to the driver. At any moment it may lose workers or batches, or end.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _WORKER_DIES: Final = 0.04
 _TASK_IS_REPEATED: Final = 0.05
 _STORE_IS_OLD: Final = 0.03
-"""Spark's copy of a state is that of a batch before."""
+"""Spark's copy of a state is one batch old."""
 _QUERY_ENDS: Final = 0.02
-"""The query ends in the middle of a batch: only some outcomes are handed over."""
+"""The query ends in the middle of a batch, so that only some outcomes reach the driver."""
 
 
 class MemoryCopy(StateCopy):
-    """As Spark's state store, for one unit."""
+    """Stands in for Spark's state store, for one unit."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[dict[str, int], dict[str, int], bytes]] = []
@@ -45,7 +45,7 @@ class MemoryCopy(StateCopy):
 
 
 class MemoryQuery:
-    """See `driver.RunningQuery`: a batch at each turn of the driver's loop."""
+    """See `driver.RunningQuery`. Runs a batch at each turn of the driver's loop."""
 
     def __init__(self, settings: JoinerSettings, units: Units, draw: random.Random, clock: Clock) -> None:
         self._settings, self._units, self._draw, self._clock = settings, units, draw, clock
@@ -89,13 +89,13 @@ class MemoryQuery:
 
 
 class SimulatedStage(Runner[Driver]):
-    """As `SparkStage`, without Spark."""
+    """A `SparkStage` without Spark."""
 
     def _make(self, parts: Parts) -> Driver:
         return Driver(parts)
 
     def _work(self, loop: Driver) -> int:
-        # The history's own would be drawn from in an order that depends on threads of the product.
+        # Draws from the history's generator would happen in an order that depends on threads of the production code.
         draw = random.Random(self._claimant.run)
         query = MemoryQuery(self._settings, loop.units, draw, self._clock)
         return loop.run(query, self._is_over, self._wait)

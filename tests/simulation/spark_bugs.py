@@ -1,4 +1,4 @@
-"""Defects planted in the stage's driver and worker, one at a time. `bugs` has those of all runners."""
+"""Defects planted in the stage's driver and worker, one at a time. `bugs` has those common to all runners."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulation.spark import MemoryCopy
 
 
 def what_was_planned_before_is_taken() -> AbstractContextManager[None]:
-    """What comes of a plan is written, whatever has become of its unit meanwhile."""
+    """The outcome of a plan is written even if its unit has been planned again since."""
     accept = Units.accept
 
     def wrong(self: Any, outcome: Outcome) -> None:
@@ -32,7 +32,7 @@ def what_was_planned_before_is_taken() -> AbstractContextManager[None]:
 
 
 def failed_commit_is_ignored() -> AbstractContextManager[None]:
-    """After a transaction that failed the driver goes on behind it."""
+    """After a failed transaction, the driver continues as if it had been committed."""
 
     def wrong(_self: Any, _number: int, task: SparkTask) -> bool:
         commit, task.commit = task.commit, None
@@ -45,7 +45,7 @@ def failed_commit_is_ignored() -> AbstractContextManager[None]:
 
 
 def copy_of_another_vector_is_used() -> AbstractContextManager[None]:
-    """Spark's copy of a state is used, at whatever vector it is."""
+    """Spark's copy of a state is used, whatever its vector."""
 
     def wrong(self: Any, _start: Mapping[str, int], _offsets: Mapping[str, int]) -> bytes | None:
         return self.kept[-1][2] if self.kept else None
@@ -54,8 +54,8 @@ def copy_of_another_vector_is_used() -> AbstractContextManager[None]:
 
 
 def worker_believes_its_memory() -> AbstractContextManager[None]:
-    """A worker goes on with what it has of a unit, at whatever vector that is."""
-    unit_at = worker._unit_at  # noqa: SLF001 - this is what is broken
+    """A worker continues with the unit in its memory, whatever its vector."""
+    unit_at = worker._unit_at  # noqa: SLF001 - the defect is planted here
 
     def wrong(settings: Any, plan: Any, copy: Any, clock: Any, left: Any) -> Any:
         return left.unit if left is not None else unit_at(settings, plan, copy, clock, left)
@@ -64,7 +64,7 @@ def worker_believes_its_memory() -> AbstractContextManager[None]:
 
 
 def checkpoint_is_that_of_the_begin() -> AbstractContextManager[None]:
-    """The results of a plan are committed with the vector at which it began."""
+    """The results of a plan are committed with the vector at its start."""
     write = vars(module)["write_commit"]
 
     def wrong(*given: Any) -> Any:
@@ -81,7 +81,7 @@ _before: dict[int, Any] = {}
 
 
 def next_plan_does_not_wait_for_what_is_on_its_way() -> AbstractContextManager[None]:
-    """The next plan begins at the last checkpoint that is known to be written, not behind the one on its way."""
+    """The next plan starts at the last checkpoint that is known to be written, not after the one in flight."""
     return changed(SparkTask, "reached", property(lambda self: self.checkpoint.offsets))
 
 
@@ -94,7 +94,7 @@ SPARK_BUGS: Final[dict[str, Bug]] = {
         worker_believes_its_memory,
         checkpoint_is_that_of_the_begin,
         next_plan_does_not_wait_for_what_is_on_its_way,
-        # And of those of all runners what the driver has its own way to.
+        # Defects of all runners that the driver reaches by a separate code path.
         bugs.offsets_before_results,
         bugs.results_before_offsets,
         bugs.fenced_state_goes_on,

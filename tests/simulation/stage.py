@@ -1,7 +1,7 @@
-"""The seams of the joiner's modules while a history is played: its clients, its pools, and a few limits.
+"""Patches the joiner's modules for the duration of a simulated history: their clients, their pools and a few limits.
 
-The modules are the product's own, and the world's clock is passed to them. The names replaced here are those that they
-import from libraries, and constants that make a short history meet a rare case; they are restored at the end.
+The modules themselves are the production code, and use the world's clock. Only names that they import are replaced, and
+constants that would keep a short history from reaching rare cases. All are restored at the end.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from tests.simulation.pool import SimulatedPool, Turns
 _CHATTER: Final = "joiner.runtime.telemetry.throughput"
 
 CHUNK_BYTES: Final = 600
-"""Snapshots are small here, and should have several chunks nevertheless."""
+"""Small, so that even the small snapshots of a history have several chunks."""
 TAIL: Final = 12
-"""So short that the newest checkpoint is not always within it."""
+"""So short that it does not always include the newest checkpoint."""
 
 
 def running(joiner: Runner[Any]) -> set[int]:
-    """The units that it runs."""
+    """Return the units that the runner runs."""
     return {unit for unit, state in joiner.states.items() if state is UnitState.RUNNING}
 
 
 class World(Turns, Protocol):
-    """What the seams need of the world."""
+    """The part of the world that the patches use."""
 
     snapshot_bytes_max: int
 
     @property
     def link(self) -> Link:
-        """The link of the process that runs."""
+        """The link of the running process."""
         ...
 
     def note(self, text: str, *arguments: Any) -> None:
@@ -52,7 +52,7 @@ class World(Turns, Protocol):
         ...
 
     def complain(self, text: str) -> None:
-        """Note an error that a process has reported to its user."""
+        """Handle an error that a process has logged."""
         ...
 
 
@@ -78,19 +78,19 @@ def _facts(kafka: MemoryKafka) -> dict[str, TopicFacts]:
 
 @contextmanager
 def on_stage(world: World) -> Iterator[None]:
-    """Let the joiner's modules live in ``world``."""
+    """Patch the joiner's modules to run in ``world``."""
     replaced: list[tuple[Any, str, Any]] = [
         (clients, "Consumer", lambda config, **_: MemoryConsumer(world.link, config)),
         (clients, "Producer", lambda config, **_: MemoryProducer(world.link, config)),
         (clients, "AdminClient", lambda _config, **_: MemoryAdmin(world.link)),
         (services, "ThreadPoolExecutor", partial(SimulatedPool, world)),
         (units, "ThreadPoolExecutor", partial(SimulatedPool, world)),
-        # One interpreter runs thousands of processes.
+        # One interpreter runs thousands of simulated processes.
         (process, "tune_gc", lambda: None),
         (runner, "wait_for_topics", lambda *_: _facts(world.link.kafka)),
         (snapshot_log, "CHUNK_BYTES_MAX", CHUNK_BYTES),
         (transaction, "SNAPSHOT_BYTES_MAX", world.snapshot_bytes_max),
-        # In the process's own thread, as no other may run now.
+        # Called in the same thread, as no other thread may run now.
         (unit_producer, "within", lambda _seconds, call, *arguments: call(*arguments)),
         (checkpoint_log, "_TAIL", TAIL),
     ]

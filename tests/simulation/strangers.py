@@ -1,7 +1,7 @@
-"""Other programs that write to the unit's result topics, in transactions of their own, so that one is always open.
+"""Other programs that write to the result topics. In every partition, one of their transactions is always open.
 
 They write results of other joins, or records about the same input under another application's name. Some of their
-transactions are short, some last longer than a claim waits.
+transactions are short; some last longer than a claim waits.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from tests.simulation.memory_log import ABORTED, COMMITTED, Transaction
 from tests.simulation.world import World
 
 _TURN: Final = 0.1
-"""How often one of them does something, as a share of all calls of clients."""
+"""The probability of an action, per client call."""
 _LASTS_S: Final = (0.01, 0.2, 0.2, 2.0, 8.0, 45.0)
 _BRIEF_S: Final = 0.2
 
 
 class Strangers:
-    """Writes to ``places``, from the moment it is made."""
+    """Writes to ``places``, from its creation on."""
 
     def __init__(self, world: World, places: list[Place]) -> None:
         self._world, self._places = world, places
         self._lasts_s: tuple[float, ...] = _LASTS_S
-        # By place: what is open, and until when.
+        # The open transactions of each partition, with their end times.
         self._open: dict[Place, list[tuple[Transaction, float]]] = {place: [] for place in places}
         for place in places:
             self._begin(place)
 
     def step(self) -> None:
-        """One of them may do something."""
+        """Act with some probability: end the transactions that are due in a partition."""
         draw = self._world.draw
         if draw.random() >= _TURN:
             return
         place = draw.choice(self._places)
         due = [known for known in self._open[place] if known[1] <= self._world.clock_s]
         if due and len(due) == len(self._open[place]):
-            # The next is open before the last has ended.
+            # The next transaction begins before the last one ends.
             self._begin(place)
         for known in due:
             self._open[place].remove(known)
             self._end(known[0], draw)
 
     def be_brief(self) -> None:
-        """From now on, none of their transactions lasts long."""
+        """Keep all transactions short from now on, the open ones included."""
         if self._lasts_s == (_BRIEF_S,):
             return
         self._lasts_s, until_s = (_BRIEF_S,), self._world.clock_s + _BRIEF_S
@@ -57,7 +57,7 @@ class Strangers:
         }
 
     def end(self) -> None:
-        """They end."""
+        """End all transactions."""
         for known in self._open.values():
             for transaction, _ in known:
                 self._end(transaction, self._world.draw)
@@ -73,7 +73,7 @@ class Strangers:
         self._world.kafka.end_source(transaction, draw.choice([COMMITTED, COMMITTED, ABORTED]))
 
     def _value(self, place: Place, draw: random.Random) -> bytes:
-        """Of another join; or a copy of what the unit has told of a record, under another name."""
+        """Return a result of another join, or a copy of the unit's output about a record, under another name."""
         entries = self._world.kafka.log(*place).archive
         for name in ("application", "source"):
             told = [

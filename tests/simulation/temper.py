@@ -1,4 +1,4 @@
-"""How often something goes wrong in a world."""
+"""The fault rates of a world."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Temper:
-    """The probability of each fault, for a call that is a step of a commit or a claim; for others see ``other``."""
+    """Fault probabilities per call. ``kill`` and ``freeze`` apply in full to the steps of a claim or a commit; for
+    other calls they are multiplied by ``other``.
+    """
 
     kill: float = 0.0
     freeze: float = 0.0
@@ -17,12 +19,12 @@ class Temper:
     stop: float = 0.0
     switch: float = 0.08
     other: float = 0.1
-    """The factor for calls that write nothing."""
+    """The factor for calls that are not part of a claim or a commit."""
 
 
 CALM: Final = Temper(switch=0.05)
 DEADLY: Final = Temper(kill=0.1, other=0.0)
-"""A process that writes dies soon."""
+"""A process that claims or commits dies soon."""
 
 TEMPERS: Final = (
     Temper(kill=0.03, stop=0.002),

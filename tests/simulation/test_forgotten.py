@@ -1,6 +1,6 @@
-"""A transaction that Kafka forgot to end is aborted by the abort of the next one, before any check.
+"""A transaction whose markers Kafka forgot is aborted by the abort of the next one, before any check.
 
-Results that retention has removed were not forgotten.
+Results that retention has removed are not mistaken for aborted ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.simulation.world import SimulatedProcess, World
 
 STEPS_MAX: Final = 4000
 FORGOTTEN: Final = 2
-"""The number of the batch whose markers are forgotten in the topic of the results."""
+"""The number of the batch whose markers are forgotten in one topic."""
 
 BATCHES: Final = 4
 
@@ -37,21 +37,21 @@ SETTINGS: Final = JoinerSettings.model_validate(
 
 
 def create_topics(kafka: MemoryKafka) -> None:
-    """All of the application, with one partition."""
+    """Create all topics of the application, with one partition each."""
     outputs = (SETTINGS.topics.out, SETTINGS.topics.late, SETTINGS.topics.rejected, SETTINGS.topics.unmatched)
     for name in (*SETTINGS.input_topics, *outputs, SETTINGS.state_topic, SETTINGS.control_topic):
         kafka.create_topic(name, 1)
 
 
 def feed(kafka: MemoryKafka, batch: int) -> None:
-    """A record for each side, by which pairs of the batch before come out."""
+    """Write a record to each side, which makes the pairs of the previous batch certain."""
     for quantity in ("speed", "torque"):
         content = {"thing": "0", "quantity": quantity, "phenomenonTime": BASE_MS + 10 * batch, "result": 2.0}
         kafka.append("machine.data", 0, b"0", json.dumps(content | {"id": f"{quantity}{batch}"}).encode())
 
 
 class Forgetful:
-    """Feeds one batch after the other; one is forgotten in a topic, and its owner dies within the one behind it."""
+    """Feeds batch after batch. A topic misses the markers of one of them, and the owner dies during the next."""
 
     def __init__(self, forgets: str) -> None:
         self.world = World(1)
@@ -94,7 +94,7 @@ class Forgetful:
         raise AssertionError(text)
 
     def _forget(self, log: Log) -> bool:
-        """Of a transaction that has brought forth results."""
+        """Forget the markers only for a transaction with results, in one topic."""
         results = self.kafka.log(SETTINGS.topics.out, 0).entries
         within = results[-1].transaction if results else None
         is_it = log is self._log and within is not None and within.state == OPEN
@@ -103,7 +103,7 @@ class Forgetful:
 
 
 def difference(topic: str) -> str:
-    """What differs in the end where something was forgotten in this topic."""
+    """Return the difference at the end of a history in which markers were forgotten in this topic."""
     play = Forgetful(topic)
     with on_stage(play.world):
         play.world.play()
@@ -125,9 +125,9 @@ def test_it_is_missing_or_doubled_where_a_claimant_does_not_compare(topic: str) 
 
 
 class Removed:
-    """Kills the joiner behind some batches, and removes the results of all but the last before it starts again.
+    """Kills the joiner after some batches, and removes all but the last ``keeps`` results before it restarts.
 
-    ``foreign``: another program has a transaction open in the result topic then, until that is noted as unsettled.
+    ``foreign``: another program then has an open transaction in the result topic, until the claimant has recorded that.
     """
 
     def __init__(self, *, keeps: int, foreign: bool) -> None:
@@ -178,7 +178,7 @@ class Removed:
         raise AssertionError(text)
 
     def _is_settling(self) -> bool:
-        """Whether the claimant has noted that something is open."""
+        """Return whether the claimant has recorded that transactions must be resolved."""
         return any(entry.key == dangling_key(0).encode() for entry in self.kafka.log(SETTINGS.state_topic, 0).entries)
 
 

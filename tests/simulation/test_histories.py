@@ -1,6 +1,6 @@
-"""Is every pair there exactly once, in thousands of histories in which everything that can go wrong does?
+"""Is every pair written exactly once, in thousands of histories with every kind of fault?
 
-``LSB_SIMULATION_SEEDS="1-10000"`` plays that many; ``python -m tests.simulation --seeds 7 --timeline`` shows one.
+``LSB_SIMULATION_SEEDS="1-10000"`` runs that many; ``python -m tests.simulation --seeds 7 --timeline`` shows one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.simulation.seeds import play_all
 SEEDS = parse_seeds(os.environ.get("LSB_SIMULATION_SEEDS") or "1-200")
 
 
-@pytest.mark.timeout(3600)  # for as many seeds as somebody asks for
+@pytest.mark.timeout(3600)  # enough for a large LSB_SIMULATION_SEEDS
 def test_every_history_ends_with_each_result_exactly_once() -> None:
     tally = play_all(SEEDS)
     assert not tally.different, "\n".join(tally.texts[:2])

@@ -1,4 +1,4 @@
-"""Snapshots in transactions of their own, over a Kafka that takes long for them: only their unit waits for them."""
+"""Snapshots written in separate, slow transactions: only their own unit waits for them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.simulation.world import SimulatedProcess, World
 
 WAITS = 1000
 WAIT_S = 0.1
-"""What a snapshot takes: longer, in all, than a member of a group may be away from it."""
+"""The time per wait. All waits of a snapshot together last longer than a member may stay away from its group."""
 AWAY_S = 60.0
-"""So long a member may be away from its group. A turn of a loop may take seconds here."""
+"""The longest time between two polls of a member. A turn of its loop may take seconds here."""
 BATCHES = 60
 
 
 class Slow:
-    """Feeds a process for minutes, which writes snapshot after snapshot."""
+    """Feeds a process for minutes, while it writes snapshot after snapshot."""
 
     def __init__(self) -> None:
         application = SETTINGS.application.model_copy(update={"snapshot_interval": 20 * 10**9})
@@ -65,7 +65,7 @@ def test_who_writes_a_large_snapshot_for_long_does_not_stay_away_from_its_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     play, polled_s, written = Slow(), [], []
-    poll, write = Membership.poll, UnitTransactions._write_apart  # noqa: SLF001 - what is to be slow
+    poll, write = Membership.poll, UnitTransactions._write_apart  # noqa: SLF001 - slowed down here
 
     def noting(membership: Membership) -> Any:
         polled_s.append(play.world.clock_s)
@@ -77,7 +77,7 @@ def test_who_writes_a_large_snapshot_for_long_does_not_stay_away_from_its_group(
         written.append(write(transactions, *arguments))
         return written[-1]
 
-    # What is handed to a pool is done in threads of their own.
+    # All work of a pool runs in separate threads.
     monkeypatch.setattr(pool, "_BESIDE", 1.0)
     monkeypatch.setattr(Membership, "poll", noting)
     monkeypatch.setattr(UnitTransactions, "_write_apart", slowly)

@@ -1,6 +1,6 @@
-"""Does the broker in memory answer as a real Kafka does?
+"""Does the in-memory broker behave like a real one?
 
-The same questions are put to a server in tests/integration/test_kafka_contract.
+tests/integration/test_kafka_contract runs the same tests on a real broker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 class QuietLink:
-    """A `Link` on which nothing goes wrong."""
+    """A `Link` without faults."""
 
     name = "quiet"
 
@@ -105,4 +105,4 @@ def cluster() -> Iterator[QuietWorld]:
 
 
 class TestMemory(KafkaContract):
-    """Asks the memory."""
+    """Runs the contract on the in-memory broker."""

@@ -1,4 +1,4 @@
-"""Who serves a unit after somebody has claimed it who should not have?"""
+"""Which process serves a unit after another one has wrongly claimed it?"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def two_units() -> JoinerSettings:
 
 
 class Intruder:
-    """Claims unit 0 as a process that has lost it would, when the rightful owner serves both; then there is input."""
+    """Claims unit 0 while its owner serves both units, as a process would that has lost it; then writes input."""
 
     def __init__(self) -> None:
         self.settings = two_units()
@@ -52,7 +52,7 @@ class Intruder:
         kafka, name = self.world.kafka, f"{APPLICATION}-0"
         _, epoch = kafka.init(name, 60.0)
         within = kafka.transaction(name, epoch)
-        kafka.append("sim.state", 0, checkpoint_key(0).encode(), encode(checkpoint), within)  # type: ignore[arg-type] # a changed one
+        kafka.append("sim.state", 0, checkpoint_key(0).encode(), encode(checkpoint), within)  # type: ignore[arg-type] # always a Checkpoint
         kafka.end(name, epoch, COMMITTED)
         for topic in self.settings.input_topics:
             kafka.append(topic, 0, None, b"more input")
@@ -67,7 +67,7 @@ class Intruder:
 
 
 class Stopper(Intruder):
-    """Asks the owner to end as soon as it has lost the unit."""
+    """Stops the owner as soon as it has lost the unit."""
 
     def __init__(self) -> None:
         super().__init__()

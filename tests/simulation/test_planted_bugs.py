@@ -1,4 +1,4 @@
-"""Does the simulation find what it is made to find? Each planted defect must show within so many seeds."""
+"""Does the simulation find defects? Each planted one must be found within ``SEEDS_MAX`` histories."""
 
 from __future__ import annotations
 

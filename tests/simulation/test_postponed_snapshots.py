@@ -1,8 +1,9 @@
 """A snapshot must not replace the older one while another program's transaction hides which of ours have ended.
 
-The history: another program has a transaction open in the result topic. Kafka forgets the end of a transaction of the
-joiner behind it. Commits without results follow, each with a snapshot. Then the owner dies within a commit with
-results, whose abort also ends the forgotten transaction: its results must be written again, from a snapshot before it.
+The history: another program has an open transaction in the result topic. After its start, Kafka forgets the markers of
+a transaction of the joiner. Commits without results follow, each with a snapshot. Then the owner dies during a commit
+with results, whose abort also ends the forgotten transaction. Its results must be written again, from an earlier
+snapshot.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from tests.simulation.world import SimulatedProcess, World
 FORGOTTEN: Final = 3
 """The batch whose markers are forgotten in the result topic."""
 QUIET: Final = 2
-"""Batches without results after it: as many as there are snapshots."""
+"""The number of batches without results after it: as many as there are snapshot slots."""
 
 
 class Hidden:
-    """Feeds batch after batch, and kills the owner in the last one."""
+    """Feeds batch after batch, and kills the owner during the last one."""
 
     def __init__(self) -> None:
         application = SETTINGS.application.model_copy(update={"snapshot_interval": 1})
@@ -92,7 +93,7 @@ class Hidden:
 
 
 def difference() -> str:
-    """What differs in the end."""
+    """Return the difference at the end of the history."""
     play = Hidden()
     with on_stage(play.world):
         play.world.play()

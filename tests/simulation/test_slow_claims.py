@@ -1,4 +1,4 @@
-"""Claims that take long, on a loaded machine or over a slow network: two runners do not fence each other for ever."""
+"""Slow claims, as on a loaded machine or over a slow network: two runners do not keep fencing each other."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.simulation.world import SimulatedProcess, World
 
 STEPS_MAX = 60_000
 CLAIMS_MAX = 5
-"""The target's, and those that cross while neither loop has heard of the other: here a turn of a loop may take seconds.
-Without a word of slow claims there were up to twelve.
+"""The target's claim, and claims made before either loop has heard of the other's: here a turn of a loop may take
+seconds. If runners did not announce slow claims, there would be up to twelve.
 """
 
 
 class Move:
-    """Moves unit 0 from one site to another, where every claim takes so long.
+    """Moves unit 0 from one site to another, while every claim takes ``claim_s``.
 
-    ``stays_s``: so long it is looked on when somebody serves the unit again.
+    ``stays_s``: how long the history continues after the unit is served again.
     """
 
     def __init__(self, seed: int, claim_s: float, settings: JoinerSettings, stays_s: float = 0.0) -> None:
@@ -41,7 +41,7 @@ class Move:
         self._released_s: float | None = None
         self.served_by = ""
         self.claims = 0
-        """Times that the unit's transactional id was initialised behind its release."""
+        """The number of times that the unit's transactional id was initialised after its release."""
         self.world.kafka.on_init = self._count
         self.complaints: list[str] = []
 
@@ -80,7 +80,7 @@ class Move:
         return process is not None and unit in running(process.joiner)
 
     def _order(self) -> None:
-        """As `joiner move` does, for as long as nothing is released."""
+        """Order the move, repeatedly until the unit is released, as `joiner move` does."""
         if self.world.clock_s >= self._next_s and self._released_s is None:
             self._next_s = self.world.clock_s + REPEAT_S
             record = encode(Request(move="m", units=[0], to="green"))
@@ -102,7 +102,7 @@ def test_two_sides_of_a_move_do_not_duel_however_long_a_claim_takes(seed: int, c
     with on_stage(play.world):
         play.world.play()
     assert play.complaints == []
-    assert play.served_by, "nobody serves the unit"
+    assert play.served_by, "no runner serves the unit"
     assert play.claims <= CLAIMS_MAX
 
 
@@ -114,6 +114,6 @@ def test_a_unit_with_a_snapshot_in_transactions_of_its_own_is_released_behind_it
         feed(play.world.kafka, batch)
     with on_stage(play.world):
         play.world.play()
-    # Whoever claims it while it is being released, fences the source, which then has nothing to serve and ends.
+    # A claim during the release would fence the source, which would log that the unit is given up.
     assert play.complaints == []
     assert play.served_by

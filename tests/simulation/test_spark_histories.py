@@ -1,6 +1,7 @@
-"""The same histories with the stage's driver instead of a plain process: each result once, and its defects are found.
+"""The same histories with a stage in Spark instead of plain processes. Every result is written once, and planted
+defects are found.
 
-``LSB_SIMULATION_SEEDS="1-10000"`` plays that many.
+``LSB_SIMULATION_SEEDS="1-10000"`` runs that many.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SEEDS = parse_seeds(os.environ.get("LSB_SIMULATION_SEEDS") or "1-100")
 SEEDS_MAX = 600
 
 
-@pytest.mark.timeout(3600)  # for as many seeds as somebody asks for
+@pytest.mark.timeout(3600)  # enough for a large LSB_SIMULATION_SEEDS
 def test_every_history_of_a_stage_ends_with_each_result_exactly_once() -> None:
     tally = play_all(SEEDS, in_spark=True)
     assert not tally.different, "\n".join(tally.texts[:2])

@@ -1,6 +1,6 @@
-"""Whether the contents of a memory broker are right: the project's checker decides, which knows nothing of the runner.
+"""Checks the contents of an in-memory broker with the project's checker, which is independent of the runner.
 
-At any moment, also while transactions are in flight, the committed outputs are exactly E(C) of the committed
+At any moment, even while transactions are in flight, the committed outputs are exactly E(C) of the committed
 checkpoints. Input that retention has removed is read from the broker's archive.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def committed_checkpoint(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> Checkpoint | None:
-    """The unit's newest committed checkpoint, whether its marker is in the log already or not."""
+    """Return the unit's newest committed checkpoint, even if its marker is not yet in the log."""
     key = checkpoint_key(unit).encode()
     for entry in reversed(kafka.log(settings.state_topic, unit).archive):
         if entry.key == key and entry.is_committed and entry.value is not None:
@@ -29,7 +29,7 @@ def committed_checkpoint(kafka: MemoryKafka, settings: JoinerSettings, unit: int
 
 
 def runs_in_order(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> list[str]:
-    """The runs that committed for the unit, in order."""
+    """Return the run of each committed checkpoint of the unit, in order."""
     key = checkpoint_key(unit).encode()
     entries = kafka.log(settings.state_topic, unit).archive
     return [
@@ -40,18 +40,18 @@ def runs_in_order(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> li
 
 
 def all_progress(kafka: MemoryKafka, settings: JoinerSettings) -> dict[int, Checkpoint]:
-    """The checkpoints by unit, of units that were begun."""
+    """Return the committed checkpoints by unit, for the units that have one."""
     found = {unit: committed_checkpoint(kafka, settings, unit) for unit in range(settings.topics.partitions)}
     return {unit: checkpoint for unit, checkpoint in found.items() if checkpoint is not None}
 
 
 def stable_ends(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> dict[str, int]:
-    """The stable ends of the unit's inputs."""
+    """Return the last stable offsets of the unit's inputs."""
     return {topic: kafka.log(topic, unit).stable_end for topic in settings.input_topics}
 
 
 def judge(kafka: MemoryKafka, settings: JoinerSettings) -> tuple[str, Findings | None]:
-    """What differs, as text, empty if nothing does; and the findings, if a unit was begun."""
+    """Return the differences as text (empty if there are none), and the findings if any unit has a checkpoint."""
     checkpoint = all_progress(kafka, settings)
     if not checkpoint:
         written = (settings.topics.out, settings.topics.late)
@@ -67,7 +67,7 @@ def judge(kafka: MemoryKafka, settings: JoinerSettings) -> tuple[str, Findings |
 
 
 def _messages(kafka: MemoryKafka, name: str, *, ours: bool = False) -> list[Message]:
-    """The committed records of a topic; ``ours``: without those of other programs."""
+    """Return the committed records of a topic. ``ours``: without those of other programs."""
     return [
         Message(name, unit, entry.offset, entry.time_ms, entry.key, entry.value)
         for unit, log in enumerate(kafka.topics[name].logs)

@@ -1,8 +1,8 @@
-"""A world of processes in which one seed decides everything: which thread runs, which process dies, what is lost.
+"""A world of processes in which a seed decides which thread runs, which process dies and which request is lost.
 
-Every simulated process has a thread for its loop and some for the work in its pool. Exactly one of all threads runs at
-a time, and the turn passes to another only inside a client's call. So a seed always gives the same history. A
-`Director` decides what else happens in a history, and when it ends.
+Every simulated process has a thread for its loop, and others for the work in its pool. Exactly one thread runs at a
+time, and the turn passes to another only inside a client call, so a seed always gives the same history. A `Director`
+decides what else happens in a history, and when it ends.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ Result = TypeVar("Result")
 
 _EMPTY_STEP_S: Final = 0.5
 _LOOK_EVERY_S: Final = 0.3
-"""How often the broker checks for expired sessions and transactions."""
+"""The interval at which the broker checks for expired sessions and transactions."""
 
 
 class Director(Protocol):
-    """Decides what happens beside the processes."""
+    """Decides what happens besides the processes."""
 
     def step(self) -> None:
-        """Called before every call of a client."""
+        """Act. Called before every client call."""
         ...
 
     def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
-        """A process has ended by itself or died."""
+        """Handle a process that has ended by itself or died."""
         ...
 
     def complain(self, text: str) -> None:
-        """A process has logged an error."""
+        """Handle an error that a process has logged."""
         ...
 
 
@@ -77,14 +77,14 @@ class SimulatedProcess:
             if self.is_dead:
                 raise Dead
             status = self.joiner.run()
-        except BaseException as error:  # noqa: BLE001 - how it ended is the world's to judge
+        except BaseException as error:  # noqa: BLE001 - passed to the world
             status = error
         self.is_ended = True
         self._end_pool()
         self._world.ended(self, status)
 
     def _end_pool(self) -> None:
-        """End the work in its pool, too."""
+        """End the work in the pool."""
         self.is_dead = True
         for actor in list(self.pool):
             actor.go()
@@ -132,15 +132,15 @@ class World:
         self.faults = Faults(self)
         self.steps = 0
         self.haste = 1
-        """The factor by which waits are longer than asked for, to shorten phases in which nothing happens."""
+        """The factor by which waits are lengthened, to take fewer steps through phases in which nothing happens."""
         self.processes: list[SimulatedProcess] = []
         self._links: dict[SimulatedProcess, ProcessLink] = {}
         self._all: list[SimulatedProcess] = []
         self._actor: Actor | None = None
         self.slow_claims_s: tuple[float, float] | None = None
-        """The shortest and longest time in which Kafka answers the initialisation of a transactional id."""
+        """The shortest and the longest time that Kafka takes to initialise a transactional id."""
         self.snapshot_bytes_max = 10**9
-        """A larger snapshot is written in transactions of its own."""
+        """A larger snapshot is written in separate transactions."""
         self._is_over = False
         self._look_s = 0.0
         self._failed: BaseException | None = None
@@ -149,7 +149,7 @@ class World:
 
     @property
     def link(self) -> ProcessLink:
-        """The link of the process that runs."""
+        """The link of the running process."""
         assert self._actor is not None
         return self._links[self._actor.process]
 
@@ -159,7 +159,7 @@ class World:
         self.timeline.append((self.steps, round(self.clock_s - BEGIN_S, 3), name, text, *arguments))
 
     def complain(self, text: str) -> None:
-        """A process has logged an error."""
+        """Handle an error that a process has logged."""
         if self.director is not None:
             self.director.complain(text)
 
@@ -171,7 +171,7 @@ class World:
         standby: bool = False,
         in_spark: bool = False,
     ) -> SimulatedProcess:
-        """Begin a process."""
+        """Start a process."""
         name = settings.application.instance
         claimant = claimant or Claimant(f"{name}-{len(self._all)}", name, SPARK if in_spark else PROCESS)
         process = SimulatedProcess(self, settings, claimant, standby=standby, in_spark=in_spark)
@@ -183,7 +183,7 @@ class World:
         return process
 
     def play(self) -> None:
-        """Run until the director ends it; then no thread is left."""
+        """Run until the director ends the history, and all threads have ended."""
         self._hand_on()
         self._done.acquire()
         if self._failed is not None:
@@ -203,10 +203,10 @@ class World:
             if process.frozen_until_s is not None:
                 process.frozen_until_s = self.clock_s
 
-    # Called by the processes
+    # Called by processes
 
     def act(self, process: SimulatedProcess, call: str, effect: Callable[[], Result]) -> Result:
-        """Make a call of a client, with its faults."""
+        """Make a client call, which may fail."""
         self._tick(process)
         self.faults.befall(process, call, effect)
         if call in WRITES:
@@ -217,7 +217,7 @@ class World:
         return result
 
     def beside(self, work: Callable[[], None]) -> Callable[[Callable[[], bool]], None]:
-        """Do work of the process that runs in a thread beside it; returns how one of its threads waits."""
+        """Run work in a new thread of the running process. Return a function that waits for a condition."""
         assert self._actor is not None
         process = self._actor.process
 
@@ -234,7 +234,7 @@ class World:
         return partial(self._stay_until, process)
 
     def _wait(self, process: SimulatedProcess, seconds: float) -> None:
-        """Wait, while others continue, also those of the same process."""
+        """Wait, while other threads continue, including those of the same process."""
         until_s = self.clock_s + seconds
         self._stay_until(process, lambda: self.clock_s >= until_s)
 
@@ -249,20 +249,20 @@ class World:
             raise Dead
 
     def pass_time(self, process: SimulatedProcess, seconds: float) -> None:
-        """Let the process wait, perhaps longer than it asked for."""
+        """Let the process wait, possibly longer than requested."""
         if process.is_dead:
             raise Dead
         self.clock_s += seconds * self.draw.choice((1, 1, 2, 8)) * self.haste
         self._tick(process, switch=0.4)
 
     def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
-        """The thread of a process ends, and the turn passes to another."""
+        """Report the end of a process's loop, and pass the turn to another thread."""
         try:
             self.processes.remove(process)
             if self.director is not None and not self._is_over:
                 self.director.ended(process, status)
             self._hand_on()
-        except BaseException as error:  # noqa: BLE001 - raised again by the one who waits for the end
+        except BaseException as error:  # noqa: BLE001 - raised again in `play`
             self._failed = error
             self._done.release()
 
@@ -305,7 +305,7 @@ class World:
     def _hand_on(self) -> None:
         ready = self._ready()
         while not ready and not self._is_over:
-            # No thread can continue: time passes step by step until a process wakes or starts.
+            # No thread can continue, so time passes step by step until a process wakes or starts.
             self.clock_s += _EMPTY_STEP_S
             self._actor = None
             self._let_nature_act()
@@ -334,5 +334,5 @@ class World:
 
 
 def ended_well(status: int | BaseException) -> bool:
-    """Whether a process ended as it may: on request, killed, or with an error for its user."""
+    """Return whether a process ended in an allowed way: on request, killed, or with an error for its user."""
     return isinstance(status, int | Dead | KafkaException | InstanceInUse)

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on the loopback interface: one master and two workers, each in its own process."""
+"""A standalone Spark cluster on the loopback interface: a master and two workers, each in its own process."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import pyspark
 
 _HOME: Final = Path(pyspark.__file__).parent
 _DEADLINE_S: Final = 90.0
-"""A JVM on a busy machine starts within ten."""
+"""On a busy machine, a JVM starts within ten seconds."""
 
 
 def environment() -> dict[str, str]:
-    """The environment of every process of the cluster. The project is not on its path, nor its working folder."""
+    """Return the environment of every process of the cluster, in which the project cannot be imported."""
     ours = {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | ours
 
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[str]:
-    """Its address, ``spark://…``."""
+    """Run the cluster. Yield its address, ``spark://…``."""
     with ExitStack() as stack:
         master = stack.enter_context(
             _daemon(folder, "master.Master", "Starting Spark master at (spark://[^ ]+:[0-9]+)")
@@ -63,7 +63,7 @@ def _wait_for(ready: str, log: Path, process: subprocess.Popen[bytes]) -> str:
 
 
 def submit(master: str, folder: Path, *arguments: str) -> str:
-    """Run ``spark-submit``; returns the standard output of the job. Raises RuntimeError if it failed."""
+    """Run ``spark-submit``. Return the standard output of the job. Raises RuntimeError if the job fails."""
     command = [str(_HOME / "bin" / "spark-submit"), "--master", master, "--conf", "spark.ui.enabled=false"]
     command += ["--conf", "spark.executor.memory=512m", "--conf", "spark.sql.shuffle.partitions=4", *arguments]
     done = subprocess.run(

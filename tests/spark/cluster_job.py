@@ -1,4 +1,4 @@
-"""The job of the cluster test: joins as a table and as a stream, and reports where the code was loaded from."""
+"""The job of the cluster test. It joins tables and streams, and reports where the code was loaded from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = "machine int, at bigint, number int"
 
 
 def where_from(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: the file of the operator, and whether other modules of the project were imported."""
+    """Yield, from within a task, the file of the operator and any other imported modules of the project."""
     from joiner.spark import reordering  # noqa: PLC0415 - on the worker
 
     for _ in batches:
@@ -25,12 +25,12 @@ def where_from(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def pairs(joined: DataFrame) -> list[list[int]]:
-    """The result of a join."""
+    """Return the pairs of a join, sorted."""
     return sorted([row.number_left, row.number_right] for row in joined.collect())
 
 
 def main(folder: Path) -> None:
-    """Join the rows in ``folder``; print the results as one line of JSON."""
+    """Join the rows in ``folder`` and print the results as a line of JSON."""
     spark = (
         SparkSession.builder.config(
             "spark.sql.streaming.stateStore.providerClass",

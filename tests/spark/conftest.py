@@ -32,7 +32,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
             .config("spark.sql.shuffle.partitions", str(PARTITIONS))
             .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
-            # Not the time zone of the machine: no result may depend on it.
+            # Different from the machine's time zone, on which no result may depend.
             .config("spark.sql.session.timeZone", "Asia/Tokyo")
             .getOrCreate()
         )
@@ -43,7 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def _sockets_of_pyspark() -> Iterator[None]:
-    # pyspark leaves open sockets to the garbage collector, which warns.
+    # pyspark leaves sockets open until they are garbage-collected, which causes warnings.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         yield

@@ -1,4 +1,4 @@
-"""A query of `neighbour_join` over two folders of files: each call of a test is one micro-batch."""
+"""A streaming query with `neighbour_join` over two folders of files. Each call of `give` is a micro-batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLUMNS: Final = "key string, at {}, first bigint, number bigint"
 
 
 def columns(rows: Sequence[Row], *, in_seconds: bool) -> pa.Table:
-    """Rows as a table; with ``in_seconds`` their times are timestamps."""
+    """Return rows as a table. With ``in_seconds``, their times are timestamps."""
     at = pa.array([None if row.ts is None else row.ts * US for row in rows], pa.timestamp("us", "UTC"))
     if not in_seconds:
         at = pa.array([row.ts for row in rows], pa.int64())
@@ -29,14 +29,14 @@ def columns(rows: Sequence[Row], *, in_seconds: bool) -> pa.Table:
 
 
 def numbers(frame: DataFrame) -> list[Numbered]:
-    """The pairs of rows in a result, by their numbers, sorted."""
+    """Return the pairs of row numbers in a result, sorted."""
     return sorted(map(tuple, frame.select("number_left", "number_right").collect()), key=str)
 
 
 class Streams:
-    """Two streams that are joined. Times are timestamps in whole seconds if there is a watermark, else integers.
+    """Two streams and their join. Times are timestamps in whole seconds if there is a watermark, else integers.
 
-    ``options``: those of `neighbour_join`. ``source``: those of the file source.
+    ``options``: those of `neighbour_join`.
     """
 
     def __init__(self, spark: SparkSession, folder: Path, *, watermark: str | None = None, **options: Any) -> None:
@@ -44,13 +44,13 @@ class Streams:
         self.options: dict[str, Any] = {"by": "key", "time": "at", "order": "first"} | options
         self.query: StreamingQuery | None = None
         self._given = 0
-        # By number of the micro-batch, so that a repeated one after a restart counts once.
+        # By micro-batch id, so that a micro-batch repeated after a restart counts once.
         self._found: dict[int, list[Numbered]] = {}
         for name in ("left", "right"):
             (folder / name).mkdir(parents=True)
 
     def give(self, left: Sequence[Row] = (), right: Sequence[Row] = (), *, files: int = 1) -> None:
-        """Write rows to the folders, in one file a side or several, and wait until the query has processed them."""
+        """Write rows to the folders, in up to ``files`` files per side, and wait until the query has processed them."""
         self._given += 1
         for name, rows in (("left", left), ("right", right)):
             for part in range(min(files, len(rows))):
@@ -66,7 +66,7 @@ class Streams:
         self.query.processAllAvailable()
 
     def start(self, mode: str = "append") -> StreamingQuery:
-        """A query that continues from the checkpoint of the previous one."""
+        """Start a query that continues from the checkpoint of the previous one."""
         joined = neighbour_join(self.side("left"), self.side("right"), **self.options)
         writer = joined.writeStream.outputMode(mode).option("checkpointLocation", str(self._folder / "checkpoint"))
         return writer.foreachBatch(self._take).start()
@@ -77,22 +77,22 @@ class Streams:
         return frame if self._watermark is None else frame.withWatermark("at", self._watermark)
 
     def stop(self) -> None:
-        """Stop the query; the next `give` starts a new one."""
+        """Stop the query. The next `give` starts a new one."""
         if self.query is not None:
             self.query.stop()
         self.query = None
 
     def found(self) -> list[Numbered]:
-        """All rows emitted so far, sorted."""
+        """Return all rows emitted so far, sorted."""
         return sorted((row for rows in self._found.values() for row in rows), key=str)
 
     def watermark(self) -> str:
-        """From the query's last progress report."""
+        """Return the watermark in the query's last progress report."""
         assert self.query is not None
         return str(self.query.recentProgress[-1].eventTime["watermark"])
 
     def late(self) -> tuple[int, int]:
-        """The number of late rows since this query was started."""
+        """Return the number of late rows of each side since the query was started."""
         assert self.query is not None
         metrics = [
             report.observedMetrics["neighbour_join"] for report in self.query.recentProgress if report.observedMetrics

@@ -1,4 +1,4 @@
-"""The folder of a stage's checkpoints: only folders that a stage has created are removed."""
+"""The checkpoint folder of a stage. Only folders that a stage has created are removed."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def test_a_removal_that_is_cut_short_leaves_the_sign_of_who_made_it(
     removed: list[str] = []
 
     class DyingFiles:
-        """Hadoop's file system, until something has been removed."""
+        """Hadoop's file system, which fails after the first deletion."""
 
         def __init__(self, real: object) -> None:
             self._real = real
 
         def delete(self, path: object, _recursive: object) -> None:
-            """Fail at the second one."""
+            """Fail from the second call on."""
             if removed:
                 raise KeyboardInterrupt
             removed.append(str(path))

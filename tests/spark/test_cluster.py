@@ -1,4 +1,4 @@
-"""Does the operator work on a cluster whose machines have only the files of ``--py-files``?"""
+"""Does the operator work on a cluster whose machines have only the files in ``--py-files``?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.spark.conftest import ROOT
 
 
 def zipped(folder: Path) -> Path:
-    """Only the package, as made by ``python -m zipfile -c joiner.zip joiner/``."""
+    """Return a zip of the package alone, as made by ``python -m zipfile -c joiner.zip joiner/``."""
     path = folder / "joiner.zip"
     with zipfile.ZipFile(path, "w") as archive:
         for source in sorted((ROOT / "joiner").rglob("*.py")):

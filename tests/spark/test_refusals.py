@@ -1,4 +1,4 @@
-"""Is wrong use of the operator refused before anything runs, with its place and how to correct it?"""
+"""Is invalid use of the operator refused before anything runs, with a message that says where and how to correct it?"""
 
 from __future__ import annotations
 

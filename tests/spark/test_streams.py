@@ -1,4 +1,4 @@
-"""Do two streams in Spark emit the certain part of the join of the tables, for any micro-batches and restarts?"""
+"""Do two streams in Spark emit the certain part of the join of the tables, whatever the micro-batches and restarts?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def streams(spark: SparkSession, folder: Path, **options: Any) -> Iterator[Strea
 
 
 def drawn(seed: int, cuts: int, span: int) -> list[tuple[list[Row], list[Row]]]:
-    """Micro-batches of both sides. Times rise by ``span`` a batch; within a batch they are in any order, with ties."""
+    """Return micro-batches of both sides. Times rise by ``span`` per batch, and are unordered within it, with ties."""
     draw = random.Random(seed)
     found, number = [], 0
     for cut in range(cuts):
@@ -78,7 +78,7 @@ def test_the_watermark_alone_brings_out_what_it_makes_certain_and_in_the_end_the
     feed = drawn(seed, 5, 6)
     sides = [Expected(None, has_watermark=True) for _ in "lr"]
     everything: tuple[list[Row], list[Row]] = [], []
-    # No further row of this key arrives: the frontier of the other keys makes it certain.
+    # No further row of this key arrives; the watermark makes its pair certain.
     feed[0][0].append(Row(2, 1, 0, 1001))
     feed[0][1].append(Row(2, 2, 0, 1002))
     with streams(spark, tmp_path, watermark="12 seconds", buckets=5) as joined:
@@ -102,12 +102,13 @@ def test_late_rows_are_left_out_and_counted(spark: SparkSession, tmp_path: Path)
         joined.give([Row(0, 7, 0, 2), Row(0, 8, 0, 3)], [Row(0, 1, 0, 4)])
         joined.give([Row(0, 30, 0, 5)], [Row(0, 30, 0, 6)])
         assert joined.late() == (1, 1)
-        # The row at 8 is at the frontier and not late; the row at 7 is late, and so is the right one at 1.
+        # The left row at 8 is at the frontier and not late. The left row at 7 and the right row at 1 are late.
         assert joined.found() == [(0, 1), (3, 1)]
 
 
 def test_rows_of_a_micro_batch_are_taken_together_however_they_travel(spark: SparkSession, tmp_path: Path) -> None:
-    # Each row is in its own file, task and Arrow batch, in falling order of time: an ordered read would make them late.
+    # Each row is in its own file, task and Arrow batch, in descending order of time. Read one by one, most would be
+    # late.
     rows = [Row(0, 10 - ts, 0, ts) for ts in range(10)]
     settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1", "spark.sql.files.maxPartitionBytes": "300"}
     before = {name: spark.conf.get(name) for name in settings}

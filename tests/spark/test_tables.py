@@ -1,4 +1,4 @@
-"""Does the join of two tables in Spark equal `joiner.join` and pandas, for every type, partitioning and session?"""
+"""Does the join of two tables in Spark equal `joiner.join` and pandas, for every type, partitioning and time zone?"""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.spark.streams import numbers
 
 
 def frame(seed: int, rows: int, name: str) -> pd.DataFrame:
-    """Rows in the order of time, then of their numbers in the column ``name``; many equal times."""
+    """Return rows ordered by time, then by their numbers in the column ``name``. Many times are equal."""
     draw = np.random.default_rng(seed)
     table = pd.DataFrame({"machine": draw.integers(0, 12, rows), "at": np.sort(draw.integers(0, 3 * rows // 12, rows))})
     return table.assign(**{name: np.arange(rows)})
 
 
 def of_pandas(left: pd.DataFrame, right: pd.DataFrame) -> set[tuple[int, int]]:
-    """The union of four as-of joins."""
+    """Return the union of the four as-of joins of pandas."""
     found: set[tuple[int, int]] = set()
     for one, other in ((left, right), (right, left)):
         for direction in ("backward", "forward"):
@@ -52,7 +52,7 @@ def found_pairs(joined: Any) -> list[tuple[Any, Any]]:
 )
 def test_the_join_of_tables_is_that_of_the_library_and_of_pandas(spark: SparkSession, options: dict[str, Any]) -> None:
     left, right = frame(1, 3_000, "left"), frame(2, 2_000, "right")
-    # In any order and number of partitions: the numbers order equal times.
+    # Shuffled and repartitioned; the numbers order rows of equal time.
     shuffled = [spark.createDataFrame(table.sample(frac=1, random_state=3)).repartition(3) for table in (left, right)]
     joined = neighbour_join(shuffled[0], shuffled[1], by="machine", time="at", order=("left", "right"), **options)
     assert found_pairs(joined) == found_pairs(join(left, right, time="at", by="machine", **options))
@@ -61,7 +61,7 @@ def test_the_join_of_tables_is_that_of_the_library_and_of_pandas(spark: SparkSes
 
 
 def test_neither_partitions_nor_buckets_nor_the_order_of_rows_change_the_result(spark: SparkSession) -> None:
-    # The default order: all columns, so rows of equal key and time are ordered by their numbers here, too.
+    # The default order is by all columns, so rows of equal key and time are ordered by their numbers here as well.
     left, right = (frame(seed, 500, name) for seed, name in ((4, "left"), (5, "right")))
     expected = found_pairs(join(left, right, time="at", by="machine"))
     for buckets, partitions, seed in ((1, 1, 1), (17, 4, 2)):
@@ -91,7 +91,7 @@ def test_every_plain_type_is_a_key(spark: SparkSession, kind: str) -> None:
     values = KEYS[kind]
     rows = [(value, at, number) for number, value in enumerate(values) for at in (1, 2)]
     left = spark.createDataFrame(rows, f"key {kind}, at int, number int")
-    # In Spark's joins -0.0 equals 0.0.
+    # In joins of Spark, -0.0 equals 0.0.
     right = left.selectExpr("-key as key" if kind == "double" else "key", "at", "number")
     if kind == "double":
         right = right.where("not key < -1")
@@ -121,7 +121,7 @@ def test_keys_of_several_columns_and_of_two_widths_meet(spark: SparkSession) -> 
 
 
 def test_every_type_of_time_is_exact(spark: SparkSession) -> None:
-    # One microsecond apart, in years beyond the range of nanoseconds.
+    # Times one microsecond apart, in years beyond the range of int64 nanoseconds.
     rows = [(f"{year}-07-01 00:00:00.00000{last}", year) for year in ("0001", "1969", "9999") for last in "123"]
     text = spark.createDataFrame(rows, "at string, key string")
     for kind in ("timestamp", "timestamp_ntz"):
@@ -145,10 +145,10 @@ def test_what_a_row_carries_arrives_exactly_whatever_the_session_s_zone(spark: S
         big=2**63 - 1,
         no_big=None,
         exact=Decimal("12345678901234567890.123456789"),
-        when=datetime(2024, 1, 1, 12),  # noqa: DTZ001 - Spark's own form
+        when=datetime(2024, 1, 1, 12),  # noqa: DTZ001 - as Spark returns it
         local=datetime(1, 1, 1),  # noqa: DTZ001 - a time without zone
         raw=bytearray(b"\x00\xff"),
-        nested=[Row(a={"x": datetime(2024, 3, 31, 2)}, b=[1.5, None])],  # noqa: DTZ001 - Spark's own form
+        nested=[Row(a={"x": datetime(2024, 3, 31, 2)}, b=[1.5, None])],  # noqa: DTZ001 - as Spark returns it
     )
     schema = (
         "key string, at int, big bigint, no_big bigint, exact decimal(38,9), when timestamp, local timestamp_ntz, "

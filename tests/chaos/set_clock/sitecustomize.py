@@ -1,7 +1,7 @@
-"""Loaded by every Python process whose clock is set, as libfaketime breaks `time.sleep`.
+"""Replaces `time.sleep`, which libfaketime breaks, in every Python process whose clock is set.
 
-Python sleeps until a time of the monotonic clock. libfaketime does not change that clock, but shifts that time anyway:
-if the clock is set back, the sleep fails. No real clock does that. Waiting for a duration works in both cases.
+Python sleeps until a time on the monotonic clock. libfaketime does not change that clock, but shifts that time anyway,
+so the sleep fails if the clock is set back. A real clock does not do that. Waiting for a duration works in both cases.
 """
 
 import select
