@@ -1,4 +1,4 @@
-"""What the demo waits for: as many records and dead letters as the connector makes of the file's lines."""
+"""The demo waits for exactly as many records and dead letters as the connector makes from the events file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ GOOD: dict[str, Any] = {"Thing": "R0815", "Timestamp": 1554096460415, "id": "e1"
 
 
 def event(**changes: object) -> bytes:
-    """The good event with members replaced, or left out where None is given."""
+    """Return the valid event with members replaced, or omitted if None is given."""
     return json.dumps({name: value for name, value in {**GOOD, **changes}.items() if value is not None}).encode()
 
 
 def raw(member: str, text: str) -> bytes:
-    """The good event with the text of one member replaced."""
+    """Return the valid event with the JSON text of one member replaced."""
     texts = {name: json.dumps(value) for name, value in GOOD.items()} | {member: text}
     return ("{" + ",".join(f'"{name}":{value}' for name, value in texts.items()) + "}").encode()
 

@@ -1,4 +1,4 @@
-"""No test is skipped that CONTRIBUTING.md does not tell of."""
+"""CONTRIBUTING.md lists every test that may be skipped."""
 
 from __future__ import annotations
 
