@@ -1,4 +1,4 @@
-"""What a worker of the stage in Spark does with a plan, with a state store in memory and without Kafka."""
+"""The execution of a plan by a worker of the Spark stage, with an in-memory state store and without Kafka."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START = {DATA: 0}
 
 
 class Handle:
-    """A state store as Spark's handle gives it: one value, one map."""
+    """A state store with the interface of Spark's handle: one value, one map."""
 
     def __init__(self) -> None:
         self.value: tuple[Any, ...] | None = None
@@ -53,7 +53,7 @@ class Handle:
 
 
 def read(_settings: Any, plan: Plan) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
-    """The range in parts of seven messages."""
+    """Yield the range of the plan in parts of seven messages."""
     for begin in range(plan.begin[DATA], plan.end[DATA], 7):
         end = min(begin + 7, plan.end[DATA])
         found = batch(LOG[begin:end])
@@ -64,13 +64,13 @@ MEMORY = WorkerMemory(SystemClock())
 
 
 def execute(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
-    """In a process that keeps what it has."""
+    """Execute the plan in a process that keeps its units in memory."""
     return worker.execute(settings, plan, copy, MEMORY)
 
 
 @pytest.fixture(autouse=True)
 def kafka(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The log as it is read; what was asked of Kafka beside it."""
+    """The ranges of all state builds, with Kafka replaced by the log above."""
     asked: list[str] = []
 
     def build_state(checkpoint: Any, _state: Any, _readers: Any, warm: Unit | None) -> Unit:
@@ -86,7 +86,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(WorkerMemory, "read", lambda _memory, *given: read(*given))
     monkeypatch.setattr(worker, "build_state", build_state)
     monkeypatch.setattr(worker, "read_state", read_state)
-    MEMORY.units.clear()  # another process has nothing
+    MEMORY.units.clear()  # like a new process
     return asked
 
 
@@ -109,13 +109,13 @@ def test_the_state_comes_from_where_it_is_nearest_and_the_results_are_the_same(k
     copy = StateCopy(handle)
     found = [execute(SETTINGS, plan(0, 10), copy)]
     assert kafka == ["from nothing to 0", "from nothing to 0"]
-    # This process has it.
+    # This process holds the state.
     found.append(execute(SETTINGS, plan(10, 20), copy))
-    # Another has not, but Spark's store has.
+    # Another process does not, but Spark's store does.
     MEMORY.units.clear()  # another process
     found.append(execute(SETTINGS, plan(20, 30), copy))
     assert len(kafka) == 2
-    # Nobody has it at this vector: the rest is a replay.
+    # Neither holds it at this vector, so it is built by a replay.
     execute(SETTINGS, plan(30, 35), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
     MEMORY.units.clear()  # another process
     handle.value = None
@@ -210,7 +210,7 @@ def test_what_is_missing_before_or_within_any_part_of_a_range_is_looked_at(monke
 
 
 def test_room_is_judged_behind_the_whole_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    # In the middle it holds more than there is room for, and at the end it does not.
+    # The buffer exceeds its limit in the middle of the plan, but not at the end.
     settings = make_settings(application={"buffer_records_max": 5})
     log = [record(at, "speed", BASE_MS + at) for at in range(7)] + [record(7, "torque", BASE_MS + 50)]
     log += [record(8, "speed", BASE_MS + 60)]
@@ -231,7 +231,7 @@ def test_a_process_keeps_no_more_than_so_much(monkeypatch: pytest.MonkeyPatch) -
     memory = WorkerMemory(SystemClock())
     held: Any = SimpleNamespace(held=lambda: 60)
     for number in range(5):
-        memory.keep(("app", number), worker._Left(START, held))  # noqa: SLF001 - the rule by itself
+        memory.keep(("app", number), worker._Left(START, held))  # noqa: SLF001 - tests the rule alone
     assert len(memory.units) == 5
     monkeypatch.setattr(worker, "_HELD_MAX", 130)
     memory.keep(("app", 7), worker._Left(START, held))  # noqa: SLF001 - as above
