@@ -94,7 +94,7 @@ def test_nothing_fires_while_all_is_well(stack: Provoked) -> None:
     now_ms = time.time_ns() // 1_000_000
     pairs = [event("calm", now_ms + at, at, SPEED, TORQUE) for at in range(500)]
     stack.send(pairs)
-    wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") == 2 * len(pairs), "all are points")
+    wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") == 2 * len(pairs), "all pairs are points")
     stack.is_quiet(*re.findall(r"alert: (\w+)", RULES))
 
 

@@ -29,7 +29,7 @@ def test_it_comes_up_and_the_database_has_points_within_two_minutes(stack: Stack
     began_s = time.monotonic()
     stack.run("up", "-d", "--no-build")
     left_s = 120 - (time.monotonic() - began_s)
-    wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") > 1000, "points are there", left_s)
+    wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") > 1000, "points are written", left_s)
     print(f"from `up` to a thousand points: {time.monotonic() - began_s:.0f} s")
     stack.wait_until_healthy()
 

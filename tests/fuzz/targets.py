@@ -133,7 +133,7 @@ def _records(mutator: Mutator) -> list[bytes | None]:
 
 
 def _read_records(values: list[bytes | None]) -> str:
-    """Check that values are decoded equally in a batch and alone, and that the results of their join can be read."""
+    """Check that values are decoded identically in a batch and alone, and that the join's results are readable."""
     messages = Messages(list(range(len(values))), [BASE_MS + 1] * len(values), values)
     together, singly = _read(messages), _read_singly(messages)
     assert together == singly

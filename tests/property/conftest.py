@@ -1,4 +1,4 @@
-"""Makes the engine use the backlog in two of three steps; by default it needs thousands of records in a step."""
+"""Makes the engine use the backlog in two of three steps; by default that takes thousands of records in a step."""
 
 from __future__ import annotations
 

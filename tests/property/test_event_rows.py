@@ -24,7 +24,7 @@ HEAD: Final = b'"Thing":"R0815","Timestamp":1554096460415,"id":"e1"'
 
 
 def assert_agreement(payload: bytes, unit: str = "ms") -> tuple[int, int]:
-    """Check that both parse ``payload`` equally. Return the numbers of its records and of its dead letters."""
+    """Check that both parse ``payload`` identically. Return the numbers of its records and of its dead letters."""
     parsed = PARSERS[unit].parse(payload)
     row = parse_row(payload, unit, BYTES_MAX)
     records = [

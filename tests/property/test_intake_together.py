@@ -1,4 +1,4 @@
-"""Is a message decoded equally in a batch and alone?"""
+"""Is a message decoded the same way in a batch and alone?"""
 
 from __future__ import annotations
 

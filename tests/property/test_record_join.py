@@ -34,7 +34,7 @@ def test_record_by_record_the_same_pairs_come_at_the_same_calls(
 ) -> None:
     late: list[int] = []
     unmatched: list[int] = []
-    monkeypatch.setattr(joiner.library.records, "_KEYS_MIN", 1)  # searches for idle keys after every record
+    monkeypatch.setattr(joiner.library.records, "_KEYS_MIN", 1)  # searches for idle keys as often as possible
     join: RecordJoin[int, int, tuple[int, int]] = RecordJoin(
         lambda left, right: (left, right),
         time=lambda number: records[number][2],

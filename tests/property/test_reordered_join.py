@@ -69,9 +69,9 @@ RULES = st.builds(
 
 @st.composite
 def cuts(draw: st.DrawFn) -> list[Cut]:
-    """Micro-batches with few distinct keys and times (hence ties), in any order, and watermarks that sometimes advance.
+    """Generate micro-batches with few distinct keys and times (hence ties), in any order.
 
-    Row numbers decrease, so that the order by content differs from the order of arrival.
+    Watermarks sometimes advance. Row numbers decrease, so that the order by content differs from the order of arrival.
     """
     found: list[Cut] = []
     watermark, number = NOT_YET, 1_000

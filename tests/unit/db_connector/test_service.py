@@ -1,4 +1,4 @@
-"""The offsets that the service commits and when it stops, with a scripted consumer, writer and dead letter writer."""
+"""Which offsets the service commits, and when it stops, with a scripted consumer, writer and dead letter writer."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def shown(path: Path) -> str:
 
 
 def read(path: Path) -> str:
-    """The text of a page."""
+    """Return the text of a page."""
     return path.read_text(encoding="utf-8")
 
 
@@ -65,12 +65,12 @@ def code(page: Path) -> list[str]:
 
 
 def prose(page: Path) -> str:
-    """The page without its fenced blocks."""
+    """Return the page without its fenced blocks."""
     return _FENCE.sub("", read(page))
 
 
 def rows(page: Path) -> Iterator[Row]:
-    """The rows of all tables."""
+    """Yield the rows of all tables."""
     section, title = "", ""
     for line in prose(page).splitlines():
         if line.startswith("#"):
@@ -86,7 +86,7 @@ def rows(page: Path) -> Iterator[Row]:
 
 
 def links(page: Path) -> list[str]:
-    """The targets of all links."""
+    """Return the targets of all links."""
     return _LINK.findall(prose(page))
 
 
@@ -97,5 +97,5 @@ def anchors(page: Path) -> set[str]:
 
 
 def sources() -> list[Path]:
-    """The Python files of the packages."""
+    """Return the Python files of the packages."""
     return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))

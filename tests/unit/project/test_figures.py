@@ -75,7 +75,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *("the default is 100 ms", "asks again after 20 ms where", "Segments of 1 MB", "Kafka's own 100 MB"),
         ),
     },
-    "what was measured, not what came out": {
+    "a condition of the measurement, not a result": {
         "docs/benchmarks.md": (
             *("with 100 ms to each side", "A window for 99 % of the neighbours", "At 5,000 records a second"),
             *("is 890 ms at 5,000 records a second", "a fifth of a contender's results", "or 99 % of them"),
@@ -176,13 +176,13 @@ def spans_of(text: str, figure: Figure) -> list[Span]:
             any_pattern += r"([\d.,%]*[\d%])"
             number += 1
     if number != len(figure.values):
-        raise LookupError(f"{figure.text!r} has {number} places for {len(figure.values)} figures")
+        raise LookupError(f"{figure.text!r} has {number} placeholders for {len(figure.values)} figures")
     found = list(re.finditer(pattern, text))
     if len(found) == 1:
         return [found[0].span(group) for group in range(1, number + 1)]
     recorded = figure.text.format(*figure.values)
     if len(found) > 1:
-        raise LookupError(f"is there {len(found)} times: {recorded!r}")
+        raise LookupError(f"occurs {len(found)} times: {recorded!r}")
     others = [re.sub(r"\s+", " ", one[0]) for one in re.finditer(any_pattern, text)]
     raise LookupError(f"says {others}, recorded is {recorded!r}" if others else f"has no text {figure.text!r}")
 

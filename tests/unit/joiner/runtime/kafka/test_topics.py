@@ -45,7 +45,7 @@ class _Admin:
 def check(*answers: Any) -> _Admin:
     """Run a watch until it has checked every answer."""
     admin, clock = _Admin(*answers), ManualClock()
-    watch = TopicWatch(admin, {"data": TopicFacts("id", 2)}, clock)  # type: ignore[arg-type] # played by hand
+    watch = TopicWatch(admin, {"data": TopicFacts("id", 2)}, clock)  # type: ignore[arg-type] # scripted
     for _ in range(2 * len(answers)):
         clock.now_s += INTERVAL_S
         watch.check()
@@ -84,7 +84,7 @@ def test_a_topic_that_is_another_now_is_told_with_the_way_out(answers: list[Any]
 
 def test_nothing_is_asked_where_nothing_is_known() -> None:
     admin, clock = _Admin(), ManualClock()
-    watch = TopicWatch(admin, {}, clock)  # type: ignore[arg-type] # played by hand
+    watch = TopicWatch(admin, {}, clock)  # type: ignore[arg-type] # scripted
     clock.now_s += INTERVAL_S
     watch.check()
     assert admin.asked == 0

@@ -1,4 +1,4 @@
-"""When a claim in progress is announced, and for how long others rely on that."""
+"""When a claim in progress is announced, and for how long others rely on the announcement."""
 
 from __future__ import annotations
 

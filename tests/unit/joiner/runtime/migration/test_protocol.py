@@ -1,4 +1,4 @@
-"""Source and target of a move: in any order of events, losses, delays and crashes, one of them ends up with the unit.
+"""Source and target of a move: in any order of events, losses and crashes, exactly one ends up serving the unit.
 
 Both state machines run against an in-memory log, in every order of their steps: the next record each side reads, the
 completion of a runner's work, the passage of time, a lost record, a crash of either side. The runner is modelled after

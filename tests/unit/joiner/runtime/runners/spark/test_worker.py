@@ -99,7 +99,7 @@ def written(*outcomes: Outcome) -> list[bytes]:
 
 
 def whole() -> list[bytes]:
-    return written(execute(SETTINGS, plan(0, 40), StateCopy(Handle())))  # type: ignore[arg-type] # stands in
+    return written(execute(SETTINGS, plan(0, 40), StateCopy(Handle())))  # type: ignore[arg-type] # stand-in
 
 
 def test_the_state_comes_from_where_it_is_nearest_and_the_results_are_the_same(kafka: list[str]) -> None:
@@ -116,7 +116,7 @@ def test_the_state_comes_from_where_it_is_nearest_and_the_results_are_the_same(k
     found.append(execute(SETTINGS, plan(20, 30), copy))
     assert len(kafka) == 2
     # Neither holds it at this vector, so it is built by a replay.
-    execute(SETTINGS, plan(30, 35), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
+    execute(SETTINGS, plan(30, 35), StateCopy(Handle()))  # type: ignore[arg-type] # stand-in
     MEMORY.units.clear()  # another process
     handle.value = None
     found.append(execute(SETTINGS, plan(30, 40), copy))
@@ -126,7 +126,7 @@ def test_the_state_comes_from_where_it_is_nearest_and_the_results_are_the_same(k
 
 
 def test_what_was_left_before_a_reset_is_not_gone_on_with(kafka: list[str]) -> None:
-    copy = StateCopy(Handle())  # type: ignore[arg-type] # stands in
+    copy = StateCopy(Handle())  # type: ignore[arg-type] # stand-in
     execute(SETTINGS, plan(0, 20), copy)
     execute(SETTINGS, plan(20, 30, start=20), copy)
     assert kafka == ["from nothing to 0", "from nothing to 20"]
@@ -149,7 +149,7 @@ def test_a_copy_that_was_written_in_part_is_not_read(monkeypatch: pytest.MonkeyP
 
 
 def test_a_snapshot_comes_where_it_is_asked_for_and_is_of_the_end() -> None:
-    copy = StateCopy(Handle())  # type: ignore[arg-type] # stands in
+    copy = StateCopy(Handle())  # type: ignore[arg-type] # stand-in
     assert execute(SETTINGS, plan(0, 10), copy).snapshot is None
     snapshot = execute(SETTINGS, plan(10, 20, snapshot=True), copy).snapshot
     assert snapshot is not None
@@ -173,7 +173,7 @@ def test_whatever_fails_is_told_and_leaves_the_state_as_it_was(
 ) -> None:
     expected = whole()
     MEMORY.units.clear()  # another process
-    copy = StateCopy(Handle())  # type: ignore[arg-type] # stands in
+    copy = StateCopy(Handle())  # type: ignore[arg-type] # stand-in
     first = execute(SETTINGS, plan(0, 20), copy)
     with monkeypatch.context() as patch:
 
@@ -204,7 +204,7 @@ def test_what_is_missing_before_or_within_any_part_of_a_range_is_looked_at(monke
         yield {DATA: batch(LOG[9:12] + LOG[14:16])}, {DATA: 16}
 
     monkeypatch.setattr(WorkerMemory, "read", lambda _memory, *given: read_some(*given))
-    outcome = execute(SETTINGS, plan(0, 16), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
+    outcome = execute(SETTINGS, plan(0, 16), StateCopy(Handle()))  # type: ignore[arg-type] # stand-in
     assert (outcome.records, outcome.stopped) == (11, "")
     assert asked == [(4, 6), (12, 14)]
 
@@ -221,9 +221,9 @@ def test_room_is_judged_behind_the_whole_of_a_plan(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(WorkerMemory, "read", lambda _memory, *given: read_some(*given))
     monkeypatch.setattr(worker, "build_state", lambda *_given: Unit(settings, 0, START))
-    assert execute(settings, plan(0, 9), StateCopy(Handle())).stopped == ""  # type: ignore[arg-type] # stands in
+    assert execute(settings, plan(0, 9), StateCopy(Handle())).stopped == ""  # type: ignore[arg-type] # stand-in
     MEMORY.units.clear()  # another process
-    short = execute(settings, plan(0, 7), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
+    short = execute(settings, plan(0, 7), StateCopy(Handle()))  # type: ignore[arg-type] # stand-in
     assert "more than application.buffer_records_max = 5" in short.stopped
 
 
@@ -240,4 +240,4 @@ def test_a_process_keeps_no_more_than_so_much(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_plan_of_nothing_does_nothing() -> None:
     nothing = Plan(3, 0, {}, {}, {})
-    assert execute(SETTINGS, nothing, StateCopy(Handle())) == Outcome(nothing)  # type: ignore[arg-type] # stands in
+    assert execute(SETTINGS, nothing, StateCopy(Handle())) == Outcome(nothing)  # type: ignore[arg-type] # stand-in
