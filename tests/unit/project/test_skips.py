@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md lists every test that may be skipped."""
+"""CONTRIBUTING.md lists exactly the test files that may skip tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are records after an error or a gap in a batch kept out of the join until the missing ones have been read?"""
+"""Are records after an unread one kept out of the join? Covers errors and gaps within a batch."""
 
 # ruff: noqa: SLF001 - the tests set up the loop's internals and run a single turn
 
