@@ -1,4 +1,4 @@
-"""A Docker engine, and in it a new stack of docker-compose.yml for each test module."""
+"""A Docker engine, and a new stack of docker-compose.yml for each test module."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.compose.stack import Stack
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A Docker engine: the running one, or one for the duration of the tests."""
+    """A Docker engine: the one already running, or one started for the tests."""
     if lacking := missing():
         pytest.skip(f"needs {lacking}")
     if not subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
         yield
         return
     log = tmp_path_factory.mktemp("engine") / "log"
-    # The first shares layers; the second works everywhere, and copies them.
+    # overlay2 shares layers; vfs copies them, but works everywhere.
     running = start_engine(log, "overlay2") or start_engine(log, "vfs")
     if running is None:
         pytest.skip(f"the Docker engine does not start here: {log.read_text()[-500:]}")
@@ -35,7 +35,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def start_engine(log: Path, driver: str) -> subprocess.Popen[bytes] | None:
-    """Start dockerd; None if it does not start."""
+    """Start dockerd. Return None if it does not start."""
     with log.open("a") as output:
         running = subprocess.Popen(["dockerd", f"--storage-driver={driver}"], stdout=output, stderr=output)
     until_s = time.monotonic() + 30
@@ -50,7 +50,7 @@ def start_engine(log: Path, driver: str) -> subprocess.Popen[bytes] | None:
 
 @pytest.fixture(scope="session")
 def images(engine: None) -> None:
-    """All images except that of Spark."""
+    """All images except the Spark image."""
     stand_ins.build()
 
 

@@ -1,6 +1,6 @@
-"""What `make test-compose` requires of the machine, reported in one line before anything is built.
+"""The requirements of `make test-compose`, checked and reported in one line before anything is built.
 
-The standard library only, so that it runs without an environment.
+Uses only the standard library, so that it runs without an environment.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import sys
 
 
 def has_compose() -> bool:
-    """Whether Docker has Compose v2; docker-compose 1.29 is another program, and not tested."""
+    """Return whether Docker has Compose v2. docker-compose 1.29 is a different program and is not tested."""
     return _works("docker", "compose", "version")
 
 
 def missing() -> str:
-    """What is missing, with the remedy; empty if nothing is."""
+    """Return the missing requirements, each with its remedy; empty if nothing is missing."""
     wanted = [
         ("Docker (apt-get install docker.io)", shutil.which("docker") is not None),
         ("a Docker engine: start it, or run this as root with dockerd (apt-get install docker.io)", _has_engine()),

@@ -1,4 +1,4 @@
-"""The panels of the dashboards as data, and their queries as Grafana would send them."""
+"""The dashboard panels as data, and their queries as Grafana would send them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUANTITY: Final = "mechPower_C11"
 
 
 class Panel(NamedTuple):
-    """One panel: of which dashboard, its title, which kind of data source, and what it asks."""
+    """A panel: its dashboard, title, type of data source, and queries."""
 
     dashboard: str
     title: str
@@ -29,7 +29,7 @@ class Panel(NamedTuple):
 
 
 def panels() -> list[Panel]:
-    """All panels, and the queries of the dashboards' variables."""
+    """Return all panels, and the dashboards' variables with their queries."""
     found = []
     for path in sorted(DASHBOARDS.glob("*.json")):
         dashboard: dict[str, Any] = json.loads(path.read_text())
@@ -43,7 +43,7 @@ def panels() -> list[Panel]:
 
 
 def ask_prometheus(url: str, expression: str) -> list[dict[str, Any]]:
-    """The current series of an expression."""
+    """Return the current series of an expression."""
     with urllib.request.urlopen(
         f"{url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}", timeout=10
     ) as it:
@@ -62,7 +62,7 @@ def ask_influxdb(
     span: tuple[str, str] = ("-1d", "1d"),
     period: str = "1s",
 ) -> list[dict[str, str]]:
-    """The rows of a query in Flux, with values for Grafana's variables: machine, quantity, time."""
+    """Return the rows of a Flux query, with values for Grafana's variables: machine, quantity, time."""
     for name, value in (
         ("${thing}", thing),
         ("${quantity}", quantity),

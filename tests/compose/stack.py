@@ -1,4 +1,4 @@
-"""The project of docker-compose.yml, started for tests with stand-in images, and ports and passwords of its own."""
+"""The docker-compose.yml project, started for tests with stand-in images and its own ports and passwords."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _DEADLINE_S: Final = 180.0
 _MARKERS: Final = 30
 """Transaction markers after the last message of a partition, which count as offsets."""
 _PROFILES: Final = {"simulator": "demo", "spark": "spark"}
-"""Of the services that are not always started."""
+"""The profiles of the services that are not always started."""
 _PORTS: Final = ("MQTT", "KAFKA", "INFLUXDB", "PROMETHEUS", "GRAFANA")
 
 
 def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = _DEADLINE_S) -> Any:
-    """Wait until the condition returns a true value; returns it."""
+    """Wait until the condition returns a true value, and return that value."""
     until_s = time.monotonic() + deadline_s
     while True:
         with suppress(OSError, KeyError, ValueError):
@@ -41,12 +41,12 @@ def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = _DEA
 
 
 class Stack:
-    """The project, with ports and passwords of its own."""
+    """The project, with its own ports and passwords."""
 
     def __init__(
         self, folder: Path, profiles: Sequence[str] = ("demo",), altering: Sequence[Path] = (), **variables: str
     ) -> None:
-        """``altering``: Compose files that are read after docker-compose.yml; ``variables``: those that they use."""
+        """``altering``: Compose files that override docker-compose.yml. ``variables``: variables that they use."""
         self._profiles = profiles
         self.secrets = folder / environment.FOLDER
         assert environment.main(folder) == 0
@@ -61,7 +61,7 @@ class Stack:
             self._command += ["--profile", profile]
 
     def try_to(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        """Run Compose with further variables; returns the completed process."""
+        """Run Compose with additional variables, and return the completed process."""
         command = [*self._command, *arguments]
         return subprocess.run(
             command, cwd=ROOT, env=self._environment | more, capture_output=True, text=True, check=False
@@ -69,7 +69,7 @@ class Stack:
 
     @contextmanager
     def lent(self) -> Iterator[Self]:
-        """Remove leftovers of an earlier run before and everything after; prints the logs."""
+        """Remove what an earlier run left, yield the stack, then print its logs and remove it."""
         self.try_to("down", "--volumes", "--remove-orphans", "--timeout", "5")
         try:
             yield self
@@ -78,54 +78,54 @@ class Stack:
             self.try_to("down", "--volumes", "--remove-orphans", "--timeout", "5")
 
     def run(self, *arguments: str) -> str:
-        """Run Compose; returns its output."""
+        """Run Compose, and return its output."""
         done = self.try_to(*arguments)
         assert done.returncode == 0, f"{' '.join(arguments)}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
         return done.stdout
 
     def inspect(self, service: str) -> dict[str, Any]:
-        """The container of a service."""
+        """Return what Docker reports about the container of a service."""
         (container,) = self.run("ps", "-q", service).split()
         shown = subprocess.run(["docker", "inspect", container], capture_output=True, check=True)
         found: dict[str, Any] = json.loads(shown.stdout)[0]
         return found
 
     def services(self) -> list[str]:
-        """The services of all its profiles."""
+        """Return the services of all active profiles."""
         named = self.run("config", "--services").split()
         return sorted(service for service in named if _PROFILES.get(service) in (None, *self._profiles))
 
     def is_healthy(self, service: str) -> bool:
-        """Wait until all are healthy according to Docker; the simulator has no check."""
+        """Return whether Docker reports the service as healthy, or as running if it has no health check."""
         state = self.inspect(service)["State"]
         return bool(state["Running"] and state.get("Health", {}).get("Status", "healthy") == "healthy")
 
     def wait_until_healthy(self, *services: str) -> None:
-        """Print the logs of these services, or of all."""
+        """Wait until these services, or all, are healthy."""
         names = services or self.services()
         wait_until(lambda: all(map(self.is_healthy, names)), f"{', '.join(names)} are healthy")
 
     def kill(self, service: str) -> None:
-        """Kill the process itself: Docker does not restart a container that it has killed."""
+        """Kill the process directly, because Docker does not restart containers that it has killed itself."""
         os.kill(self.inspect(service)["State"]["Pid"], signal.SIGKILL)
 
     def url(self, server: str) -> str:
-        """The address of Prometheus, Grafana or InfluxDB."""
+        """Return the address of Prometheus, Grafana or InfluxDB."""
         return f"http://127.0.0.1:{self.ports[server]}"
 
     def prometheus(self, expression: str) -> float:
-        """The value of an expression; 0 without one."""
+        """Return the value of an expression. Raise ValueError unless it has exactly one."""
         (found,) = ask_prometheus(self.url("PROMETHEUS"), expression)
         return float(found["value"][1])
 
     def firing(self) -> list[dict[str, str]]:
-        """The labels of the firing alerts."""
+        """Return the labels of the firing alerts."""
         with urllib.request.urlopen(f"{self.url('PROMETHEUS')}/api/v1/alerts", timeout=5) as answer:
             alerts = json.load(answer)["data"]["alerts"]
         return [one["labels"] for one in alerts if one["state"] == "firing"]
 
     def simulate(self, events: Path, *arguments: str) -> None:
-        """Send an events file from this machine with the simulator; returns when the broker has all of it."""
+        """Send an events file with the simulator on this machine, and wait until the broker has received all of it."""
         login = ["--username", environment.USER, "--password-file", str(self.secrets / "mqtt_password")]
         place = ["--host", "127.0.0.1", "--port", str(self.ports["MQTT"]), "--events", str(events)]
         command = [sys.executable, str(ROOT / "simulator/simulator.py"), *place, *login, *arguments]
@@ -133,10 +133,10 @@ class Stack:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def verify(self) -> dict[str, Any]:
-        """The findings of the tester in Kafka and the database, once nothing is in flight."""
+        """Return the tester's total for Kafka and the database, once nothing is in flight."""
         on_its_way = "sum(lsb_joiner_lag_records) + sum(lsb_db_connector_lag_records)"
-        wait_until(lambda: self.prometheus(on_its_way) < _MARKERS, "all is joined and in the database")
-        # Only its home is writable.
+        wait_until(lambda: self.prometheus(on_its_way) < _MARKERS, "all records are joined and in the database")
+        # Only the home folder is writable.
         tester = "cd ~ && python -m joiner.tester verify --config /etc/lsb/lsb.toml --influx --json report.json >&2"
         report = self.run("exec", "-T", "db_connector", "sh", "-c", f"{tester} && cat report.json")
         found: dict[str, Any] = json.loads(report)["total"]

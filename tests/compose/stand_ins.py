@@ -1,6 +1,6 @@
-"""Images under the names that docker-compose.yml lets one override, built here, with the real programs inside.
+"""Stand-in images with the real programs, built locally, for the image variables of docker-compose.yml.
 
-Debian's debootstrap makes the base; the servers' own files come from where the local stack keeps them.
+Debian's debootstrap builds the base; the server files come from the parts of the local stack.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 def names() -> dict[str, str]:
-    """The variables of docker-compose.yml for images, set to the stand-ins."""
+    """Return the image variables of docker-compose.yml, set to the stand-ins."""
     named = {"mosquitto": "MQTT"}
     found = {f"LSB_{named.get(server, server.upper())}_IMAGE": f"{PREFIX}-{server}" for server in SERVERS}
     return found | {"LSB_IMAGE": f"{PREFIX}-services", "LSB_SPARK_IMAGE": f"{PREFIX}-spark"}
 
 
 def compose() -> list[str]:
-    """Compose v2: Docker's own, else built from its module and run directly."""
+    """Return the Compose v2 command: Docker's own, or one built from its Go module."""
     if has_compose():
         return ["docker", "compose"]
     return [str(_parts().go_tool("docker-compose", "github.com/docker/compose/v2", COMPOSE_VERSION, "cmd"))]
 
 
 def build(*, spark: bool = False) -> None:
-    """Build the missing images. Raises CalledProcessError."""
+    """Build the missing images. Raise CalledProcessError if a build fails."""
     if not _is_there(BASE):
         _build_base()
     for target in ("python", *SERVERS):
@@ -53,7 +53,7 @@ def build(*, spark: bool = False) -> None:
                 _gather(Path(folder))
                 _docker("build", "--target", target, "--build-arg", f"BASE={BASE}", "-t", f"{PREFIX}-{target}", folder)
     for target in ("services", "spark") if spark else ("services",):
-        # Always, as our own code may have changed; the cache has the rest.
+        # Always built, because our own code may have changed; the rest is cached.
         python = ("--build-arg", f"PYTHON_IMAGE={PREFIX}-python", "--network", "host")
         _docker("build", *python, "--target", target, "-t", f"{PREFIX}-{target}", str(ROOT))
 
@@ -68,7 +68,7 @@ def _build_base() -> None:
 
 
 def import_tree(tree: Path) -> None:
-    """Make the base image from a Debian in a folder, with the certificates of this machine."""
+    """Make the base image from a Debian tree, with the certificates of this machine."""
     shutil.copy(_CERTIFICATES, tree / _CERTIFICATES.relative_to("/"))
     with subprocess.Popen(["tar", "-C", str(tree), "-c", "."], stdout=subprocess.PIPE) as tar:
         subprocess.run(["docker", "import", "-", BASE], stdin=tar.stdout, check=True, stdout=subprocess.DEVNULL)

@@ -1,6 +1,6 @@
-"""Each alert of grafana/alerts.yml fires in the running stack with its cause, and clears without it.
+"""Each alert of grafana/alerts.yml fires in the running stack when its cause occurs, and clears afterwards.
 
-The rules are the real ones, with shorter durations. No simulator runs by itself: the tests send the events.
+The rules are the real ones with shorter durations. No simulator runs in the stack: the tests send the events.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ SPEED: Final = "actSpeed_C11"
 TORQUE: Final = "vaTorque_C11"
 UNITS: Final = 5
 HELD_MAX: Final = 20_000
-"""As in alerts.yml beside this file."""
+"""The same as in alerts.yml in this folder."""
 _DURATION: Final = re.compile(r"\b\d+[smhd]\b")
 _DEADLINE_S: Final = 90.0
 
 
 def sooner(rules: str) -> str:
-    """The same rules, with waits of seconds instead of minutes."""
+    """Return the rules with waits of seconds instead of minutes."""
     return re.sub(r"(\[|offset )[25]m\b", r"\g<1>30s", re.sub(r"for: \w+", "for: 5s", rules))
 
 
 def event(thing: str, at_ms: int, number: int, *quantities: str) -> dict[str, object]:
-    """An event as a machine would send it."""
+    """Return an event as a machine would send it."""
     return {"Thing": thing, "id": f"{thing}-{number}", "Timestamp": at_ms, **dict.fromkeys(quantities, 1.5)}
 
 
 class Provoked(Stack):
-    """The stack, and its alerts."""
+    """The stack, with checks of its alerts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -60,13 +60,13 @@ class Provoked(Stack):
         assert producer.flush(30) == 0
 
     def is_quiet(self, *names: str) -> None:
-        """Wait until none of these alerts fires."""
+        """Wait until none of these alerts is firing."""
         began_s = time.monotonic()
         wait_until(lambda: not names_of(self.firing()) & {*names}, f"{names} are quiet", _DEADLINE_S)
         print(f"{', '.join(names)}: quiet after {time.monotonic() - began_s:.0f} s")
 
     def fires(self, name: str, **labels: str) -> None:
-        """Wait until this alert fires with these labels."""
+        """Wait until this alert is firing with these labels."""
         began_s, wanted = time.monotonic(), {"alertname": name, **labels}.items()
         wait_until(lambda: any(wanted <= one.items() for one in self.firing()), f"{wanted} fires", _DEADLINE_S)
         print(f"{name} {labels}: fires after {time.monotonic() - began_s:.0f} s")
@@ -94,7 +94,7 @@ def test_nothing_fires_while_all_is_well(stack: Provoked) -> None:
     now_ms = time.time_ns() // 1_000_000
     pairs = [event("calm", now_ms + at, at, SPEED, TORQUE) for at in range(500)]
     stack.send(pairs)
-    wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") == 2 * len(pairs), "all are points")
+    wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") == 2 * len(pairs), "all pairs are points")
     stack.is_quiet(*re.findall(r"alert: (\w+)", RULES))
 
 

@@ -1,7 +1,7 @@
-"""docker-compose.yml runs the demo, survives kills, and exposes nothing that it should not.
+"""The stack of docker-compose.yml runs the demo, survives kills, and exposes nothing that it should not.
 
-The images are stand-ins (see `tests.compose.stand_ins`). It takes minutes and needs Docker: `make test-compose`.
-The tests build on each other, in their order.
+The images are stand-ins (see `tests.compose.stand_ins`). The tests take minutes and need Docker: `make test-compose`.
+Each test relies on those before it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def test_it_comes_up_and_the_database_has_points_within_two_minutes(stack: Stack
     began_s = time.monotonic()
     stack.run("up", "-d", "--no-build")
     left_s = 120 - (time.monotonic() - began_s)
-    wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") > 1000, "points are there", left_s)
+    wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") > 1000, "points are written", left_s)
     print(f"from `up` to a thousand points: {time.monotonic() - began_s:.0f} s")
     stack.wait_until_healthy()
 
@@ -74,11 +74,11 @@ def test_a_service_that_is_killed_comes_back(stack: Stack, service: str) -> None
     before = stack.inspect(service)["RestartCount"]
     pairs = stack.prometheus("sum(lsb_db_connector_points_total)")
     stack.kill(service)
-    wait_until(lambda: stack.inspect(service)["RestartCount"] > before, f"{service} is started again")
+    wait_until(lambda: stack.inspect(service)["RestartCount"] > before, f"{service} is restarted")
     stack.wait_until_healthy()
     if service == "db_connector":
-        pairs = 0  # it counts from its start
-    wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") > pairs, "points are written on")
+        pairs = 0  # its counter restarts at 0
+    wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") > pairs, "points are written again")
 
 
 def test_nothing_was_lost_or_duplicated_and_it_continues_after_down_and_up(stack: Stack) -> None:
@@ -89,7 +89,7 @@ def test_nothing_was_lost_or_duplicated_and_it_continues_after_down_and_up(stack
     stack.run("down", "--timeout", "20")
     stack.run("up", "-d", "--no-build")
     stack.wait_until_healthy()
-    wait_until(lambda: stack.prometheus("sum(lsb_joiner_pairs_total)") > 2000, "it joins on")
+    wait_until(lambda: stack.prometheus("sum(lsb_joiner_pairs_total)") > 2000, "it continues to join")
     stack.run("stop", "simulator")
     second = stack.verify()
     assert second["expected"] > first["expected"]

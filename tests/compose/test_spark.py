@@ -1,4 +1,4 @@
-"""A running join moves to the stage in Spark of docker-compose.yml, and back."""
+"""A running join moves to the Spark stage of docker-compose.yml, and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def stack(images: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
     try:
         stand_ins.build(spark=True)
     except subprocess.CalledProcessError as error:
-        pytest.skip(f"the image of Spark cannot be built here: {error}")
+        pytest.skip(f"the Spark image cannot be built here: {error}")
     with Stack(tmp_path_factory.mktemp("stack"), ("demo", "spark")).lent() as made:
         made.run("up", "-d", "--no-build")
         made.wait_until_healthy()
@@ -27,7 +27,7 @@ def stack(images: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
 
 
 def move(stack: Stack, site: str) -> None:
-    """Move all units, and wait until they are served and joined there."""
+    """Move all units, and wait until the site serves and joins them."""
     order = ["python", "-m", "joiner", "move", "--config", "/etc/lsb/lsb.toml", "--to", site, "--timeout", "120s"]
     output = stack.run("exec", "-T", "joiner", *order)
     print(output)
@@ -35,7 +35,7 @@ def move(stack: Stack, site: str) -> None:
     served = f'count(lsb_joiner_unit_owner{{site="{site}"}})'
     wait_until(lambda: stack.prometheus(served) == UNITS, f"all units are served by {site}")
     points = stack.prometheus("sum(lsb_db_connector_points_total)")
-    wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") > points + 1000, "it joins on")
+    wait_until(lambda: stack.prometheus("sum(lsb_db_connector_points_total)") > points + 1000, "it continues to join")
 
 
 def test_the_stage_waits_as_a_standby_without_privileges_and_with_a_read_only_root(stack: Stack) -> None:

@@ -1,1 +1,1 @@
-"""Hostile input for all readers of external bytes: each case must give a value or a clear error."""
+"""Hostile input for all readers of external bytes: each case must yield a value or a clear error."""

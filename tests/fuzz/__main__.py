@@ -1,7 +1,7 @@
-"""``python -m tests.fuzz --cases 1000000 --seed 1 --jobs 2 --report docs/evidence/fuzz.md``: hostile input.
+"""``python -m tests.fuzz --cases 1000000 --seed 1 --jobs 2 --report docs/evidence/fuzz.md``: fuzzing.
 
-Runs cases, prints the findings, and writes a report as Markdown and JSON. ``--case N`` repeats one of them. Exit status
-1 if a case gave something other than a value or a clear error.
+Runs cases of hostile input, prints the findings, and writes a report as Markdown and JSON. ``--case N`` runs case N
+alone. The exit status is 1 if a case yields anything other than a value or a clear error.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _FINDINGS_SHOWN: Final = 20
 
 
 def main() -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--cases", type=int, default=100_000, help="number of cases (default: 100000)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of all cases (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed for all cases (default: 1)")
     parser.add_argument("--case", type=int, help="run only this case")
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (default: 1)")
-    parser.add_argument("--report", type=Path, help="Markdown file to write, with a JSON file beside it")
+    parser.add_argument("--report", type=Path, help="Markdown file to write; a JSON file is written next to it")
     options = parser.parse_args()
     if options.case is not None:
         tally = play(options.seed, range(options.case, options.case + 1))
@@ -82,14 +82,14 @@ def _write_report(path: Path, facts: dict[str, Any]) -> None:
     ]
     path.write_text(
         "# Hostile input\n\n"
-        "Good input is altered in its structure and its bytes; each case must be a value or a clear error,\nwithin "
-        f"{facts['cpu_s_max']:g} s of a core and {facts['memory_bytes_max'] >> 20} MiB. "
+        "Valid input is altered in its structure and its bytes. Each case must yield a value or a clear error,\nwithin "
+        f"{facts['cpu_s_max']:g} s of CPU time and {facts['memory_bytes_max'] >> 20} MiB. "
         f"Made on {facts['date']} with Python {facts['python']}:\n"
         f"`python -m tests.fuzz --cases {facts['cases']} --seed {facts['seed']} --jobs {facts['jobs']} --report "
         "docs/evidence/fuzz.md`\n\n"
         f"{facts['cases']} cases, **{facts['findings']} findings**, {facts['took_s']:.0f} s; the longest took "
         f"{facts['longest_s']:.3f} s.\n\n"
-        "| input | what came of it | cases |\n|---|---|---:|\n" + "\n".join(rows) + "\n"
+        "| input | outcome | cases |\n|---|---|---:|\n" + "\n".join(rows) + "\n"
     )
 
 

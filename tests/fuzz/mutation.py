@@ -1,4 +1,4 @@
-"""Makes valid input invalid: in its structure, to test the rules of a parser, and in its bytes, to test assumptions."""
+"""Corrupts valid input: its structure, to test the rules of a parser, and its bytes, to test assumptions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TEXTS: Final = (
 _NO_TEXTS: Final = (b'"\xff"', b'"\xc0\x80"', b"\xef\xbb\xbf1", b"\x00")
 
 ODD: Final = (*(text.encode("utf-8", "surrogatepass") for text in _TEXTS), *_NO_TEXTS)
-"""Replacements of a JSON value."""
+"""Replacements for a JSON value."""
 
 _BYTES: Final = (
     b"",
@@ -65,22 +65,22 @@ _BYTES: Final = (
 )
 
 _LARGE: Final = 200
-"""One of this many cases is large."""
+"""One in this many cases is large."""
 
 
 class Mutator:
-    """Draws invalid input. All choices come from one random number generator, so that a case can be repeated."""
+    """Generates invalid input. All choices come from one random number generator, so that cases are repeatable."""
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
 
     def json(self, value: Any) -> bytes:
-        """A value as JSON with parts replaced, removed, repeated or renamed; then possibly with changed bytes."""
+        """Return a value as JSON with parts replaced, removed, repeated or renamed, and sometimes changed bytes."""
         text = self._render(value, 1.0 / (1 + _size(value)))
         return self.data(text) if self.draw.random() < 0.3 else text
 
     def data(self, good: bytes) -> bytes:
-        """The bytes with a few of them changed, inserted, removed or repeated."""
+        """Return the bytes with a few of them changed, inserted, removed or repeated."""
         draw, found = self.draw, bytearray(good)
         for _ in range(draw.choice((1, 1, 1, 2, 4))):
             begin = draw.randint(0, len(found))
@@ -99,11 +99,11 @@ class Mutator:
         return bytes(found)
 
     def one_of(self, *values: Any) -> Any:
-        """One of these."""
+        """Return one of the values."""
         return self.draw.choice(values)
 
     def is_large(self) -> bool:
-        """Whether this is one of the large cases."""
+        """Draw whether this case is a large one."""
         return self.draw.randrange(_LARGE) == 0
 
     def _render(self, value: Any, chance: float) -> bytes:
@@ -133,6 +133,6 @@ class Mutator:
 
 
 def _size(value: Any) -> int:
-    """The number of its parts."""
+    """Return the number of parts of a JSON value."""
     inner: Sequence[Any] = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
     return 1 + sum(map(_size, inner))

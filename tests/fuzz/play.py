@@ -19,22 +19,22 @@ from tests.fuzz.mutation import Mutator
 from tests.fuzz.targets import TARGETS, Target
 
 CPU_S: Final = 2.0
-"""Limit for a case: a hundred times the need of the largest valid input."""
+"""The CPU time limit of a case: a hundred times what the largest valid input needs."""
 
 MEMORY_BYTES: Final = 1 << 30
-"""Limit for the growth of a worker."""
+"""The limit for the memory growth of a worker."""
 
 _BLOCK: Final = 2_000
 _SHOWN_BYTES: Final = 2_000
 
 
 class TooLong(Exception):
-    """A case took longer than `CPU_S`."""
+    """A case took more CPU time than `CPU_S`."""
 
 
 @dataclass
 class Tally:
-    """The outcomes of several cases. ``outcomes``: by target and outcome. ``findings``: texts that name the case."""
+    """The outcomes of several cases. ``outcomes``: counts by target and outcome. ``findings``: one text per case."""
 
     cases: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -43,7 +43,7 @@ class Tally:
     took_s: float = 0.0
 
     def add(self, other: Tally) -> None:
-        """Add the tally of other cases."""
+        """Add the outcomes of other cases."""
         self.cases += other.cases
         self.outcomes.update(other.outcomes)
         self.findings += other.findings
@@ -51,7 +51,7 @@ class Tally:
 
 
 def play_all(seed: int, numbers: range, jobs: int = 1, targets: Sequence[Target] = TARGETS) -> Iterator[Tally]:
-    """Run the cases of a seed in ``jobs`` processes; yields the tallies of blocks as they finish."""
+    """Run the cases of a seed in ``jobs`` processes. Yield the tally of each block, in order."""
     blocks = [numbers[at : at + _BLOCK] for at in range(0, len(numbers), _BLOCK)]
     if jobs == 1:
         yield from (play(seed, block, targets) for block in blocks)
@@ -64,7 +64,7 @@ def play(seed: int, numbers: range, targets: Sequence[Target] = TARGETS) -> Tall
     """Run some cases of a seed in this process."""
     tally, began_s = Tally(), time.monotonic()
     for number in numbers:
-        # A string as seed gives the same numbers in every process and Python release.
+        # A string seed gives the same numbers in every process and Python release.
         mutator = Mutator(random.Random(f"{seed} {number}"))
         target = targets[number % len(targets)]
         case = target.make(mutator)
@@ -91,7 +91,7 @@ def _play_block(given: tuple[int, range]) -> Tally:
 
 
 def _limit_memory() -> None:
-    # Memory that the first cases load (compiled loops, decoders) does not count.
+    # Memory that the first cases allocate (compiled loops, decoders) does not count.
     play(0, range(2 * len(TARGETS)))
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_BYTES, resource.RLIM_INFINITY))
@@ -100,7 +100,7 @@ def _limit_memory() -> None:
 @contextmanager
 def _limited_time() -> Iterator[None]:
     def stop(*_given: object) -> None:
-        raise TooLong(f"it took more than {CPU_S} s of a core")
+        raise TooLong(f"it took more than {CPU_S} s of CPU time")
 
     before = signal.signal(signal.SIGVTALRM, stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)

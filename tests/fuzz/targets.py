@@ -1,7 +1,7 @@
 """The readers of external bytes, each with valid input to start from and the permitted outcomes of invalid input.
 
-A target's ``run`` returns the outcome of a case in a word. Any exception is a finding: it catches only the errors that
-are documented for callers.
+A target's ``run`` returns the outcome of a case in a word. It catches only the errors that are documented for callers;
+any other exception is a finding.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings
 EVENT_BYTES_MAX: Final = 256 * 1024
 GROWTH_MAX: Final = 100
 ALLOWANCE_BYTES: Final = 2048
-"""The bound of docs/connector.md: bytes to Kafka for each byte from MQTT, and for an empty message."""
+"""The bound in docs/connector.md: bytes to Kafka per byte from MQTT, and for an empty message."""
 
 UNITS: Final = ("s", "ms", "us", "ns")
 _PARSERS: Final = {unit: Parser(unit, EVENT_BYTES_MAX) for unit in UNITS}
@@ -56,7 +56,7 @@ _PARSERS: Final = {unit: Parser(unit, EVENT_BYTES_MAX) for unit in UNITS}
 
 @dataclass(frozen=True)
 class Target:
-    """Makes a case, and runs the product with it."""
+    """A target: makes cases, and runs the product with them."""
 
     name: str
     make: Callable[[Mutator], Any]
@@ -64,11 +64,11 @@ class Target:
 
 
 def assert_clear(error: Exception) -> None:
-    """The error has a message."""
+    """Check that the error has a message."""
     assert str(error)
 
 
-# Events, as MQTT and the simulator's file have them
+# Events, from MQTT and from the simulator's file
 
 EVENT: Final = {"Thing": "R0815", "Timestamp": BASE_MS, "id": "e1", "speed": 288.2, "torque": -1, "a b": 0}
 
@@ -84,7 +84,7 @@ def _event(mutator: Mutator) -> tuple[bytes, str]:
 
 
 def _parse_event(case: tuple[bytes, str]) -> str:
-    """No part of a payload is lost, the tester's own reader agrees, and the output is linear in the payload."""
+    """Check that no part of a payload is lost, that the tester's reader agrees, and that the output size is linear."""
     payload, unit = case
     parsed = _PARSERS[unit].parse(payload)
     row = parse_row(payload, unit, EVENT_BYTES_MAX)
@@ -105,7 +105,7 @@ def _replay_line(case: tuple[bytes, str]) -> str:
         read_head(line, unit)
     except InvalidLineError as error:
         assert_clear(error)
-        assert message.invalid, "what has no head is no event"
+        assert message.invalid, "a line without a head is no event"
     if message.invalid:
         assert message.payload == line
         return "no event"
@@ -133,7 +133,7 @@ def _records(mutator: Mutator) -> list[bytes | None]:
 
 
 def _read_records(values: list[bytes | None]) -> str:
-    """Each is a record, a watermark or a dead letter, in a batch as alone, and results can be read."""
+    """Check that values are decoded identically in a batch and alone, and that the join's results are readable."""
     messages = Messages(list(range(len(values))), [BASE_MS + 1] * len(values), values)
     together, singly = _read(messages), _read_singly(messages)
     assert together == singly
@@ -164,7 +164,7 @@ def _read_singly(messages: Messages) -> tuple[Any, ...]:
         return _read(messages)
 
 
-# Results, as the database's connector reads them
+# Results, as the database connector reads them
 
 JOINED: Final = {
     "thing": "a",
@@ -184,7 +184,7 @@ def _joined(mutator: Mutator) -> bytes:
 
 
 def _make_point(value: bytes) -> str:
-    """Like `db_connector.kafka.results`: the line of a point, or a reason."""
+    """Make the line of a point, like `db_connector.kafka.results`, or a dead letter."""
     try:
         line = point_line(decode_joined(value), "joined", "ms")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UnrepresentableError) as error:
@@ -236,7 +236,7 @@ def _control(mutator: Mutator) -> list[bytes]:
 
 
 def _hear(values: list[bytes]) -> str:
-    """Each side of a move processes every readable record, and `joiner status` shows it."""
+    """Pass every readable record to both sides of a move, and to `joiner status`."""
     source, target = Source("process", "a"), MoveTarget("green", "b")
     order, claims = Order("m1", "green", [0, 3], 60.0), Claims("process", "a-1")
     heard = 0
@@ -262,7 +262,7 @@ def _hear(values: list[bytes]) -> str:
 
 @cache
 def _state() -> tuple[dict[str, bytes], bytes]:
-    """A unit's part of the state topic, with one snapshot; and the snapshot."""
+    """Return a unit's part of the state topic, including one snapshot, and the bytes of that snapshot."""
     unit = Unit(_SETTINGS, 0, {DATA: 0})
     values = [
         msgspec.json.encode({**RECORD, "quantity": quantity, "phenomenonTime": BASE_MS + at, "id": f"e{at}"})
@@ -302,7 +302,7 @@ def _state_values(mutator: Mutator) -> dict[str, bytes]:
 
 
 def _restore(values: dict[str, bytes]) -> str:
-    """The reads of a claim and of a recovery."""
+    """Read the state as a claim and a recovery do."""
     log = StateLog(0, values)
     try:
         checkpoint = log.checkpoint()
@@ -312,7 +312,7 @@ def _restore(values: dict[str, bytes]) -> str:
         SnapshotPlace.after(log)
         if checkpoint is None:
             return "never begun"
-        restore._from_snapshot(_SETTINGS, 0, log, checkpoint)  # noqa: SLF001 - without Kafka
+        restore._from_snapshot(_SETTINGS, 0, log, checkpoint)  # noqa: SLF001 - avoids Kafka
     except UnitStopped as stopped:
         assert_clear(stopped)
         return "the unit stops"
@@ -401,7 +401,7 @@ def _read_flags(flags: list[str]) -> str:
         assert_clear(error)
         return "a clear error"
     except SystemExit:
-        # From argparse, which prints the usage.
+        # Raised by argparse after printing the usage.
         return "usage"
     return "settings"
 
@@ -433,7 +433,7 @@ _CONTROL: Final = Target("control records", _control, _hear)
 _RESULTS: Final = Target("results", _joined, _make_point)
 
 TARGETS: Final = (
-    # Weighted by their cost: settings cost a hundred times as much as an event.
+    # Weighted by cost: a settings case costs a hundred times as much as an event.
     *[_EVENTS] * 8,
     *[_DATA] * 2,
     *[_STATE] * 3,

@@ -1,8 +1,8 @@
-"""The wheel, and virtual environments that have it with the packages of one lock, and no others.
+"""The wheel, and virtual environments that contain only it and the packages of one lock.
 
-The packages of a lock are downloaded once, checked against its hashes, and kept beside the other fetched parts: later
-runs need no network. Spark's would be 400 MB more, so they are linked from the development environment, which was
-installed from hashes too: those of the lock alone, in the locked version.
+The packages of a lock are downloaded once, checked against its hashes, and kept with the other downloaded parts, so
+that later runs need no network. Spark's packages would add 400 MB, so they are linked from the development environment,
+which was installed from hashes too: only the packages of the lock, in their locked versions.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _DEADLINE_S: Final = 240.0
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment in ``folder``, used from an empty folder without the variables of the tests."""
+    """A virtual environment in ``folder``. Its programs run in an empty folder, without the variables of the tests."""
 
     folder: Path
 
     def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run a program of the environment: ``joiner``, or ``python`` with arguments."""
+        """Run a program of the environment, such as ``joiner``, or ``python`` with arguments."""
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("LSB_", "PYTHON", "PYSPARK_"))
         }
@@ -56,22 +56,22 @@ class Environment:
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """The interpreter of the environment."""
         return self.folder / "bin" / "python"
 
     @property
     def site(self) -> Path:
-        """Where its packages are."""
+        """The folder of its packages."""
         (folder,) = self.folder.glob("lib/python*/site-packages")
         return folder
 
     def packages(self) -> set[str]:
-        """The distributions that it has."""
+        """Return the names of the installed distributions."""
         found: list[dict[str, str]] = json.loads(_pip(self, "list", "--format", "json"))
         return {one["name"].lower().replace("_", "-") for one in found}
 
     def missing(self, requirement: str) -> list[str]:
-        """What pip would install so that the metadata of ``requirement`` is satisfied, or why it cannot."""
+        """Return what pip would have to install for ``requirement``, or why it cannot."""
         try:
             report: dict[str, Any] = json.loads(
                 _pip(self, "install", "--dry-run", "--quiet", "--no-index", "--report", "-", requirement)
@@ -82,7 +82,7 @@ class Environment:
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the wheel in ``folder``, from a copy of the sources, so that nothing stays in the checkout."""
+    """Build the wheel in ``folder``, from a copy of the sources, so that the checkout stays clean."""
     sources = folder / "sources"
     sources.mkdir()
     for name in _FILES:
@@ -96,7 +96,7 @@ def build_wheel(folder: Path) -> Path:
 
 
 def make_environment(folder: Path, wheel: Path, lock: str) -> Environment:
-    """An environment with the packages of ``requirements/<lock>.txt`` and the wheel."""
+    """Make an environment with the packages of ``requirements/<lock>.txt`` and the wheel."""
     environment = _empty_environment(folder)
     wheels = _downloaded(ROOT / "requirements" / "services.txt")
     offline = ("--no-compile", "--no-index", "--find-links", str(wheels), "--require-hashes")
@@ -105,7 +105,7 @@ def make_environment(folder: Path, wheel: Path, lock: str) -> Environment:
 
 
 def link_environment(folder: Path, wheel: Path, lock: str) -> Environment:
-    """The same, with links to the packages of the development environment in place of copies."""
+    """Make the same environment, with links to the packages of the development environment instead of copies."""
     environment = _empty_environment(folder)
     site = environment.site
     for name, version in locked(lock).items():
@@ -119,7 +119,7 @@ def link_environment(folder: Path, wheel: Path, lock: str) -> Environment:
 
 
 def locked(lock: str) -> dict[str, str]:
-    """The versions that ``requirements/<lock>.txt`` pins for this interpreter."""
+    """Return the versions that ``requirements/<lock>.txt`` pins for this interpreter."""
     text = (ROOT / "requirements" / f"{lock}.txt").read_text(encoding="utf-8")
     found = [Requirement(line) for line in re.findall(r"^([a-zA-Z0-9][^\\\n]*)\\$", text, re.MULTILINE)]
     chosen = [one for one in found if one.marker is None or one.marker.evaluate()]
@@ -137,7 +137,7 @@ def _with_wheel(environment: Environment, wheel: Path) -> Environment:
 
 
 def _downloaded(lock: Path) -> Path:
-    """The folder with the wheels of a lock: complete, or made now."""
+    """Return the folder with the wheels of a lock, downloading them if missing."""
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
     folder = parts_folder(ROOT / ".lsb") / f"wheels-{digest}-{sys.implementation.cache_tag}"
     if not folder.is_dir():
@@ -149,7 +149,7 @@ def _downloaded(lock: Path) -> Path:
 
 
 def _pip(environment: Environment | None, *arguments: str) -> str:
-    """Run the pip of the development environment, for another one; what it printed."""
+    """Run the development environment's pip, on another environment if given, and return its output."""
     target = [] if environment is None else ["--python", str(environment.python)]
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *target, *arguments]
     outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

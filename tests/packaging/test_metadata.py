@@ -1,4 +1,4 @@
-"""What pyproject.toml, the locks and the code say about the same thing is the same."""
+"""pyproject.toml, the locks and the code agree on versions and requirements."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.packaging.environments import ROOT, locked
 
 PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 LOCKS: Final = {"library": (), "services": ("service",), "spark": ("service", "spark"), "dev": ("all",)}
-"""Each lock, and the extras for which it is."""
+"""The extras that each lock covers."""
 
 
 def wanted(*extras: str) -> list[Requirement]:
-    """The requirements of the package with some extras, those that extras take from each other included."""
+    """Return the requirements of the package with these extras, including extras that refer to other extras."""
     found = [Requirement(text) for text in PROJECT["dependencies"]]
     for extra in extras:
         for text in PROJECT["optional-dependencies"][extra]:

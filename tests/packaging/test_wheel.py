@@ -1,4 +1,4 @@
-"""The wheel in environments of its own: the library alone, with the services, with Spark. Each does what it is for."""
+"""The wheel in separate environments: the library alone, with the services, and with Spark. Each one works."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INSTALLED: Final = {"broker", "connector", "db_connector", "joiner", "simulator"
 JOIN: Final = '[{"name": "j", "left": "a", "right": "b", "output": "c"}]'
 
 IN_PYTHON: Final = {"NUMBA_DISABLE_JIT": "1"}
-"""For runs in which nothing is joined, or three rows: the compiler is tried in one environment, it takes 12 s."""
+"""For runs that join at most three rows. Compiling takes 12 s, so it is tested in one environment only."""
 
 LIBRARY: Final = """
 import sys

@@ -1,4 +1,4 @@
-"""Moves records to the backlog in two of three steps; by default, it takes thousands of them in one step."""
+"""Makes the engine use the backlog in two of three steps; by default that takes thousands of records in a step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The expected output of the join of rows without an arrival order: nested loops over the final rows.
+"""The expected output of a join of rows without an arrival order: nested loops over the final rows.
 
-It uses only the oracle. A row is final once the frontier of its own side and key is above its time. Final rows are in
-the order of time and content, followed by the frontiers as watermarks.
+Only the oracle is used. A row is final once the frontier of its own side and key is above its time. Final rows are
+ordered by time and content, and followed by the frontiers as watermarks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KEYS: Final = 3
 
 
 class Row(NamedTuple):
-    """A key, a time, the column that orders equal times, and a number that makes the row unique."""
+    """A row: key, time, the column that orders equal times, and a number that makes the row unique."""
 
     key: int | None
     ts: int | None
@@ -25,11 +25,11 @@ class Row(NamedTuple):
 
 
 Numbered = tuple[int | None, int | None]
-"""A row of the result: the numbers of the left and of the right row."""
+"""A row of the result: the numbers of its left and its right row."""
 
 
 class Expected:
-    """One side for the nested loops: its late and its accepted rows, and the frontier of each key."""
+    """One side of the nested loops: its late and its accepted rows, and the frontier of each key."""
 
     def __init__(self, lateness: int | None, *, has_watermark: bool) -> None:
         self.accepted: list[Row] = []
@@ -58,7 +58,7 @@ class Expected:
         return max([*own, self._watermark])
 
     def entries(self, *, ends: bool) -> list[Rec | Watermark]:
-        """The final rows in the order of time and content, then the frontiers as watermarks."""
+        """Return the final rows ordered by time and content, then the frontiers as watermarks."""
         final = [row for row in self.accepted if ends or (row.ts or 0) < self.frontier(row.key)]
         final.sort(key=lambda row: (row.ts, row.first, row.number))
         found: list[Rec | Watermark] = [Rec(row.key or 0, row.ts or 0, row.number) for row in final]
@@ -67,7 +67,7 @@ class Expected:
 
 
 def in_log_order(entries: list[Rec | Watermark]) -> tuple[list[Rec | Watermark], dict[int, int]]:
-    """Entries with rising positions, and the number of the row at each position."""
+    """Return the entries with increasing positions, and the row number at each position."""
     numbered = [entry._replace(seq=at) for at, entry in enumerate(entries)]
     return numbered, {at: entry.seq for at, entry in enumerate(entries)}
 
@@ -81,7 +81,7 @@ def expected_rows(
     emit_unmatched: str = "none",
     ends: bool = False,
 ) -> list[Numbered]:
-    """All rows that must have been emitted, sorted."""
+    """Return all rows that must have been emitted, sorted."""
     (left, of_left), (right, of_right) = (in_log_order(one.entries(ends=ends)) for one in sides)
     options: dict[str, Any] = {"tolerance_ns": tolerance, "direction": direction, "driver": driver}
     found: list[Numbered] = [

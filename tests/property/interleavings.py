@@ -1,4 +1,4 @@
-"""Random streams and random ways to feed them to the engine: keys, ties, disorder, watermarks, batches, restarts."""
+"""Random streams (keys, ties, disorder, watermarks) and random ways to feed them to the engine (batches, restores)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Feed:
-    """Two streams, and how they are fed: ``cuts`` are (entries of left, entries of right, restore afterwards)."""
+    """Two streams, and how they are fed. Each cut: the left and right entries fed so far, and whether to restore."""
 
     left: list[Rec | Watermark]
     right: list[Rec | Watermark]
@@ -34,7 +34,7 @@ class Feed:
 
 
 def options() -> st.SearchStrategy[Options]:
-    """Options with a tolerance and a lateness as small as the times."""
+    """Generate options whose tolerance and lateness are of the same size as the times."""
     lateness = st.integers(0, 6)
     return st.builds(
         Options,
@@ -48,7 +48,7 @@ def options() -> st.SearchStrategy[Options]:
 
 @st.composite
 def streams(draw: st.DrawFn, *, identified: bool) -> list[Rec | Watermark]:
-    """A stream of up to 24 entries over few keys and times; seq rises with gaps."""
+    """Generate a stream of up to 24 entries with few keys and times, and with gaps between positions."""
     keys = draw(st.integers(1, 3))
     entries: list[Rec | Watermark] = []
     seq = draw(st.integers(0, 3))
@@ -66,7 +66,7 @@ def streams(draw: st.DrawFn, *, identified: bool) -> list[Rec | Watermark]:
 
 @st.composite
 def feeds(draw: st.DrawFn) -> Feed:
-    """Two streams with random interleaving, batches and restores."""
+    """Generate two streams with random interleaving, batches and restores."""
     left, right = (draw(streams(identified=draw(st.booleans()))) for _ in range(2))
     cuts, at = [], (0, 0)
     while at != (len(left), len(right)):
@@ -77,7 +77,7 @@ def feeds(draw: st.DrawFn) -> Feed:
 
 
 def columns(entries: list[Rec | Watermark]) -> tuple[tuple[np.ndarray, ...] | None, tuple[np.ndarray, ...] | None]:
-    """The records and the watermarks of a part of a stream, as arguments of the engine."""
+    """Return the records and the watermarks of a part of a stream, as arguments for the engine."""
     records = [entry for entry in entries if isinstance(entry, Rec)]
     watermarks = [entry for entry in entries if isinstance(entry, Watermark)]
     record_columns = _columns([(r.key, r.ts, r.seq) for r in records])
@@ -92,7 +92,7 @@ def _identity(event: str) -> int:
 
 
 def push(buffer: LocalStreamBuffer, left: list[Rec | Watermark], right: list[Rec | Watermark]) -> Step:
-    """Feed a part of either stream."""
+    """Feed a part of each stream to the engine."""
     left_records, left_watermarks = columns(left)
     right_records, right_watermarks = columns(right)
     return buffer.push(
@@ -101,7 +101,7 @@ def push(buffer: LocalStreamBuffer, left: list[Rec | Watermark], right: list[Rec
 
 
 def pairs(step: Step) -> list[tuple[int, int]]:
-    """The pairs of a step as (left seq, right seq)."""
+    """Return the pairs of a step as (left seq, right seq)."""
     return list(zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True))
 
 
@@ -112,7 +112,7 @@ def _columns(rows: list[tuple[int, int, int]]) -> tuple[np.ndarray, ...] | None:
 
 
 def seeded(seed: int) -> tuple[Feed, Options]:
-    """A feed and options from a seed: much faster than Hypothesis, but without shrinking."""
+    """Generate a feed and options from a seed: much faster than Hypothesis, but without shrinking."""
     chance = random.Random(seed)
     chosen = Options(
         chance.choice([None, None, 0, 3, 8]),

@@ -1,7 +1,7 @@
 """Breaks the rules of the core, one at a time, and checks that a test fails for each.
 
 ``python -m tests.property.mutations --report docs/evidence/mutations.md``. Each mutation is applied to a copy of the
-project, in which the tests of the engine run until the first one fails. Exit status 1 if a mutation is not detected.
+project, in which the engine tests run until the first failure. The exit status is 1 if a mutation is not detected.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _TESTS: Final = (
     "tests/property/test_pandas.py",
 )
 _PLAIN: Final = ("-W", "ignore::RuntimeWarning")
-"""Uncompiled, numpy warns where a difference of times overflows int64, which is intended (`core.compiled.gap`)."""
+"""Without compilation, numpy warns if a difference of times overflows int64; that is intended (`core.compiled.gap`)."""
 _FAILED: Final = re.compile(r"^FAILED \S+::(\w+)", re.MULTILINE)
 
 
 class Mutation(NamedTuple):
-    """A broken rule: its description, the file of the core, and the text before and after."""
+    """A broken rule: its description, the file of the core, and the text before and after the change."""
 
     rule: str
     file: str
@@ -103,7 +103,7 @@ MUTATIONS: Final = (
         "                behind > 0,\n",
     ),
     Mutation(
-        "a draw goes to next",
+        "a tie goes to next",
         "match.py",
         "gap(view.next_ts, view.ts) < gap(view.ts, view.prev_ts))\n    is_known",
         "gap(view.next_ts, view.ts) <= gap(view.ts, view.prev_ts))\n    is_known",
@@ -133,16 +133,16 @@ MUTATIONS: Final = (
         "    if view.is_done:\n        return of_prev, 0\n",
         "",
     ),
-    Mutation("what was certain is emitted again", "match.py", "known & (NOW | BEFORE) == NOW", "known & NOW"),
-    Mutation("relations of the right records hold no pair", "match.py", " | _known(right_at, right_known, j, i)", ""),
+    Mutation("certain pairs are emitted again", "match.py", "known & (NOW | BEFORE) == NOW", "known & NOW"),
+    Mutation("relations of the right records yield no pairs", "match.py", " | _known(right_at, right_known, j, i)", ""),
     Mutation(
-        "of several records with the same next only one is paired",
+        "only one of several records with the same next is paired",
         "match.py",
         "        first -= 1\n",
         "        break\n",
     ),
     Mutation(
-        "of several records with the same prev only one is paired", "match.py", "        last += 1\n", "        break\n"
+        "only one of several records with the same prev is paired", "match.py", "        last += 1\n", "        break\n"
     ),
     Mutation(
         "equal times on both sides are paired like unequal ones",
@@ -156,19 +156,22 @@ MUTATIONS: Final = (
         "    return following, prev, max(prev - following, 1)\n",
         "    return following, prev, len(left_at[0]) + 1\n",
     ),
-    Mutation(
-        "the driver does not matter", "arguments.py", '(_NO_NEIGHBOUR if self.driver == "right" else spec)', "spec"
-    ),
+    Mutation("the driver is ignored", "arguments.py", '(_NO_NEIGHBOUR if self.driver == "right" else spec)', "spec"),
     Mutation(
         "a time at the frontier is late for its key",
         "frontier.py",
         "ts[i] < of_key[key[i]] or",
         "ts[i] <= of_key[key[i]] or",
     ),
-    Mutation("a time at the frontier of all is late", "frontier.py", "or ts[i] < of_all[0]:", "or ts[i] <= of_all[0]:"),
+    Mutation(
+        "a time at the frontier of the partition is late",
+        "frontier.py",
+        "or ts[i] < of_all[0]:",
+        "or ts[i] <= of_all[0]:",
+    ),
     Mutation("lateness is ignored", "frontier.py", "promise = less(ts[i], lateness_ns)", "promise = less(ts[i], 0)"),
     Mutation(
-        "lateness is that of the other side",
+        "the lateness of the other side applies",
         "frontier.py",
         "self.lateness_ns[side], self",
         "self.lateness_ns[1 - side], self",
@@ -192,7 +195,7 @@ MUTATIONS: Final = (
         "watermark_seq[watermark] < NEVER",
     ),
     Mutation(
-        "watermarks behind the last record are lost",
+        "watermarks after the last record are lost",
         "frontier.py",
         "range(watermark, len(watermark_key))",
         "range(watermark, watermark)",
@@ -223,7 +226,7 @@ MUTATIONS: Final = (
         "                at = min(at, end)\n",
     ),
     Mutation(
-        "nothing is noted as done",
+        "no record is marked as done",
         "release.py",
         "                own.rows[NOTES, at] |= DONE\n",
         "                own.rows[NOTES, at] |= 0\n",
@@ -258,7 +261,7 @@ MUTATIONS: Final = (
     ),
     Mutation("held records are renumbered", "record_store.py", " and rows[SEQ, i] > side.since:", ":"),
     Mutation(
-        "of equal times the later one comes first",
+        "the later of two records with equal times comes first",
         "record_store.py",
         "table[TS, old] <= more[TS, new[at]]",
         "table[TS, old] < more[TS, new[at]]",
@@ -340,7 +343,7 @@ MUTATIONS: Final = (
 
 
 def detected_by(mutation: Mutation) -> str | None:
-    """The first test that fails, or None."""
+    """Return the first test that fails, or None."""
     with tempfile.TemporaryDirectory() as folder:
         for name in _COPIED:
             source, target = ROOT / name, Path(folder) / name
@@ -351,7 +354,7 @@ def detected_by(mutation: Mutation) -> str | None:
         file = Path(folder, CORE, mutation.file)
         file.write_text(broken(file.read_text(), mutation))
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *_PLAIN, *_TESTS]
-        # Compiling the core takes longer than running it uncompiled until a test fails.
+        # Compiling the core would take longer than running it uncompiled until a test fails.
         environment = os.environ | {"PYTHONPATH": folder, "LSB_HYPOTHESIS": "no-shrinking", "NUMBA_DISABLE_JIT": "1"}
         ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         found = _FAILED.search(ran.stdout)
@@ -361,7 +364,7 @@ def detected_by(mutation: Mutation) -> str | None:
 
 
 def broken(text: str, mutation: Mutation) -> str:
-    """The text of a file with the mutation. Raises ValueError unless the text to break occurs exactly once."""
+    """Return the text with the mutation applied. Raise ValueError unless the text to replace occurs exactly once."""
     if text.count(mutation.before) != 1:
         message = f"{mutation.rule}: {mutation.before!r} occurs {text.count(mutation.before)} times in {mutation.file}"
         raise ValueError(message)
@@ -372,7 +375,7 @@ def main() -> int:
     """Apply each mutation, and write the report."""
     parser = argparse.ArgumentParser(prog="python -m tests.property.mutations", description=__doc__)
     parser.add_argument("--report", type=Path, help="Markdown file to write")
-    parser.add_argument("--jobs", type=int, default=2, help="at a time (default: 2)")
+    parser.add_argument("--jobs", type=int, default=2, help="parallel runs (default: 2)")
     options = parser.parse_args()
     began_s, rows, missed = time.monotonic(), [], 0
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -385,7 +388,7 @@ def main() -> int:
     head = [
         "# Mutations of the core",
         "",
-        "Each breaks one rule; the tests of the engine run until one fails: `python -m tests.property.mutations`.",
+        "Each mutation breaks one rule. The engine tests run until one fails: `python -m tests.property.mutations`.",
         f"{len(rows)} mutations, {missed} undetected, {took_s:.0f} s, {datetime.now(UTC):%Y-%m-%d}.",
         "",
         "| broken rule | file | detected by |",

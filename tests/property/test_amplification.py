@@ -1,4 +1,4 @@
-"""The output of a message from MQTT is linear in its bytes: a small message cannot fill Kafka or memory."""
+"""The output for an MQTT message is linear in its size: a small message cannot fill Kafka or memory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ EVENT_BYTES_MAX: Final = 256 * 1024
 PARSER: Final = Parser("ms", EVENT_BYTES_MAX)
 
 GROWTH_MAX: Final = 100
-"""Bytes to Kafka for each byte of a payload and its topic, see docs/connector.md."""
+"""Bytes to Kafka per byte of a payload and its topic; see docs/connector.md."""
 
 ALLOWANCE_BYTES: Final = 2048
 """Bytes to Kafka for the dead letter of an empty message."""
 
 
 def bytes_to_kafka(payload: bytes, topic: str = "machine/states") -> int:
-    """The keys and values of all records of a message."""
+    """Return the bytes of the records and dead letters for a message, including the keys."""
     parsed = PARSER.parse(payload)
     assert parsed.records or parsed.refusals
     dead_letters = sum(len(encode(dead_letter(refusal, topic))) for refusal in parsed.refusals)
@@ -46,12 +46,10 @@ def many(value: str, count: int) -> str:
 
 
 HOSTILE: Final = {
-    "zeros behind a time": event(many("1", 1500), time='"2019-04-01T05:26:20.' + "0" * 50_000 + 'Z"'),
-    "zeros behind a time, many quantities": event(
-        many("1", 20_000), time='"2019-04-01T05:26:20.' + "0" * 60_000 + 'Z"'
-    ),
+    "zeros after a time": event(many("1", 1500), time='"2019-04-01T05:26:20.' + "0" * 50_000 + 'Z"'),
+    "zeros after a time, many quantities": event(many("1", 20_000), time='"2019-04-01T05:26:20.' + "0" * 60_000 + 'Z"'),
     "long names, many quantities": event(many("1", 25_000), f'"{"t" * 256}"', f'"{"i" * 256}"'),
-    "names that grow by escapes": event(many("1", 10_000), '"' + "\\u0001" * 256 + '"', '"' + "\\u0001" * 256 + '"'),
+    "names that grow when escaped": event(many("1", 10_000), '"' + "\\u0001" * 256 + '"', '"' + "\\u0001" * 256 + '"'),
     "many quantities": event(many("1", 25_000)),
     "many refused quantities": event(many("null", 20_000)),
     "many refused quantities, long names": event(many('""', 20_000), f'"{"t" * 256}"', f'"{"i" * 256}"'),
@@ -74,7 +72,7 @@ def test_a_long_topic_is_not_copied_into_each_dead_letter() -> None:
     assert bytes_to_kafka(event(many("null", 16)), topic) < 3 * len(topic)
 
 
-# The smallest and the largest of every part that is copied, in all combinations.
+# The smallest and the largest values of every part that is copied, in all combinations.
 names = st.sampled_from(["R", "R0815", "t" * 256, "\x01" * 256, "\U0001f600" * 256, '"' * 256, "é" * 257])
 times = st.sampled_from(
     [0, -9_214_560_000_000, "2019-04-01T05:26:20Z", "2019-04-01T05:26:20.123456789+02:00"]
@@ -95,7 +93,7 @@ values: st.SearchStrategy[Any] = st.sampled_from(
     topic=st.sampled_from(["t", "machine/states", "\x01" * 256, "é" * 400]),
     is_ascii=st.booleans(),
 )
-def test_bytes_to_kafka_are_linear_in_bytes_from_mqtt(  # noqa: PLR0913 - everything that can be copied
+def test_bytes_to_kafka_are_linear_in_bytes_from_mqtt(  # noqa: PLR0913 - all parts that can be copied
     *, thing: str, identity: str, time: Any, count: int, value: Any, other: Any, others: int, topic: str, is_ascii: bool
 ) -> None:
     quantities = {f"{number:x}": value for number in range(count)} | {f"o{number:x}": other for number in range(others)}
@@ -114,7 +112,7 @@ def test_an_event_is_hashed_a_bounded_number_of_times_whatever_is_refused_of_it(
     hashed = 0
 
     class Counting:
-        """The part of `hashlib` that the parser uses; counts the bytes."""
+        """The part of `hashlib` that the parser uses, counting the hashed bytes."""
 
         @staticmethod
         def sha256(text: bytes) -> Any:

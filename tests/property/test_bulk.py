@@ -1,4 +1,4 @@
-"""Do columns of records and results have exactly the bytes and values of the single wire forms?"""
+"""Are records and results in columns encoded and decoded to exactly the same bytes and values as single ones?"""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OTHERS = st.sampled_from(['"more":1', '"thing":"a"', '"result":null', "", '"mar
 
 @st.composite
 def _values(draw: st.DrawFn) -> bytes:
-    """The value of a record, possibly malformed."""
+    """Generate the value of a record, possibly malformed."""
     escape = draw(st.booleans())
     names = [json.dumps(draw(_NAMES), ensure_ascii=escape) for _ in range(3)]
     fields = [f'"{name}":{text}' for name, text in zip(("thing", "quantity", "id"), names, strict=True)]

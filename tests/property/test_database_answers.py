@@ -1,4 +1,4 @@
-"""For any answer in place of the database's, the writer gets one of the errors that it handles."""
+"""Any response in place of the database's becomes one of the errors that the writer handles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from influxdb_client.rest import ApiException
 from db_connector.database import WriteError, _interpret
 
 DIGITS = st.text("0123456789\u00b2\u0663-+. ", max_size=30) | st.integers(1, 10_000).map("9".__mul__)
-"""Some of them are digits for `str.isdigit` but not for `int`."""
+"""Some are digits for `str.isdigit` but not for `int`."""
 MESSAGES = DIGITS.map("partial write: dropped={}".format) | st.text()
 BODIES = st.one_of(
     st.binary(),
@@ -28,5 +28,5 @@ def test_every_answer_has_a_meaning(status: int, body: bytes, headers: dict[str,
     answer: Any = SimpleNamespace(
         status=status, reason="", data=body, getheaders=lambda: headers, getheader=headers.get
     )
-    error = ApiException(http_resp=answer)  # type: ignore[no-untyped-call] # the library types it not
+    error = ApiException(http_resp=answer)  # type: ignore[no-untyped-call] # untyped in the library
     assert isinstance(_interpret(error, "lsb/autogen", "http://127.0.0.1:8086"), WriteError)

@@ -1,7 +1,7 @@
 """The connector and the checker parse events independently, with the same result for every row.
 
-The tester counts the rows of a file by `joiner.check.verify.events.parse_row`, and searches for the records that
-`connector.events.Parser` has made of them. If the two differed on a row, the tester would report a loss by mistake.
+The tester counts the rows of a file with `joiner.check.verify.events.parse_row`, and looks for the records that
+`connector.events.Parser` made from them. If the two disagreed on a row, the tester would falsely report a loss.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEAD: Final = b'"Thing":"R0815","Timestamp":1554096460415,"id":"e1"'
 
 
 def assert_agreement(payload: bytes, unit: str = "ms") -> tuple[int, int]:
-    """Checks that both parse ``payload`` equally; returns the numbers of its records and of its dead letters."""
+    """Check that both parse ``payload`` identically. Return the numbers of its records and of its dead letters."""
     parsed = PARSERS[unit].parse(payload)
     row = parse_row(payload, unit, BYTES_MAX)
     records = [
@@ -38,29 +38,29 @@ def assert_agreement(payload: bytes, unit: str = "ms") -> tuple[int, int]:
 
 
 def identity_begin(payload: bytes, refusal: Refusal) -> str:
-    """The identity of a dead letter, without the hash at the end of a long name."""
+    """Return the identity of a dead letter, without the hash at the end of a long name."""
     whole = f"mqtt:{hashlib.sha256(payload).hexdigest()[:32]}"
     return whole if refusal.identity is None else refusal.identity[: len(whole) + 1 + NAME_LENGTH_MAX]
 
 
 def members(texts: bytes) -> bytes:
-    """A valid event with ``texts`` as its quantities."""
+    """Return a valid event with ``texts`` as its quantities."""
     return b"{" + HEAD + b"," + texts + b"}"
 
 
 def several(count: int, value: bytes) -> bytes:
-    """``count`` quantities with one value."""
+    """Return ``count`` quantities with the same value."""
     return b",".join(b'"%x":%s' % (number, value) for number in range(count))
 
 
 def long_names(quantities: int, character: bytes = b"t") -> bytes:
-    """An event whose ``Thing`` and ``id`` have the largest length."""
+    """Return an event whose ``Thing`` and ``id`` have the maximum length."""
     name = character * NAME_LENGTH_MAX
     return b'{"Thing":"%s","Timestamp":0,"id":"%s",%s}' % (name, name, several(quantities, b"1"))
 
 
 def nested(brackets: int) -> bytes:
-    """An event with one valid and one invalid quantity, and a given total number of brackets."""
+    """Return an event with one valid and one invalid quantity, and a given total number of brackets."""
     depth = brackets - 1
     return members(b'"a":1,"b":' + b"[" * depth + b"]" * depth)
 
@@ -88,9 +88,9 @@ ROWS: Final = [
     ("a surrogate pair in a value", members(b'"a":1,"b":"\\ud83d\\ude00"'), 1, 1),
     ("an escaped backslash before ud800", members(b'"a":1,"\\\\ud800":2'), 2, 0),
     ("a surrogate in UTF-8", members(b'"a":1,"b":"\xed\xa0\x80"'), 0, 1),
-    ("no UTF-8 in a value", members(b'"a":1,"b":"\xff"'), 0, 1),
-    ("no UTF-8 in an array", members(b'"a":1,"b":["\xff"]'), 0, 1),
-    ("no UTF-8 in a name", members(b'"a":1,"\xff":2'), 0, 1),
+    ("invalid UTF-8 in a value", members(b'"a":1,"b":"\xff"'), 0, 1),
+    ("invalid UTF-8 in an array", members(b'"a":1,"b":["\xff"]'), 0, 1),
+    ("invalid UTF-8 in a name", members(b'"a":1,"\xff":2'), 0, 1),
     ("too long UTF-8", members(b'"a":1,"b":"\xc0\x80"'), 0, 1),
     ("UTF-8 beyond Unicode", members(b'"a":1,"b":"\xf4\x90\x80\x80"'), 0, 1),
     ("a control character in a value", members(b'"a":1,"b":"\x01"'), 0, 1),
@@ -135,25 +135,25 @@ ROWS: Final = [
     ("a time that is a number as text", b'{"Thing":"R","Timestamp":"17","id":"e","a":1}', 0, 1),
     ("names at their longest", members(b'"' + b"n" * 256 + b'":1,"' + "é".encode() * 256 + b'":2'), 2, 0),
     ("names too long", members(b'"' + b"n" * 257 + b'":1,"a":2,"":3'), 1, 2),
-    ("all brackets that there may be", nested(BRACKETS_MAX), 1, 1),
-    ("a bracket more", nested(BRACKETS_MAX + 1), 0, 1),
+    ("as many brackets as allowed", nested(BRACKETS_MAX), 1, 1),
+    ("one more bracket", nested(BRACKETS_MAX + 1), 0, 1),
     ("brackets in names", members(b'"' + b"[" * 128 + b'":1,"' + b"{" * 128 + b'":2'), 0, 1),
     ("about as deep as a parser goes", nested(980), 0, 1),
     ("deeper than any parser goes", nested(9000), 0, 1),
     (
-        "a time as long as may be",
+        "a time as long as allowed",
         b'{"Thing":"R","id":"e","Timestamp":"2019-04-01T05:26:20.12345678900000+00:00","a":1}',
         1,
         0,
     ),
     ("a longer time", b'{"Thing":"R","id":"e","Timestamp":"2019-04-01T05:26:20.123456789000000+00:00","a":1}', 0, 1),
-    ("all the bad quantities that get their own letters", members(several(16, b"null") + b',"good":1'), 1, 16),
-    ("a bad quantity more", members(several(17, b"null") + b',"good":1'), 1, 1),
+    ("as many bad quantities as get their own dead letters", members(several(16, b"null") + b',"good":1'), 1, 16),
+    ("one more bad quantity", members(several(17, b"null") + b',"good":1'), 1, 1),
     ("names too long for so many records", long_names(105), 0, 1),
-    ("names just not too long", long_names(104), 104, 0),
+    ("names just short enough", long_names(104), 104, 0),
     ("escaped names too long for so many records", long_names(69, b"\\u0001"), 0, 1),
-    ("escaped names just not too long", long_names(68, b"\\u0001"), 68, 0),
-    ("as large as may be", members(b'"a":1,"b":2').ljust(BYTES_MAX), 2, 0),
+    ("escaped names just short enough", long_names(68, b"\\u0001"), 68, 0),
+    ("as large as allowed", members(b'"a":1,"b":2').ljust(BYTES_MAX), 2, 0),
     ("too large", members(b'"a":1,"b":2').ljust(BYTES_MAX + 1), 0, 1),
 ]
 
@@ -166,7 +166,7 @@ def test_connector_and_checker_make_of_an_odd_row_what_the_rules_say(
 
 
 def mostly(usual: st.SearchStrategy[bytes], odd: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Usual values in nine of ten cases: a row of only odd members is refused at the first, which hides the others."""
+    """Generate usual values in nine of ten cases: a row with only odd members is refused at the first one."""
     return st.sampled_from([usual] * 9 + [odd]).flatmap(lambda chosen: chosen)
 
 
@@ -199,7 +199,7 @@ ODD_STRINGS: Final = (
     b"a",
 )
 
-# So few that names are sometimes repeated, with and without an escape.
+# Few enough for names to repeat sometimes, with and without an escape.
 usual_names = one_of_these(*(b'"%c"' % dead_letter for dead_letter in b"abcdefghijkl:["), rb'"\u0061"', b'"\xc3\xa9"')
 names = st.sampled_from(["", "Thing", "n" * 256, "n" * 257, "é" * 257]) | st.text(max_size=4) | st.text(st.characters())
 strings = one_of_these(*ODD_STRINGS) | st.builds(
@@ -260,7 +260,7 @@ spaces = mostly(one_of_these(b"", b" ", b"\t", b"\r\n"), one_of_these(b"\x0b", b
 
 @st.composite
 def rows(draw: st.DrawFn) -> bytes:
-    """An event whose members may be odd, repeated, missing, and in any order."""
+    """Generate an event whose members may be odd, repeated, missing, and in any order."""
     parts = [
         (b'"Thing"', draw(mostly(one_of_these(b'"R0815"', b'"R:[0]"', rb'"\u00e9"'), values))),
         (b'"id"', draw(mostly(one_of_these(b'"e1"', b'"\xc3\xa9"'), values))),
@@ -307,7 +307,7 @@ ODD_PIECES: Final = (
 
 @st.composite
 def damaged_rows(draw: st.DrawFn) -> bytes:
-    """A row with one or two random changes."""
+    """Generate a row with one or two random changes."""
     row = draw(rows())
     for _ in range(draw(st.integers(1, 2))):
         start = draw(st.integers(0, len(row)))

@@ -1,4 +1,4 @@
-"""Properties of every generated data set, for all seeds and shares."""
+"""Properties that every generated data set has, for any seed and any shares."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_without_disorder_and_repeats_times_never_jump_back(plan: Plan) -> None:
 
 @given(PLANS)
 def test_nothing_is_later_than_the_lag(plan: Plan) -> None:
-    # A late event is written behind the first punctual event beyond its lag; only that event may be further on.
+    # A late event is written after the first punctual event beyond its lag; only that event may be further ahead.
     latest, second = -(2**63), -(2**63)
     for now in times(list(generate_events(plan))):
         assert second <= now + plan.lag_ms

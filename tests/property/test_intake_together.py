@@ -1,4 +1,4 @@
-"""Is a message decoded the same in a batch and alone?"""
+"""Is a message decoded the same way in a batch and alone?"""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _WHOLE = {"name": "whole", "left": {"topic": DATA}, "right": {"topic": "b", "qua
 
 
 def _read(values: list[bytes | None], joins: list[dict[str, Any]], partitions: int) -> tuple[Any, ...]:
-    """The result of a batch in a comparable form, with the keys that it numbers."""
+    """Return the decoded batch in a comparable form, with the key numbers that it assigned."""
     keys = Keys(0, partitions)
     reader = TopicDecoder(make_settings(*joins, partitions=partitions), DATA, 0, keys)
     times = [BASE_MS + at % 2 for at in range(len(values))]

@@ -1,4 +1,4 @@
-"""Does `joiner.join` equal the join of the streams, for every kind of table, and the as-of join of polars?"""
+"""Does `joiner.join` equal the join of streams, for every kind of table, and the as-of join of polars?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def arrays(records: list[tuple[int, int]], name: str) -> dict[str, np.ndarray]:
 
 
 def pairs(joined: Any) -> list[tuple[int | None, int | None]]:
-    """Row numbers, None for a missing side."""
+    """Return the pairs of row numbers, with None for a missing side."""
     columns = [joined[name] for name in ("left", "right")]
     plain = [
         column.to_list() if hasattr(column, "to_list") else np.ma.masked_array(column).tolist() for column in columns
@@ -62,7 +62,7 @@ def test_every_kind_of_table_gives_the_same_rows(
     left: list[tuple[int, int]], right: list[tuple[int, int]], unmatched: str
 ) -> None:
     tables = arrays(left, "left"), arrays(right, "right")
-    # By a second column with equal content.
+    # With a second key column of equal content.
     for table in tables:
         table["name"] = np.array(["a", "b", "c"])[table["key"]]
     for by in ("key", ["key", "name"], ["name"]):
@@ -79,8 +79,8 @@ def test_every_kind_of_table_gives_the_same_rows(
 def test_the_as_of_join_of_each_direction_is_that_of_polars(
     direction: Any, left: list[tuple[int, int]], right: list[tuple[int, int]], tolerance: int | None
 ) -> None:
-    # No two distances are equal: at equal distance, polars selects the next row, and of equal times the last one;
-    # pandas and we select the previous row, and of equal times the nearer one in order.
+    # No two distances are equal here. At equal distance, polars selects the next row, and the last one of equal times;
+    # pandas and the join select the previous row, and the nearest in order of equal times.
     right = sorted(set(right)) if direction == "nearest" else right
     lefts = pl.DataFrame(arrays(sorted(((key, 4 * ts) for key, ts in left), key=lambda row: row[1]), "left"))
     rights = pl.DataFrame(arrays(sorted(((key, 4 * ts + 1) for key, ts in right), key=lambda row: row[1]), "right"))

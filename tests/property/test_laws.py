@@ -85,7 +85,7 @@ def test_moving_and_stretching_all_times_changes_nothing(feed: Feed, chosen: Opt
     tolerance_ns = None if chosen.tolerance_ns is None else chosen.tolerance_ns * times
     wider = replace(chosen, tolerance_ns=tolerance_ns, lateness_ns=(early * times, late * times))
     if chosen.direction == "nearest" and times > 1:
-        # Between two integer times there is now room for nearer records, which may still arrive.
+        # Stretching leaves room between two integer times for nearer records, which may still arrive.
         assert (
             join(altered(feed.left, change), altered(feed.right, change), wider)[1]
             == (join(feed.left, feed.right, chosen)[1])
@@ -224,7 +224,7 @@ def is_identified(entries: Entries) -> bool:
 @law
 @given(feeds(), options())
 def test_of_each_side_and_key_at_most_one_record_is_held_that_nothing_needs(feed: Feed, chosen: Options) -> None:
-    """That record is a neighbour of a pending one, and their pair was emitted, or they are too far apart."""
+    """The exception is a neighbour of a pending record; their pair was emitted, or they are too far apart."""
     buffer = start(chosen)
     emitted = set(pairs(push(buffer, feed.left, feed.right)))
     frontiers = [of_side.tolist() for of_side in buffer.frontier_ns([0, 1, 2])]
@@ -232,7 +232,7 @@ def test_of_each_side_and_key_at_most_one_record_is_held_that_nothing_needs(feed
         held = set(buffer.held_seq()[side].tolist())
         kept = [one for one in entries if isinstance(one, Rec) and one.seq in held]
         for key in range(3):
-            # Whatever needs the second record needs all behind it.
+            # Anything that needs the second record also needs all records after it.
             of_key = sorted((one for one in kept if one.key == key), key=lambda one: (one.ts, one.seq))
             for one in of_key[1:2]:
                 needed = one.ts >= min(frontiers[0][key], frontiers[1][key])
@@ -242,7 +242,7 @@ def test_of_each_side_and_key_at_most_one_record_is_held_that_nothing_needs(feed
 def may_get_a_pair(
     buffer: LocalStreamBuffer, one: Rec, side: int, frontier: int, emitted: set[tuple[int, int]], feed: Feed
 ) -> bool:
-    """Whether the end of the streams, or one more record of the other side before it, gives the record another pair."""
+    """Return whether the record gets another pair from the end of the streams, or from one more record before it."""
     times = {frontier, one.ts - 1, one.ts, one.ts + 1, *(entry.ts for entry in (*feed.left, *feed.right))}
     for ts in (None, *sorted(ts for ts in times if ts >= frontier)):
         entries: Entries = (

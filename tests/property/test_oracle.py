@@ -1,4 +1,4 @@
-"""Does the fast computation of the expected pairs equal the oracle, and does the oracle obey its own laws?"""
+"""Does the fast computation of the expected pairs equal the oracle, and does the oracle obey the laws of the join?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMES = st.one_of(st.integers(0, 12), st.integers(0, 12), st.integers(-(9 * 10**
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Rec | Watermark]:
-    """One stream in log order: few keys and times, hence ties; disorder, watermarks, repeated event ids."""
+    """Generate a stream in log order with few keys and times (hence ties), disorder, watermarks and repeated ids."""
     entries: list[Rec | Watermark] = []
     seq = draw(st.integers(0, 5))
     for _ in range(draw(st.integers(0, 14))):

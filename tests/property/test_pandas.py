@@ -1,4 +1,4 @@
-"""Compares the join with `pandas.merge_asof`, for all its directions."""
+"""Compares the join with `pandas.merge_asof`, in all of its directions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TOLERANCES = st.none() | st.integers(0, 6)
 
 
 def columns(records: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Keys, times and positions in the order of time, so that no record is late."""
+    """Return keys, times and positions ordered by time, so that no record is late."""
     records = sorted(records, key=lambda record: record[1])
     table = np.array(records, dtype=np.int64).reshape(-1, 2)
     return table[:, 0].copy(), table[:, 1].copy(), np.arange(len(table))
 
 
 def joined(left: tuple[np.ndarray, ...], right: tuple[np.ndarray, ...], **options: object) -> set[tuple[int, int]]:
-    buffer = LocalStreamBuffer(**options)  # type: ignore[arg-type] # one dict of several types
+    buffer = LocalStreamBuffer(**options)  # type: ignore[arg-type] # mixed types
     steps = [buffer.push(left=left, right=right), buffer.close()]
     return {pair for step in steps for pair in zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True)}
 
@@ -30,7 +30,7 @@ def joined(left: tuple[np.ndarray, ...], right: tuple[np.ndarray, ...], **option
 def as_of(
     own: tuple[np.ndarray, ...], other: tuple[np.ndarray, ...], direction: str, tolerance_ns: int | None
 ) -> set[tuple[int, int]]:
-    """The positions of each record and of its neighbour in pandas."""
+    """Return the positions of each record and of its neighbour according to pandas."""
     one, two = (
         pd.DataFrame(dict(zip(("key", "ts", name), side, strict=True)))
         for name, side in (("own", own), ("other", other))

@@ -1,4 +1,4 @@
-"""Does the join record by record equal that of arrays, and does it hold no record longer than the buffer does?"""
+"""Does the record-by-record join equal that of arrays, and does it hold no record longer than the buffer does?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_record_by_record_the_same_pairs_come_at_the_same_calls(
 ) -> None:
     late: list[int] = []
     unmatched: list[int] = []
-    monkeypatch.setattr(joiner.library.records, "_KEYS_MIN", 1)  # searches for idle keys all the time
+    monkeypatch.setattr(joiner.library.records, "_KEYS_MIN", 1)  # searches for idle keys as often as possible
     join: RecordJoin[int, int, tuple[int, int]] = RecordJoin(
         lambda left, right: (left, right),
         time=lambda number: records[number][2],
@@ -53,7 +53,7 @@ def test_record_by_record_the_same_pairs_come_at_the_same_calls(
         late_there += [*step.left_late_seq.tolist(), *step.right_late_seq.tolist()]
         unmatched_there += [*step.left_unmatched_seq.tolist(), *step.right_unmatched_seq.tolist()]
         assert unmatched == unmatched_there
-        # Both assign key numbers in a different order.
+        # The two assign key numbers in different orders.
         assert sorted(found) == sorted(zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True))
         assert len(join) == len(buffer) == sum(map(len, join._held.values()))  # noqa: SLF001 - the records kept
     step = buffer.close()

@@ -1,6 +1,6 @@
-"""Does the Spark operator emit, for any division into micro-batches, the certain part of the join of the whole tables?
+"""Does the Spark operator emit the certain part of the join of the whole tables, for any split into micro-batches?
 
-The expected output is that of tests/property/final_rows.py, which is independent of the code under test.
+The expected output comes from tests/property/final_rows.py, which is independent of the code under test.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LATENESS = st.none() | st.integers(0, 8)
 
 
 class Cut(NamedTuple):
-    """A micro-batch: rows of both sides, and the watermark behind them."""
+    """A micro-batch: the rows of both sides, and the watermark after them."""
 
     left: list[Row]
     right: list[Row]
@@ -39,7 +39,7 @@ def table(rows: Sequence[Row]) -> pa.Table:
 
 
 def side(name: str) -> Side:
-    # Equal times are decided by the third column first, so neither by the order of arrival nor by the number.
+    # The third column comes first in the order of equal times, before the number, and regardless of arrival.
     return Side(name, by=(0,), time=1, order=(2, 0, 1, 3), others=(1, 3), schema=SCHEMA)
 
 
@@ -69,14 +69,14 @@ RULES = st.builds(
 
 @st.composite
 def cuts(draw: st.DrawFn) -> list[Cut]:
-    """Micro-batches of few keys and times, hence ties, in any order; watermarks that sometimes rise.
+    """Generate micro-batches with few distinct keys and times (hence ties), in any order.
 
-    Numbers fall, so that the order of content differs from that of arrival.
+    Watermarks sometimes advance. Row numbers decrease, so that the order by content differs from the order of arrival.
     """
     found: list[Cut] = []
     watermark, number = NOT_YET, 1_000
     key = st.sampled_from((*range(KEYS), *range(KEYS), None))
-    # The narrower, the more ties.
+    # Narrower ranges give more ties.
     width = draw(st.sampled_from((1, 3, 13)))
     ts = st.sampled_from((*range(width), *range(width), None))
     for base in range(draw(st.integers(1, 6))):
@@ -138,7 +138,7 @@ def test_a_snapshot_and_restore_after_any_micro_batch_changes_nothing(feed: list
 def test_any_cut_and_order_of_rows_within_the_lateness_gives_the_join_of_the_whole_tables(
     feed: list[Cut], how: Rules, data: st.DataObject
 ) -> None:
-    # No row is farther behind than this.
+    # No row is later than this.
     how = replace(how, lateness=(40, 40), has_watermark=(True, True))
     lefts, rights = [row for cut in feed for row in cut.left], [row for cut in feed for row in cut.right]
     whole = numbers(join_whole(how, table(lefts), table(rights)))
@@ -150,7 +150,7 @@ def test_any_cut_and_order_of_rows_within_the_lateness_gives_the_join_of_the_who
         found += numbers(join.step(table(left[:i]), table(right[:j])).table)
         left, right = left[i:], right[j:]
     found += numbers(join.step(table(left), table(right), watermark=1_000).table)
-    # Unmatched rows may not be known yet: without a tolerance, a neighbour may still arrive.
+    # Unmatched rows may still be undecided: without a tolerance, a neighbour may still arrive.
     assert sorted(pairs(found)) == sorted(pairs(whole))
     found += numbers(join.step(ends=True).table)
     assert sorted(found, key=str) == sorted(whole, key=str)
@@ -201,7 +201,7 @@ def test_keys_that_are_done_leave_nothing_behind_and_their_numbers_mean_nothing_
     join = ReorderedJoin(rules(tolerance=2, lateness=(None, None), emit_unmatched="none"))
     found, sizes = [], []
     for at in range(0, 400, 10):
-        # Three keys that come once; the last one comes again in the next micro-batch, so numbers get free around it.
+        # Three new keys each time. The last one occurs again in the next micro-batch, so numbers around it become free.
         left = [Row(at + key, at, 0, at + key) for key in (0, 1, 2)]
         right = [Row(at + key, at + 1, 0, at + key) for key in (0, 1, 2)]
         found += numbers(join.step(table([*left, Row(at - 8, at, 0, -1)]), table(right), watermark=at - 5).table)

@@ -1,4 +1,4 @@
-"""Does every history of a unit follow the table, and end with a running unit, or a failed one with a reason?"""
+"""Does every history of a unit follow the transition table, and end with it running, or failed with a reason?"""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FAULTS: Final = PASSING | LASTING
 
 
 class Pool(Executor):
-    """Work is queued until the history runs it."""
+    """A pool that queues work until the history runs it."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
@@ -68,7 +68,7 @@ class Pool(Executor):
 
 
 class Execution:
-    """Only stores the units that it runs."""
+    """An execution that only stores the units that it runs."""
 
     def __init__(self) -> None:
         self.tasks: dict[int, Any] = {}
@@ -77,7 +77,7 @@ class Execution:
         self.fault: Exception | None = None
 
     def prepare(self, unit: int) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def restore(self, claimed: Claimed) -> Any:
         if (fault := self.fault) is not None:
@@ -85,7 +85,7 @@ class Execution:
         return SimpleNamespace(unit=claimed.unit, first_commit_s=1.0)
 
     def start(self, unit: int, task: Any) -> None:
-        assert unit not in self.tasks, "it is run twice"
+        assert unit not in self.tasks, "the unit is started twice"
         self.tasks[unit] = task
 
     def fail(self, unit: int, error: Exception | None) -> None:
@@ -120,7 +120,7 @@ class Lives(RuleBasedStateMachine):
             settings, claimant, execution, services, metrics, in_group=True, standby=True
         )
         claims: Any = SimpleNamespace(claim=self._claim)
-        self.supervisor._assignment._claimer = claims  # noqa: SLF001 - replaces Kafka
+        self.supervisor._assignment._claimer = claims  # noqa: SLF001 - claims without Kafka
 
     def teardown(self) -> None:
         self._patch.undo()
@@ -159,7 +159,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.execution.tasks)
     @rule(data=st.data(), fault=st.sampled_from([None, *PASSING, "stopped", "defect"]))
     def fail(self, data: st.DataObject, fault: str | None) -> None:
-        """A batch or a commit. Only claims can find that a unit belongs to another site."""
+        """Fail a batch or a commit. Only claims can detect that a unit belongs to another site."""
         unit = data.draw(st.sampled_from(sorted(self.execution.tasks)))
         self.execution.fail(unit, FAULTS[fault](unit) if fault else None)
 
@@ -168,7 +168,7 @@ class Lives(RuleBasedStateMachine):
     def release(self, data: st.DataObject) -> None:
         unit = data.draw(st.sampled_from(sorted(self.execution.tasks)))
         record = Released(move="m", unit=unit, to="green", instance="one")
-        moves = self.supervisor._moves  # noqa: SLF001 - as the protocol asks
+        moves = self.supervisor._moves  # noqa: SLF001 - as the protocol requests
         moves.release(Release(unit, OnTheWay("m", "process"), "green", record))
 
     @precondition(lambda self: self.execution.releases)
@@ -184,14 +184,14 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.execution.releases)
     @rule(data=st.data())
     def moved_straight_back(self, data: st.DataObject) -> None:
-        """Its last transaction is visible, and its future is not done."""
+        """Claim a unit whose releasing transaction is visible, but whose future is not done."""
         unit = data.draw(st.sampled_from(sorted(self.execution.releases)))
-        self.supervisor._moves.claim(unit)  # noqa: SLF001 - as the protocol asks
+        self.supervisor._moves.claim(unit)  # noqa: SLF001 - as the protocol requests
 
     @precondition(lambda self: self.execution.tasks)
     @rule(data=st.data(), fault=st.sampled_from(["fenced", "aborted", "stopped", "defect"]))
     def fail_while_the_supervisor_is_at_work(self, data: st.DataObject, fault: str) -> None:
-        """Spark's threads may do this at any line."""
+        """Fail a unit during a poll, as Spark's threads may do at any point."""
         unit = data.draw(st.sampled_from(sorted(self.execution.tasks)))
         moves = self.supervisor._moves  # noqa: SLF001 - as above
         poll = moves.poll
@@ -208,7 +208,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.units)
     @rule()
     def calm(self) -> None:
-        """Without further faults, each own unit runs, or has failed permanently."""
+        """Check that, without further faults, assigned units run, have failed for good, or belong to another site."""
         for unit in sorted(self.execution.releases):
             self.execution.releases.pop(unit).set_result(None)
         for _ in range(200):

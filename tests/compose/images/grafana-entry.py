@@ -1,4 +1,4 @@
-"""Answers Grafana's health check, if all files that it needs are mounted."""
+"""Stands in for Grafana: answers its health check with 200 if all required files are mounted."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 class Health(BaseHTTPRequestHandler):
-    """200 if every file that Grafana would read exists."""
+    """Answers every request with 200 if all files that Grafana would read exist and are not empty, else with 503."""
 
     def do_GET(self) -> None:
-        """Any path."""
+        """Answer a GET request for any path."""
         wanted = (
             Path(os.environ["GF_SECURITY_ADMIN_PASSWORD__FILE"]),
             Path("/run/secrets/influxdb_token"),
@@ -24,7 +24,7 @@ class Health(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """No log."""
+        """Log nothing."""
 
 
-HTTPServer(("0.0.0.0", 3000), Health).serve_forever()  # noqa: S104 - in a container; its port is on the host's loopback
+HTTPServer(("0.0.0.0", 3000), Health).serve_forever()  # noqa: S104 - in a container; its port is published on loopback

@@ -1,4 +1,4 @@
-"""The contest's data, its expected results, and how it judges outputs."""
+"""The contest's workloads, their expected results, and the judgement of outputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def codes(pairs: set[tuple[int, int]], rows: int) -> list[int]:
 
 
 def tiny(*rows: tuple[int, int], lateness_ms: int = 0) -> Workload:
-    """A workload of one thing; ``rows``: side and time of each."""
+    """Return a workload of one thing. ``rows``: the side and the time of each record."""
     side, time_ms = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
     nothing = np.zeros(len(rows), dtype=np.int64)
     return Workload("tiny", "", ["a"], np.zeros(1, np.int64), nothing, side, time_ms, lateness_ms)
@@ -127,7 +127,7 @@ def test_the_pairs_of_a_window_are_counted_as_they_are_listed(name: str, window:
 
 
 def pairs_within(workload: Workload, window: Window) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All pairs that a windowed join writes, in the order of their later records."""
+    """Return all pairs that a windowed join writes, ordered by their later record."""
     left, right = (
         rows.ravel() for rows in np.meshgrid(*(np.flatnonzero(workload.side == side) for side in (0, 1)), indexing="ij")
     )
@@ -146,7 +146,7 @@ NARROW = Window(10)
 def judged(
     expected: Expected, pairs: tuple[NDArray[np.int64], NDArray[np.int64]], *, is_quiet: bool, window: Window = WIDE
 ) -> dict[str, Any]:
-    """The figures of a run with evenly spaced results, the last one just before its end."""
+    """Judge a run with evenly spaced results, the last of them just before its end, and return its figures."""
     left, right = pairs
     watch = Watch(*IDLE, Limits(), 0)
     watch.is_quiet = is_quiet
@@ -201,7 +201,7 @@ def test_what_was_passed_through_is_through_with_every_record() -> None:
 
 
 class Clock:
-    """A clock that only sleeping advances."""
+    """A clock that advances only while code sleeps on it."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -214,7 +214,7 @@ class Clock:
 
 
 class Nobody:
-    """A stand-in for a Kafka, a job, a consumer or processes; busy until ``busy_s``."""
+    """A stand-in for a Kafka broker, a job, a consumer or a process tree; busy until ``busy_s``."""
 
     kafka = out = state = None
     roots: tuple[()] = ()

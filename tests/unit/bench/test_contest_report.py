@@ -1,4 +1,4 @@
-"""The contest's figures: how they are saved from run to run, and their page."""
+"""The contest's figures: how they are kept between runs, and the page written from them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_page_shows_every_run_and_keeps_the_text_around(tmp_path: Path) -> N
 
 
 def page_of(tmp_path: Path, kind: str, *figures: dict[str, Any]) -> str:
-    """The page of runs of one kind."""
+    """Write the page for runs of one kind, and return its text."""
     kept = Kept(tmp_path, {"cores": 2}, QUICK, resume=False)
     for turn, found in enumerate(figures, 1):
         kept.add(Measurement(kind, found.pop("contender"), "alternating", turn, found.pop("width_ms", 0)), [found])

@@ -1,4 +1,4 @@
-"""The Kafka client's log: an outage is logged once, its end once, and other kinds of lines at intervals."""
+"""The Kafka client's log: the start and the end of an outage are logged once each, other lines at intervals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REFUSED = "[thrd:a:9092/bootstrap]: a:9092/bootstrap: Connect to ipv4#10.0.0.1:9
 
 
 class Clock:
-    """An injected clock."""
+    """A clock that a test sets."""
 
     now_s = 100.0
 

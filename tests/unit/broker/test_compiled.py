@@ -1,4 +1,4 @@
-"""Compiled loops work from any location of their package, and match the current files."""
+"""Compiled loops work wherever their package is installed, and are recompiled when a file changes."""
 
 from __future__ import annotations
 

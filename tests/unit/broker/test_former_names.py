@@ -1,4 +1,4 @@
-"""Names of the previous release are accepted, with a warning that has the present name."""
+"""Names from the previous release are accepted, with a warning that gives the current name."""
 
 from __future__ import annotations
 

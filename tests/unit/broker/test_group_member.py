@@ -1,4 +1,4 @@
-"""Do the members of consumer groups come back by themselves when the client loses a request?"""
+"""Do consumer group members recover by themselves when the client loses a request?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG = Path("lsb.toml")
 
 
 def joiner_member(patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The client settings of a joiner's membership."""
+    """Return the client settings of a joiner's group membership."""
     made: list[dict[str, Any]] = []
 
     class Member:
@@ -36,7 +36,7 @@ def joiner_member(patch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_a_member_whose_metadata_request_was_lost_asks_again_within_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
     joiner = joiner_member(monkeypatch)
-    database = reader._consumer_config(load_settings(DbConnectorSettings, CONFIG))  # noqa: SLF001 - what the client gets
+    database = reader._consumer_config(load_settings(DbConnectorSettings, CONFIG))  # noqa: SLF001 - the client's config
     for config in (joiner, database):
         assert 0 < config["topic.metadata.refresh.interval.ms"] <= config["session.timeout.ms"]
 

@@ -1,4 +1,4 @@
-"""The format of log lines, for people and for programs."""
+"""The format of log lines, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ except ZeroDivisionError:
 
 
 def lines_of(how: str | None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The log lines of a program whose standard error is not a terminal."""
+    """Return the log lines of a program whose standard error is not a terminal."""
     monkeypatch.delenv("LSB_LOG") if how is None else monkeypatch.setenv("LSB_LOG", how)
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
     return done.stderr.splitlines()

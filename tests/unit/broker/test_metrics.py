@@ -29,7 +29,7 @@ def ask(telemetry: TelemetryServer, path: str, **headers: str) -> tuple[int, str
 
 
 class Clock:
-    """An injected clock."""
+    """A clock that a test sets."""
 
     now_s = 100.0
 

@@ -1,4 +1,4 @@
-"""The partition of a key is that of Kafka's Java client."""
+"""Keys are assigned to the same partitions as by Kafka's Java client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a producer is replaced, and what is sent again, with a stand-in for the client library."""
+"""When a producer is replaced, and which records are sent again, with a stand-in for the client library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE_S = 30.0
 
 
 class Library:
-    """The used part of ``confluent_kafka.Producer``; Kafka accepts nothing until `accept` is called."""
+    """The part of ``confluent_kafka.Producer`` that is used. Kafka accepts nothing until `accept` is called."""
 
     room = 1000
 
@@ -29,7 +29,7 @@ class Library:
         fits = max(0, self.room - len(self.queued))
         self.queued += batch[:fits]
         for message in batch[fits:]:
-            message["_error"] = KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001 - librdkafka's own codes are named so
+            message["_error"] = KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001 - librdkafka's name for it
         return min(fits, len(batch))
 
     def poll(self, timeout_s: float) -> None:
@@ -42,7 +42,7 @@ class Library:
         pass
 
     def accept(self, count: int) -> None:
-        """Kafka accepts the first records."""
+        """Make Kafka accept the first ``count`` queued records."""
         for message in self.queued[:count]:
             self.accepted.append(message["value"])
             message["callback"](None, None)
@@ -50,7 +50,7 @@ class Library:
 
 
 class Clock:
-    """A clock that only waiting advances."""
+    """A clock that advances only while code waits."""
 
     now_s = 1000.0
 

@@ -1,4 +1,4 @@
-"""What is a record, what is a watermark, and why everything else is refused."""
+"""Which values are records or watermarks, and why all others are refused."""
 
 from __future__ import annotations
 

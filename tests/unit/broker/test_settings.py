@@ -1,4 +1,4 @@
-"""The sources of shared settings, and that secrets stay secret."""
+"""The sources of shared settings, and the protection of secrets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from broker.settings import (
     read_secret,
 )
 
-SECRET = "s3kret"  # noqa: S105 - a secret of this test only
+SECRET = "s3kret"  # noqa: S105 - a secret used only by this test
 
 
 class Named(Section):
@@ -37,7 +37,7 @@ class Named(Section):
 
 
 class Service(ServiceSettings):
-    """Some service."""
+    """The settings of an example service."""
 
     kafka: KafkaSettings = KafkaSettings()
     mqtt: MqttSettings = MqttSettings()
@@ -53,7 +53,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def errors_of(tmp_path: Path, content: str = "") -> list[str]:
-    """The error lines of refused settings; ``content`` is that of the file."""
+    """Return the error lines for refused settings. ``content``: the content of the file."""
     file = tmp_path / "lsb.toml"
     file.write_text(content, encoding="utf-8")
     with pytest.raises(SettingsError) as refused:

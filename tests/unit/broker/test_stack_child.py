@@ -1,4 +1,4 @@
-"""A child process is identified by its pid file, and never mistaken for another one."""
+"""A child process is identified by its pid file, and no other process is mistaken for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times are exact; those that cannot be are refused with the reason."""
+"""Times are exact. Those that cannot be represented exactly are refused with the reason."""
 
 from __future__ import annotations
 

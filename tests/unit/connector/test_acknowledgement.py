@@ -1,4 +1,4 @@
-"""A message is acknowledged once, after all of its records, after all messages before it."""
+"""A message is acknowledged once, after all of its records are confirmed and all earlier messages acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop between MQTT and Kafka, without either: is what is in flight bounded by its memory?"""
+"""The loop between MQTT and Kafka, without either: is the memory of in-flight messages bounded?"""
 
 # ruff: noqa: SLF001 - the loop is driven step by step
 
@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 
 class KeepingProducer:
-    """Keeps what is sent, and confirms nothing."""
+    """A producer that keeps the records and confirms none of them."""
 
     def __init__(self) -> None:
         self.sent: list[Outgoing[Any]] = []
@@ -44,7 +44,7 @@ def event(quantities: int, value: object = 1) -> bytes:
 
 
 def accepted_until_full(payload: bytes) -> tuple[int, int]:
-    """How many messages are accepted one by one, and the bytes sent to Kafka for them."""
+    """Return how many messages are accepted until the ledger is full, and the bytes sent to Kafka for them."""
     found, producer = bridge()
     count = 0
     while not found._ledger.is_full:
@@ -86,7 +86,7 @@ def test_at_a_stop_accepted_messages_are_sent_without_waiting_for_more() -> None
             found._ledger.confirm(record.ticket)
         return True
 
-    producer.flush = flush  # type: ignore[attr-defined] # used only at a stop
+    producer.flush = flush  # type: ignore[attr-defined] # used only when stopping
     found._finish()
     assert len(flushed) == 1
     assert not len(found._ledger)

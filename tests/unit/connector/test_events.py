@@ -1,4 +1,4 @@
-"""A payload becomes records and refusals: nothing is altered, dropped or raised."""
+"""Parsing turns every payload into records and refusals; it alters and drops nothing, and never raises."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ GOOD: dict[str, Any] = {"Thing": "R0815", "Timestamp": 1554096460415, "id": "e1"
 
 
 def event(**changes: Any) -> bytes:
-    """The good event with members replaced, or left out for None."""
+    """Return the valid event with members replaced, or omitted if None is given."""
     return json.dumps({k: v for k, v in {**GOOD, **changes}.items() if v is not None}).encode()
 
 
 def raw(member: str, text: str) -> bytes:
-    """The good event with the text of one member replaced."""
+    """Return the valid event with the JSON text of one member replaced."""
     texts = {name: json.dumps(value) for name, value in GOOD.items()} | {member: text}
     return ("{" + ",".join(f'"{name}":{value}' for name, value in texts.items()) + "}").encode()
 

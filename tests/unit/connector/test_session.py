@@ -1,4 +1,4 @@
-"""The session against a scripted broker: a loss if retrying may help, otherwise a refusal."""
+"""The session against a scripted broker: a failure is a loss if retrying may help, otherwise a refusal."""
 
 # ruff: noqa: SLF001 - messages are injected
 
@@ -29,7 +29,7 @@ WAIT_S = 10.0
 
 @dataclass
 class ScriptedBroker:
-    """Answers each connection with the next bytes of its script, and keeps what it received."""
+    """Answers each connection with the next entry of its script, and keeps the bytes received."""
 
     script: list[bytes]
     sessions: list[MqttSession] = field(default_factory=list)
@@ -38,7 +38,7 @@ class ScriptedBroker:
     ended: threading.Event = field(default_factory=threading.Event)
 
     def serve(self) -> None:
-        """Serve one connection for each entry of the script, each until the client disconnects."""
+        """Serve one connection per entry of the script, each until the client disconnects."""
         for answer in self.script:
             connection, _ = self.listener.accept()
             with connection:

@@ -1,4 +1,4 @@
-"""A silent quantity gets a watermark from its thing's times, never from the clock alone."""
+"""A silent quantity gets watermarks from the event times of its thing, never from the clock alone."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What the connector requires of the database, and an in-memory stand-in that passes the same tests.
+"""The contract between the connector and its database, and an in-memory stand-in that passes the same tests.
 
-`DatabaseContract` runs here over `FakeInflux` and in tests/integration over the real server. The stand-in
-reads line protocol as InfluxDB's own parser does: what follows a backslash is escaped.
+`DatabaseContract` runs here against `FakeInflux`, and in tests/integration against the real server. The stand-in parses
+line protocol as InfluxDB does: a backslash escapes the next character.
 """
 
-# ruff: noqa: D101 - as with functions: the name of a test, or of a part of a stand-in, says it all
+# ruff: noqa: D101 - the names of tests, and of the parts of a stand-in, are descriptive enough
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NASTY_NAMES = [
 
 
 class Point(NamedTuple):
-    """What identifies a point."""
+    """The identity of a point."""
 
     measurement: str
     tags: frozenset[tuple[str, str]]
@@ -37,7 +37,7 @@ class Point(NamedTuple):
 
 
 class Stand(Protocol):
-    """A database under test: writing, another retention and another address, and reading everything back."""
+    """A database under test, with a short-lived bucket and a missing one. Its points can be read back."""
 
     database: Database
     short_lived: Database
@@ -58,14 +58,14 @@ def joined(
     identity: str = "power:0:1:2",
     tie: str = "",
 ) -> Joined:
-    """A pair whose mean time is half of ``twice_ns``, in the unit ms."""
+    """Return a pair whose mean time is half of ``twice_ns``, in ms."""
     mean = msgspec.Raw(mean_text(twice_ns // 2, twice_ns - twice_ns // 2, "ms").encode())
     side = Side(quantity, 1, 1.0, "e")
     return Joined(thing, quantity, mean, result, identity, side, side, tie)
 
 
 def expected(pair: Joined, measurement: str, twice_ns: int) -> tuple[Point, Fields]:
-    """The point of ``pair``."""
+    """Return the point and the fields expected for ``pair``."""
     tags = {("thing", pair.thing), ("quantity", pair.quantity), ("join", pair.id.partition(":")[0])}
     tags |= {("half", "1")} if twice_ns % 2 else set()
     tags |= {("tie", pair.tie)} if pair.tie else set()
@@ -74,7 +74,7 @@ def expected(pair: Joined, measurement: str, twice_ns: int) -> tuple[Point, Fiel
 
 
 class DatabaseContract:
-    """The laws that the writer relies on."""
+    """The guarantees that the writer relies on."""
 
     def test_an_acknowledged_point_is_there_exactly(self, stand: Stand) -> None:
         pair = joined(result=0.1 + 0.2, twice_ns=2 * 1_554_096_460_422_500_000 + 1, tie="3-0")
@@ -141,18 +141,18 @@ class DatabaseContract:
 
 
 class FakeInflux:
-    """InfluxDB in memory: parsing, types of fields, retention, partial writes, and scripted failures."""
+    """InfluxDB in memory: parsing, field types, retention, partial writes, and scripted failures."""
 
     def __init__(self, oldest_ns: int | None = None) -> None:
         self.stored: dict[Point, Fields] = {}
         self.types: dict[tuple[str, str], type] = {}
         self.oldest_ns = oldest_ns
         self.failures: list[WriteError] = []
-        """Errors of the next writes, one each."""
+        """The errors that the next writes raise, one each."""
         self.refuses: Callable[[Point], str] = lambda _point: ""
-        """A reason to refuse a point, or an empty text."""
+        """Returns the reason to refuse a point, or an empty string."""
         self.requests: list[int] = []
-        """Numbers of lines of the requests that were parsed."""
+        """The number of lines in each parsed request."""
 
     def write(self, body: bytes) -> None:
         if self.failures:
@@ -188,7 +188,7 @@ class FakeInflux:
 
 
 def split_lines(body: str) -> list[str]:
-    """The lines of a body; a newline between the quotes of a field does not end one."""
+    """Split a body into lines. A newline inside a quoted field does not end a line."""
     lines, start, at = [], 0, 0
     in_fields = quoted = False
     while at < len(body):
@@ -207,7 +207,7 @@ def split_lines(body: str) -> list[str]:
 
 
 def parse_line(line: str) -> tuple[Point, Fields]:
-    """A line of line protocol as InfluxDB reads it. Raises ValueError."""
+    """Parse a line of line protocol as InfluxDB does. Raise ValueError if it is invalid."""
     key_end = _unescaped(line, " ", 0)
     measurement, *tags = _split(line[:key_end], ",")
     pairs = []
@@ -291,4 +291,4 @@ def stand() -> FakeStand:
 
 
 class TestTheStandIn(DatabaseContract):
-    """The stand-in passes the tests of the contract."""
+    """The stand-in passes the contract tests."""

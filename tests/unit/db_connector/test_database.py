@@ -1,6 +1,6 @@
-"""What each answer of a server means, over a real socket."""
+"""The error that each response of a server leads to, over a real socket."""
 
-# ruff: noqa: D101 - as with functions: the name of a test, or of a part of a stand-in, says it all
+# ruff: noqa: D101 - the names of tests, and of the parts of a stand-in, are descriptive enough
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from db_connector.settings import ConnectorSettings
 
 
 class Server(HTTPServer):
-    """Gives every request the same answer, and keeps the requests."""
+    """Sends the same response to every request, and keeps the requests."""
 
     status, body, headers = 204, b"", dict[str, str]()
     paths: list[str]
@@ -144,7 +144,7 @@ def test_a_gateway_that_answers_in_the_form_of_the_database_refuses_no_point(
 
 @pytest.mark.parametrize("header", ["X_Influxdb_Version", "x_influxdb_version", "X_Platform_Error_Code"])
 def test_the_database_says_that_an_answer_is_its_own(server: Server, header: str) -> None:
-    # The last one is what 2.x sends with every error.
+    # 2.x sends the last one with every error.
     error = answer(server, 400, b'{"code":"invalid","message":"unable to parse"}', **{header: "2.7.4"})
     assert type(error) is RefusedError
 

@@ -1,4 +1,4 @@
-"""The size of dead letters: Kafka must accept them, whatever the record is."""
+"""The size of dead letters: Kafka must accept them for any record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MESSAGE_BYTES_MAX = 1_000_000
 
 
 class Keeping:
-    """Keeps what is sent."""
+    """A producer that keeps the records."""
 
     def __init__(self, *_given: Any, **_settings: Any) -> None:
         self.sent: list[Outgoing[None]] = []
@@ -41,7 +41,7 @@ def dead_letter_of(
         key=lambda: key, value=lambda: value, topic=lambda: "machine.out", partition=lambda: 2, offset=lambda: 7
     )
     dead.send(record, "thing has a newline, which a tag of InfluxDB cannot hold", identity)
-    producer: Any = dead._producer  # noqa: SLF001 - what was written
+    producer: Any = dead._producer  # noqa: SLF001 - the records written
     (sent,) = producer.sent
     return Outgoing(sent.key, sent.value, None)
 

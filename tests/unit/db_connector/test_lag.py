@@ -1,4 +1,4 @@
-"""Lag is everything that the database has not acknowledged, even if it never acknowledged anything."""
+"""Lag counts every record that the database has not acknowledged, even if it has never acknowledged any."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from db_connector.kafka.lag import ASK_EVERY_S, Lag
 
 
 class Log:
-    """The log of each partition from ``low`` to ``high``; ``fetched`` is the end that the client knows."""
+    """The log of each partition, from ``low`` to ``high``. ``fetched``: the end offset that the client has cached."""
 
     def __init__(self, low: int, high: int) -> None:
         self.low, self.high = low, high

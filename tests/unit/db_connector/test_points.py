@@ -1,4 +1,4 @@
-"""The line of one pair, and the pairs without a line."""
+"""The line written for a pair, and pairs that cannot be written as one."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_line_beyond_the_limit_is_refused() -> None:
 
 
 def test_names_that_are_too_long_for_a_point_are_not_kept() -> None:
-    """All names share one cache; what another program writes to the topic must not stay in it."""
+    """All names share one cache, which must not fill with names that another program writes to the topic."""
     before = _cached_tag_text.cache_info().currsize
     for number in range(10):
         with pytest.raises(UnrepresentableError, match="bytes of line protocol"):

@@ -1,4 +1,4 @@
-"""What the service commits, and when it stops, with a scripted consumer, writer and dead letter writer."""
+"""Which offsets the service commits, and when it stops, with a scripted consumer, writer and dead letter writer."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class _Consumer:
         self._on_commit = config["on_commit"]
         self._script = deque(script)
         self.known = (0, target_of(DbConnectorSettings()))
-        """What the group has committed: an offset and its metadata."""
+        """The committed offset of the group, and its metadata."""
         self.ends = (0, 0)
         """The beginning and the end of the log."""
         self.begun: list[int] = []
         self.commits: list[int] = []
         self.targets: set[str | None] = set()
         self.after_reset: dict[int, list[list[_Message]]] = {}
-        """By offset, the batches after the consumer was set back to it; the rest of the script is dropped."""
+        """By offset, the batches returned after a seek back to it; the rest of the script is dropped."""
 
     def subscribe(self, topics: list[str], on_assign: Callable[..., None], **callbacks: Callable[..., None]) -> None:
         self.callbacks = callbacks
@@ -108,7 +108,7 @@ class _Consumer:
 
 
 class _Writer:
-    """Writes at once; outcomes are returned when the service asks for them."""
+    """A writer that succeeds at once, and returns the outcomes when the service polls for them."""
 
     def __init__(self) -> None:
         self._batches: deque[Results] = deque()
@@ -129,7 +129,7 @@ class _Writer:
 
 
 class _DeadLetters:
-    """Dead letters that Kafka never acknowledges; the first one sets the stop signal."""
+    """A dead letter writer that Kafka never acknowledges; the first dead letter sets the stop signal."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
@@ -166,7 +166,7 @@ def service_of(
 
 
 def test_a_result_that_cannot_be_decoded_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One too deep for the decoder once ended the service, again at each start."""
+    """A result nested too deeply for the decoder once ended the service, again after each restart."""
     stop, nested = threading.Event(), b'{"left":{"quantity":' + b"[" * 100_000
     service, _, dead_letters = service_of(monkeypatch, stop, [[record(0)], [_Message(1, nested)]])
     service.run()
@@ -179,13 +179,13 @@ def test_nothing_behind_an_undelivered_dead_letter_is_committed_at_a_stop(monkey
     service, consumer, dead_letters = service_of(monkeypatch, stop, script)
     service.run()
     assert dead_letters.sent == [1]
-    assert max(consumer.commits, default=0) <= 1, "what is behind the dead letter would never be read again"
+    assert max(consumer.commits, default=0) <= 1, "records after the dead letter would never be read again"
 
 
 def test_what_was_read_and_what_the_database_has_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     service, _, _ = service_of(monkeypatch, stop, [[record(0), record(1)], [_Message(2, b"no pair")], [record(3)]])
-    telemetry: TelemetryServer = service._telemetry  # noqa: SLF001 - what the service was made with
+    telemetry: TelemetryServer = service._telemetry  # noqa: SLF001 - the server passed to the service
     assert telemetry.unready() == "it is starting"
     service.run()
     names = ("results_total", "points_total", "rejected_total", "failed_writes_total", "database_up")
@@ -226,7 +226,7 @@ def test_no_offset_behind_an_error_inside_a_batch_is_committed_and_its_records_a
 ) -> None:
     monkeypatch.setattr("db_connector.kafka.reader._RETRY_S", 0.01)
     stop = threading.Event()
-    # As the client does it: it continues behind the error, or at an offset that does not exist.
+    # Like the client, which continues after the error, or at an offset that does not exist.
     nowhere = _Message(2, error=KafkaError(KafkaError._AUTO_OFFSET_RESET))  # noqa: SLF001 - its public name
     script = [[record(0), record(1), _Message(2, error=BAD), record(4)], [nowhere, record(5)], [record(6)]]
     service, consumer, _ = service_of(monkeypatch, stop, script)
@@ -234,7 +234,7 @@ def test_no_offset_behind_an_error_inside_a_batch_is_committed_and_its_records_a
     service.run()
     assert not consumer.after_reset
     assert max(consumer.commits) == 5
-    assert service.progress.results == 7, "nothing behind the error was accepted, and nothing twice"
+    assert service.progress.results == 7, "no record after the error was accepted, and none twice"
     assert "partition 0 cannot be read at offset 2, retrying" in caplog.text
 
 
@@ -254,7 +254,7 @@ def test_records_read_ahead_behind_an_error_are_dropped(monkeypatch: pytest.Monk
     service, consumer, _ = service_of(monkeypatch, stop, [])
     consumer.after_reset = {2: [[record(2)], [_Message(3, b"no pair")], [record(4)]]}
     read: list[int] = []
-    reader = service._reader  # noqa: SLF001 - what was read ahead is set from inside
+    reader = service._reader  # noqa: SLF001 - the test sets the records read ahead
     sort = reader._sort  # noqa: SLF001 - as above
 
     def note(messages: list[Any]) -> Results:
@@ -335,7 +335,7 @@ def test_a_fenced_member_rejoins_once_and_then_reports_a_second_instance(
 
 
 def fatal(text: str) -> KafkaError:
-    # As the consumer reports it: by the code; `fatal()` is not set.
+    # The consumer reports a fatal error by its code; `fatal()` is not set.
     error = KafkaError(KafkaError._FATAL, text)  # noqa: SLF001 - its public name
     assert not error.fatal()
     return error

@@ -1,6 +1,6 @@
 """A batch is written until every point is acknowledged or refused, whatever the database answers."""
 
-# ruff: noqa: D101 - as with functions: the name of a test, or of a part of a stand-in, says it all
+# ruff: noqa: D101 - the names of tests, and of the parts of a stand-in, are descriptive enough
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.db_connector.test_contract import FakeInflux, Point, joined
 
 
 class Time:
-    """A clock that only waiting advances; the process is stopped after ``waits_max`` waits."""
+    """A clock that advances only while code waits. It stops the process after ``waits_max`` waits."""
 
     def __init__(self, waits_max: int = 10_000) -> None:
         self.now = 0.0
@@ -293,7 +293,7 @@ def test_a_database_that_accepts_no_points_is_reported_before_there_is_a_point(
     database, time = Probed(away=2), Time()
     writer = Writer(database, backoff_min_s=0.001, backoff_max_s=0.001, wait=time.wait, clock=time.clock)
     thread: WriterThread[Batch] = WriterThread(writer)
-    # As at the end of an empty partition: without points, it says nothing about the database.
+    # Occurs at the end of an empty partition. It has no points, so its outcome says nothing about the database.
     thread.submit(Batch([]))
     for _ in range(3):
         database.probes.get(timeout=30)

@@ -1,4 +1,4 @@
-"""What the demo waits for: as many records and dead letters as the connector makes of the file's lines."""
+"""The demo waits for exactly as many records and dead letters as the connector makes from the events file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ GOOD: dict[str, Any] = {"Thing": "R0815", "Timestamp": 1554096460415, "id": "e1"
 
 
 def event(**changes: object) -> bytes:
-    """The good event with members replaced, or left out where None is given."""
+    """Return the valid event with members replaced, or omitted if None is given."""
     return json.dumps({name: value for name, value in {**GOOD, **changes}.items() if value is not None}).encode()
 
 
 def raw(member: str, text: str) -> bytes:
-    """The good event with the text of one member replaced."""
+    """Return the valid event with the JSON text of one member replaced."""
     texts = {name: json.dumps(value) for name, value in GOOD.items()} | {member: text}
     return ("{" + ",".join(f'"{name}":{value}' for name, value in texts.items()) + "}").encode()
 
@@ -31,7 +31,7 @@ ROWS = [
     pytest.param(event(), 3, id="good"),
     pytest.param(event(Timestamp="2019-04-01T05:27:40.415Z"), 3, id="time as text"),
     pytest.param(raw("Timestamp", "1554096460415.5"), 3, id="time a decimal"),
-    pytest.param(event() + b"\r", 3, id="line end of Windows"),
+    pytest.param(event() + b"\r", 3, id="Windows line ending"),
     pytest.param(event(Thing=None), 1, id="no Thing"),
     pytest.param(event(Timestamp=None), 1, id="no Timestamp"),
     pytest.param(event(id=None), 1, id="no id"),
@@ -46,10 +46,10 @@ ROWS = [
     pytest.param(raw("speed", "NaN"), 1, id="NaN"),
     pytest.param(raw("speed", "-Infinity"), 1, id="Infinity"),
     pytest.param(raw("speed", '1,"speed":2'), 1, id="a quantity twice"),
-    pytest.param(raw("speed", "1e400"), 3, id="beyond a float, beside good ones"),
-    pytest.param(event(speed="288.2"), 3, id="a text, beside good ones"),
-    pytest.param(raw("speed", "null"), 3, id="null, beside good ones"),
-    pytest.param(event(speed=[1], torque={"a": 1}, c=False), 3, id="no good one"),
+    pytest.param(raw("speed", "1e400"), 3, id="beyond float64, among valid ones"),
+    pytest.param(event(speed="288.2"), 3, id="a string, among valid ones"),
+    pytest.param(raw("speed", "null"), 3, id="null, among valid ones"),
+    pytest.param(event(speed=[1], torque={"a": 1}, c=False), 3, id="no valid one"),
     pytest.param(event(**{"": 1}), 4, id="a quantity without a name"),
     pytest.param(event(**{"n" * 257: 1}), 4, id="a name too long"),
     pytest.param(event()[:-9], 1, id="truncated"),

@@ -1,4 +1,4 @@
-"""What the demo refuses before anything starts, and how it tells what failed later."""
+"""Errors that the demo reports before anything starts, and how it reports later failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JOIN = '[[join]]\nname = "j"\nleft = "a"\nright = "b"\noutput = "c"\n'
 
 @pytest.fixture(autouse=True)
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder with settings and events, a clean environment, and the signal handlers of before."""
+    """A folder with settings and events, and a clean environment. The SIGTERM handler is restored afterwards."""
     for name in list(os.environ):
         if name.startswith("LSB_") or name in {"EVENTS", "AS_RECORDED", "LOOP", "MOVE", "REBASE", "RUNNER"}:
             monkeypatch.delenv(name)
@@ -45,7 +45,7 @@ def wishes(events: Path | None = None, *, as_recorded: bool = False) -> Wishes:
 
 
 class Demo:
-    """Stands for the demo; ``error`` is what its run raises."""
+    """A stand-in for the demo. ``error`` is raised when it runs."""
 
     error: BaseException | None = None
 
@@ -53,7 +53,7 @@ class Demo:
         self.task = task
 
     def run(self) -> bool:
-        """As the demo: whether all is right."""
+        """Return whether the run passed, as the demo does."""
         if self.error is not None:
             raise self.error
         return True

@@ -13,7 +13,7 @@ NO_FUNCTION = 3
 
 
 def fails_at_13(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Raises if a left value is 13."""
+    """Raise if a left value is 13."""
     if (left.result == 13).any():
         message = "unlucky"
         raise RuntimeError(message)
@@ -21,42 +21,42 @@ def fails_at_13(left: Columns, right: Columns) -> NDArray[np.float64]:
 
 
 def wrong_shape(left: Columns, _right: Columns) -> NDArray[np.float64]:
-    """Three columns instead of one or two."""
+    """Return three columns instead of one or two."""
     return np.zeros((len(left.result), 3))
 
 
 def a_scalar(_left: Columns, _right: Columns) -> float:
-    """One number for all pairs."""
+    """Return one number for all pairs."""
     return 1.0
 
 
 def words(left: Columns, _right: Columns) -> list[str]:
-    """Strings, which numpy would convert to numbers."""
+    """Return strings, which numpy would convert to numbers."""
     return ["1.5"] * len(left.result)
 
 
 def complex_numbers(left: Columns, right: Columns) -> NDArray[np.complex128]:
-    """Numbers whose imaginary part numpy would drop."""
+    """Return complex numbers, whose imaginary part numpy would drop."""
     return left.result + 1j * right.result
 
 
 def dates(left: Columns, _right: Columns) -> NDArray[np.datetime64]:
-    """Times instead of values."""
+    """Return times instead of values."""
     return left.time_ns.astype("datetime64[ns]")
 
 
 def leaves_the_process(_left: Columns, _right: Columns) -> NDArray[np.float64]:
-    """Exits, like a script."""
+    """Exit the process, like a script."""
     sys.exit(0)
 
 
 def interrupts(_left: Columns, _right: Columns) -> NDArray[np.float64]:
-    """Raises the exception of Ctrl-C."""
+    """Raise the exception of Ctrl-C."""
     raise KeyboardInterrupt
 
 
 def spoils_and_fails_at_13(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Changes its columns in place, and then raises."""
+    """Change the columns in place, and raise if a left value was 13."""
     left.result[:] *= 10
     right.result[:] = right.result * left.result
     left.time_ns[:] = 0
@@ -67,22 +67,22 @@ def spoils_and_fails_at_13(left: Columns, right: Columns) -> NDArray[np.float64]
 
 
 def quotient(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """NaN for 0/0, infinite for x/0."""
+    """Return the quotient: NaN for 0/0, infinite for x/0."""
     return left.result / right.result
 
 
 def two(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Two values, one of them not finite where the right one is 0."""
+    """Return two values per pair. The second is not finite if the right value is 0."""
     return np.column_stack([left.result, 1 / right.result])
 
 
 def seconds_apart(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Uses times and things."""
+    """Return the distance in time, using times and things."""
     assert list(left.thing) == list(right.thing)
     return (right.time_ns - left.time_ns) / 1e9
 
 
 def raises(_left: Columns, _right: Columns) -> NDArray[np.float64]:
-    """Refuses all machines."""
+    """Raise for every pair."""
     message = "no such machine"
     raise ValueError(message)

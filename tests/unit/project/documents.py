@@ -1,4 +1,4 @@
-"""The project's documents as data: pages, tables, code, links. Reads text and decides nothing."""
+"""The project's documents as data: pages, tables, code, links. Parses text and checks nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_IN_SLUG: Final = re.compile(r"[^\w\- ]")
 
 
 class Row(NamedTuple):
-    """A row of a table: the section (heading) it stands under, the first column's title, the cells."""
+    """A row of a table: the heading of its section, the title of the first column, and the cells."""
 
     section: str
     title: str
@@ -25,39 +25,39 @@ class Row(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A fenced block: what stands behind the fence (``json record``), and the text."""
+    """A fenced block: its info string (``json record``), and its text."""
 
     info: str
     text: str
 
 
 def pages() -> list[Path]:
-    """Every page, in the root and in docs/."""
+    """Return all pages, in the root and in docs/."""
     return sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 
 def shown(path: Path) -> str:
-    """The path from the root."""
+    """Return the path relative to the root."""
     return str(path.relative_to(ROOT))
 
 
 def read(path: Path) -> str:
-    """The text of a page."""
+    """Return the text of a page."""
     return path.read_text(encoding="utf-8")
 
 
 def fenced(page: Path) -> list[Block]:
-    """All fenced blocks, in their order."""
+    """Return all fenced blocks, in order."""
     return [Block(match[1].strip(), match[2]) for match in _FENCE.finditer(read(page))]
 
 
 def blocks(page: Path, kind: str) -> list[Block]:
-    """The fenced blocks of ``kind``, the first word behind the fence."""
+    """Return the fenced blocks of ``kind``, the first word of the info string."""
     return [block for block in fenced(page) if block.info.split(" ")[0] == kind]
 
 
 def code(page: Path) -> list[str]:
-    """Everything that is set as code: fenced blocks without a language, indented ones, and spans."""
+    """Return all code: fenced blocks without a language, indented lines, and code spans."""
     text = read(page)
     spans = re.findall(r"`([^`\n]+)`", _FENCE.sub("", text))
     indented = [line for line in text.splitlines() if line.startswith("    ")]
@@ -65,12 +65,12 @@ def code(page: Path) -> list[str]:
 
 
 def prose(page: Path) -> str:
-    """The page without its fenced blocks."""
+    """Return the page without its fenced blocks."""
     return _FENCE.sub("", read(page))
 
 
 def rows(page: Path) -> Iterator[Row]:
-    """The rows of all tables."""
+    """Yield the rows of all tables."""
     section, title = "", ""
     for line in prose(page).splitlines():
         if line.startswith("#"):
@@ -86,16 +86,16 @@ def rows(page: Path) -> Iterator[Row]:
 
 
 def links(page: Path) -> list[str]:
-    """The targets of all links."""
+    """Return the targets of all links."""
     return _LINK.findall(prose(page))
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link can name within the page: its headings, as the usual viewers write them."""
+    """Return the anchors of the page: the slugs of its headings, as common viewers generate them."""
     headings = [line.lstrip("# ").strip() for line in prose(page).splitlines() if line.startswith("#")]
     return {_NOT_IN_SLUG.sub("", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def sources() -> list[Path]:
-    """The Python files of the packages."""
+    """Return the Python files of the packages."""
     return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))

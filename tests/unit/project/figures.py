@@ -1,8 +1,8 @@
-"""Where each measured figure of a page comes from: the text that it stands in, and the recorded runs that say it.
+"""The source of each measured figure on a page: the text that contains it, and the recorded runs that it comes from.
 
-A placeholder of the text stands for a figure, in the form in which the page has it. The values are computed here from
-the JSON files that the benchmarks wrote, so a page can neither keep a figure of an older run nor round in its favour.
-What a run was judged not to show (see `bench.contest.report.judged`) is not there, and a page cannot tell it.
+A placeholder in the text stands for a figure, in the format used on the page. The values are computed here from the
+JSON files that the benchmarks wrote, so a page can neither keep a figure from an older run nor round in its favour.
+Figures that a run was judged not to show (see `bench.contest.report.judged`) are absent, so no page can state them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RESULTS: Final = ROOT / "bench" / "results"
 
 
 class Figure(NamedTuple):
-    """``text`` with ``{:…}`` for each figure, as it stands on the page, once; what the recorded runs say of them."""
+    """A text that occurs once on the page, with ``{:…}`` for each figure, and the values from the recorded runs."""
 
     page: str
     text: str
@@ -29,7 +29,7 @@ class Figure(NamedTuple):
 
 @cache
 def evidence(name: str) -> Any:
-    """The figures of a file in docs/evidence."""
+    """Return the figures of a file in docs/evidence."""
     return json.loads((DOCS / "evidence" / f"{name}.json").read_text())
 
 
@@ -39,7 +39,7 @@ def _contest() -> dict[str, list[dict[str, Any]]]:
 
 
 def contest(kind: str, contender: str, figure: str, **where: Any) -> list[float]:
-    """What all runs of a contender found, in the order of the turns; the p99 and others of `ms` by their number."""
+    """Return a figure from all runs of a contender, ordered by turn. ``ms 2`` is the value at index 2 of ``ms``."""
     name, _, place = figure.partition(" ")
     runs = [
         one
@@ -48,12 +48,12 @@ def contest(kind: str, contender: str, figure: str, **where: Any) -> list[float]
     ]
     found = [one[name][int(place)] if place else one[name] for one in sorted(runs, key=lambda one: one["turn"])]
     if not found or None in found:
-        raise LookupError(f"nothing is known of {figure} of {contender} in {kind}, {where}")
+        raise LookupError(f"no {figure} of {contender} is recorded in {kind}, {where}")
     return found
 
 
 def _each(one: Iterable[float], other: Iterable[float]) -> list[float]:
-    """The ratio of each turn."""
+    """Return the ratio for each turn."""
     return [mine / theirs for mine, theirs in zip(one, other, strict=False)]
 
 
@@ -188,7 +188,7 @@ def _kafka(contender: str) -> float:
 
 
 def _engine_rate(curve: str, who: str = "engine", /, **where: int) -> float:
-    """Million records a second."""
+    """Return the rate in million records a second."""
     (found,) = [
         one
         for one in evidence("bench_engine")["figures"][curve]
@@ -198,7 +198,7 @@ def _engine_rate(curve: str, who: str = "engine", /, **where: int) -> float:
 
 
 def _faster_tables() -> list[float]:
-    """How many times as quick as pandas on the same frames."""
+    """Return the speedups over pandas on the same frames."""
     return [
         median(one["seconds"]["pandas, four merge_asof"]) / median(one["seconds"]["joiner.join, pandas"])
         for one in evidence("bench_tables")["figures"]
@@ -206,7 +206,7 @@ def _faster_tables() -> list[float]:
 
 
 def _of_pass_through(number: int) -> tuple[float, float]:
-    """A quantile of the joiner in ms, and how many times that of the pass-through it is."""
+    """Return a latency quantile of the joiner in ms, and its ratio to that of the pass-through."""
     ours, theirs = (
         median(one["ms"][number] for one in evidence("bench_latency")["figures"] if one["contender"] == contender)
         for contender in ("joiner", "pass-through")
@@ -362,7 +362,7 @@ def _others() -> Iterable[Figure]:
 
 @cache
 def figures() -> list[Figure]:
-    """All of them."""
+    """Return the figures of all pages."""
     return [
         *_benchmarks(),
         *_benchmarks_of_workloads(),

@@ -1,4 +1,4 @@
-"""What the tests with containers need is said before anything is built, in one line."""
+"""The requirements of the container tests are reported before anything is built, in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents name what there is: settings, defaults, topics, keys, wire formats, tests, files and symbols."""
+"""The documents match the code: settings, defaults, topics, keys, wire formats, tests, files and symbols."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
 }
 
 TABLES: Final[dict[str, tuple[str, str, type[BaseModel]]]] = {
-    # Where each table of configuration.md is: its heading, and the title of its first column.
+    # The place of each table in configuration.md: its heading, and the title of its first column.
     **{name: (name, "setting", model) for name, model in MODELS.items()},
     "a stream of a join": ("join", "stream", Stream),
 }
@@ -72,14 +72,14 @@ FACTORIES: Final[dict[Any, str]] = {dict: "{}", HOST_NAME: "the host's name"}
 
 
 def documented(table: str) -> dict[str, list[str]]:
-    """The rows of a table of settings, by setting."""
+    """Return the rows of a settings table, by setting."""
     section, title, _ = TABLES[table]
     found = [row.cells for row in rows(CONFIGURATION) if row.section == section and row.title == title]
     return {cells[0].split("`")[1]: cells for cells in found}
 
 
 def documented_default(cell: str) -> object:
-    """The default that a table's cell tells: a number (durations in ns), None, or a text."""
+    """Return the default that a table cell states: a number (durations in ns), None, or a string."""
     text = cell.strip("`")
     if re.fullmatch(r"\d+(ns|us|ms|s|min|h|d)", text):
         return parse_duration(text)
@@ -89,7 +89,7 @@ def documented_default(cell: str) -> object:
 
 
 def real_default(field: FieldInfo) -> object:
-    """The default of a field, in the same form."""
+    """Return the default of a field, in the same form."""
     if field.default_factory is not None:
         return FACTORIES[field.default_factory]
     if field.default is PydanticUndefined:
@@ -101,7 +101,7 @@ def real_default(field: FieldInfo) -> object:
 
 
 def limits(field: FieldInfo) -> set[str]:
-    """What a field's range must name: its bounds, or its choices."""
+    """Return the limits that the documented range of a field must name: its bounds, or its choices."""
     bounds = [getattr(rule, name) for rule in field.metadata for name in ("ge", "le") if hasattr(rule, name)]
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     return {str(limit) for limit in (*bounds, *choices)}
@@ -139,7 +139,7 @@ def test_every_section_has_its_table() -> None:
 
 
 CHANGED: Final[dict[str, dict[str, Any]]] = {
-    # Another value for each setting that a joiner reads beside [kafka].
+    # Another value for each setting that a joiner reads, except those in [kafka].
     "topics": {
         "data": "other", "out": "other", "late": "other", "rejected": "other", "unmatched": "other",
         "partitions": 7, "replication_factor": 3, "retention": "1d",
@@ -241,7 +241,7 @@ def test_every_limit_of_the_wire_is_in_the_formats() -> None:
 
 
 FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[str]]]] = {
-    # How each example is read, what it must show all members of, and those that are told in words.
+    # How each example is read, the type whose members it must all show, and members that are described in prose.
     "record": (lambda text: records.decode_data(text, "ms")[0], records.Record, set()),
     "mark": (lambda text: records.decode_data(text, "ms")[0], records.Watermark, set()),
     "joined": (records.decode_joined, records.Joined, {"tie"}),

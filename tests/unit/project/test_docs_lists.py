@@ -1,4 +1,4 @@
-"""Lists on the pages are those of the code: sections, steps of a commit, waits before another attempt, releases."""
+"""Lists on the pages match the code: sections, commit steps, retry waits, releases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_list_of_sections_names_every_section() -> None:
 
 
 class RecordedSteps:
-    """A `UnitProducer` that notes the steps of a transaction, by the words of the page."""
+    """A `UnitProducer` that records the steps of a transaction, in the words of the page."""
 
     was_asked_again = False
 
@@ -98,5 +98,5 @@ def test_the_waits_before_another_attempt_are_those_of_the_code() -> None:
 def test_the_changelog_begins_with_the_version_of_the_package() -> None:
     version = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]["version"]
     releases = re.findall(r"^## (\S+)", read(ROOT / "CHANGELOG.md"), re.MULTILINE)
-    # What comes with the next release may stand before it.
+    # Changes for the next release may be listed before it.
     assert releases[releases[0] == "Unreleased"] == version

@@ -1,8 +1,8 @@
-"""The figures of the pages are those of recorded runs.
+"""The measured figures on the pages match recorded runs.
 
-A measured figure is written by the program that measured it (docs/benchmarks.md between its marks, docs/evidence), or
-`tests.unit.project.figures` says which recorded runs it comes from. Every other number with a unit stands in
-`NOT_MEASURED` with the reason why it is none.
+A measured figure is either written by the program that measured it (docs/benchmarks.md between its markers,
+docs/evidence), or listed in `tests.unit.project.figures` with the recorded runs that it comes from. Every other number
+with a unit is listed in `NOT_MEASURED`, with the reason why it is not a measurement.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *("the default is 100 ms", "asks again after 20 ms where", "Segments of 1 MB", "Kafka's own 100 MB"),
         ),
     },
-    "what was measured, not what came out": {
+    "a condition of the measurement, not a result": {
         "docs/benchmarks.md": (
             *("with 100 ms to each side", "A window for 99 % of the neighbours", "At 5,000 records a second"),
             *("is 890 ms at 5,000 records a second", "a fifth of a contender's results", "or 99 % of them"),
@@ -108,7 +108,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "docs/neighbour_join.md": ("versions of Spark other than 4.3",),
     },
 }
-"""Numbers that look measured, by the reason why they are none, and by page, with words by which they are found."""
+"""Numbers that look measured but are not, by reason and by page, each quoted with some words around it."""
 
 Span = tuple[int, int]
 
@@ -121,7 +121,7 @@ _FEW: Final = "three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|tw
 _PART: Final = "third|quarter|fifth|sixth|seventh|eighth|ninth|tenth"
 MEASUREMENT: Final = re.compile(
     rf"(?<![\w.])(?:{_NUMBER}(?: to | and | / |-)){{0,2}}{_NUMBER}\s?{_UNIT}"
-    # A version has a name before it, or three parts.
+    # Versions have a name before them, or three parts.
     rf"|(?<![\w.])\d+\.\d+(?![\w.]*\d)"
     rf"|\b(?:{_FEW}|twenty-\w+)\s(?:times|ms|seconds|milliseconds|thousand|million)\b"
     rf"|\b(?:an?|one|two)\s(?:{_PART})s?\b|\bhalf\s(?:as|of|a second)\b|\btwice\sas\b"
@@ -135,19 +135,19 @@ _VERSION: Final = re.compile(
 
 
 def measured_pages() -> list[Path]:
-    """The pages that are written by hand, in part at least."""
+    """Return the pages that are at least partly written by hand."""
     return [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 
 
 def blank(text: str, pattern: str, flags: int = 0) -> str:
-    """The text with spaces where the pattern is."""
+    """Return the text with every match of the pattern replaced by spaces."""
     return re.sub(pattern, lambda found: re.sub(r"[^\n]", " ", found[0]), text, flags=flags)
 
 
 def prose_of(text: str) -> str:
-    """A page as it is, with spaces where there is code, a link's target, a heading's watermark or a generated block.
+    """Return a page with code, link targets, versions and generated blocks replaced by spaces.
 
-    Of the tables of settings the last column alone is left: test_docs compares the others with the code.
+    Of the settings tables only the last column is kept: test_docs compares the others with the code.
     """
     text = blank(text, r"^```.*?^```$", re.MULTILINE | re.DOTALL)
     text = blank(text, f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
@@ -166,7 +166,7 @@ def prose_of(text: str) -> str:
 
 
 def spans_of(text: str, figure: Figure) -> list[Span]:
-    """Where the figures stand. `LookupError` with what is wrong."""
+    """Return the spans of the figures in the text. Raise `LookupError` if they are not there as recorded."""
     pattern, any_pattern, number = "", "", 0
     for literal, field, form, _ in Formatter().parse(figure.text):
         spaced = re.sub(r"(?:\\ )+", r"\\s+", re.escape(literal))
@@ -176,19 +176,19 @@ def spans_of(text: str, figure: Figure) -> list[Span]:
             any_pattern += r"([\d.,%]*[\d%])"
             number += 1
     if number != len(figure.values):
-        raise LookupError(f"{figure.text!r} has {number} places for {len(figure.values)} figures")
+        raise LookupError(f"{figure.text!r} has {number} placeholders for {len(figure.values)} figures")
     found = list(re.finditer(pattern, text))
     if len(found) == 1:
         return [found[0].span(group) for group in range(1, number + 1)]
     recorded = figure.text.format(*figure.values)
     if len(found) > 1:
-        raise LookupError(f"is there {len(found)} times: {recorded!r}")
+        raise LookupError(f"occurs {len(found)} times: {recorded!r}")
     others = [re.sub(r"\s+", " ", one[0]) for one in re.finditer(any_pattern, text)]
     raise LookupError(f"says {others}, recorded is {recorded!r}" if others else f"has no text {figure.text!r}")
 
 
 def not_measured(page: str, text: str) -> Iterator[Span]:
-    """Where the numbers stand that are no measurements."""
+    """Yield the spans of the numbers that are not measurements."""
     for pages in NOT_MEASURED.values():
         for words in pages.get(page, ()):
             pattern = re.sub(r"(?:\\ )+", r"\\s+", re.escape(words))
@@ -199,7 +199,7 @@ def not_measured(page: str, text: str) -> Iterator[Span]:
 
 
 def unexplained(page: str, text: str, covered: list[Span]) -> list[str]:
-    """Numbers that look measured and are nobody's."""
+    """Return the numbers that look measured but are not in ``covered``, each with its page, line and context."""
     prose, left = prose_of(text), []
     for found in MEASUREMENT.finditer(prose):
         numbers = [one.span() for one in re.finditer(_NUMBER, found[0])] or [(0, len(found[0]))]
@@ -225,7 +225,7 @@ def test_every_figure_of_a_page_is_that_of_its_recorded_runs() -> None:
 def test_every_number_that_looks_measured_is_recorded_or_none(page: Path) -> None:
     text, covered = read(page), list[Span]()
     for figure in figures():
-        # One that is not there as recorded is told by the test above.
+        # The test above reports a figure that is not there as recorded.
         with suppress(LookupError):
             covered += spans_of(text, figure) if figure.page == shown(page) else []
     assert unexplained(shown(page), text, [*covered, *not_measured(shown(page), text)]) == []

@@ -1,6 +1,6 @@
-"""A few thousand cases of hostile input, and that the fuzzer would find what it is made to find.
+"""Runs a few thousand cases of hostile input, and checks that the fuzzer detects planted faults.
 
-`make fuzz` plays a million.
+`make fuzz` runs a million cases.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def test_hostile_input_is_a_value_or_a_clear_error() -> None:
 
 
 def test_good_input_comes_through_as_well() -> None:
-    """Else it would only be seen that everything is refused."""
+    """Otherwise a reader that refuses everything would pass."""
     outcomes = set(play(2, range(CASES)).outcomes)
     good = {
         *("events from MQTT: records", "records of the data topic: records", "state records: restored"),

@@ -1,4 +1,4 @@
-"""Does the project speak as its glossary says? Retired names are used nowhere any more."""
+"""Does the project use the terms of its glossary, and no retired names?"""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ STEMS: Final = set(re.findall(r"\w+", """
     mark marks placement placements ahead stuck hindmost foremost told tell tells teller taken settle settled unsettled
     aside letters meters texts journey lender
 """))  # fmt: skip
-"""Words of which no public name consists any more."""
+"""Words that no public name may contain."""
 
 FORMER: Final = {
-    # They accept, expose or read what 0.1.0 wrote.
+    # Files that accept, expose or read the names of 0.1.0.
     "broker/wire/records.py": {"mark"},
     "joiner/cli/main.py": {"placement", "--placement", "--take"},
     "joiner/runtime/model.py": {"placement"},
@@ -46,7 +46,7 @@ FORMER: Final = {
 
 
 def retired() -> set[str]:
-    """The names that the glossary lists as no longer used, in both of its tables: words, and names in the code."""
+    """Return the retired names in both tables of the glossary: words, and names in the code."""
     table = read(GLOSSARY).partition("## Words of earlier releases")[2]
     found = set()
     for row in re.findall(r"^\| (.+?) \| .+ \|$", table, re.MULTILINE):
@@ -56,19 +56,19 @@ def retired() -> set[str]:
 
 
 def names_in(path: Path) -> set[str]:
-    """The identifiers of a module."""
+    """Return the identifiers in a module."""
     tokens = tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
     return {token.string for token in tokens if token.type == tokenize.NAME}
 
 
 def words_of(name: str) -> set[str]:
-    """The words of a name, in lower case: ``lag_records``, ``LagRecords``, ``--lag-records``, ``lag.records``."""
+    """Return the lower-case words of a name: ``lag_records``, ``LagRecords``, ``--lag-records``, ``lag.records``."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     return {word.lower() for word in re.split(r"[^A-Za-z]+", apart) if word}
 
 
 def settings() -> Iterator[str]:
-    """The settings of all services, as ``section.field``."""
+    """Yield the settings of all services, as ``section.field``."""
     for service in (JoinerSettings, ConnectorService, DbConnectorSettings):
         for name, field in service.model_fields.items():
             kind = field.annotation
@@ -77,7 +77,7 @@ def settings() -> Iterator[str]:
 
 
 def flags(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The commands and flags of a command line, but for those that are accepted for one release."""
+    """Yield the commands and flags of a command line, except those that are accepted for one release."""
     for action in parser._actions:  # noqa: SLF001 - argparse has no other way to list them
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - as above
             for name, command in action.choices.items():
@@ -88,7 +88,7 @@ def flags(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def exported() -> Iterator[str]:
-    """Public classes and functions of the packages that users import or run."""
+    """Yield the public classes and functions of the packages that users import or run."""
     for path in sources("joiner", "connector", "db_connector", "simulator", "broker"):
         for node in parse(path).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
@@ -96,7 +96,7 @@ def exported() -> Iterator[str]:
 
 
 def metrics() -> Iterator[str]:
-    """The metrics and labels of all services, but for those that are exposed for one release."""
+    """Yield the metrics and labels of all services, except those that are exposed for one release."""
     for row in rows(DOCS / "metrics.md"):
         if row.title == "metric" and row.section != "Deprecated names":
             yield row.cells[0].strip("`")
@@ -111,7 +111,7 @@ def test_no_public_name_has_a_retired_word() -> None:
 
 
 def test_no_retired_name_is_used_in_the_code() -> None:
-    # `Progress`: a service's counts for its log. `mark`: pytest's own.
+    # `Progress`: the counts that a service logs. `mark`: used by pytest.
     gone = {name for name in retired() if name.isidentifier()} - {"Progress", "mark"}
     assert len(gone) > 30
     assert {"placement", "Teller"} <= gone, "both tables are read"

@@ -1,6 +1,6 @@
-"""The style of the house as tests: import arrows, banned calls, sizes, and what published text may not name.
+"""The house style as tests: import arrows, banned calls, sizes, and names that published text must not contain.
 
-Each ban says what to use in its place. The tests read the source as text and syntax; nothing is imported.
+Each ban names an alternative. The tests parse the source; nothing is imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 OURS: Final = frozenset({"broker", "connector", "db_connector", "demo", "joiner", "simulator"})
 
 MAY_IMPORT: Final = {
-    # What a folder may import of the project's own packages, beside itself.
+    # The project's packages that each package may import, besides itself.
     "broker": frozenset(),
     "simulator": frozenset({"broker"}),
     "connector": frozenset({"broker"}),
@@ -29,8 +29,8 @@ MAY_IMPORT: Final = {
 }
 
 CORE_MAY_NOT_IMPORT: Final = {
-    # The join core computes from its arguments alone; anything else belongs to joiner/runtime.
-    "time": "event time comes with the records",
+    # The join core computes from its arguments alone; everything else belongs in joiner/runtime.
+    "time": "records carry their event time",
     "datetime": "time is int64 nanoseconds",
     "logging": "return what happened, joiner/runtime logs it",
     "random": "the same input gives the same output",
@@ -38,24 +38,24 @@ CORE_MAY_NOT_IMPORT: Final = {
     "threading": "the core is called from one thread",
     "multiprocessing": "the core is called from one process",
     "asyncio": "the core never waits",
-    "os": "the core knows no machine",
-    "socket": "the core knows no network",
-    "subprocess": "the core knows no process",
-    "pathlib": "the core knows no files",
+    "os": "the core does not access the machine",
+    "socket": "the core does not access the network",
+    "subprocess": "the core starts no processes",
+    "pathlib": "the core does not access files",
     "io": "snapshots are bytes",
 }
 
 KNOWS_THE_TIME: Final = {
-    # What may import `time` in joiner/runtime and joiner/cli; everything else is given a `Clock`.
+    # The modules in joiner/runtime and joiner/cli that may import `time`; all others get a `Clock`.
     "joiner/runtime/clock.py": "it is the clock",
-    "joiner/runtime/shutdown.py": "it ends the process, also where a clock of somebody else stands still",
+    "joiner/runtime/shutdown.py": "it ends the process even if an injected clock has stopped",
 }
 
 FILE_LINES_MAX: Final = 450
 
 
 class Import(NamedTuple):
-    """One imported module, absolute, with where it stands."""
+    """An imported module by its absolute name, with the file and line of the import."""
 
     file: Path
     line: int
@@ -88,7 +88,7 @@ def imports(path: Path) -> Iterator[Import]:
                 package = path.relative_to(ROOT).with_suffix("").parts[: -node.level]
                 module = ".".join((*package, module)).rstrip(".")
             yield Import(path, node.lineno, module)
-            # ``from package import module`` names a module as well.
+            # ``from package import module`` also imports a module.
             for alias in node.names:
                 yield Import(path, node.lineno, f"{module}.{alias.name}")
 
@@ -138,7 +138,7 @@ def test_the_protocol_of_moves_knows_no_kafka_and_no_clock() -> None:
 
 
 def test_the_runtime_is_given_its_clock() -> None:
-    """So that a test can supply another one: `tests/manual_clock.py`, `tests/simulation/clock.py`."""
+    """Tests can therefore supply another one: `tests/manual_clock.py`, `tests/simulation/clock.py`."""
     found = {
         shown(path)
         for path in sources("joiner/runtime", "joiner/cli")
@@ -179,7 +179,7 @@ def test_the_checker_imports_nothing_of_the_core_it_judges() -> None:
 
 
 def calls_outside_loops(node: ast.AST, names: frozenset[str]) -> Iterator[ast.Call]:
-    """Calls of ``names`` that are not inside a ``while``: the pause of a loop that looks again is fine."""
+    """Yield the calls of ``names`` outside of a ``while``: a pause in a polling loop is fine."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.While):
             continue
@@ -211,7 +211,7 @@ def test_no_shell_is_asked_to_run_a_string() -> None:
 
 def test_files_are_short() -> None:
     wrong = [
-        f"{shown(path)} has {lines} lines, {FILE_LINES_MAX} are allowed: split it by what it knows"
+        f"{shown(path)} has {lines} lines, {FILE_LINES_MAX} are allowed: split it by responsibility"
         for path in sources(*sorted(OURS), "tests")
         if (lines := len(path.read_text(encoding="utf-8").splitlines())) > FILE_LINES_MAX
     ]
@@ -233,13 +233,13 @@ def test_no_module_is_named_after_nothing() -> None:
 
 
 def published() -> list[Path]:
-    """Every text of the project that others read, without what tools made."""
+    """Return all published text files of the project, without generated ones."""
     patterns = ("*.md", "*.toml", "docs/**/*.md", "requirements/*", ".ci/*", "Makefile")
     texts = [path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()]
     return sorted({*texts, *sources(*sorted(OURS), "tests")})
 
 
-# Put together here, so that this file does not name what it bans.
+# Concatenated, so that this file does not contain the strings that it bans.
 MACHINE_PATHS: Final = re.compile("|".join(["/" + "root/", "/" + "work/", "/" + r"home/\w", "/" + r"tmp/\w"]))
 REGISTRY_HOSTS: Final = re.compile(
     "|".join(["pypi" + r"\.org", "python" + r"hosted\.org", "maven" + r"\.org", "proxy" + r"\.golang", "npm" + "js"])

@@ -1,4 +1,4 @@
-"""Do compose file, dashboards, alerts and the page about them name what there is?"""
+"""Do the compose file, the dashboards, the alerts and their page use names that exist?"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _METRIC = re.compile(r"\blsb_[a-z_]+\b")
 
 
 def documented_metrics() -> set[str]:
-    """Also the three that a histogram has."""
+    """Return the metrics in docs/metrics.md, with the three series of each histogram."""
     rows = re.findall(r"^\| `(lsb_\w+)` \| (\w+)", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE)
     ends = ("_bucket", "_sum", "_count")
     return {name for name, _ in rows} | {name + end for name, kind in rows if kind == "histogram" for end in ends}
@@ -31,7 +31,7 @@ def documented_metrics() -> set[str]:
 
 @pytest.mark.parametrize("name", sorted(DASHBOARDS))
 def test_a_dashboard_is_what_its_program_writes(name: str) -> None:
-    assert (FOLDER / f"{name}.json").read_text() == rendered(name), "write it anew: make dashboards"
+    assert (FOLDER / f"{name}.json").read_text() == rendered(name), "regenerate it: make dashboards"
 
 
 def test_there_is_no_dashboard_that_no_program_writes() -> None:
@@ -72,7 +72,7 @@ def test_the_dashboard_of_machine_data_serves_any_joins(path: str) -> None:
     shown = rendered("machine_data")
     for join in load_settings(JoinerSettings, ROOT / path).join:
         for name in (join.output, join.left, join.right):
-            assert str(name) not in shown, "what a join is called is chosen in a variable"
+            assert str(name) not in shown, "join names are selected with a variable"
     assert {one["name"] for one in json.loads(shown)["templating"]["list"]} == {"thing", "quantity"}
 
 

@@ -1,4 +1,4 @@
-"""The pages as pages: links, lists, commands and pictures are right, examples run, and the project speaks of itself."""
+"""The pages: links, lists, commands and pictures are valid, examples run, and texts are about the project alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", pages(), ids=shown)
 def test_a_list_and_a_table_have_an_empty_line_before_them(page: Path) -> None:
-    # Without it the site shows a list as part of the paragraph.
+    # Without it the site renders a list as part of the paragraph.
     begins = [
         line
         for before, line in pairwise(prose(page).splitlines())
@@ -85,7 +85,7 @@ def test_the_output_in_the_readme_has_the_lines_of_the_commands() -> None:
 
 
 def test_the_picture_of_the_readme_is_what_its_program_draws() -> None:
-    assert read(neighbours.FILE) == neighbours.drawn(), "draw it anew: python docs/plots/neighbours.py"
+    assert read(neighbours.FILE) == neighbours.drawn(), "redraw it: python docs/plots/neighbours.py"
 
 
 def with_examples() -> list[Path]:
@@ -119,7 +119,7 @@ def test_the_pages_with_examples_are_those_that_promise_them() -> None:
     assert {shown(page) for page in with_examples()} >= {"README.md", "docs/semantics.md"}
 
 
-# Put together here, so that this file does not name what it bans.
+# Concatenated, so that this file does not contain the strings that it bans.
 NOT_OF_THE_PROJECT: Final = re.compile(
     "|".join([r"\b(iss" + r"ue|sess" + r"ion|ta" + r"sk) #?\d", r"\b(sub)?ag" + r"ents?\b", r"\bCla" + r"ude\b"]),
     re.IGNORECASE,

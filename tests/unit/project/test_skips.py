@@ -1,4 +1,4 @@
-"""No test is skipped that CONTRIBUTING.md does not tell of."""
+"""CONTRIBUTING.md lists exactly the test files that may skip tests."""
 
 from __future__ import annotations
 

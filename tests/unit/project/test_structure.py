@@ -1,4 +1,4 @@
-"""The structure of the project: imports without circles that point one way, few modules side by side, small parts."""
+"""The structure of the project: acyclic, layered imports, few modules per package, small classes and functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLASS_LINES_MAX: Final = 250
 FUNCTION_LINES_MAX: Final = 60
 """A function fits on a screen."""
 PARAMETERS_MAX: Final = 8
-"""Without ``self``."""
+"""Not counting ``self``."""
 
 LARGE: Final = {
     # Classes and functions above these limits, each with the reason.
@@ -30,7 +30,7 @@ LARGE: Final = {
 }
 
 MANY_PARAMETERS: Final = {
-    # Functions with more parameters than that, each with the reason.
+    # Functions with more parameters, each with the reason.
     "joiner/core/frontier.py _advance": "a compiled loop: its arguments are arrays",
     "joiner/library/join.py join": "a public operator: each is an option of its own",
     "joiner/spark/frames.py neighbour_join": "a public operator: each is an option of its own",
@@ -38,7 +38,7 @@ MANY_PARAMETERS: Final = {
 }
 
 RUNTIME: Final = ("task", "kafka", "ownership", "migration", "telemetry", "runners")
-"""Each may import those before it, but `migration` and `telemetry` know nothing of each other."""
+"""Each may import those before it, except that `telemetry` may not import `migration`."""
 
 
 def name_of(path: Path) -> str:
@@ -47,13 +47,13 @@ def name_of(path: Path) -> str:
 
 @cache
 def graph() -> Mapping[str, frozenset[str]]:
-    """What each module of the project imports of the project, also for its types alone."""
+    """Return the project modules that each module imports, including imports for type checking alone."""
     paths = {name_of(path): path for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     found = {}
     for name, path in paths.items():
         given = {imported.module for imported in imports(path)}
-        # ``from package import module`` gives both; the module alone counts. What a package's own file imports is
-        # seen by `reached_from`.
+        # ``from package import module`` yields both; only the module counts. `reached_from` adds the imports of the
+        # package's ``__init__.py``.
         known = {module for module in given if module in paths and module != name}
         packages = {module for module in known if any(other.startswith(f"{module}.") for other in known)}
         found[name] = frozenset(known - packages)
@@ -61,7 +61,7 @@ def graph() -> Mapping[str, frozenset[str]]:
 
 
 def circles(arrows: Mapping[str, frozenset[str]]) -> list[list[str]]:
-    """Each way that leads back to where it began, once."""
+    """Return each import cycle, once."""
     done: set[str] = set()
     found: list[list[str]] = []
 
@@ -79,26 +79,26 @@ def circles(arrows: Mapping[str, frozenset[str]]) -> list[list[str]]:
 
 
 def reached_from(name: str) -> set[str]:
-    """All modules that are imported with one, itself among them."""
+    """Return all modules that importing ``name`` imports, including itself."""
     seen: set[str] = set()
     todo = [name]
     while todo:
         one = todo.pop()
         if one not in seen:
             seen.add(one)
-            # Importing a module imports the packages it lies in.
+            # Importing a module imports its parent packages.
             parents = {".".join(one.split(".")[:depth]) for depth in range(1, one.count(".") + 1)}
             todo += [other for other in (graph()[one] | parents) if other in graph()]
     return seen
 
 
 def folders() -> list[str]:
-    """Every package that holds modules of its own."""
+    """Return every package that contains modules."""
     return sorted({name.rpartition(".")[0] for name in graph() if "." in name})
 
 
 def inside(folder: str) -> dict[str, frozenset[str]]:
-    """The arrows between what stands side by side in a folder; a package in it is one."""
+    """Return the imports between the direct children of a package; a subpackage counts as one."""
 
     def child_of(name: str) -> str | None:
         rest = name.removeprefix(f"{folder}.")
@@ -181,13 +181,13 @@ def parameters_of(given: ast.arguments) -> int:
 
 def test_classes_and_functions_are_small() -> None:
     large = {one.name for one in definitions() if one.lines > (CLASS_LINES_MAX if one.is_class else FUNCTION_LINES_MAX)}
-    assert large - LARGE.keys() == set(), "find the object or the step that is missing in it, or give the reason"
+    assert large - LARGE.keys() == set(), "extract the missing object or step, or give the reason"
     assert LARGE.keys() - large == set(), "these are small enough now"
 
 
 def test_functions_have_few_parameters() -> None:
     many = {one.name for one in definitions() if one.parameters > PARAMETERS_MAX}
-    assert many - MANY_PARAMETERS.keys() == set(), "find the object that is missing among them, or give the reason"
+    assert many - MANY_PARAMETERS.keys() == set(), "group parameters into an object, or give the reason"
     assert MANY_PARAMETERS.keys() - many == set(), "these have few enough now"
 
 

@@ -10,7 +10,7 @@ from simulator.pacing import BURST_NS, NS_PER_S, SteadyPacer, UnlimitedPacer, pa
 
 
 def run(pacer: SteadyPacer, wake_ups_ns: list[int]) -> list[tuple[int, int]]:
-    """(time, messages) of each wake-up."""
+    """Return the time and the number of messages of each wake-up."""
     bursts = []
     for now_ns in wake_ups_ns:
         count = pacer.due(now_ns)

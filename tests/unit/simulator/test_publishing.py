@@ -1,6 +1,6 @@
-"""The connection against a scripted broker, for answers that come at the wrong moment.
+"""The connection against a scripted broker whose answers arrive at inconvenient times.
 
-A real broker is in tests/integration/test_simulator.py.
+tests/integration/test_simulator.py uses a real broker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simulator.settings import LinkSettings
 
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, DISCONNECT = 1, 2, 3, 4, 5, 6, 7, 14
 DEADLINE_TURNS = 400
-"""Of 50 ms each, at most."""
+"""Each takes at most 50 ms."""
 
 
 @dataclass
@@ -31,24 +31,24 @@ class Packet:
 
     @property
     def message_id(self) -> bytes:
-        """Its two bytes, as sent."""
+        """The two bytes of the packet identifier, as sent."""
         return self.body[16:18] if self.kind == PUBLISH else self.body[:2]
 
     @property
     def payload(self) -> bytes:
-        """What follows the topic `machine/states` with its length, the message id and no properties."""
+        """The payload, after the length-prefixed topic ``machine/states``, the packet id and the empty properties."""
         return self.body[19:]
 
 
 @dataclass
 class Line:
-    """One connection, on the broker's side."""
+    """The broker's side of one connection."""
 
     sock: socket.socket
     seen: list[Packet] = field(default_factory=list)
 
     def read(self) -> Packet | None:
-        """The next packet; None once the client has disconnected."""
+        """Read the next packet. Return None once the client has disconnected."""
         first = self._exactly(1)
         if not first:
             return None
@@ -68,14 +68,14 @@ class Line:
         self.sock.sendall(bytes([kind << 4 | flags, len(body)]) + body)
 
     def greet(self, *, session: bool = False, reason: int = 0, properties: bytes = b"") -> None:
-        """Answer CONNECT."""
+        """Answer the CONNECT packet."""
         packet = self.read()
         assert packet is not None
         assert packet.kind == CONNECT
         self.send(CONNACK, bytes([session, reason, len(properties)]) + properties)
 
     def serve(self) -> None:
-        """Answer everything until the client disconnects."""
+        """Answer all packets until the client disconnects."""
         while (packet := self.read()) is not None and packet.kind != DISCONNECT:
             if packet.kind == PUBLISH and packet.flags >> 1 & 3:
                 self.send(PUBREC if packet.flags >> 1 & 2 else PUBACK, packet.message_id)
@@ -83,7 +83,7 @@ class Line:
                 self.send(PUBCOMP, packet.message_id)
 
     def published(self) -> list[bytes]:
-        """The payloads received on this connection."""
+        """Return the payloads received on this connection."""
         return [packet.payload for packet in self.seen if packet.kind == PUBLISH]
 
     def _exactly(self, count: int) -> bytes:
@@ -101,7 +101,7 @@ Script = Callable[[Line], None]
 
 @contextmanager
 def broker(*scripts: Script) -> Iterator[tuple[int, list[Line]]]:
-    """A broker that runs one script for each connection, then closes it. Yields its port and its connections."""
+    """Run a broker that plays one script per connection, then closes it. Yield its port and its connections."""
     lines: list[Line] = []
     server = socket.create_server(("127.0.0.1", 0))
 
@@ -230,7 +230,7 @@ def test_a_session_that_is_still_known_is_continued_where_it_was() -> None:
             publisher.send(payload)
         turn_until(publisher, lambda: publisher.connected and not publisher.unacknowledged)
         publisher.close()
-    # "a" had arrived: only its PUBREL is repeated. The others are sent again with the DUP flag.
+    # "a" had arrived, so only its PUBREL is repeated. The others are sent again with the DUP flag.
     assert lines[1].seen[1].kind == PUBREL
     assert lines[1].published() == [b"b", b"c"]
     assert all(packet.flags & 8 for packet in lines[1].seen if packet.kind == PUBLISH)
@@ -244,7 +244,7 @@ def test_what_a_forgetful_broker_has_not_completed_is_sent_again_in_order(qos: i
     def first(line: Line) -> None:
         line.greet()
         read_publishes(line, 3)
-        if qos == 2:  # received, but not yet delivered: without its session the broker loses it
+        if qos == 2:  # received but not yet delivered: the broker loses it with the session
             line.send(PUBREC, line.seen[1].message_id)
             assert line.read() is not None
 

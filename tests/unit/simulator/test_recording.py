@@ -1,4 +1,4 @@
-"""Reading a recording in both orders, and shifting its times."""
+"""Reading a recording in either order, and shifting its times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are lines that are not events reported at the start of a replay, and by its exit status?"""
+"""Are lines that are not events reported when a replay starts, and by its exit status?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ISO = "2019-04-01T07:27:40.{:03}+02:00"
 
 
 class Publisher:
-    """Accepts everything, and acknowledges it at once."""
+    """A publisher that accepts all messages, and acknowledges them at once."""
 
     sent: list[bytes]
     refused = 0

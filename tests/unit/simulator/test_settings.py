@@ -135,7 +135,7 @@ def test_the_password_can_come_from_a_file(events: str, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("secret\nnot this\n")
     arguments = ["--events", events, "--username", "user", "--password-file", str(file)]
-    assert read_settings(arguments, {}).link.password == "secret"  # noqa: S105 - a password of this test only
+    assert read_settings(arguments, {}).link.password == "secret"  # noqa: S105 - a password used only by this test
 
 
 def test_two_passwords_are_a_fault(events: str, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""A simulated pipeline for the tests of the tester: inputs of every kind, and the outputs of a correct joiner.
+"""A simulated pipeline for testing the tester: inputs of every kind, and the outputs of a correct joiner.
 
-The outputs come from the nested-loop oracle, record by record and without the tester's own code, so that both agree
+The outputs come from the nested-loop oracle, record by record and without the tester's own code, so that the two agree
 only if both are correct.
 """
 
@@ -55,7 +55,7 @@ JOINS = (
 
 
 def make_settings(**more: Any) -> JoinerSettings:
-    """The settings of the simulated application."""
+    """Return the settings of the simulated application."""
     given = {
         "topics": {"partitions": PARTITIONS},
         "application": {"name": APPLICATION},
@@ -67,7 +67,7 @@ def make_settings(**more: Any) -> JoinerSettings:
 
 @dataclass
 class Pipeline:
-    """The logs of a run: inputs, then outputs once `run` has been called; the events file; the points."""
+    """The data of a run: input and output logs, events file and points. `run` writes the outputs and the points."""
 
     settings: JoinerSettings
     inputs: list[Message] = field(default_factory=list)
@@ -77,14 +77,14 @@ class Pipeline:
     ends: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def write(self, topic: str, partition: int, key: str | None, value: bytes, time_ms: int = BASE_MS) -> Message:
-        """Append a record to a log, sometimes behind an offset gap as transactions leave it."""
+        """Return a record appended to a log, sometimes followed by an offset gap like that of a transaction marker."""
         offset = self.ends[topic, partition]
         self.ends[topic, partition] += 2 if offset % 7 == 3 else 1
         key_bytes = None if key is None else key.encode()
         return Message(topic, partition, offset, time_ms, key_bytes, value)
 
     def put_in(self, value: bytes, partition: int, key: str | None = None) -> None:
-        """Append to the data topic."""
+        """Append a message to the data topic."""
         self.inputs.append(self.write(self.settings.topics.data, partition, key, value, BASE_MS + 60_000))
 
     def put_event(self, event: dict[str, Any], *, lose: str = "") -> None:
@@ -97,7 +97,7 @@ class Pipeline:
                 self.put_in(wire.encode(record), unit, record.thing)
 
     def put_out(self, topic: str, partition: int, key: str, message: Any) -> None:
-        """Append to an output topic."""
+        """Append a message to an output topic."""
         self.outputs.append(self.write(topic, partition, key, wire.encode(message)))
 
     def run(self) -> None:
@@ -107,14 +107,14 @@ class Pipeline:
             _run_unit(self, unit)
 
     def evidence(self) -> RecordedEvidence:
-        """The data that the tester reads."""
+        """Return the data that the tester reads."""
         topics = self.settings.topics
         checkpoint = {unit: make_checkpoint(self, unit) for unit in range(PARTITIONS)}
         return RecordedEvidence(checkpoint, [*self.inputs, *self.outputs], topics)
 
 
 def make_checkpoint(pipeline: Pipeline, unit: int, stop: int | None = None) -> Checkpoint:
-    """The checkpoint of a unit that has consumed all messages, or all before ``stop``."""
+    """Return the checkpoint of a unit that has consumed all messages, or all before offset ``stop``."""
     settings = pipeline.settings
     topic = settings.topics.data
     end = pipeline.ends[topic, unit] if stop is None else stop
@@ -258,7 +258,7 @@ def _put_pair(
 
 
 def make_pipeline(seed: int, rows: int = 120, settings: JoinerSettings | None = None) -> Pipeline:
-    """A run over events of every kind: in and out of order, redelivered, equal times, late; watermarks, garbage."""
+    """Return a run over in-order, out-of-order, redelivered, simultaneous and late events, watermarks and garbage."""
     rng, pipeline = random.Random(seed), Pipeline(settings or make_settings())
     clock = dict.fromkeys((f"R{number}" for number in range(5)), 0)
     sent: list[dict[str, Any]] = []
@@ -281,7 +281,7 @@ def make_pipeline(seed: int, rows: int = 120, settings: JoinerSettings | None = 
 
 
 def _put_oddities(pipeline: Pipeline, clock: dict[str, int]) -> None:
-    """Messages that are rejected, not selected, watermarks, or fail in a joining function."""
+    """Append watermarks, and messages that are rejected, not selected, or fail in a joining function."""
     here = partition_of(b"R0", PARTITIONS)
     last_ms = BASE_MS + clock["R0"]
     huge = {"Thing": "R0", "Timestamp": last_ms + 4000, "id": "huge", "speed": 1e200, "command": 1e200}

@@ -19,7 +19,7 @@ from joiner.check.report import render_outcomes
 
 
 class _OracleBuffer:
-    """The engine's interface over the oracle: holds everything, and returns what is new."""
+    """The oracle behind the engine's interface. It holds every record, and returns the new output of each step."""
 
     def __init__(self, **options: Any) -> None:
         self._options = options
@@ -56,7 +56,7 @@ class _OracleBuffer:
         )
 
     def spoil(self, step: Any) -> Any:
-        """Overridden by the incorrect engines."""
+        """Corrupt the step; overridden by the incorrect engines."""
         return step
 
     def snapshot(self) -> bytes:
@@ -117,7 +117,7 @@ class _ForgetsOnRestore(_OracleBuffer):
     @classmethod
     def restore(cls, data: bytes) -> Self:
         buffer = super().restore(data)
-        buffer._entries[0].clear()  # noqa: SLF001 - its own class
+        buffer._entries[0].clear()  # noqa: SLF001 - same class
         return buffer
 
 

@@ -1,4 +1,4 @@
-"""Does the tester start as a script and as a module, and does its exit status show the outcome?"""
+"""Does the tester start as a script and as a module, and does its exit status reflect the outcome?"""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ JOIN = '[[join]]\nname = "j"\nleft = "a"\nright = "b"\noutput = "c"\n'
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Valid settings with a Kafka that is not running."""
+    """Valid settings that name a Kafka broker that is not running."""
     monkeypatch.setenv("LSB_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
     file = tmp_path / "lsb.toml"
     file.write_text(JOIN, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Does `tester.py verify` pass a correct run, and fail an incorrect one with the right message?"""
+"""Does `tester.py verify` pass a correct run, and fail an incorrect one with the appropriate message?"""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def check(pipeline: Pipeline, **more: Any) -> Findings:
 
 
 def outputs_of(pipeline: Pipeline, topic: str) -> list[int]:
-    """The indices of a topic's outputs in the list of all outputs."""
+    """Return the indices of a topic's messages in the list of all outputs."""
     return [at for at, message in enumerate(pipeline.outputs) if message.topic == topic]
 
 
 def alter(message: Message, change: Callable[[dict[str, Any]], object]) -> Message:
-    """The message with changed JSON."""
+    """Return the message with its JSON content changed."""
     content = json.loads(message.value or b"")
     change(content)
     return message._replace(value=json.dumps(content).encode())
@@ -402,7 +402,7 @@ def test_a_point_without_a_join_is_unexpected_and_said_to_be_of_an_older_release
 
 def test_a_point_that_was_refused_is_not_missing(pipeline: Pipeline) -> None:
     del pipeline.points[next(iter(pipeline.points))]
-    # One point is made for each result, in order.
+    # Points are made in the order of the results, one each.
     result = pipeline.outputs[outputs_of(pipeline, "machine.out")[0]]
     identity = json.loads(result.value or b"")["id"]
     dead_letter = wire.reject(b"", "no", source="db_connector", topic="machine.out", identity=identity)

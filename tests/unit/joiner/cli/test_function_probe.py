@@ -1,4 +1,4 @@
-"""Is a joining function that cannot work refused at the start, and one that refuses only made-up pairs accepted?"""
+"""Is a joining function that cannot work refused at start-up, and one that fails only for made-up pairs accepted?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMITS = {"R0815": 3.0}
 
 
 class Counted:
-    """A function that records the number of pairs of each call."""
+    """A function that records the number of pairs in each call."""
 
     def __init__(self, does: Callable[[Columns, Columns], Any]) -> None:
         self.calls: list[int] = []
@@ -32,7 +32,7 @@ class Counted:
 
 
 def probe(does: Callable[..., Any]) -> tuple[list[str], list[int]]:
-    """The warnings, and the number of pairs of each call."""
+    """Return the warnings, and the number of pairs in each call."""
     counted = Counted(does)
     return probe_functions({"power": "own:f"}, {"power": counted}), counted.calls
 
@@ -55,7 +55,7 @@ def test_a_function_that_works_is_called_once() -> None:
         (lambda left, right: left * right, "TypeError: can't multiply sequence by non-int of type 'Columns'"),
         (lambda left, right: left.value + right.value, "'Columns' object has no attribute 'value'"),
         (lambda left, _right: left.result.meen(), "has no attribute 'meen'"),
-        (lambda _left, _right: no_such_name, "NameError: name 'no_such_name' is not defined"),  # type: ignore[name-defined] # noqa: F821 - that is the point
+        (lambda _left, _right: no_such_name, "NameError: name 'no_such_name' is not defined"),  # type: ignore[name-defined] # noqa: F821 - intended
         (lambda left, _right: left.result.sum(), "it returned an array of shape () for 1 pairs"),
         (lambda _left, _right: None, "it returned an array of shape () for 1 pairs"),
         (lambda left, _right: [str(value) for value in left.result], "not real numbers"),

@@ -1,4 +1,4 @@
-"""Does the joiner's command line report errors in a sentence, with an exit status and without a stack trace?"""
+"""Does the joiner's command line report errors in one sentence, with an exit status and without a stack trace?"""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _leave(status: int) -> NoReturn:
 @pytest.fixture(autouse=True)
 def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))  # to which the current folder is added
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the command adds the current folder
     (tmp_path / "lsb.toml").write_text(JOIN, encoding="utf-8")
-    monkeypatch.setattr(main, "leave", _leave)  # which would end the tests' process
+    monkeypatch.setattr(main, "leave", _leave)  # the real one would end the test process
     monkeypatch.setattr(main, "_REACH_S", 1.0)
     monkeypatch.setenv("LSB_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
 
@@ -105,13 +105,13 @@ def test_a_stop_while_kafka_is_waited_for_is_no_stack_trace(
 
 
 class _Admin(AdminClient):
-    """Answers the ``answers``-th request. Its clock advances only while a request waits."""
+    """Answers from the ``answers``-th request on. Its clock advances only while a request waits."""
 
     def __init__(self, answers: int) -> None:
         super().__init__({})
         self.answers, self.clock, self.waits_s = answers, ManualClock(), list[float]()
 
-    def list_topics(self, *, timeout: float) -> None:  # type: ignore[override] # the only use of it here
+    def list_topics(self, *, timeout: float) -> None:  # type: ignore[override] # the only signature used here
         self.waits_s.append(timeout)
         if len(self.waits_s) < self.answers:
             self.clock.now_s += timeout

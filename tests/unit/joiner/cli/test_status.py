@@ -1,4 +1,4 @@
-"""Does `joiner status` show the state of each owner and the age of its data, and does it fit into 100 columns?"""
+"""Does `joiner status` show the state of each owner and the age of its data, within 100 columns?"""
 
 # ruff: noqa: SLF001 - the tests drive a process step by step
 
@@ -33,7 +33,7 @@ NS = 10**9
 
 
 def admin(**members: list[int]) -> Any:
-    """Kafka's answer about any group: its members by instance, with their units."""
+    """Return an admin client that reports these members, by instance and with their units, for any group."""
     described = SimpleNamespace(
         members=[
             SimpleNamespace(
@@ -62,7 +62,7 @@ def shown(
     notices: Any = None,
     **members: Any,
 ) -> status.Status:
-    """The status of an application with these checkpoints, and ``notices`` where it has a control topic."""
+    """Return the status of an application with these checkpoints. With ``notices``, it has a control topic."""
     topics: Any = {} if notices is None else {make_settings().control_topic: TopicFacts("id", 1)}
     monkeypatch.setattr(status, "topic_facts", lambda _admin, _names: topics)
     monkeypatch.setattr(status, "read_notices", lambda _settings, _clock: list(notices))
@@ -188,7 +188,7 @@ def test_it_fits_into_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_runners_say_of_units_that_they_cannot_serve_stands_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     found = shown(monkeypatch, make_checkpoint(), notices=["unit 0: not served by process one: memory is short"])
     assert found.not_served == lines_of(found)[-1:] == ["unit 0: not served by process one: memory is short"]
-    # The control topic is made by the first joiner of a release that has one.
+    # No joiner of a release with a control topic has run yet, so the topic does not exist.
     assert shown(monkeypatch, make_checkpoint()).not_served == []
 
 

@@ -1,4 +1,4 @@
-"""Do the records of a side that runs ahead move to the backlog, and back when a step needs them?"""
+"""Do records of the side that is ahead move to the backlog, and back when a step needs them?"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def in_the_table(buffer: LocalStreamBuffer) -> int:
     return buffer._held.in_tables()  # noqa: SLF001 - not observable through the public interface
 
 
-@pytest.mark.parametrize("batch", [1, 7, BATCH, AHEAD], ids="the other side comes in batches of {}".format)
+@pytest.mark.parametrize("batch", [1, 7, BATCH, AHEAD], ids="the other side arrives in batches of {}".format)
 def test_what_waited_meets_its_neighbours(batch: int) -> None:
     buffer = pushed_ahead()
     emitted: list[tuple[int, int]] = []
@@ -39,7 +39,8 @@ def test_what_waited_meets_its_neighbours(batch: int) -> None:
         step = buffer.push(left=part(begin, begin + batch))
         emitted += zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True)
     lefts = min(AHEAD, 100 * batch)
-    # Each left record is between two right ones of its key. The previous neighbour of a key's last one is still open.
+    # Each left record lies between two right records of its key. The previous neighbour of a key's last left record
+    # is still open.
     expected = {(at, at) for at in range(lefts)} | {(at, at - KEYS) for at in range(KEYS, lefts)}
     step = buffer.close()
     rest = set(zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True))
@@ -79,7 +80,7 @@ def test_a_watermark_wakes_what_waits_and_a_tolerance_lets_it_go() -> None:
     last_ns = (AHEAD // KEYS) * 10
     watermark = np.array([-1]), np.array([last_ns]), np.array([0])
     buffer.push(left_watermarks=watermark)
-    assert len(buffer) == KEYS, "of each key the last record is held, because a record within the tolerance may follow"
+    assert len(buffer) == KEYS, "the last record of each key is held, because a record within the tolerance may follow"
 
 
 def test_what_is_held_of_each_key_is_told_also_where_all_of_a_key_has_gone() -> None:

@@ -1,4 +1,4 @@
-"""What `joiner.join` accepts and refuses, and the form of its result."""
+"""The arguments that `joiner.join` accepts and refuses, and the form of its result."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_tables_without_rows_are_joined_like_all_others(kind: Any) -> None:
 def test_the_former_name_of_the_time_column_is_accepted_with_a_warning() -> None:
     with pytest.warns(DeprecationWarning, match="join: on is now called time") as given:
         joined = join(SPEED, TORQUE, on="at", by="machine")
-    assert given[0].filename == __file__, "the warning points at the caller"
+    assert given[0].filename == __file__, "the warning points to the caller"
     pd.testing.assert_frame_equal(joined, join(SPEED, TORQUE, time="at", by="machine"))
 
 

@@ -1,4 +1,4 @@
-"""Settings and messages for the tests of the joiner's parts."""
+"""Settings and messages for the tests of the joiner's components."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ GAP: dict[str, Any] = {"name": "gap", "left": "command", "right": "speed", "func
 
 
 def make_settings(*joins: dict[str, Any], partitions: int = 1, **sections: Any) -> JoinerSettings:
-    """Settings with the given joins (default: power)."""
+    """Return settings with the given joins (default: power)."""
     given = {"topics": {"partitions": partitions}, "join": list(joins or [POWER]), **sections}
     return JoinerSettings.model_validate(given)
 
 
 class Message(NamedTuple):
-    """A message of Kafka: offset, append time in ms, value."""
+    """A Kafka message: offset, append time in ms, value."""
 
     offset: int
     append_ms: int
@@ -31,13 +31,13 @@ class Message(NamedTuple):
 
 
 def batch(messages: Sequence[Message]) -> Messages:
-    """Messages as they are read."""
+    """Return the messages as columns, as they are read from Kafka."""
     offsets, times, values = ([one[column] for one in messages] for column in range(3))
-    return Messages(offsets, times, values)  # type: ignore[arg-type] # columns of them
+    return Messages(offsets, times, values)  # type: ignore[arg-type] # the columns differ in type
 
 
 def message(offset: int, content: Any, append_ms: int = BASE_MS) -> Message:
-    """A message of the data topic; ``content`` as JSON, or the bytes themselves."""
+    """Return a message of the data topic. ``content`` is encoded as JSON unless it is bytes or None."""
     value = content if content is None or isinstance(content, bytes) else json.dumps(content).encode()
     return Message(offset, append_ms, value)
 
@@ -45,11 +45,11 @@ def message(offset: int, content: Any, append_ms: int = BASE_MS) -> Message:
 def record(
     offset: int, quantity: str, time_ms: Any, result: Any = 1.0, thing: str = "a", identity: str | None = None
 ) -> Message:
-    """A record as a message; its id is its offset unless given."""
+    """Return a record as a message. Its id is derived from the offset unless given."""
     content = {"thing": thing, "quantity": quantity, "phenomenonTime": time_ms, "result": result}
     return message(offset, content | {"id": identity or f"e{offset}"})
 
 
 def thing_of(unit: int, partitions: int) -> str:
-    """Some thing whose records belong into the unit."""
+    """Return a thing whose records belong to the unit."""
     return next(name for name in map(str, range(1000)) if partition_of(name.encode(), partitions) == unit)

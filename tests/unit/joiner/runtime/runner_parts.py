@@ -1,4 +1,4 @@
-"""Parts of runners without Kafka: a supervisor that hears nothing, a process's tasks that are fed by hand."""
+"""Parts of runners without Kafka: an idle supervisor, and the loop of a process whose input the tests provide."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
 
 class AtOnce(Executor):
-    """In the place of a pool: does at once what it is given."""
+    """Stands in for a pool: runs the submitted work at once."""
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         done: Future[Any] = Future()
         try:
             done.set_result(work(*arguments, **named))
-        except Exception as error:  # noqa: BLE001 - as a pool does
+        except Exception as error:  # noqa: BLE001 - like a real pool
             done.set_exception(error)
         return done
 
 
 def quiet_services(pool: Executor) -> Services:
-    """Nobody writes to the control topic, and what is written is lost. The clock is the real one."""
+    """Return services with a control topic that is empty and drops all records, and with the real clock."""
     control: Any = SimpleNamespace(read=list, write=lambda _record: None, post=lambda _record: None)
     nothing: Any = None
     return Services(pool, nothing, nothing, control, SystemClock())
 
 
 class NoTasks:
-    """An execution that runs nothing."""
+    """An execution that runs no tasks."""
 
     def __init__(self) -> None:
         self.tasks: dict[int, Any] = {}
@@ -62,7 +62,7 @@ def idle_supervisor(pool: Executor) -> Supervisor[Any]:
 
 
 class Group:
-    """In the place of a membership."""
+    """Stands in for a group membership."""
 
     def __init__(self, *_given: Any) -> None:
         self.is_assigned = True
@@ -70,7 +70,7 @@ class Group:
 
 
 def idle_loop(settings: JoinerSettings, consumer: Any = None) -> ProcessLoop:
-    """The loop of a plain process that serves nothing yet; ``consumer``: that of its input."""
+    """Return the loop of a plain process that serves no units yet. ``consumer`` reads its input."""
     watch: Any = None
     telemetry, claimant = TelemetryServer(settings.metrics), Claimant("run", "one")
     with pytest.MonkeyPatch.context() as patch:
@@ -83,7 +83,7 @@ def idle_loop(settings: JoinerSettings, consumer: Any = None) -> ProcessLoop:
 
 
 def make_task(unit: Any, *, transactions: Any = None, checkpoint: Any = None, **more: Any) -> ActiveTask:
-    """A task whose last snapshot was taken long ago, at the beginning of the logs."""
+    """Return a task whose last snapshot was taken long ago, at the beginning of the logs."""
     given: dict[str, Any] = {"snapshot_offsets": dict.fromkeys(unit.offsets, 0), "snapshot_at_s": 0.0, **more}
     place = SnapshotPlace(0, [0, 0])
     return ActiveTask(
@@ -92,14 +92,14 @@ def make_task(unit: Any, *, transactions: Any = None, checkpoint: Any = None, **
 
 
 def serve(loop: ProcessLoop, number: int, task: Any) -> None:
-    """Let a loop run a unit, as if it had been claimed and restored."""
+    """Make the loop run a unit, as if it had claimed and restored it."""
     for state in (UnitState.PENDING, UnitState.CLAIMING, UnitState.RESTORING, UnitState.RUNNING):
-        loop.supervisor._lifecycle.enter(number, state)  # noqa: SLF001 - set up from inside
+        loop.supervisor._lifecycle.enter(number, state)  # noqa: SLF001 - sets the state directly
     loop.tasks.tasks[number] = task
 
 
 class QuietConsumer:
-    """Reads nothing."""
+    """A consumer that receives no records."""
 
     def incremental_assign(self, _places: Any) -> None:
         """See `confluent_kafka.Consumer`."""

@@ -1,4 +1,4 @@
-"""The records of the control topic: read as written, and passed over where a reader does not know them."""
+"""The records of the control topic: decoded as they were encoded, and skipped if unknown to the reader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_UNIT = {"move": "m", "unit": 4, "to": "green", "instance": "host"}
 RECORDS: list[Record] = [
     Request(move="m", units=[0, 4], to="green"),
     Cancelled(move="m", units=[4]),
-    Ready(**_OF_UNIT),  # type: ignore[arg-type] # of several types
+    Ready(**_OF_UNIT),  # type: ignore[arg-type] # mixed types
     Released(**_OF_UNIT),  # type: ignore[arg-type] # as above
     Resumed(**_OF_UNIT, late_ms=12),  # type: ignore[arg-type] # as above
     Refused(**_OF_UNIT, why="no"),  # type: ignore[arg-type] # as above

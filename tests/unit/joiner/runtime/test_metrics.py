@@ -1,6 +1,6 @@
-"""What the services count, and that docs/metrics.md tells of exactly this. Nothing here listens."""
+"""The metrics of the services, and their documentation in docs/metrics.md. No port is opened."""
 
-# ruff: noqa: SLF001 - a process and meters that are played by hand
+# ruff: noqa: SLF001 - the tests drive a process and its metrics step by step
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ S: Final = 1_000_000_000
 
 
 class Transactions:
-    """Takes what is to be committed; ``fails`` is raised by the next commit."""
+    """Accepts every commit, except that the next one raises ``fails`` if it is set."""
 
     has_pending_markers = False
     fails: Exception | None = None
@@ -59,7 +59,7 @@ class Transactions:
 
 
 class Runner:
-    """Meters, and what is told of the units that are served."""
+    """The metrics of a joiner, and the status of the units that it serves."""
 
     def __init__(self, *joins: dict[str, Any], **sections: Any) -> None:
         self.settings = make_settings(*joins, metrics={"listen": 0}, **sections)
@@ -88,11 +88,11 @@ class Runner:
 
 
 BOUNDS = (("max", "foremost"), ("min", "hindmost"))
-"""The label `bound`, and `thing`, which said the same in the release before."""
+"""The values of the label `bound`, and of `thing`, its name in the previous release."""
 
 
 def joined(settings: Any, offset: int = 0) -> tuple[Unit, Effects]:
-    """A unit, and what a batch brings forth: a pair, a dead letter, a late record, a duplicate, a watermark."""
+    """Return a unit, and the effects of a batch: pairs, a dead letter, a late record, a duplicate, a watermark."""
     unit = Unit(settings, 0, {DATA: offset})
     sent = [
         record(0, "speed", BASE_MS, identity="a")._replace(append_ms=BASE_MS + 100),
@@ -126,7 +126,7 @@ def test_what_was_counted_before_the_unit_was_taken_is_not_counted_again() -> No
     runner.commit(Effects(), {"records": 1010}, (b"12345", SnapshotPlace(1, [1, 0])))
     runner.meters.fenced()
     assert runner.counted("records") == [10]
-    assert runner.value("snapshot_bytes", unit="3") is None, "it is not served here any more"
+    assert runner.value("snapshot_bytes", unit="3") is None, "the unit is no longer served here"
     runner.told = {3: UnitStatus(runner.checkpoint({}), {}, set(), 0, 0.0)}
     assert runner.value("snapshot_bytes", unit="3") == 5
     assert runner.value("claims_total") == runner.value("fencings_total") == 1
@@ -136,7 +136,7 @@ def test_what_was_counted_before_the_unit_was_taken_is_not_counted_again() -> No
 def test_the_latency_begins_when_the_later_record_of_a_pair_is_appended() -> None:
     runner = Runner()
     unit, effects = joined(runner.settings)
-    # (0, 2) and (2, 3): the one that both wait for came at +200, and the last at +300.
+    # (0, 2) and (2, 3): their later records were appended at +200 and at +300.
     assert effects.appended_ms == Counter({BASE_MS + 200: 1, BASE_MS + 300: 1})
     runner.clock.now_s = BASE_MS / 1000 + 0.7
     runner.commit(effects, dict(unit.counts))
@@ -254,7 +254,7 @@ def test_how_long_events_take_is_told_of_each_though_nothing_is_kept_of_each() -
 
 
 def registries() -> list[CollectorRegistry]:
-    """Those of all services, with a value of each metric."""
+    """Return the registries of all services, with a value for each metric."""
     runner = Runner()
     runner.told = {3: UnitStatus(runner.checkpoint({}, power=JoinSummary(1, 1, 1, (S, S), (S, S))), {}, set(), 0, 0.0)}
     runner.commit(Effects(), {"power:failed": 1}, (b"1", SnapshotPlace(1, [1, 0])))

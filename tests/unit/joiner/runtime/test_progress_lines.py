@@ -1,4 +1,4 @@
-"""What the joiner's progress lines say, the last one too, and what `make` adds to the status of the servers."""
+"""The joiner's progress lines, including the last one, and the exit status of `make status`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are wrong settings told together, and does the fingerprint change exactly with what changes the results?"""
+"""Are invalid settings reported together, and does the fingerprint change exactly when the results would?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BASE: dict[str, Any] = {
 
 
 def changed(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    """The base settings with one value replaced."""
+    """Return the base settings with one value replaced."""
     found = copy.deepcopy(BASE)
     place: Any = found
     for part in path[:-1]:
@@ -42,7 +42,7 @@ def fingerprint(given_settings: dict[str, Any]) -> str:
 
 
 UNNAMEABLE = (".", "..", "...", "-a", ".a", "_a", "", "a" * 101, "a b", "é", "a\n", "a\0")
-"""They begin with no letter or digit, or hold what Kafka does not take in the name of a topic or an instance."""
+"""Names that do not begin with a letter or digit, or that Kafka does not accept for a topic or an instance."""
 
 CHANGING = st.one_of(
     st.tuples(st.just(("events", "time_unit")), st.sampled_from(["s", "us", "ns"])),

@@ -1,4 +1,4 @@
-"""Does reading a log end where it was told to, whatever others write behind that?"""
+"""Does reading a log stop at the requested end, whatever others write after it?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulation.memory_clients import MemoryMessage
 
 
 class BusyLog:
-    """A consumer of a log that others write to faster than it is read: its end is never met."""
+    """A consumer of a log that others write to faster than it is read, so that its end is never reached."""
 
     def __init__(self) -> None:
         self.read = 0
@@ -27,7 +27,7 @@ class BusyLog:
 
 
 class QuietLog(BusyLog):
-    """A log whose last offsets, from 20 on, are none of records."""
+    """A log whose last offsets, from 20 on, hold no records."""
 
     def consume(self, _count: int, _wait_s: float) -> list[MemoryMessage]:
         found = super().consume(_count, _wait_s)

@@ -1,4 +1,4 @@
-"""What is told of transactions that Kafka may not have ended everywhere: whose the open ones are, what is in doubt."""
+"""Transactions that Kafka may not have ended everywhere: which open ones are ours, and which topics are in doubt."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_another_program_keeps_open_for_ever_does_not_fill_the_memory() -> 
     for at in range(FIRSTS_MAX + 100):
         undecided.add({OUT: at + 5}, {OUT: " a"}, is_base=at == 0)
     undecided.note({OUT: 5})
-    assert sum(map(len, undecided._firsts.values())) == FIRSTS_MAX  # noqa: SLF001 - what is bounded
+    assert sum(map(len, undecided._firsts.values())) == FIRSTS_MAX  # noqa: SLF001 - the bounded list
     assert undecided.in_doubt() == [OUT]
 
 

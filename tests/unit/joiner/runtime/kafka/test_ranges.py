@@ -1,4 +1,4 @@
-"""Is what lies between two vectors read whole and once, however it comes?"""
+"""Are the records between two offset vectors read completely and exactly once, however the consumer delivers them?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPICS = ("left", "right")
 
 
 class ScriptedConsumer:
-    """Gives the records of its logs, some of this and some of that, and tells where a log ends."""
+    """A consumer that delivers the records of its logs interleaved, and reports the end of each log."""
 
     def __init__(self, logs: dict[str, list[int]], ends: dict[str, int], turns: Sequence[tuple[str, int]]) -> None:
         self._logs, self._ends, self._turns = logs, ends, iter(turns)
@@ -44,12 +44,12 @@ class ScriptedConsumer:
             self.assigned.add(place.topic)
 
     def fail(self, error: KafkaError) -> None:
-        """What comes next."""
+        """Deliver the error next."""
         for topic, waiting in self._waiting.items():
             waiting.insert(0, MemoryMessage((topic, UNIT), 0, fault=error))
 
     def tell(self, event: MemoryMessage) -> None:
-        """An event of no partition comes next."""
+        """Deliver an event without a partition next."""
         self._waiting["left"].insert(0, event)
 
     def consume(self, count: int, _timeout_s: float) -> list[MemoryMessage]:
@@ -65,7 +65,7 @@ class ScriptedConsumer:
     def incremental_unassign(self, places: list[Any]) -> None:
         for place in places:
             self.assigned.remove(place.topic)
-            # The library gives nothing of it any more, what has come already included.
+            # The library delivers no more of its records, not even those already fetched.
             del self._waiting[place.topic]
 
 
@@ -75,7 +75,7 @@ def test_the_parts_of_a_range_are_all_of_it_in_order_and_each_goes_on_where_the_
 ) -> None:
     logs, log_ends, begin, end = {}, {}, {}, {}
     for topic in TOPICS:
-        # Some offsets hold no record, as those of the markers of transactions.
+        # Some offsets hold no record, like those of transaction markers.
         logs[topic] = sorted(data.draw(st.sets(st.integers(0, 40)), label=topic))
         log_ends[topic] = data.draw(st.integers(logs[topic][-1] + 1 if logs[topic] else 0, 45))
         begin[topic] = data.draw(st.integers(0, log_ends[topic]))

@@ -1,6 +1,6 @@
-"""Does nothing get into a join behind something that was not read? Errors and gaps inside of what a client gives."""
+"""Are records after an unread one kept out of the join? Covers errors and gaps within a batch."""
 
-# ruff: noqa: SLF001 - one turn of the loop is played, set up from inside
+# ruff: noqa: SLF001 - the tests set up the loop's internals and run a single turn
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fault(error: KafkaError, topic: str | None = DATA, unit: int = 0, at: int = 
 
 
 def turn(batch: Sequence[MemoryMessage], *, gap: Exception | None = None) -> tuple[Any, Unit, list[Any]]:
-    """One turn of a process that owns unit 0 and reads ``batch``; also what a second reader is asked."""
+    """Run a turn of a process that owns unit 0 and reads ``batch``. Return also the gaps to be verified."""
     loop: Any = idle_loop(make_settings())
     tasks = loop.tasks
     read: Any = list(batch)
@@ -71,9 +71,9 @@ def turn(batch: Sequence[MemoryMessage], *, gap: Exception | None = None) -> tup
 
 def test_nothing_behind_an_error_inside_a_batch_is_joined() -> None:
     loop, unit, _ = turn([*records(0, 10), fault(BAD_MESSAGE), *records(20, 30)])
-    assert unit.offsets[DATA] <= 10, "what was not read is taken for read"
+    assert unit.offsets[DATA] <= 10, "records that were not read count as read"
     assert not loop.tasks.tasks
-    assert 0 in loop.supervisor._assignment._waiting, "it is taken again from its last commit"
+    assert 0 in loop.supervisor._assignment._waiting, "it is claimed again from its last commit"
     assert not loop.supervisor._assignment.failed
 
 
@@ -107,7 +107,7 @@ def test_a_record_that_only_a_second_reader_sees_stops_the_unit() -> None:
 
 
 class Log:
-    """A consumer of one partition with records at some offsets, which come some at a time."""
+    """A fake consumer of one partition with records at the given offsets. Each call returns at most four."""
 
     def __init__(self, offsets: Sequence[int], low: int = 0) -> None:
         self._offsets, self._low = offsets, low
@@ -115,7 +115,7 @@ class Log:
         self.begun: list[int] = []
         self.is_assigned = False
         self.next: list[MemoryMessage] = []
-        """What comes before all else."""
+        """Messages to deliver before all others."""
 
     def get_watermark_offsets(self, _place: Any, timeout: float) -> tuple[int, int]:
         assert timeout > 0
@@ -173,7 +173,7 @@ def test_offsets_without_a_gap_are_read_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_log_that_begins_behind_a_gap_by_now_is_left_to_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OwnershipInDoubt) as raised:
         second_reader(monkeypatch, Log(COME, low=3)).check(0, {DATA: 2}, batch_of(COME))
-    assert type(raised.value) is OwnershipInDoubt, "nobody has fenced the unit"
+    assert type(raised.value) is OwnershipInDoubt, "no claim has fenced the unit"
 
 
 def test_an_error_at_the_second_reading_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

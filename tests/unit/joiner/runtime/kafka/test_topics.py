@@ -1,4 +1,4 @@
-"""What does the watch make of Kafka's answers about the input topics? (On real Kafka: tests/integration.)"""
+"""How does the watch react to Kafka's answers about the input topics? (On real Kafka: tests/integration.)"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AWAY = KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - the p
 
 
 class _Admin:
-    """Gives the answers of a script, one a question; None is never answered."""
+    """Returns scripted answers, one per request. A request whose answer is None is never answered."""
 
     def __init__(self, *answers: Any) -> None:
         self._answers = list(answers)
@@ -43,9 +43,9 @@ class _Admin:
 
 
 def check(*answers: Any) -> _Admin:
-    """Let a watch ask for each answer, and judge it."""
+    """Run a watch until it has checked every answer."""
     admin, clock = _Admin(*answers), ManualClock()
-    watch = TopicWatch(admin, {"data": TopicFacts("id", 2)}, clock)  # type: ignore[arg-type] # played by hand
+    watch = TopicWatch(admin, {"data": TopicFacts("id", 2)}, clock)  # type: ignore[arg-type] # scripted
     for _ in range(2 * len(answers)):
         clock.now_s += INTERVAL_S
         watch.check()
@@ -84,7 +84,7 @@ def test_a_topic_that_is_another_now_is_told_with_the_way_out(answers: list[Any]
 
 def test_nothing_is_asked_where_nothing_is_known() -> None:
     admin, clock = _Admin(), ManualClock()
-    watch = TopicWatch(admin, {}, clock)  # type: ignore[arg-type] # played by hand
+    watch = TopicWatch(admin, {}, clock)  # type: ignore[arg-type] # scripted
     clock.now_s += INTERVAL_S
     watch.check()
     assert admin.asked == 0

@@ -1,6 +1,6 @@
-"""What is handed to a producer whose queue is full, where the next snapshot goes, what is said of offsets.
+"""Writing to a producer whose queue is full, the place of the next snapshot, and the text of offsets.
 
-(Transactions themselves: tests/integration.)
+(tests/integration covers the transactions themselves.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FULL = KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001 - its public name
 
 
 def state(serials: dict[int, int], chunks: dict[int, int]) -> StateLog:
-    """Slots with manifests of these serials, and with so many chunks."""
+    """Return slots with manifests of these serials, and with these numbers of chunks."""
     manifests = {
         manifest_key(2, slot): encode(Manifest(FORMAT_VERSION, serial, slot, 1, 1, "", {}, ""))
         for slot, serial in serials.items()
@@ -76,7 +76,7 @@ def _refuse(words: str) -> None:
 
 
 def test_an_error_that_is_passed_on_does_not_hold_whose_call_it_was() -> None:
-    """Each outage of Kafka left a producer behind that had failed to send offsets, with its threads and connections."""
+    """Otherwise each Kafka outage leaves a producer that failed to send offsets, with its threads and connections."""
 
     class Failing:
         def call(self) -> None:
@@ -102,9 +102,9 @@ def test_offsets_are_told_in_the_order_of_their_topics() -> None:
 
 
 class NarrowProducer:
-    """Takes so many messages until it is polled, as a client does whose queue is full.
+    """Accepts at most ``room`` messages between polls, as a client with a full queue does.
 
-    Tells with the commit where they lie: one partition for each topic, ``at`` the offset that comes next.
+    On commit it reports the offset ``at`` for every message; each topic has one partition.
     """
 
     def __init__(self, room: int, at: int = 0) -> None:
@@ -129,7 +129,7 @@ class NarrowProducer:
 
     def produce_batch(self, topic: str, messages: list[dict[str, Any]], partition: int) -> int:
         assert partition == 3
-        assert not any("_error" in message for message in messages), "what was refused before is offered as new"
+        assert not any("_error" in message for message in messages), "a message is offered again without its error"
         taken = messages[: self._left]
         self.taken += [(message["key"], message["value"]) for message in taken]
         self._told += [(message.get("callback"), topic, self.at) for message in taken]
@@ -139,7 +139,7 @@ class NarrowProducer:
         return len(taken)
 
     def poll(self, timeout_s: float) -> None:
-        # Those that wait go out with time.
+        # Waiting empties the queue.
         self._left = self._room if timeout_s else self._left
 
     def __getattr__(self, name: str) -> Any:
@@ -179,7 +179,7 @@ def test_what_is_refused_for_another_reason_than_a_full_queue_ends_the_transacti
 
 
 class Recorder(NarrowProducer):
-    """Keeps what each transaction wrote."""
+    """A producer that keeps the records of each transaction."""
 
     def __init__(self) -> None:
         super().__init__(100)
@@ -200,7 +200,7 @@ class Recorder(NarrowProducer):
 def test_a_large_snapshot_does_not_go_with_the_batch_and_each_transaction_of_it_is_small(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Given a fixed time, it could not be written by a slow Kafka, and took the batch with it each time."""
+    """As part of the batch's transaction it would time out on a slow Kafka cluster, and fail the batch every time."""
     monkeypatch.setattr(transaction, "SNAPSHOT_BYTES_MAX", 1000)
     monkeypatch.setattr(snapshot_log, "CHUNK_BYTES_MAX", 400)
     producer = Recorder()
@@ -210,17 +210,17 @@ def test_a_large_snapshot_does_not_go_with_the_batch_and_each_transaction_of_it_
     first, *rest = producer.committed
     assert [key for key, _ in first] == ["3/progress"], "the batch"
     slot, _ = rest[0][0]
-    assert (slot, rest[0][0][1]) == (manifest_key(3, 1), None), "its old chunks are none of a snapshot any more"
+    assert (slot, rest[0][0][1]) == (manifest_key(3, 1), None), "its old chunks no longer belong to a snapshot"
     assert [[key for key, _ in part][-1] for part in rest] == ["3/progress"] * len(rest)
     chunks = [[value or b"" for key, value in part if key.split("/")[-1].isdigit()] for part in rest]
     assert b"".join(chunk for part in chunks for chunk in part) == b"x" * 2500
     assert all(sum(map(len, part)) <= 1000 for part in chunks)
-    assert rest[-1][-2][0] == manifest_key(3, 1), "the new manifest comes last"
+    assert rest[-1][-2][0] == manifest_key(3, 1), "the new manifest is written last"
     assert decode_manifest(rest[-1][-2][1] or b"").chunks == 7
 
 
 def test_a_unit_is_released_behind_a_large_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever it is released to may claim it as soon as that is visible."""
+    """The target may claim it as soon as the release is visible."""
     monkeypatch.setattr(transaction, "SNAPSHOT_BYTES_MAX", 1000)
     producer = Recorder()
     owned = transactions(monkeypatch, producer)
@@ -233,15 +233,16 @@ def test_a_unit_is_released_behind_a_large_snapshot(monkeypatch: pytest.MonkeyPa
 
 
 def test_records_that_were_never_delivered_do_not_hold_their_producer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client keeps the callbacks of what is on its way. One that led back to it has kept it alive, with its threads
-    and connections: one client more each time that Kafka was killed within a transaction.
+    """A client keeps the callbacks of undelivered records. If one refers to the client, it keeps the client alive.
+
+    Each Kafka broker killed during a transaction would then leak a client, with its threads and connections.
     """
     producer = Recorder()
     monkeypatch.setattr(producer, "commit_transaction", refuse)
     owned = transactions(monkeypatch, producer)
     with pytest.raises(Aborted):
         owned.commit({"machine.out": ([None], [b"{}"])}, CHECKPOINT)
-    assert producer._told, "nothing is on its way"  # noqa: SLF001 - as the client's queue
+    assert producer._told, "no record is undelivered"  # noqa: SLF001 - stands for the client's queue
     gone = weakref.ref(owned)
     del owned
     gc.collect()

@@ -1,4 +1,4 @@
-"""Who says that a claim lasts, and for how long that is believed."""
+"""When a claim in progress is announced, and for how long others rely on the announcement."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from joiner.runtime.migration.claim_signals import LASTS_S, REPEAT_S, Claims
 def test_a_claim_is_told_once_it_lasts_and_again_for_as_long_as_it_does() -> None:
     claims = Claims("process", "a-1")
     told = Claiming(units=[2], to="process", run="a-1")
-    assert claims.due({2}, 10.0) is None, "most are over by then"
+    assert claims.due({2}, 10.0) is None, "most claims have ended by then"
     assert claims.due({2}, 10.0 + REPEAT_S) == told
     assert claims.due({2}, 10.1 + REPEAT_S) is None
-    assert claims.due({2, 5}, 10.0 + 2 * REPEAT_S) == told, "the other has only begun"
+    assert claims.due({2, 5}, 10.0 + 2 * REPEAT_S) == told, "the other claim has only just begun"
     assert claims.due(set(), 20.0) is None
     assert claims.due({2}, 21.0) is None, "a new claim"
 

@@ -1,8 +1,8 @@
-"""Source and target of a move: whatever is lost, late or dead, in any order, the unit is served by one of them.
+"""Source and target of a move: in any order of events, losses and crashes, exactly one ends up serving the unit.
 
-Both machines are played against a log in memory, in every order of their steps: what each hears next, which work of
-a runner ends when, time that passes, a record that is lost, a crash of either side. What the runner does for them is
-modelled after the claim of the joiner: whoever claims looks at the log first.
+Both state machines run against an in-memory log, in every order of their steps: the next record each side reads, the
+completion of a runner's work, the passage of time, a lost record, a crash of either side. The runner is modelled after
+the joiner: a claimant reads the log first.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def refused(move: str = MOVE) -> Refused:
 
 
 class Side:
-    """A runner: its machine, what it serves, and the work that it has been told to do."""
+    """A runner: its state machines, whether it serves the unit, and its outstanding work."""
 
     def __init__(self, site: str) -> None:
         self.site = site
         self.begin()
 
     def begin(self) -> None:
-        """After a start: it knows nothing, and looks at the log first."""
+        """Reset to the state after a start."""
         self.source, self.target = Source(self.site, self.site), Target(self.site, self.site)
         self.serves = False
         self.work: list[Action] = []
@@ -63,7 +63,7 @@ class Side:
 
 @dataclass
 class Play:
-    """The log, the control topic as each side has still to read it, and how much may still go wrong."""
+    """The log, the unread control records of each side, and the number of faults that may still occur."""
 
     owner: str = "process"
     way: OnTheWay | None = None
@@ -88,7 +88,7 @@ class Play:
                 self.sides[name].work.append(action)
 
     def key(self) -> str:
-        """What two situations must have in common to be one."""
+        """Return a key that is equal for equivalent states."""
         sides = [
             (name, vars(side.source)["_units"], vars(side.target)["_units"], side.serves, side.work, side.is_dead)
             for name, side in self.sides.items()
@@ -98,7 +98,7 @@ class Play:
         return repr((numbers, sides, self.unread))
 
     def steps(self) -> Iterator[Callable[[Play], None]]:
-        """Everything that can happen next."""
+        """Yield every possible next step."""
         if self.requests:
             yield Play.ask
         if self.cancels:
@@ -108,7 +108,7 @@ class Play:
                 yield partial(step, name=name)
 
     def steps_of(self, name: str) -> Iterator[Callable[..., None]]:
-        """What can happen to a side."""
+        """Yield the possible next steps of a side."""
         side = self.sides[name]
         if side.is_dead:
             yield Play.start
@@ -133,7 +133,7 @@ class Play:
         self.write(Cancelled(move=MOVE, units=[UNIT]))
 
     def release_unwritten(self, name: str) -> None:
-        """The last transaction is written, but its answer is lost: the runner looks."""
+        """Write the last transaction but lose its answer, so that the runner reads the log."""
         self.losses -= 1
         side, action = self.sides[name], self.sides[name].work.pop(0)
         assert isinstance(action, Release)
@@ -154,7 +154,7 @@ class Play:
         self.unread[name].clear()
 
     def start(self, name: str) -> None:
-        """A new one under the name, which claims what is its site's."""
+        """Start a new runner under the name. It claims the unit if its site owns it."""
         self.sides[name].begin()
         self.look(name)
 
@@ -165,7 +165,7 @@ class Play:
         self.do(name, side.target.hear(record, self.now_s, absent))
 
     def tick(self) -> None:
-        """Time enough for everything that waits for time."""
+        """Advance the clock past every timeout, and let the live sides act."""
         self.now_s += max(LEASE_S, RECLAIM_AFTER_S) + 1
         for name, side in self.sides.items():
             if not side.is_dead:
@@ -173,7 +173,7 @@ class Play:
                 self.look(name)
 
     def look(self, name: str) -> None:
-        """What a runner does by itself from time to time with a unit that it does not serve."""
+        """Read the log, as a runner does periodically for a unit that it does not serve, and act on it."""
         side = self.sides[name]
         if not side.serves and not side.work:
             if self.owner == name:
@@ -184,7 +184,7 @@ class Play:
     def end_work(self, name: str) -> None:
         side, action = self.sides[name], self.sides[name].work.pop(0)
         if isinstance(action, Release):
-            # Fenced, where somebody has claimed the unit meanwhile.
+            # The runner is fenced if another one has claimed the unit in the meantime.
             if not side.serves or self.owner != name or self.way is not None:
                 side.serves = False
                 side.source.kept(UNIT)
@@ -226,7 +226,7 @@ def begin() -> Play:
 
 
 def come_to_rest(play: Play) -> None:
-    """Whoever died is started again; then nothing goes wrong any more, and time passes."""
+    """Restart dead sides, then let time pass without further faults until no work is left."""
     for name, side in play.sides.items():
         if side.is_dead:
             play.start(name)
@@ -306,7 +306,7 @@ def test_what_is_found_on_its_way_is_told_once_and_its_time_runs_from_then_on() 
     assert source.found(UNIT, WAY, "green", 1.0) == [Write(RELEASED)]
     assert source.found(UNIT, WAY, "green", RECLAIM_AFTER_S) == []
     assert source.tick(RECLAIM_AFTER_S + 1.0) == [Reclaim(UNIT, WAY)]
-    assert Source("blue", "x").found(UNIT, WAY, "green", 1.0) == [], "another site's to take back"
+    assert Source("blue", "x").found(UNIT, WAY, "green", 1.0) == [], "only the releasing site may reclaim the unit"
 
 
 def test_a_refusal_behind_the_release_is_answered_at_once() -> None:
@@ -363,7 +363,7 @@ def test_what_is_released_while_its_state_is_built_is_claimed_when_that_is_done(
     target = Target("green", "g")
     assert target.hear(REQUEST, 0.0, {UNIT}) == [WarmUp(UNIT)]
     assert target.hear(RELEASED, 0.1, {UNIT}) == []
-    assert target.tick(LEASE_S + 1) == [], "what is nobody's is not forgotten"
+    assert target.tick(LEASE_S + 1) == [], "a released unit is not forgotten"
     assert target.warmed(UNIT) == [Claim(UNIT)]
     assert target.hear(RELEASED, 0.2, {UNIT}) == []
     assert target.resumed(UNIT) == [Write(TAKEN), CoolDown(UNIT)]
@@ -373,7 +373,7 @@ def test_what_is_released_is_claimed_also_where_nothing_was_prepared() -> None:
     target = Target("green", "g")
     assert target.hear(RELEASED, 0.0, {UNIT}) == [Claim(UNIT)]
     assert target.failed(UNIT, "no") == [Write(refused()), CoolDown(UNIT)]
-    assert target.hear(RELEASED, 0.0, set()) == [], "it is another's of the site to serve"
+    assert target.hear(RELEASED, 0.0, set()) == [], "another runner of the site is to serve it"
     assert Target("blue", "x").hear(RELEASED, 0.0, {UNIT}) == []
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a unit that could not be taken or served: which causes are tried again, when, and how it is told."""
+"""Handling of units that cannot be claimed or served: which causes are retried, when, and how they are reported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def checkpoint(run: str, site: str = "process") -> Checkpoint:
 
 
 class Claims:
-    """In the place of a `Claimer`: what the next claims come to."""
+    """Stands in for a `Claimer`: each claim raises the next of ``outcomes``, or succeeds when none are left."""
 
     def __init__(self) -> None:
         self.outcomes: list[Exception] = []
@@ -55,7 +55,7 @@ class Claims:
 
 
 class Runner:
-    """The loop of a runner that wants one unit; ``turn`` takes it when that is due."""
+    """The loop of a runner with one unit assigned; ``turn`` claims it when a claim is due."""
 
     def __init__(self, clock: ManualClock, run: str = "run", *, in_group: bool = True) -> None:
         self.clock = clock
@@ -80,7 +80,7 @@ class Runner:
         self.wanted.handle_failure(UNIT, error)
 
     def wait(self, seconds: float) -> None:
-        """Let the time pass in small steps until it is served."""
+        """Advance the clock in small steps until the unit is served, for at most ``seconds``."""
         until_s = self.clock.now_s + seconds
         while self.clock.now_s < until_s and not self.is_served:
             self.clock.now_s += 0.1
@@ -112,7 +112,7 @@ def test_a_unit_whose_batch_fails_for_a_cause_that_passes_is_served_again(
 
 
 def test_force_is_for_the_units_of_the_start_and_for_one_time(clock: ManualClock) -> None:
-    """One that comes later may have been moved away meanwhile, by somebody who wanted it there."""
+    """A unit assigned later may have been moved to another site in the meantime, on purpose."""
     claims: Any = Claims()
     claimant = Claimant("run", "one", force=True)
     runner = AssignmentManager(make_settings(partitions=4), claimant, claims, lambda *_: False, clock, in_group=True)
@@ -121,7 +121,7 @@ def test_force_is_for_the_units_of_the_start_and_for_one_time(clock: ManualClock
         for number in runner.due(units, set()):
             assert runner.claim(number, None, None, NO_READERS, lambda *_: "taken")
 
-    assert runner.due(set(), set()) == [], "the group has not said yet what is ours"
+    assert runner.due(set(), set()) == [], "the group has not assigned any units yet"
     claim({0, 1})
     runner.claimed(0)
     runner.forget(0)
@@ -163,7 +163,7 @@ def test_a_unit_whose_cause_does_not_pass_is_set_aside_for_good(clock: ManualClo
 
 def test_each_error_belongs_to_one_row_of_the_table() -> None:
     assert cause_of(ValueError()) is CAUSES[-1]
-    # A narrower kind stands before the wider one, or it would never be reached.
+    # A subclass must come before its base class, or it would never be reached.
     for at, cause in enumerate(CAUSES):
         for fault in cause.faults:
             assert not any(issubclass(fault, wider) for before in CAUSES[:at] for wider in before.faults), cause.what
@@ -195,7 +195,7 @@ def test_a_unit_that_fails_again_and_again_waits_longer_though_it_was_served_in_
         gaps.append(clock.now_s - failed_s)
     assert gaps[0] < 3.2
     assert gaps[-1] > 50.0
-    # Served for long enough, it begins at the first wait.
+    # Once the unit has been served for long enough, the first wait applies again.
     clock.now_s += 61.0
     runner.fail(MemoryError())
     failed_s = clock.now_s
@@ -308,7 +308,7 @@ def test_what_went_wrong_with_a_unit_that_is_others_by_now_is_forgotten(clock: M
 
 
 class Pool:
-    """Does what it is given when it is asked to."""
+    """A pool that runs the submitted work when `run` is called."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Future[Any], Callable[..., Any], Any]] = []

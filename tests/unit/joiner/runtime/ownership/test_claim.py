@@ -1,4 +1,4 @@
-"""What a claimant builds its state from, and what it brings forth again to settle a unit: without Kafka's clients."""
+"""The state that a claimant builds, and the output that it produces again for a unit, without Kafka's clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ APART = {"name": "apart", "left": {"topic": "one"}, "right": {"topic": "two"}, "
 
 
 def test_a_replay_that_settles_is_not_refused_for_room_that_pausing_had_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replay reads one topic before the other, where the unit had one wait for the other."""
+    """A replay may read one topic before the other, where the unit had paused the topic that was ahead."""
     settings = make_settings(APART, application={"buffer_records_max": 5})
     lefts = batch([record(n, "speed", BASE_MS + n) for n in range(20)])
     rights = batch([record(n, "torque", BASE_MS + n) for n in range(20)])
@@ -37,16 +37,16 @@ def test_a_replay_that_settles_is_not_refused_for_room_that_pausing_had_made(mon
     monkeypatch.setattr(restore, "read_range", read_range)
     unit, effects = Unit(settings, 0, {"one": 0, "two": 0}), Effects()
     readers: Any = SimpleNamespace(log=None, check=lambda: None, settings=settings, clock=ManualClock())
-    restore._replay(readers, unit, ends, effects)  # noqa: SLF001 - what settling calls
+    restore._replay(readers, unit, ends, effects)  # noqa: SLF001 - called when output is written again
     assert unit.offsets == ends
-    assert len(effects.joined) == 20, "each with its equal"
+    assert len(effects.joined) == 20, "each pairs with the record of equal time"
 
 
 @pytest.mark.parametrize(("start", "begins_at"), [(3, 9), (8, 8)])
 def test_a_state_that_was_prepared_before_a_reset_is_not_continued(
     monkeypatch: pytest.MonkeyPatch, start: int, begins_at: int
 ) -> None:
-    """Between the new beginning and the newest vector it lies all the same."""
+    """Its vector may nevertheless lie between the new start and the newest vector."""
     settings, built = make_settings(), []
     monkeypatch.setattr(restore, "check_log_range", lambda *_given: None)
     monkeypatch.setattr(restore, "_replay", lambda _readers, unit, *_rest: built.append(unit))
@@ -59,7 +59,7 @@ def test_a_state_that_was_prepared_before_a_reset_is_not_continued(
 
 
 def test_what_nobody_ends_is_told_with_the_command_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its ``transactional.id`` may be forgotten by now, and then no claim ends it."""
+    """Kafka may have expired its ``transactional.id``, in which case no claim can end the transaction."""
     settings = make_settings()
     names = [settings.state_topic, *settings.output_topics.values()]
     line = dict.fromkeys(names, 20)

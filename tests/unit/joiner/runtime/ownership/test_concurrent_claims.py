@@ -1,6 +1,6 @@
-"""Taking units beside those that are served: nobody waits, and what is called off is served by nobody."""
+"""Claims that run while other units are served: they block no one, and a cancelled claim does not serve its unit."""
 
-# ruff: noqa: SLF001 - what the loop does between two turns is looked at from inside
+# ruff: noqa: SLF001 - the tests inspect the loop between two turns
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEADLINE_S = 30.0
 
 
 class Work:
-    """Takes units; each ends when it is told to, or notices that it is called off."""
+    """Claims units. A claim ends when its event is set, or when it detects that it was cancelled."""
 
     def __init__(self) -> None:
         self.ends: dict[int, threading.Event] = {number: threading.Event() for number in range(4)}
@@ -89,7 +89,7 @@ def test_a_unit_that_is_given_away_while_it_is_taken_is_not_served(claims: Concu
     claims.begin(0)
     claims.begin(1)
     claims.cancel([0], time.monotonic())
-    # It is ours again: not before the first attempt has ended is it taken anew.
+    # Even if unit 0 is assigned again, it is not claimed before the first attempt has ended.
     assert claims.busy == {0, 1}
     assert not claims.begin(0)
     for number in (0, 1):
@@ -100,7 +100,7 @@ def test_a_unit_that_is_given_away_while_it_is_taken_is_not_served(claims: Concu
         return not claims.busy
 
     wait_until(are_ended)
-    # The other one is not ours any more, though nobody has called it off.
+    # Unit 1 is no longer assigned, though its claim was not cancelled.
     assert work.adopted == {}
     assert claims.begin(0)
 

@@ -1,6 +1,6 @@
-"""What becomes of a unit that is given back while its last commit is on its way?"""
+"""What happens to a unit that is released while its last commit is in flight?"""
 
-# ruff: noqa: SLF001 - the moment in question lies within one call, and is set up from inside
+# ruff: noqa: SLF001 - the tests set up a state that exists only within a call
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Is a unit's producer gone when its unit is given up? The collector comes so seldom that circles would keep it."""
+"""Is a unit's producer freed when the unit is given up? The collector runs too rarely to free reference cycles."""
 
-# ruff: noqa: SLF001 - one step is played, set up from inside
+# ruff: noqa: SLF001 - the tests set up and run a single step
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.joiner.runtime.runners.spark.test_units import Stage, begun
 
 
 class Transactions:
-    """Fails, knowing itself in the traceback, as those of a unit do."""
+    """Fails with a traceback that refers to itself, like the transactions of a unit."""
 
     def commit(self, *_given: Any) -> SnapshotPlace | None:
         raise Aborted("2 message(s) failed delivery")
@@ -40,7 +40,7 @@ def _no_collector() -> Iterator[None]:
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    """A real one, for it is careful about what its errors know."""
+    """A real pool, because its handling of references in errors matters."""
     with ThreadPoolExecutor(1) as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""The table of a unit's states: which may follow which, and nothing else."""
+"""The transition table of a unit's states, and the refusal of all other transitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIVES = [
     [U.PENDING, U.CLAIMING, U.RESTORING, U.RUNNING, U.FAILED, U.PENDING],
     [U.PENDING, U.CLAIMING, U.ELSEWHERE, U.PENDING],
 ]
-"""Given back; tried again; moved away and taken back; lost to another and the group's again; another site's, reset."""
+"""Revoked; retried; moved away and reclaimed; lost and assigned again; owned by another site, then reset."""
 
 
 @pytest.mark.parametrize("life", LIVES)

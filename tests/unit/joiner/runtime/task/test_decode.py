@@ -1,4 +1,4 @@
-"""Which column does a message become, or why is it refused?"""
+"""To which columns is a message decoded, or why is it rejected?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAY_MS = 86_400_000
 
 def read(settings: JoinerSettings, *messages: object, unit: int = 0, topic: str = DATA) -> Intake:
     keys = Keys(unit, settings.topics.partitions)
-    return TopicDecoder(settings, topic, unit, keys).decode(batch(messages))  # type: ignore[arg-type] # as tests have them
+    return TopicDecoder(settings, topic, unit, keys).decode(batch(messages))  # type: ignore[arg-type] # loosely typed in tests
 
 
 def test_a_record_goes_to_every_side_that_selects_its_quantity() -> None:
@@ -40,7 +40,7 @@ def test_a_record_goes_to_every_side_that_selects_its_quantity() -> None:
 
 
 def test_what_no_join_wants_is_only_counted() -> None:
-    # Not even looked at: a wrong partition or a time in the future is nobody's business then.
+    # It is not validated: its partition and its time do not matter.
     intake = read(make_settings(partitions=5), record(0, "other", BASE_MS + 10 * DAY_MS), unit=4)
     assert (intake.not_selected, intake.rejected, intake.sides) == (1, [], {})
 

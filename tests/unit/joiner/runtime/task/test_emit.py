@@ -1,4 +1,4 @@
-"""What becomes of a pair: its result, its time, its identity, or a dead letter?"""
+"""The output for a pair: its result, time and identity, or a dead letter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows(results: list[float], times_ns: list[int], first_seq: int) -> Rows:
 def results(
     function: str, values: list[tuple[float, float]], ties: list[tuple[int, int]] | None = None, times: Any = None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The results and the dead letters, as JSON has them; pair n has the offsets n and 100 + n."""
+    """Return the results and the dead letters, decoded from JSON. Pair n has the offsets n and 100 + n."""
     settings = make_settings({**POWER, "function": function}, events={"time_unit": "ns"})
     count = len(values)
     ordinals = np.array(ties or [(0, 0)] * count, dtype=np.int64).reshape(count, 2)

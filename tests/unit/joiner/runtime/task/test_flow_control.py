@@ -1,4 +1,4 @@
-"""Which topics of a unit wait for others?"""
+"""Which topics of a unit are paused until others catch up?"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Is a joining function that fails told of in the log, in the checkpoint and in metrics, by every runner?"""
+"""Does every runner report failures of a joining function in its log, checkpoint and metrics?"""
 
-# ruff: noqa: SLF001 - a process that is played by hand
+# ruff: noqa: SLF001 - the tests drive a process step by step
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST = "ValueError: no such machine"
 
 
 class Transactions(QuietTransactions):
-    """Keeps the checkpoints."""
+    """Transactions that keep their checkpoints."""
 
     def __init__(self) -> None:
         self.written: list[Checkpoint] = []
@@ -37,7 +37,7 @@ class Transactions(QuietTransactions):
 
 
 class Process:
-    """A plain process with one unit, fed by hand."""
+    """A plain process with one unit, whose input the test provides."""
 
     def __init__(self, *joins: dict[str, Any]) -> None:
         self.settings = make_settings(*joins, metrics={"listen": 0})
@@ -52,7 +52,7 @@ class Process:
         self.end = 0
 
     def turn(self, *quantities: str) -> None:
-        """A batch in which each record is 1 ms behind the one before."""
+        """Process a batch of one record per quantity, 1 ms apart."""
         sent = [record(at, name, BASE_MS + at) for at, name in enumerate(quantities, self.end)]
         self.end += len(sent)
         self.tasks._batches = {0: {DATA: batch(sent)}}

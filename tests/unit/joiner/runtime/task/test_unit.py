@@ -1,4 +1,4 @@
-"""Is a unit's state a function of the vector C, wherever it is cut, kept and rebuilt?"""
+"""Is a unit's state a function of the vector C, wherever it is snapshotted, restored or replayed?"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def both_joins(**application: Any) -> JoinerSettings:
 
 
 def seeded_messages(seed: int, count: int = 60) -> list[Message]:
-    """A log with everything: ties, disorder, repeated ids, watermarks, poison, gaps between offsets."""
+    """Return a log with ties, disorder, repeated ids, watermarks, invalid messages and offset gaps."""
     draw = random.Random(seed)
     clock, offset, sent = BASE_MS, draw.randrange(3), list[Message]()
     for _ in range(count):
@@ -78,7 +78,7 @@ def test_restore_or_silent_replay_at_any_point_changes_nothing(seed: int) -> Non
     settings, sent = both_joins(), seeded_messages(seed)
     whole = Unit(settings, 0, {DATA: 0})
     expected = lines(settings, apply(whole, sent))
-    assert len({topic for topic, _, _ in expected}) == 4, "results, late and unmatched ones, dead letters"
+    assert len({topic for topic, _, _ in expected}) == 4, "results, late records, unmatched records, dead letters"
     for cut in range(len(sent) + 1):
         before = Unit(settings, 0, {DATA: 0})
         first = apply(before, sent[:cut])
@@ -193,7 +193,7 @@ def test_a_full_buffer_names_the_keys_that_hold_most_and_the_ways_out() -> None:
     assert "stays failed until the restart" in str(stopped.value)
     again = Unit(make_settings(application={"buffer_records_max": 5}), 0, {DATA: 0})
     apply(again, sent, silent=True)
-    assert again.held() == 6, "a replay goes through: it builds what had been committed"
+    assert again.held() == 6, "a replay succeeds: it rebuilds the committed state"
 
 
 def test_progress_tells_what_is_held_and_how_far_the_streams_are() -> None:
@@ -207,13 +207,13 @@ def test_progress_tells_what_is_held_and_how_far_the_streams_are() -> None:
 
 
 def with_buffers(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """The snapshot with the bytes of each buffer changed."""
+    """Return the snapshot with the bytes of each buffer changed."""
     content = msgspec.msgpack.decode(data)
     return msgspec.msgpack.encode(content | {"buffers": {name: change(b) for name, b in content["buffers"].items()}})
 
 
 def newer(buffer: bytes, version: int) -> bytes:
-    """The bytes of a buffer under another format version."""
+    """Return the bytes of a buffer with another format version."""
     return buffer[:8] + version.to_bytes(2, "little") + buffer[10:]
 
 
@@ -248,7 +248,7 @@ APART = {"name": "apart", "left": {"topic": "one"}, "right": {"topic": "two"}, "
 
 
 def leads(lefts: Sequence[int], rights: Sequence[int], **join: Any) -> dict[str, tuple[float, float]]:
-    """Fill and share by topic of a unit with room for 10, after records at these times in ms of either side."""
+    """Return fill and share by topic for a unit with room for 10, after records at these times (in ms) on each side."""
     unit = Unit(make_settings({**APART, **join}, application={"buffer_records_max": 10}), 0, {"one": 0, "two": 0})
     one = [record(n, "speed", BASE_MS + at) for n, at in enumerate(lefts)]
     two = [record(n, "torque", BASE_MS + at, thing="b") for n, at in enumerate(rights)]
@@ -260,9 +260,9 @@ def test_a_side_leads_by_what_it_has_sent_behind_everything_of_the_other() -> No
     assert leads(range(6), []) == {"one": (0.6, 1.0), "two": (0.6, 0.0)}
     assert leads(range(4), [1, 2]) == {"one": (0.6, 1 / 6), "two": (0.6, 0.0)}
     assert leads([5, 6], range(4)) == {"one": (0.6, 2 / 6), "two": (0.6, 0.0)}
-    assert leads(range(4), [1, 2], lateness="1ms") == {"one": (0.6, 1 / 6), "two": (0.6, 0.0)}, "not by its lateness"
-    assert leads([0, 1, 2, 3, 4, 9], [9])["one"] == (0.7, 0.0), "what the other side never has is no lead"
-    assert leads(range(2), []) == {}, "what fills little is not looked at"
+    assert leads(range(4), [1, 2], lateness="1ms") == {"one": (0.6, 1 / 6), "two": (0.6, 0.0)}, "lateness is ignored"
+    assert leads([0, 1, 2, 3, 4, 9], [9])["one"] == (0.7, 0.0), "records up to the other side's newest time are no lead"
+    assert leads(range(2), []) == {}, "a nearly empty buffer has no leads"
 
 
 def test_sides_that_share_a_topic_cannot_wait_for_each_other() -> None:
@@ -285,7 +285,7 @@ def test_the_bytes_of_what_is_held_are_the_same_after_a_restart_and_none_when_no
     again = Unit.restore(settings, 0, unit.snapshot())
     for one in (unit, again):
         apply(one, [record(6, "torque", BASE_MS + 10_000), record(7, "speed", BASE_MS + 10_000)])
-        assert one.held() == 2, "what is too far away from all that comes has gone"
+        assert one.held() == 2, "records beyond the tolerance of all later ones are evicted"
         apply(one, [record(n, "speed", BASE_MS + 10_000 + n) for n in range(8, 12)])
         with pytest.raises(UnitStopped, match=r"holds 7 .*about 2,2\d\d bytes"):
             apply(one, [record(12, "speed", BASE_MS + 10_012)])
@@ -295,7 +295,7 @@ ORDERS = {**POWER, "watermark_scope": "partition", "tolerance": "1s"}
 
 
 def orders(first: int, count: int) -> list[Message]:
-    """Each thing has a record on either side, and is never heard of again."""
+    """Return records of things that each have one record per side and no others."""
     sides = (("speed", 0), ("torque", 300))
     return [
         record(2 * n + side, quantity, BASE_MS + 100 * n + shift, thing=f"order {n}")
@@ -345,12 +345,12 @@ def test_a_thing_of_which_nothing_is_held_is_not_forgotten_while_its_records_may
     apply(unit, [record(0, "speed", BASE_MS), *watermarks])
     assert unit.held() == 0
     unit.snapshot()
-    # Another thing may get the number of one that is forgotten, and with it what is known of that.
+    # Another thing may reuse the number of a forgotten one, and would inherit its frontiers.
     both = [record(3, "speed", BASE_MS + 5_000, thing="b"), record(4, "speed", BASE_MS + 5_000)]
     assert [late.offset for late in apply(unit, both).late] == [4]
     apply(unit, [message(5, {"mark": BASE_MS + 9_000})])
     unit.snapshot()
-    assert unit.join_summaries()["power"].keys == 0, "what is known of them is known of all"
+    assert unit.join_summaries()["power"].keys == 0, "their frontiers are those of the partition"
     assert (
         len(apply(unit, [record(6, "speed", BASE_MS + 5_000), record(7, "speed", BASE_MS + 5_000, thing="b")]).late)
         == 2

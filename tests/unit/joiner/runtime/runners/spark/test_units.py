@@ -1,4 +1,4 @@
-"""What the driver of the stage in Spark plans, and what becomes of what the workers bring: no Spark, no Kafka."""
+"""The plans of the Spark stage's driver, and its handling of worker outcomes, without Spark and Kafka."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ UNITS = 2
 
 
 class Transactions:
-    """Takes what is to be committed; ``fails`` is raised by the next commit."""
+    """Keeps each commit. The next call raises the last error of ``fails``, if any."""
 
     has_pending_markers = False
 
@@ -64,7 +64,7 @@ RELEASE = Release(0, OnTheWay("m", "spark"), "green", Released(move="m", unit=0,
 
 
 class Stage:
-    """The units of a driver, with what the log holds, and what was given up."""
+    """The units of a driver, the ends of the logs, and the units given up."""
 
     def __init__(self, **application: Any) -> None:
         given = {"snapshot_interval": "1h", **application}
@@ -107,7 +107,7 @@ class Stage:
         return served
 
     def plans(self) -> list[Plan]:
-        """Those of the next batch that do something."""
+        """Return the non-empty plans of the next batch."""
         turn = self.units.next_turn(self.turn)
         found = [] if turn == self.turn else [plan for plan in turn.plans if plan.end]
         self.turn = turn
@@ -117,7 +117,7 @@ class Stage:
         self.units.accept(Outcome(plan, [pack({"out": ([b"k"], b"v\n")})], **more))
 
     def settle(self) -> None:
-        """Wait until every transaction is written, and see what became of it."""
+        """Wait until every transaction is finished, and handle its outcome."""
         until_s = time.monotonic() + 5
         while any(one.commit is not None for one in self.units.tasks.values()):
             assert time.monotonic() < until_s
@@ -125,7 +125,7 @@ class Stage:
 
 
 def begun(stage: Stage) -> None:
-    """The batch that wakes Spark up."""
+    """Run the batch that wakes Spark up."""
     for plan in stage.units.next_turn(stage.turn).plans:
         stage.units.accept(Outcome(plan))
 
@@ -151,7 +151,7 @@ def test_a_batch_is_shared_by_the_units_and_each_goes_on_where_it_was() -> None:
     assert [(plan.unit, plan.begin[DATA], plan.end[DATA]) for plan in first] == [(0, 0, 180), (1, 40, 60)]
     for plan in first:
         stage.bring(plan)
-    # Not waiting for the transactions.
+    # The next plan does not wait for the transactions.
     assert [(plan.unit, plan.begin[DATA], plan.end[DATA]) for plan in stage.plans()] == [(0, 180, 250)]
     stage.settle()
     assert [checkpoint.offsets[DATA] for _, checkpoint, _ in stage.transactions[0].written] == [180]
@@ -329,12 +329,12 @@ def test_a_topic_that_runs_ahead_waits_for_the_other() -> None:
     stage.units = Units(stage.settings, "run", lambda: stage.ends, stage.meters, SystemClock())
     begun(stage)
     served = stage.serve(0)
-    served.checkpoint = SimpleNamespace(offsets={"l": 0, "r": 0}, start={})  # type: ignore[assignment] # what is read of it
+    served.checkpoint = SimpleNamespace(offsets={"l": 0, "r": 0}, start={})  # type: ignore[assignment] # the attributes read
     served.snapshot_offsets = {"l": 0, "r": 0}
     served.leads = [Lead("l", "r", fill=0.9, share=0.9)]
     stage.ends = {0: {"l": 50, "r": 50}}
     assert [plan.end for plan in stage.plans()] == [{"l": 0, "r": 50}]
-    # It is not waited for by one that has nothing more to read, after a while.
+    # After a while, a topic does not wait for one without new records.
     served.quiet_since_s = {"r": time.monotonic() - 2 * SILENT_S}
     stage.ends = {0: {"l": 50, "r": 0}}
     assert [plan.end for plan in stage.plans()] == [{"l": 50, "r": 0}]

@@ -1,4 +1,4 @@
-"""What a worker of the stage in Spark does with a plan, with a state store in memory and without Kafka."""
+"""The execution of a plan by a worker of the Spark stage, with an in-memory state store and without Kafka."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START = {DATA: 0}
 
 
 class Handle:
-    """A state store as Spark's handle gives it: one value, one map."""
+    """A state store with the interface of Spark's handle: one value, one map."""
 
     def __init__(self) -> None:
         self.value: tuple[Any, ...] | None = None
@@ -53,7 +53,7 @@ class Handle:
 
 
 def read(_settings: Any, plan: Plan) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
-    """The range in parts of seven messages."""
+    """Yield the range of the plan in parts of seven messages."""
     for begin in range(plan.begin[DATA], plan.end[DATA], 7):
         end = min(begin + 7, plan.end[DATA])
         found = batch(LOG[begin:end])
@@ -64,13 +64,13 @@ MEMORY = WorkerMemory(SystemClock())
 
 
 def execute(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
-    """In a process that keeps what it has."""
+    """Execute the plan in a process that keeps its units in memory."""
     return worker.execute(settings, plan, copy, MEMORY)
 
 
 @pytest.fixture(autouse=True)
 def kafka(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The log as it is read; what was asked of Kafka beside it."""
+    """The ranges of all state builds, with Kafka replaced by the log above."""
     asked: list[str] = []
 
     def build_state(checkpoint: Any, _state: Any, _readers: Any, warm: Unit | None) -> Unit:
@@ -86,7 +86,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(WorkerMemory, "read", lambda _memory, *given: read(*given))
     monkeypatch.setattr(worker, "build_state", build_state)
     monkeypatch.setattr(worker, "read_state", read_state)
-    MEMORY.units.clear()  # another process has nothing
+    MEMORY.units.clear()  # like a new process
     return asked
 
 
@@ -99,7 +99,7 @@ def written(*outcomes: Outcome) -> list[bytes]:
 
 
 def whole() -> list[bytes]:
-    return written(execute(SETTINGS, plan(0, 40), StateCopy(Handle())))  # type: ignore[arg-type] # stands in
+    return written(execute(SETTINGS, plan(0, 40), StateCopy(Handle())))  # type: ignore[arg-type] # stand-in
 
 
 def test_the_state_comes_from_where_it_is_nearest_and_the_results_are_the_same(kafka: list[str]) -> None:
@@ -109,14 +109,14 @@ def test_the_state_comes_from_where_it_is_nearest_and_the_results_are_the_same(k
     copy = StateCopy(handle)
     found = [execute(SETTINGS, plan(0, 10), copy)]
     assert kafka == ["from nothing to 0", "from nothing to 0"]
-    # This process has it.
+    # This process holds the state.
     found.append(execute(SETTINGS, plan(10, 20), copy))
-    # Another has not, but Spark's store has.
+    # Another process does not, but Spark's store does.
     MEMORY.units.clear()  # another process
     found.append(execute(SETTINGS, plan(20, 30), copy))
     assert len(kafka) == 2
-    # Nobody has it at this vector: the rest is a replay.
-    execute(SETTINGS, plan(30, 35), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
+    # Neither holds it at this vector, so it is built by a replay.
+    execute(SETTINGS, plan(30, 35), StateCopy(Handle()))  # type: ignore[arg-type] # stand-in
     MEMORY.units.clear()  # another process
     handle.value = None
     found.append(execute(SETTINGS, plan(30, 40), copy))
@@ -126,7 +126,7 @@ def test_the_state_comes_from_where_it_is_nearest_and_the_results_are_the_same(k
 
 
 def test_what_was_left_before_a_reset_is_not_gone_on_with(kafka: list[str]) -> None:
-    copy = StateCopy(Handle())  # type: ignore[arg-type] # stands in
+    copy = StateCopy(Handle())  # type: ignore[arg-type] # stand-in
     execute(SETTINGS, plan(0, 20), copy)
     execute(SETTINGS, plan(20, 30, start=20), copy)
     assert kafka == ["from nothing to 0", "from nothing to 20"]
@@ -149,7 +149,7 @@ def test_a_copy_that_was_written_in_part_is_not_read(monkeypatch: pytest.MonkeyP
 
 
 def test_a_snapshot_comes_where_it_is_asked_for_and_is_of_the_end() -> None:
-    copy = StateCopy(Handle())  # type: ignore[arg-type] # stands in
+    copy = StateCopy(Handle())  # type: ignore[arg-type] # stand-in
     assert execute(SETTINGS, plan(0, 10), copy).snapshot is None
     snapshot = execute(SETTINGS, plan(10, 20, snapshot=True), copy).snapshot
     assert snapshot is not None
@@ -173,7 +173,7 @@ def test_whatever_fails_is_told_and_leaves_the_state_as_it_was(
 ) -> None:
     expected = whole()
     MEMORY.units.clear()  # another process
-    copy = StateCopy(Handle())  # type: ignore[arg-type] # stands in
+    copy = StateCopy(Handle())  # type: ignore[arg-type] # stand-in
     first = execute(SETTINGS, plan(0, 20), copy)
     with monkeypatch.context() as patch:
 
@@ -204,13 +204,13 @@ def test_what_is_missing_before_or_within_any_part_of_a_range_is_looked_at(monke
         yield {DATA: batch(LOG[9:12] + LOG[14:16])}, {DATA: 16}
 
     monkeypatch.setattr(WorkerMemory, "read", lambda _memory, *given: read_some(*given))
-    outcome = execute(SETTINGS, plan(0, 16), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
+    outcome = execute(SETTINGS, plan(0, 16), StateCopy(Handle()))  # type: ignore[arg-type] # stand-in
     assert (outcome.records, outcome.stopped) == (11, "")
     assert asked == [(4, 6), (12, 14)]
 
 
 def test_room_is_judged_behind_the_whole_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    # In the middle it holds more than there is room for, and at the end it does not.
+    # The buffer exceeds its limit in the middle of the plan, but not at the end.
     settings = make_settings(application={"buffer_records_max": 5})
     log = [record(at, "speed", BASE_MS + at) for at in range(7)] + [record(7, "torque", BASE_MS + 50)]
     log += [record(8, "speed", BASE_MS + 60)]
@@ -221,9 +221,9 @@ def test_room_is_judged_behind_the_whole_of_a_plan(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(WorkerMemory, "read", lambda _memory, *given: read_some(*given))
     monkeypatch.setattr(worker, "build_state", lambda *_given: Unit(settings, 0, START))
-    assert execute(settings, plan(0, 9), StateCopy(Handle())).stopped == ""  # type: ignore[arg-type] # stands in
+    assert execute(settings, plan(0, 9), StateCopy(Handle())).stopped == ""  # type: ignore[arg-type] # stand-in
     MEMORY.units.clear()  # another process
-    short = execute(settings, plan(0, 7), StateCopy(Handle()))  # type: ignore[arg-type] # stands in
+    short = execute(settings, plan(0, 7), StateCopy(Handle()))  # type: ignore[arg-type] # stand-in
     assert "more than application.buffer_records_max = 5" in short.stopped
 
 
@@ -231,7 +231,7 @@ def test_a_process_keeps_no_more_than_so_much(monkeypatch: pytest.MonkeyPatch) -
     memory = WorkerMemory(SystemClock())
     held: Any = SimpleNamespace(held=lambda: 60)
     for number in range(5):
-        memory.keep(("app", number), worker._Left(START, held))  # noqa: SLF001 - the rule by itself
+        memory.keep(("app", number), worker._Left(START, held))  # noqa: SLF001 - tests the rule alone
     assert len(memory.units) == 5
     monkeypatch.setattr(worker, "_HELD_MAX", 130)
     memory.keep(("app", 7), worker._Left(START, held))  # noqa: SLF001 - as above
@@ -240,4 +240,4 @@ def test_a_process_keeps_no_more_than_so_much(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_plan_of_nothing_does_nothing() -> None:
     nothing = Plan(3, 0, {}, {}, {})
-    assert execute(SETTINGS, nothing, StateCopy(Handle())) == Outcome(nothing)  # type: ignore[arg-type] # stands in
+    assert execute(SETTINGS, nothing, StateCopy(Handle())) == Outcome(nothing)  # type: ignore[arg-type] # stand-in
