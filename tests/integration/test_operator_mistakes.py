@@ -130,7 +130,7 @@ def test_records_of_another_partitioner_are_rejected_with_their_right_partition(
     dead_letters = app.rejected().values()
     for dead_letter in dead_letters:
         assert re.search(
-            rf"belongs into partition \d, this is {dead_letter.partition}: its producer must use", dead_letter.reason
+            rf"belongs to partition \d, this is {dead_letter.partition}: its producer must use", dead_letter.reason
         )
     # What no join selects is not checked any further.
     assert len(dead_letters) == sum(b'"temperature"' not in one.value for one in wrong)

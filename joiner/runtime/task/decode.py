@@ -317,7 +317,7 @@ class TopicDecoder:
         if key is None:
             right = partition_of(thing.encode(), self._partitions)
             reason = (
-                f"thing {thing!r} belongs into partition {right}, this is {self._unit}: "
+                f"thing {thing!r} belongs to partition {right}, this is {self._unit}: "
                 "its producer must use the murmur2 partitioner and the thing as key"
             )
             raise Unreadable(reason)

@@ -59,7 +59,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
                 "waits up to 30 s for transactions",
             ),
             *("| 1 s | 8 s |", "| 1 s | 30 s |", "| 0.5 s | 2 s, for 10 s in all", "| 2 s | 120 s |"),
-            *("twice as long as the one before", "between 0.5 and 1.5"),
+            *("twice the previous one", "between 0.5 and 1.5"),
         ),
         "docs/spark.md": (
             "takes no more than 1.5 s",
