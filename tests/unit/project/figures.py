@@ -93,7 +93,7 @@ def _benchmarks() -> Iterable[Figure]:
     yield Figure(
         page, "cost it {:.1f} s of CPU time, and Spark {:.1f} s and {:.1f} s.", (cpu[PROCESS], cpu[BEST], cpu[TUNED])
     )
-    yield Figure(page, "Beside Spark as it comes the ratio is {:.0f};", (_of_rates(PROCESS, DEFAULT)[0],))
+    yield Figure(page, "Against Spark's defaults the ratio is {:.0f};", (_of_rates(PROCESS, DEFAULT)[0],))
     best, tuned = _of_rates(STAGE, BEST), _of_rates(STAGE, TUNED)
     yield Figure(
         page,

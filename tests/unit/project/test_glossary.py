@@ -47,7 +47,7 @@ FORMER: Final = {
 
 def retired() -> set[str]:
     """The names that the glossary lists as no longer used, in both of its tables: words, and names in the code."""
-    table = read(GLOSSARY).partition("## Words of earlier releases")[2]
+    table = read(GLOSSARY).partition("## Terms of earlier releases")[2]
     found = set()
     for row in re.findall(r"^\| (.+?) \| .+ \|$", table, re.MULTILINE):
         if row != "before" and not row.startswith("---"):
