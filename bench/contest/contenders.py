@@ -1,4 +1,4 @@
-"""The contenders: their commands, their windows, and what they cannot express.
+"""The contenders: their commands, windows and limitations.
 
 A contender is a list of commands. All get the same `Job`, and are observed from outside. A peer is a script in
 bench/peers, run as ``PYTHON bench/peers/NAME.py BOOTSTRAP DATA OUT --partitions N --state FOLDER [--width-ms W]
@@ -94,12 +94,12 @@ class Contender:
     variants: tuple[Contender, ...] = ()
 
     def window(self, width_ms: int) -> Window:
-        """Return the window of the pairs that it can find with ``width_ms`` to each side."""
+        """Return the window of the pairs that the contender can find with ``width_ms`` to each side."""
         return Window(self.widths * width_ms, is_grid=self.widths > 1) if self.has_window else NO_WINDOW
 
     @property
     def slug(self) -> str:
-        """The form of its name in names of topics and files."""
+        """The name, as used in topic and file names."""
         return "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
 
 
@@ -141,7 +141,7 @@ def _spark_jars() -> str:
 
 @dataclass(frozen=True)
 class _Script:
-    """A peer in bench/peers: its arguments besides those that all peers get.
+    """A peer in bench/peers: its arguments in addition to those of all peers.
 
     ``takes_lateness``: the disorder of the records is an argument. ``for_latency`` are its settings for low latency.
     ``widths``: a window of its grid is this many times as wide as one to each side of a record.

@@ -1,4 +1,4 @@
-"""Writes the page of figures and its plots, using only the files of results."""
+"""Writes the benchmark page and its plots, from the result files alone."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def write_report(results: Path, page: Path, plots: Path) -> None:
 
 
 def read_figures(results: Path) -> tuple[Found, dict[str, list[Found]]]:
-    """Return the files of results, and their measurements, judged and in the order of the contenders."""
+    """Return the result files and their measurements, judged and in the order of the contenders."""
     found = {kind: read(results, kind) for kind in KINDS}
     order = {name: number for number, name in enumerate([*CONTENDERS, engine.NAME])}
 

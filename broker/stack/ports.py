@@ -25,7 +25,7 @@ _STRIDE: Final = 97
 
 
 def is_free(port: int) -> bool:
-    """Return whether ``port`` of the loopback interface is free."""
+    """Return whether ``port`` is free on the loopback interface."""
     with socket.socket() as probe:
         # With this option, connections in TIME_WAIT do not count; the servers bind in the same way.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

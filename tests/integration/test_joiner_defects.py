@@ -1,4 +1,4 @@
-"""A batch that fails unexpectedly: nothing of it is written, nothing is lost, the other units continue."""
+"""A batch that fails unexpectedly: none of it is written, nothing is lost, and the other units continue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fail_once(app: Application, step: str, error: str) -> tuple[Joiner, int]:
         return "a batch failed" in failing.text()
 
     wait_until(has_failed, "a batch fails")
-    failed = failing.wait_for(rf"unit (\d+): a batch failed with {error}: '?cannot allocate'?; nothing of it was")
+    failed = failing.wait_for(rf"unit (\d+): a batch failed with {error}: '?cannot allocate'?; none of it was")
     return failing, int(failed[1])
 
 

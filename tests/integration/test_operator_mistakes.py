@@ -81,7 +81,7 @@ def test_whatever_changes_the_results_is_refused_with_each_difference(app: Appli
     said = refusal(app, **{f"LSB_TOPICS__{kind.upper()}": f"{app.topic('elsewhere')}.{kind}" for kind in kinds})
     for kind in kinds:
         assert f"outputs.{kind}: {app.topic(kind)} then, {app.topic('elsewhere')}.{kind} now" in said
-    assert said.count("give the application a new name, set them back, or start anew with `joiner reset`") == PARTITIONS
+    assert said.count("give the application a new name, set them back, or start over with `joiner reset`") == PARTITIONS
     app.verify()
 
 
@@ -188,7 +188,7 @@ def test_a_deleted_state_topic_is_refused_and_without_its_group_replaced_with_a_
         future.result()
     wait_until(lambda: state not in app.admin().list_topics(timeout=10).topics, "the state topic is gone")
     said = refusal(app, **session)
-    assert f"{state} holds no checkpoint: was the topic deleted? Restore it, or start anew with `joiner reset`" in said
+    assert f"{state} holds no checkpoint: was the topic deleted? Restore it, or start over with `joiner reset`" in said
 
     def delete_group() -> bool:
         return app.admin().delete_consumer_groups([app.name])[app.name].exception() is None

@@ -51,7 +51,7 @@ OWNING: Final = frozenset({_U.CLAIMING, _U.RESTORING, _U.RUNNING, _U.RELEASING})
 
 
 class IllegalTransition(Exception):
-    """A defect of this program: a transition that the table does not have."""
+    """A transition that is not in the table: a defect of this program."""
 
 
 class Lifecycle:
@@ -66,7 +66,7 @@ class Lifecycle:
         return self._states.get(unit, UnitState.UNASSIGNED)
 
     def enter(self, unit: int, state: UnitState) -> None:
-        """Move a unit to a state; the present one is allowed. Raises `IllegalTransition`."""
+        """Move a unit to a state, which may be the current one. Raises `IllegalTransition`."""
         with self._lock:
             before = self.state(unit)
             if state is not before and state not in TRANSITIONS[before]:

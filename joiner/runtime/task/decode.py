@@ -45,7 +45,7 @@ RIGHT: Final = 1
 _NO_ROWS: Final = Rows.room(0)
 
 _SINGLY: Final = 16
-"""Up to so many messages are decoded one by one if one of them is not a plain record."""
+"""Up to this many messages are decoded one by one if one of them is not a plain record."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Messages:
 
 
 class Records(NamedTuple):
-    """n records of one topic: offsets, times in ns, texts, values, and their JSON in results."""
+    """n records of one topic: offsets, times in ns, strings, values, and their JSON in results."""
 
     seq: Ints
     ts_ns: Ints
@@ -140,7 +140,7 @@ class Keys:
         self._in_use = np.empty(0, dtype=np.int64)
 
     def number(self, thing: str) -> int | None:
-        """Return the number of a thing, assigned if it is new; None if the thing belongs to another partition."""
+        """Return the number of a thing, assigning one if it is new; None if the thing belongs to another partition."""
         number = self._number.get(thing)
         if number is None:
             if partition_of(thing.encode(), self._partitions) != self._unit:

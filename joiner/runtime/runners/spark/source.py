@@ -1,4 +1,4 @@
-"""Spark's source of plans. Spark asks a planning process for offsets, and that process asks the driver.
+"""Spark's source of plans. Spark requests offsets from a planning process, which requests them from the driver.
 
 A Unix socket in a private folder connects the two; Spark starts both on one machine.
 """
@@ -50,7 +50,7 @@ class PlanSource(DataSource):
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
-        """The reader Spark asks for offsets and rows."""
+        """Return the reader that provides offsets and rows to Spark."""
         return _PlanReader(self._socket, self._slots)
 
 
@@ -72,7 +72,7 @@ class _PlanReader(DataSourceStreamReader):
         return _as_offset(Turn())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 - Spark's signature
-        """Ask the driver for the next offset; it also decides how much a batch reads."""
+        """Request the next offset from the driver, which also decides how much a batch reads."""
         if self._driver is None:
             self._driver = Client(self._socket, "AF_UNIX")
         self._driver.send_bytes(msgspec.json.encode(start))
@@ -105,7 +105,7 @@ def _as_offset(turn: Turn) -> dict[str, Any]:
 
 
 class PlanServer:
-    """Answers the source, in the driver. ``next_turn`` maps the last turn to the next one, or the same."""
+    """Answers the source, in the driver. ``next_turn`` maps the last turn to the next one, or to itself."""
 
     def __init__(self, folder: Path, next_turn: Callable[[Turn], Turn], clock: Clock) -> None:
         self.address = str(folder / "plans")
@@ -139,7 +139,7 @@ class PlanServer:
 
 
 def read_plans(session: SparkSession, server: PlanServer, slots: Sequence[int]) -> Any:
-    """The streaming DataFrame of plans."""
+    """Return the streaming DataFrame of plans."""
     session.dataSource.register(PlanSource)
     given = {"socket": server.address, "slots": ",".join(map(str, slots))}
     return session.readStream.format(SOURCE).options(**given).load()
