@@ -83,7 +83,7 @@ def test_the_other_units_go_on_while_one_is_rebuilt_and_a_stop_does_not_wait_for
     wait_until(others_are_through, "the other units have consumed all")
     assert second.stop() == 0
     # Not because of a timeout, after which it would be abandoned.
-    assert "unit 0: claim cancelled, as the unit is not assigned here any more" in second.text()
+    assert "unit 0: claim cancelled, because the unit is no longer assigned here" in second.text()
     after = app.start()
     app.wait_until_through()
     assert after.stop() == 0

@@ -223,7 +223,7 @@ def test_a_topic_that_a_broker_does_not_know_yet_is_waited_for(
     monkeypatch.setattr(claim, "topic_facts", lambda *_: facts if known else {})
     monkeypatch.setattr(claim, "read_checkpoint", lambda *_: pytest.fail("the unit is claimed"))
     nothing: Any = None
-    with pytest.raises(UnitStopped, match="does not exist any more") as raised:
+    with pytest.raises(UnitStopped, match="no longer exists") as raised:
         claim.claim(settings, UNIT, nothing, nothing, Claimant("run", "one"), NO_READERS)
     runner = Runner(clock)
     runner.claims.outcomes = [raised.value]
