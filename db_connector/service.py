@@ -36,7 +36,7 @@ IN_FLIGHT_MAX: Final = 2
 """Most batches with the writer: the one that it writes, and the next one."""
 
 STOP_S: Final = 3.0
-"""How long a stop waits for acknowledgements; it takes 5 s at most in all."""
+"""How long a stop waits for acknowledgements. A stop takes at most 5 s in all."""
 
 _WAIT_S: Final = 0.5
 

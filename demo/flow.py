@@ -1,4 +1,4 @@
-"""Tracks how much data has reached each step of the pipeline, using only what is in Kafka."""
+"""Tracks how much data has reached each step of the pipeline, from Kafka alone."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ QUANTITIES = tuple(name for _, names in _CLOCKS_MS for name in names)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to generate. Shares are of all events, from 0 to 0.9; times in ms.
+    """The data set to generate. Shares are of all events, from 0 to 0.9; times in ms.
 
     Raises ValueError with every argument that is out of range.
     """

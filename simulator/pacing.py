@@ -25,7 +25,7 @@ _TOKEN = NS_PER_S * _MICRO
 
 
 class Pacer(Protocol):
-    """Decides how many messages may be sent now. The caller reports what it sent with `take`."""
+    """Decides how many messages may be sent now. The caller reports sent messages with `take`."""
 
     def due(self, now_ns: int) -> int:
         """Return the number of messages that may be sent at `now_ns`."""

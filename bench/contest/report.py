@@ -420,7 +420,7 @@ def _contenders() -> list[str]:
         for name, value in (("buffer_records_max", BUFFER_RECORDS_MAX), ("buffer_bytes_max", BUFFER_BYTES_MAX))
     ]
     remark = f"The joiner runs with {' and '.join(of_default)}; lateness and watermark scope are those of the workload."
-    return [*table(["", "what it is", "limitations"], rows), "", remark]
+    return [*table(["", "description", "limitations"], rows), "", remark]
 
 
 def _reasons(figures: dict[str, list[Found]]) -> list[str]:

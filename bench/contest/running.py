@@ -50,7 +50,7 @@ _STATE_EVERY: Final = 8
 _BUSY: Final = 0.4
 """A contender that uses fewer cores than this is idle."""
 _DONE_S: Final = 1.5
-"""How long a run must be quiet and idle to end, if it has as many results as expected."""
+"""How long a run that has the expected number of results must be quiet and idle to end."""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ Say = Callable[[str], None]
 
 
 class Parts:
-    """The programs of the stack. The methods ``problem_*`` only check; the others download what is missing."""
+    """The programs of the stack. The methods ``problem_*`` only check; the others download missing programs."""
 
     def __init__(self, folder: Path, say: Say) -> None:
         self.folder = folder

@@ -37,7 +37,7 @@ def is_free(port: int) -> bool:
 
 
 def choose_port(usual: int | None = None) -> int:
-    """Return the usual port if it is free, else another free port; never a port that was returned before."""
+    """Return the usual port if it is free, else another free port. Never return the same port twice."""
     with _lock:
         port = _search(usual)
         _given.add(port)

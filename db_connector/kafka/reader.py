@@ -203,7 +203,7 @@ class ResultReader:
             place = TopicPartition(self._topic, number, self._next[number])
             self._consumer.incremental_unassign([place])
             self._consumer.incremental_assign([place])
-            # Drop what was read ahead, which is beyond the error.
+            # Drop the prefetched records, which are beyond the error.
             self._read_ahead = [message for message in self._read_ahead if message.partition() != number]
             del self._retry_at_s[number]
 

@@ -16,7 +16,7 @@ class Clock(Protocol):
     """Reads the time, and waits. Thread-safe."""
 
     def monotonic_s(self) -> float:
-        """Return seconds since an arbitrary point in time; never decreases. For intervals and deadlines."""
+        """Return seconds since an arbitrary point in time, never decreasing. For intervals and deadlines."""
         ...
 
     def wall_s(self) -> float:

@@ -48,7 +48,7 @@ class GapVerifier:
                 self._check(topic, number, found, batch.offset)
 
     def _check(self, topic: str, number: int, gaps: list[tuple[int, int]], offsets: Sequence[int]) -> None:
-        """Verify all gaps in one pass, because one request for each of perhaps hundreds would take long."""
+        """Verify all gaps in one pass, because one request for each of perhaps hundreds would be slow."""
         if self._consumer is None:
             name = self._settings.application.name
             self._consumer = make_consumer(self._settings.kafka, name, fetch_wait_max_ms=1, fetch_queue_backoff_ms=2)

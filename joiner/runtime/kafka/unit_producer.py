@@ -95,7 +95,7 @@ class UnitProducer:
         head, on_delivery = self._slots[0], self._first(topic)
         if on_delivery is not None:
             head["callback"] = on_delivery
-        # The producer copies what it accepts.
+        # The producer copies the messages it accepts.
         while self._client.produce_batch(topic, waiting, partition=self._unit) < len(waiting):
             # It does not raise: messages that the full queue has refused carry an error, and are sent again.
             waiting = [slot for slot in waiting if "_error" in slot]

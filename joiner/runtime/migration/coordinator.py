@@ -34,7 +34,7 @@ class MoveActions(Protocol):
         ...
 
     def warm_up(self, unit: int) -> None:
-        """Build the unit's state while its owner still serves it; reports `warmed`, `dropped` or `failed`."""
+        """Build the unit's state while its owner still serves it. Reports `warmed`, `dropped` or `failed`."""
         ...
 
     def cool_down(self, unit: int) -> None:
@@ -42,7 +42,7 @@ class MoveActions(Protocol):
         ...
 
     def claim(self, unit: int) -> None:
-        """Claim the unit; reports `resumed`, `failed`, or `found` if another runner has claimed it."""
+        """Claim the unit. Reports `resumed`, `failed`, or `found` if another runner has claimed it."""
         ...
 
 

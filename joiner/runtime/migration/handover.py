@@ -46,7 +46,7 @@ class Serving(Protocol):
     """A running unit."""
 
     first_commit_s: float
-    """When the first transaction after the claim was found written (monotonic); 0: not yet."""
+    """The time at which the first transaction after the claim was found written (monotonic); 0: not yet."""
 
 
 class Host(Protocol):

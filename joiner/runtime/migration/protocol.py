@@ -138,7 +138,7 @@ class Source:
         return self._hear_of(one, record, now_s, owned) if one is not None else []
 
     def tick(self, now_s: float) -> list[Action]:
-        """Do what is due at ``now_s``."""
+        """Perform the actions due at ``now_s``."""
         for unit, one in list(self._units.items()):
             if one.step is _Leaving.ASKED and now_s - one.since_s > LEASE_S:
                 del self._units[unit]
@@ -278,7 +278,7 @@ class Target:
         return []
 
     def tick(self, now_s: float) -> list[Action]:
-        """Do what is due at ``now_s``."""
+        """Perform the actions due at ``now_s``."""
         old = [unit for unit, one in self._units.items() if self._waits(one) and now_s - one.heard_s > LEASE_S]
         return [action for unit in old for action in self.lost(unit)]
 

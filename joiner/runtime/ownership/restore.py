@@ -52,7 +52,7 @@ def recover(
     with unless_fenced(transactions):
         # The claim has read it after its initialisation, and only this runner has written since.
         state = readers.state if readers.state is not None else read_state(readers, checkpoint.unit)
-        # A state built before a reset is useless, even if it lies between the same vectors.
+        # A state built before a reset is useless, even if it is between the same vectors.
         usable = warm if readers.begun_at == checkpoint.start else None
         built = build_state(checkpoint, state, readers, usable)
     return Recovered(built, checkpoint, SnapshotPlace.after(state), newest_offsets(checkpoint, state))

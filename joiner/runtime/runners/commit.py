@@ -52,7 +52,7 @@ def write_commit(
     checkpoint: Checkpoint,
     snapshot: tuple[bytes, SnapshotPlace] | None,
 ) -> SnapshotPlace | None:
-    """Commit as `UnitTransactions.commit` does, and count what was written.
+    """Commit as `UnitTransactions.commit` does, and count the written messages.
 
     ``appended_ms``: the number of pairs by the append time of their later record. Nothing is counted if the commit
     raises, even if Kafka has committed the transaction.

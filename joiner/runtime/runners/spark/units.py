@@ -164,7 +164,7 @@ class Units:
 
     def next_turn(self, last: Turn) -> Turn:
         """Return the plans of the next batch, or the last turn again if there is no work."""
-        # Without the lock, because it may take long.
+        # Without the lock, because it may take a long time.
         ends = self._ends.read()
         if ends is None:
             return last
@@ -212,7 +212,7 @@ class Units:
         number = outcome.plan.unit
         task = self.tasks.get(number)
         if task is not None and (commit := task.commit) is not None:
-            # Without the lock, because it may take long.
+            # Without the lock, because it may take a long time.
             self._clock.wait_until_done([commit.written])
         with self._lock:
             self._woken_s = self._clock.monotonic_s()
