@@ -334,7 +334,7 @@ def _address(given: object) -> str:
 
 
 class MetricsSettings(Section):
-    """Where a service exposes metrics and health over HTTP. There is no default port, as all services read one file."""
+    """The address of metrics and health over HTTP. There is no default port, because all services read one file."""
 
     listen: Annotated[str, BeforeValidator(_address)] | None = None
     stalled_after: Annotated[Duration, duration_between("1s", "1h")] = parse_duration("60s")

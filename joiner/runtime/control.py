@@ -111,7 +111,7 @@ class _Format(msgspec.Struct):
 
 
 def encode(record: msgspec.Struct) -> bytes:
-    """The JSON bytes of a record."""
+    """Return the JSON bytes of a record."""
     return _encoder.encode(record)
 
 

@@ -163,22 +163,22 @@ _manifest = msgspec.json.Decoder(Manifest)
 
 
 def checkpoint_key(unit: int) -> str:
-    """The key of the unit's checkpoint."""
+    """Return the key of the unit's checkpoint."""
     return f"{unit}/progress"
 
 
 def dangling_key(unit: int) -> str:
-    """The key of the record that marks the unit's transactions as unresolved."""
+    """Return the key of the record that marks the unit's transactions as unresolved."""
     return f"{unit}/unsettled"
 
 
 def manifest_key(unit: int, slot: int) -> str:
-    """The key of a slot's manifest."""
+    """Return the key of a slot's manifest."""
     return f"{unit}/{slot}/manifest"
 
 
 def chunk_key(unit: int, slot: int, index: int) -> str:
-    """The key of a slot's chunk."""
+    """Return the key of a slot's chunk."""
     return f"{unit}/{slot}/{index}"
 
 

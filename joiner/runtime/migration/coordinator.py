@@ -26,11 +26,11 @@ class MoveActions(Protocol):
     """The actions of a move in a runner. The runner reports each outcome with the named method of `Coordinator`."""
 
     def release(self, action: Release) -> None:
-        """Write the unit's last transaction and then ``action.record``; reports `released` or `kept`."""
+        """Write the unit's last transaction and then ``action.record``. Reports `released` or `kept`."""
         ...
 
     def reclaim(self, unit: int, way: OnTheWay) -> None:
-        """Claim with `Claimant.back`; reports `resumed`, or `found` if another runner claimed the unit first."""
+        """Claim with `Claimant.back`. Reports `resumed`, or `found` if another runner claimed the unit first."""
         ...
 
     def warm_up(self, unit: int) -> None:

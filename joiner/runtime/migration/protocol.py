@@ -167,7 +167,7 @@ class Source:
         return [Write(Released(move=way.move, unit=unit, to=to, instance=self._instance))]
 
     def kept(self, unit: int) -> None:
-        """Record that the last transaction was not written: the unit is still this site's."""
+        """Record that the last transaction was not written, so the unit still belongs to this site."""
         self._units.pop(unit, None)
 
     def gone(self, unit: int) -> None:

@@ -191,7 +191,7 @@ class AssignmentManager:
         self._troubles.forget(number)
 
     def is_pending(self, number: int) -> bool:
-        """Whether a unit will be claimed, now or later."""
+        """Return whether a unit will be claimed, now or later."""
         return number in self._waiting
 
     def obstacles(self) -> dict[int, Obstacle]:

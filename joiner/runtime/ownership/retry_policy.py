@@ -112,7 +112,7 @@ class RetryTracker:
         return wait_s * self._draw.uniform(*JITTER)
 
     def has(self, number: int) -> bool:
-        """Whether the unit has failed recently."""
+        """Return whether the unit has failed recently."""
         trouble = self._units.get(number)
         return trouble is not None and not _is_steady(trouble, self._clock.monotonic_s())
 

@@ -57,11 +57,11 @@ class ActiveTask(RunningTask):
         return "its records fill the buffer" if self.waiting is None else "a large snapshot is being written"
 
     def is_changed(self) -> bool:
-        """Whether the state has changed since the last snapshot."""
+        """Return whether the state has changed since the last snapshot."""
         return self.unit.offsets != self.snapshot_offsets
 
     def snapshot_due(self, application: ApplicationSettings) -> bool:
-        """Whether a snapshot is due."""
+        """Return whether a snapshot is due."""
         return self.needs_snapshot(self.unit.offsets) and self.is_snapshot_time(application)
 
     def snapshot(self) -> tuple[bytes, SnapshotPlace]:
@@ -83,7 +83,7 @@ class ActiveTask(RunningTask):
         )
 
     def status(self) -> UnitStatus:
-        """The unit's figures for metrics. Thread-safe."""
+        """Return the unit's figures for metrics. Thread-safe."""
         return self.figures(self.unit.held_bytes(), self.log_ends)
 
     def begin_commit(self, commit: Commit) -> None:

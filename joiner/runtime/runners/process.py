@@ -44,7 +44,7 @@ class ProcessLoop:
     """See `runner.Loop`."""
 
     def __init__(self, parts: Parts) -> None:
-        """Raises KafkaException."""
+        """Create the loop. Raises KafkaException."""
         settings, claimant, services, telemetry, metrics, watch, standby = parts
         self._telemetry, self._watch, self._clock = telemetry, watch, services.clock
         self.tasks = ProcessTasks(settings, services, metrics)

@@ -52,11 +52,11 @@ class ProcessTasks:
         """The time of the last poll of the input."""
 
     def statuses(self) -> dict[int, UnitStatus]:
-        """The units' figures for metrics. Thread-safe."""
+        """Return the units' figures for metrics. Thread-safe."""
         return {number: task.status() for number, task in list(self.tasks.items())}
 
     def held(self) -> dict[int, int]:
-        """The number of records each unit holds."""
+        """Return the number of records each unit holds."""
         return {number: task.unit.held() for number, task in self.tasks.items()}
 
     def note_log_ends(self) -> None:

@@ -43,7 +43,7 @@ class Loop(Protocol):
     supervisor: Supervisor[Any]
 
     def statuses(self) -> Mapping[int, UnitStatus]:
-        """The units' figures for metrics. Thread-safe."""
+        """Return the units' figures for metrics. Thread-safe."""
         ...
 
     def close(self) -> None:

@@ -63,7 +63,7 @@ class RunningTask:
         return offsets != self.snapshot_offsets or self.transactions.has_pending_markers
 
     def is_snapshot_time(self, application: ApplicationSettings) -> bool:
-        """Whether enough time has passed, or enough records have come, since the last snapshot."""
+        """Return whether enough time has passed or enough records have arrived since the last snapshot."""
         late = self.clock.monotonic_s() - self.snapshot_at_s >= application.snapshot_interval / 1e9
         return late or self.records >= application.snapshot_records
 
@@ -81,7 +81,7 @@ class RunningTask:
         return {topic for topic, since_s in self.quiet_since_s.items() if since_s < latest_s}
 
     def figures(self, held_bytes: Mapping[str, tuple[int, int]], log_ends: Mapping[str, int]) -> UnitStatus:
-        """The unit's figures for metrics. Thread-safe."""
+        """Return the unit's figures for metrics. Thread-safe."""
         checkpoint = self.checkpoint
         lag = sum(max(0, log_ends.get(topic, at) - at) for topic, at in checkpoint.offsets.items())
         is_saved = checkpoint.offsets == self.snapshot_offsets

@@ -60,7 +60,7 @@ class Messages:
         return len(self.offset)
 
     def part(self, begin: int, end: int) -> Messages:
-        """The messages from index ``begin`` up to ``end``."""
+        """Return the messages from index ``begin`` up to ``end``."""
         return Messages(self.offset[begin:end], self.append_ms[begin:end], self.value[begin:end])
 
 
@@ -76,7 +76,7 @@ class Records(NamedTuple):
     shown: StringColumn
 
     def take(self, which: Ints) -> Records:
-        """The records at these indices."""
+        """Return the records at these indices."""
         return Records._make(column.take(which) for column in self)
 
 
@@ -95,7 +95,7 @@ class SideInput:
     watermark_seq: list[int] = field(default_factory=list)
 
     def rows(self) -> Rows:
-        """All records."""
+        """Return all records."""
         if not self.parts:
             return _NO_ROWS
         if len(self.parts) > 1:
@@ -103,14 +103,14 @@ class SideInput:
         return self.parts[0]
 
     def columns(self) -> tuple[Ints, Ints, Ints, Ints] | None:
-        """Keys, times, offsets and identities for the engine; None without records."""
+        """Return keys, times, offsets and identities for the engine; None without records."""
         if not self.parts:
             return None
         rows = self.rows()
         return rows.key, rows.ts_ns, rows.seq, np.concatenate(self.identities)
 
     def watermarks(self) -> tuple[Ints, Ints, Ints] | None:
-        """Keys, times and offsets of the watermarks; None without any."""
+        """Return keys, times and offsets of the watermarks; None without any."""
         if not self.watermark_key:
             return None
         return _int64(self.watermark_key), _int64(self.watermark_ts_ns), _int64(self.watermark_seq)

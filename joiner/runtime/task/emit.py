@@ -32,15 +32,15 @@ class Things(NamedTuple):
     number: Ints
 
     def texts(self) -> StringColumn:
-        """The name of each record's thing, as JSON."""
+        """Return the name of each record's thing, as JSON."""
         return StringColumn.of([encode(name) for name in self.names]).take(self.number)
 
     def each(self) -> list[str]:
-        """The name of each record's thing."""
+        """Return the name of each record's thing."""
         return [self.names[number] for number in self.number.tolist()]
 
     def keys(self) -> list[bytes]:
-        """The name of each record's thing, as the key of a Kafka message."""
+        """Return the name of each record's thing, as the key of a Kafka message."""
         names = [name.encode() for name in self.names]
         return [names[number] for number in self.number.tolist()]
 
@@ -58,7 +58,7 @@ class Pairs(NamedTuple):
         return len(self.left_ordinal)
 
     def take(self, which: Ints) -> Pairs:
-        """The pairs at these indices."""
+        """Return the pairs at these indices."""
         return Pairs(
             self.left.take(which),
             self.right.take(which),

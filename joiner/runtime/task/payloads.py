@@ -36,11 +36,11 @@ class Rows(NamedTuple):
     shown: StringColumn
 
     def take(self, which: Ints) -> Rows:
-        """The rows at these indices."""
+        """Return the rows at these indices."""
         return Rows._make(column.take(which) for column in self)
 
     def bytes_held(self) -> int:
-        """The approximate memory in bytes that the rows take while they are held."""
+        """Return the approximate memory in bytes that the rows take while they are held."""
         return int(self.shown.lengths().sum()) + len(self.seq) * _RECORD_BYTES
 
     @classmethod
@@ -94,7 +94,7 @@ class Payloads:
         self.size -= self._rows.take(at).bytes_held()
 
     def rows(self) -> Rows:
-        """All rows."""
+        """Return all rows."""
         return self._rows.take(np.flatnonzero(self._lives[: self._used]))
 
     def count_later(self, ts_ns: int) -> int:

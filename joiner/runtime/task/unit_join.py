@@ -146,7 +146,7 @@ class UnitJoin:
             saved.rows[f"{self.name}.{name}"] = save_rows(side.rows(), self._settings.events.time_unit)
 
     def load(self, saved: UnitSnapshot) -> None:
-        """Inverse of `save`. Raises `SnapshotError`, KeyError or msgspec.DecodeError."""
+        """Load what `save` has added. Raises `SnapshotError`, KeyError or msgspec.DecodeError."""
         left, right = (
             restore_rows(saved.rows[f"{self.name}.{name}"], self._settings.events.time_unit) for name in _SIDE_NAMES
         )

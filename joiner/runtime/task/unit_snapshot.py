@@ -61,7 +61,7 @@ def encode(saved: UnitSnapshot) -> bytes:
 
 
 def decode(data: bytes) -> UnitSnapshot:
-    """Inverse of `encode`. Raises `SnapshotError`, msgspec.DecodeError or UnicodeDecodeError."""
+    """Decode the output of `encode`. Raises `SnapshotError`, msgspec.DecodeError or UnicodeDecodeError."""
     version = msgspec.msgpack.decode(data, type=_Version).version
     if version > VERSION:
         message = f"format {version}, this one reads up to {VERSION}"
@@ -98,7 +98,7 @@ def save_rows(rows: Rows, time_unit: str) -> SavedRows:
 
 
 def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
-    """Inverse of `save_rows`. Raises `SnapshotError` or msgspec.DecodeError."""
+    """Decode the output of `save_rows`. Raises `SnapshotError` or msgspec.DecodeError."""
     _, columns = snapshot.unpack(saved.columns)
     seq, key, ts_ns, result = columns["seq"], columns["key"], columns["ts_ns"], columns["result"].view(np.float64)
     if saved.times:

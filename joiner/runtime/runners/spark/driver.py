@@ -37,7 +37,7 @@ class Driver:
     """The loop of a stage; see `runner.Loop`."""
 
     def __init__(self, parts: Parts) -> None:
-        """Raises KafkaException."""
+        """Create the loop. Raises KafkaException."""
         settings, claimant, services, telemetry, metrics, watch, standby = parts
         self._settings, self._admin, self._watch = settings, services.admin, watch
         self._clock = services.clock

@@ -100,7 +100,7 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def decode_plan(data: bytes) -> Plan:
-    """Inverse of `encode_plan`."""
+    """Decode the output of `encode_plan`."""
     return _plan.decode(data)
 
 
@@ -110,7 +110,7 @@ def encode_outcome(outcome: Outcome) -> bytes:
 
 
 def decode_outcome(data: memoryview) -> Outcome:
-    """Inverse of `encode_outcome`."""
+    """Decode the output of `encode_outcome`."""
     return _outcome.decode(data)
 
 

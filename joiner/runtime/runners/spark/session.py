@@ -80,7 +80,7 @@ def make_session(settings: JoinerSettings, scratch: Path) -> SparkSession:
 
 
 def _is_submitted() -> bool:
-    """Whether ``spark-submit`` has started this program."""
+    """Return whether ``spark-submit`` has started this program."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -142,7 +142,7 @@ class StageFolder:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A private temporary folder, removed at the end; those of killed stages are removed first."""
+    """Yield a private temporary folder, and remove it at the end. Those of killed stages are removed first."""
     for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError), (left / _ALIVE).open() as alive:
             # A living stage holds the lock.

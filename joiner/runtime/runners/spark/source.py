@@ -42,11 +42,11 @@ class PlanSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``readStream.format``."""
+        """Return the name for ``readStream.format``."""
         return SOURCE
 
     def schema(self) -> str:
-        """One row for each plan."""
+        """Return the schema: one row per plan."""
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
@@ -68,7 +68,7 @@ class _PlanReader(DataSourceStreamReader):
         self._driver: Connection[Any, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The offset before the first plan."""
+        """Return the offset before the first plan."""
         return _as_offset(Turn())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 - Spark's signature
@@ -88,14 +88,14 @@ class _PlanReader(DataSourceStreamReader):
             os._exit(0)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One partition, as the rows are few and small."""
+        """Return a single partition, because the rows are few and small."""
         turn = msgspec.convert(end, Turn)
         if start == end or not turn.plans:
             return []
         return [_Part([(self._slots[plan.unit], encode_plan(plan)) for plan in turn.plans])]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int, bytes]]:
-        """The rows of a batch."""
+        """Return the rows of a batch."""
         assert isinstance(partition, _Part)  # noqa: S101 - for the type checker
         return iter(partition.rows)
 

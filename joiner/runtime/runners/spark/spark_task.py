@@ -66,15 +66,15 @@ class SparkTask(RunningTask):
         return self.commit is None and self.reached == self.snapshot_offsets
 
     def status(self, ends: Mapping[str, int]) -> UnitStatus:
-        """The unit's figures for metrics; ``ends``: of its input."""
+        """Return the unit's figures for metrics. ``ends``: those of its input."""
         return self.figures(self.held_bytes, ends)
 
     def is_ready(self) -> bool:
-        """Whether a plan may be made now."""
+        """Return whether a plan may be made now."""
         return self.clock.monotonic_s() >= self.not_before_s and not self.is_writing_long
 
     def is_short(self, ends: Mapping[str, int]) -> bool:
-        """Whether a log ends before the offset already read."""
+        """Return whether a log ends before the offset already read."""
         if all(ends.get(topic, at) >= at for topic, at in self.reached.items()):
             self.short_since_s = None
             return False
@@ -100,7 +100,7 @@ class SparkTask(RunningTask):
         self.paused = ahead
 
     def waiting(self, ends: Mapping[str, int]) -> dict[tuple[int, str], int]:
-        """The number of offsets to read, by unit and topic, without topics that are paused."""
+        """Return the number of offsets to read, by unit and topic, without topics that are paused."""
         return {
             (self.number, topic): max(0, ends.get(topic, at) - at)
             for topic, at in self.reached.items()

@@ -146,11 +146,11 @@ class Units:
             self.tasks.clear()
 
     def statuses(self) -> dict[int, UnitStatus]:
-        """The units' figures for metrics."""
+        """Return the units' figures for metrics."""
         return {number: task.status(self._ends.seen.get(number, {})) for number, task in list(self.tasks.items())}
 
     def obstacles(self) -> dict[int, Obstacle]:
-        """The obstacles of running units whose last plan has failed."""
+        """Return the obstacles of running units whose last plan has failed."""
         tasks = list(self.tasks.items())
         found = {number: self._troubles.obstacle(number, task.not_before_s) for number, task in tasks}
         return {number: obstacle for number, obstacle in found.items() if obstacle is not None}

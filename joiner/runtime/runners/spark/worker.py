@@ -92,7 +92,7 @@ class WorkerMemory:
         self.reader = consumer
 
     def verifier(self, settings: JoinerSettings) -> GapVerifier:
-        """The verifier of this process."""
+        """Return the verifier of this process."""
         self.gaps = self.gaps or GapVerifier(settings, self.clock)
         return self.gaps
 
@@ -136,7 +136,7 @@ class StateCopy:
         self._chunks = handle.getMapState("chunks", "at int", "part binary")
 
     def read(self, start: Mapping[str, int], offsets: Mapping[str, int]) -> bytes | None:
-        """The snapshot at ``offsets`` of a unit started at ``start``; None if the store has another one or none."""
+        """Return the snapshot at ``offsets`` of a unit started at ``start``; None if the store does not have it."""
         head = self._head.get()
         if head is None or msgspec.json.decode(head[0]) != [start, offsets]:
             return None
@@ -227,7 +227,7 @@ def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, clock: Clock
 
 
 def _make_reader(settings: JoinerSettings) -> Consumer:
-    """A consumer with large fetches, as each range starts a new one."""
+    """Create a consumer with large fetches, because each range starts a new fetch."""
     return make_reader(settings.kafka, settings.application.name, fetch_message_max_bytes=_FETCH_BYTES)
 
 
