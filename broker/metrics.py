@@ -189,7 +189,7 @@ class TelemetryServer:
         stalled_s = self._clock() - self._heartbeat_s
         if stalled_s <= self._settings.stalled_after / 1e9:
             return ""
-        return f"the main loop has not turned for {stalled_s:.0f} s"
+        return f"the main loop has been stuck for {stalled_s:.0f} s"
 
     def unready(self) -> str:
         """Return why the service is not ready; empty if it is."""

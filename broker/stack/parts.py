@@ -267,8 +267,9 @@ class Parts:
                 out.seek(0)
                 output = out.read().decode(errors="replace").strip().splitlines()[-15:]
                 raise StackError(
-                    f"{server}: '{' '.join(command[:3])} …' failed with status {tool.returncode}. Is there a "
-                    "network, and is the tool set up for your registry? Its output:\n    " + "\n    ".join(output)
+                    f"{server}: '{' '.join(command[:3])} …' failed with status {tool.returncode}. Is the "
+                    "network available, and is the tool configured for your registry? Output:\n    "
+                    + "\n    ".join(output)
                 )
 
     def _wait(self, server: str, tool: subprocess.Popen[bytes]) -> None:

@@ -155,7 +155,7 @@ class ProcessTasks:
             _log.info("unit %s: %s waits: %s", number, ", ".join(sorted(pausing)), task.why_paused)
         if resuming := task.paused - ahead:
             self._input.resume(number, resuming)
-            _log.info("unit %s: %s goes on", number, ", ".join(sorted(resuming)))
+            _log.info("unit %s: %s resumes", number, ", ".join(sorted(resuming)))
         task.paused = ahead
 
     def _apply(
