@@ -9,7 +9,7 @@ RUN python3 -m venv /opt/venv \
  && /opt/venv/bin/python -m pip install --no-cache-dir --no-compile --require-hashes -r requirements/services.txt
 
 FROM ${PYTHON_IMAGE} AS base
-# The user has a fixed number, so that volumes keep their owner over new images.
+# The user has a fixed id, so that volumes keep their owner across image updates.
 RUN groupadd --gid 10001 lsb && useradd --uid 10001 --gid lsb --no-create-home --home-dir /tmp lsb
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/lsb PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     NUMBA_CACHE_DIR=/var/cache/lsb

@@ -10,7 +10,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 CHAOS_SEEDS ?= 1 2
 
-# Two test processes, each with servers of its own: half of their time is waiting.
+# Two test processes, each with its own servers: they spend half of their time waiting.
 SIDE_BY_SIDE ?= -n 2 --dist loadfile
 CHAOS_REPORT ?= .lsb/chaos
 BENCH_REPORTS ?= .lsb
@@ -33,7 +33,7 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|'
 	@printf '\n  make demo EVENTS=path/to/events.json [AS_RECORDED=1]   the same with your own recording\n  make demo RUNNER=process, make demo RUNNER=spark       without the move: in a process, in Spark\n'
 
-setup: .venv/.ready ## make the Python environment in .venv (quick when nothing has changed)
+setup: .venv/.ready ## create the Python environment in .venv (quick when nothing has changed)
 
 .venv/.installed: requirements/dev.txt
 	$(call say,Python packages into .venv (about two minutes the first time))
@@ -59,13 +59,13 @@ demo: setup ## the whole pipeline: start, replay, join, move to Spark, verify, s
 up: setup ## start Kafka, the MQTT broker and InfluxDB on this machine
 	@$(PY) -m broker.stack up
 
-down: ## stop them; the data stays
+down: ## stop the servers; the data is kept
 	@if [ -x $(PY) ]; then $(PY) -m broker.stack down; else echo 'nothing to stop: there is no .venv'; fi
 
-status: setup ## show which servers run, and where
-	@$(PY) -m broker.stack status || [ $$? -eq 1 ] # 1: a server is not running, which is no error of make
+status: setup ## show which servers are running, and where
+	@$(PY) -m broker.stack status || [ $$? -eq 1 ] # 1: a server is not running, which is not an error for make
 
-env: ## make random passwords and tokens for docker-compose.yml, once
+env: ## generate random passwords and tokens for docker-compose.yml, once
 	@$(PYTHON) -m broker.compose.environment
 
 dashboards: setup ## generate grafana/dashboards from grafana/generate.py
@@ -73,7 +73,7 @@ dashboards: setup ## generate grafana/dashboards from grafana/generate.py
 
 quick: setup check ## for everyday work: style, types, unit and property tests, under three minutes
 	@$(PY) -m pytest -q $(SIDE_BY_SIDE) tests/unit tests/property
-	@printf '\nPASSED: checks, unit and property tests are fine. `make test` runs all that must pass.\n'
+	@printf '\nPASSED: checks, unit and property tests are fine. `make test` runs everything that must pass.\n'
 
 # The tests on servers are one run with the slowest files first, so that both processes end at about the same time.
 test: setup check ## everything that must pass: checks, all tests, a few chaos seeds
@@ -150,7 +150,7 @@ format: setup ## format the code
 	@$(PY) -m ruff format
 
 # With uv, because pip writes a lock for its own system only. Each lock is a constraint for the next one, so a package has
-# the same version in all of them. The peers of the benchmarks have environments of their own.
+# the same version in all of them. The peers of the benchmarks have separate environments.
 lock: ## pin the newest allowed versions with hashes: requirements/**.txt (make lock UPGRADE= keeps the present pins)
 	@command -v uv >/dev/null || { echo 'make lock needs uv: pip install uv'; exit 2; }
 	$(call say,Resolving)

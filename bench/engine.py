@@ -1,4 +1,4 @@
-"""Measures the speed of the join in memory, compared with the four `pandas.merge_asof` whose union it is.
+"""Measures the speed of the join in memory, compared with the four `pandas.merge_asof` calls whose union it is.
 
 ``python -m bench.engine --report docs/evidence/bench_engine`` writes ``.json``, ``.md`` and ``.png``. Both get the same
 data in the same run. Each figure is the median of several runs, in which the two contenders take turns; every run is in

@@ -1,13 +1,13 @@
 """Measures the speed of the joiner from Kafka to Kafka, compared with an exactly-once pass-through of the same bytes.
 
-``python -m bench.kafka --report docs/evidence/bench_kafka`` starts a temporary Kafka, writes the input once, runs the
-contenders on it several times in turn, and writes ``.json`` and ``.md``. Input and output are JSON. Each contender is a
-process. Its time is that between the first and the last record in its output topic, by the broker's clock, so that its
-start does not count. The pass-through only consumes, produces, sends offsets and commits, with the joiner's client
-settings. It is not an upper limit: it makes a dict for each message, and runs with Python's default garbage collector.
-The reference makes the joiner's transactions: one for each unit and batch, those of a batch at the same time and while
-the next batch is read. The variant with one transaction for all units is faster. The pass-through writes what it reads,
-which is less than half of what the joiner writes.
+``python -m bench.kafka --report docs/evidence/bench_kafka`` starts a temporary Kafka broker, writes the input once,
+runs the contenders on it several times in turn, and writes ``.json`` and ``.md``. Input and output are JSON. Each
+contender is a process. Its time is that between the first and the last record in its output topic, by the broker's
+clock, so that its start does not count. The pass-through only consumes, produces, sends offsets and commits, with the
+joiner's client settings. It is not an upper limit: it creates a dict per message, and runs with Python's default
+garbage-collector settings. The reference makes the joiner's transactions: one per unit and batch, those of a batch in
+parallel and while the next batch is read. The variant with one transaction for all units is faster. The pass-through
+writes its input, which is less than half of the joiner's output.
 """
 
 from __future__ import annotations

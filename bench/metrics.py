@@ -1,8 +1,8 @@
 """Measures the cost of metrics: the joiner with metrics that are scraped every second, compared with one without.
 
-``python -m bench.metrics --report docs/evidence/bench_metrics`` starts a temporary Kafka, writes the input once, runs
-both in turn (in alternating order), and writes ``.json`` and ``.md``. The result is the ratio within a turn, because
-other load on the machine affects both.
+``python -m bench.metrics --report docs/evidence/bench_metrics`` starts a temporary Kafka broker, writes the input once,
+runs both in turn (in alternating order), and writes ``.json`` and ``.md``. The result is the ratio within a turn,
+because other load on the machine affects both.
 """
 
 from __future__ import annotations

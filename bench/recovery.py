@@ -1,9 +1,9 @@
 """Measures the recovery time of a joiner that holds a million records, compared with one that holds a single record.
 
-``python -m bench.recovery --report docs/evidence/bench_recovery`` starts a temporary Kafka with two applications. One
-reads records of only one side and holds them all, the other holds a single one. Each is then killed with SIGKILL and
-restarted several times, in turn. Before each start, a record that completes a pair is sent. The time is that from the
-start of the process until the committed pair arrives at a consumer.
+``python -m bench.recovery --report docs/evidence/bench_recovery`` starts a temporary Kafka broker with two
+applications. One reads records of only one side and holds them all, the other holds a single one. Each is then killed
+with SIGKILL and restarted several times, in turn. Before each start, a record that completes a pair is sent. The time
+is that from the start of the process until the committed pair arrives at a consumer.
 """
 
 from __future__ import annotations

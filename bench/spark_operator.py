@@ -5,9 +5,9 @@
 It has three parts. *Table*: rows of both sides in parquet files are joined by Spark, by `joiner.join` and by four
 `pandas.merge_asof`; the three results must be equal. *Disordered stream*: a fifth of the rows arrive in micro-batches,
 out of order within the delay of a watermark, which finally passes the end; the output must equal `joiner.join`.
-*Stream*: files of equal size are micro-batches, joined into a sink that discards, for several numbers of buckets. With
-as many buckets as keys, the cost is that of a group per key. The data is seeded. Figures are of this run and machine;
-only their ratios are meaningful elsewhere.
+*Stream*: files of equal size are micro-batches, joined into a sink that discards, for several numbers of buckets. As
+many buckets as keys show the cost of one group per key. The data is seeded. Figures are of this run and machine; only
+their ratios are meaningful elsewhere.
 """
 
 from __future__ import annotations

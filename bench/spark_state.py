@@ -1,9 +1,10 @@
-"""Measures the cost of the state of the stage in Spark, and whether it grows with time.
+"""Measures what the state of the Spark stage costs, and whether it grows over time.
 
-``python -m bench.spark_state --report docs/evidence/bench_spark_state`` starts a temporary Kafka. The same records are
-joined with no other records held, with many records held in one unit, and with many in each unit. The held records are
-those of machines whose other stream is silent. Then an hour of events, a thousand a second by event time, is joined as
-fast as possible, and the state is sampled on the way: records held, the snapshot of a unit, Spark's folder.
+``python -m bench.spark_state --report docs/evidence/bench_spark_state`` starts a temporary Kafka broker. The same
+records are joined with no other records held, with many records held in one unit, and with many held in every unit. The
+held records belong to machines whose other stream is silent. Then an hour of events, a thousand per second of event
+time, is joined as fast as possible while the state is sampled: the number of records held, the size of the largest unit
+snapshot, and the size of Spark's folder.
 """
 
 from __future__ import annotations

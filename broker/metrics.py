@@ -5,8 +5,8 @@ Kafka is healthy but not ready, and a restart would not help.
 
 Nothing here is counted per record. Values that a service keeps anyway are read on request (`Readings`). The others are
 counted per batch, even if each record is an observation (`Distribution`). Each service has a registry of its own, so
-that several can run in one process. Metrics expose no secrets and no record data, and there is no login: listen on the
-loopback interface, or where only the operators' machines can connect.
+that several can run in one process. Metrics expose no secrets and no record data, and there is no authentication:
+listen on the loopback interface, or where only the operators' machines can connect.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DURATIONS_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.
 """Histogram buckets for durations, from that of a commit to an outage of a minute."""
 
 _REQUEST_TIMEOUT_S: Final = 10.0
-"""Timeout of one request, so that a silent client does not occupy its thread for ever."""
+"""Timeout of one request, so that a silent client does not occupy its thread forever."""
 
 _LOOK_EVERY_S: Final = 1.0
 """Maximum age of values that only the main loop may query."""
@@ -56,7 +56,7 @@ class Readings(Collector):
     """Metrics whose values are kept elsewhere. The thread that answers a request reads them.
 
     A reading must not call a Kafka consumer. confluent-kafka 2.16 admits one thread at a time, and while the main loop
-    calls `consume` again and again, a second thread waits for ever, even in ``get_watermark_offsets(cached=True)``.
+    keeps calling `consume`, a second thread waits forever, even in ``get_watermark_offsets(cached=True)``.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -174,7 +174,7 @@ class TelemetryServer:
         """Returns why the service is not ready, in a few words; empty if it is. It is called from other threads."""
 
     def heartbeat(self) -> None:
-        """Note that the main loop has completed another turn."""
+        """Record that the main loop has completed another iteration."""
         self._heartbeat_s = self._clock()
 
     def is_look_due(self) -> bool:
@@ -189,7 +189,7 @@ class TelemetryServer:
         stalled_s = self._clock() - self._heartbeat_s
         if stalled_s <= self._settings.stalled_after / 1e9:
             return ""
-        return f"the main loop has not turned for {stalled_s:.0f} s"
+        return f"the main loop has been stuck for {stalled_s:.0f} s"
 
     def unready(self) -> str:
         """Return why the service is not ready; empty if it is."""

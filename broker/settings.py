@@ -119,7 +119,7 @@ def _load_certificates(file: Path) -> None:
 
 
 def _check_regular(file: Path) -> None:
-    """Raise OSError if the path exists and is not a regular file: reading a pipe could block for ever."""
+    """Raise OSError if the path exists and is not a regular file: reading a pipe could block forever."""
     if "\0" in str(file) or (file.exists() and not file.is_file()):
         raise OSError(0, "it is not a regular file")
 
@@ -249,7 +249,7 @@ class Section(BaseModel):
 
 
 class KafkaSettings(Section):
-    """How to reach Kafka. ``client`` is passed to librdkafka unchanged (SASL, TLS, …)."""
+    """The connection to Kafka. ``client`` is passed to librdkafka unchanged (SASL, TLS, …)."""
 
     bootstrap_servers: str = Field(default="127.0.0.1:9092", min_length=1)
     client: Annotated[dict[str, str | int | float | bool], BeforeValidator(plain_values)] = Field(default_factory=dict)
@@ -270,7 +270,7 @@ class KafkaSettings(Section):
 
 
 class MqttSettings(Section):
-    """How to reach the MQTT broker, and the topic of the events."""
+    """The connection to the MQTT broker, and the topic of the events."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=1883, ge=1, le=PORT_MAX)
@@ -288,7 +288,7 @@ class MqttSettings(Section):
 
 
 class InfluxdbSettings(Section):
-    """How to reach InfluxDB: 2.x, or 1.8 with ``org = "-"`` and ``bucket = "database/retention policy"``."""
+    """The connection to InfluxDB: 2.x, or 1.8 with ``org = "-"`` and ``bucket = "database/retention policy"``."""
 
     url: Annotated[str, AfterValidator(_http_url)] = "http://127.0.0.1:8086"
     org: str = "-"
@@ -334,7 +334,7 @@ def _address(given: object) -> str:
 
 
 class MetricsSettings(Section):
-    """Where a service exposes metrics and health over HTTP. There is no default port, as all services read one file."""
+    """The address of metrics and health over HTTP. There is no default port, because all services read one file."""
 
     listen: Annotated[str, BeforeValidator(_address)] | None = None
     stalled_after: Annotated[Duration, duration_between("1s", "1h")] = parse_duration("60s")

@@ -61,7 +61,7 @@ class Ledger:
         return ticket
 
     def confirm(self, ticket: Ticket) -> None:
-        """Note that Kafka has confirmed a record of the message. Raises ValueError if all were confirmed already."""
+        """Record that Kafka has confirmed a record of the message. Raises ValueError if all were confirmed already."""
         if ticket.unconfirmed_records < 1:
             message = f"packet {ticket.packet_id} was confirmed more often than it has records"
             raise ValueError(message)

@@ -9,7 +9,7 @@ Failures:
     Kafka unavailable  confirmations stop and the ledger fills; the service reads no more, and MQTT keeps the rest
     MQTT unavailable   records in flight still go to Kafka; the service reconnects once all are confirmed, so that
                        redelivered messages do not add to those in flight
-    killed             the broker redelivers what was not acknowledged: duplicates are possible, losses are not
+    killed the broker redelivers unacknowledged messages: duplicates are possible, losses are not
     a record refused   the service stops; it has acknowledged nothing that Kafka has not confirmed
 """
 
@@ -236,7 +236,7 @@ class _WatermarkWriter:
         self.is_holding = False
 
     def observe(self, thing: str, quantity: str, time_ns: int) -> None:
-        """Note that a record was received."""
+        """Record the arrival of a record."""
         self._watch.observe(thing, quantity, time_ns, now_ns=self._listened_ns, wall_ns=time.time_ns())
 
     def collect(self, listening_ns: int, *, is_confirmed: bool) -> list[tuple[bytes, bytes]]:

@@ -103,7 +103,7 @@ class Parser:
         self._bytes_max = event_bytes_max
 
     def parse(self, payload: bytes) -> Parsed:
-        """Return the records of ``payload``, and what is refused. Never raises."""
+        """Return the records and the refusals of ``payload``. Never raises."""
         if len(payload) > self._bytes_max:
             reason = f"the payload has {len(payload)} bytes, more than events.event_bytes_max = {self._bytes_max}"
             return Parsed("", 0, [], [Refusal(payload, reason)])

@@ -53,7 +53,7 @@ class PublishTimes:
         self._begun: deque[tuple[int, float]] = deque()
 
     def began(self, count: int) -> None:
-        """Note that ``count`` events have arrived now."""
+        """Record the arrival of ``count`` events, now."""
         if self._is_on and count:
             self._begun.append((count, self._clock()))
 

@@ -1,6 +1,6 @@
 """The connection to the MQTT broker: paho-mqtt with a persistent session, QoS 1 and manual acknowledgements.
 
-paho implements the protocol. This module calls it without a thread of its own, so that the service is one loop without
+paho implements the protocol. This module calls it without a separate thread, so that the service is one loop without
 locks. It does not reconnect by itself: a lost connection raises `SessionLostError`, and the service decides when to
 retry. A failure that a retry cannot fix, such as a wrong password, raises `SessionRefusedError`.
 
@@ -166,7 +166,7 @@ class MqttSession:
             self._write(self._client)
 
     def close(self) -> None:
-        """Disconnect and keep the session; the broker will redeliver what is not acknowledged. Never raises."""
+        """Disconnect and keep the session; the broker will redeliver unacknowledged messages. Never raises."""
         client, self._client = self._client, None
         connection = client.socket() if client is not None else None
         if client is None or connection is None:

@@ -68,7 +68,7 @@ class SilenceWatch:
         return self._room <= 0
 
     def observe(self, thing: str, quantity: str, time_ns: int, *, now_ns: int, wall_ns: int) -> None:
-        """Note that a record arrived.
+        """Record the arrival of a record.
 
         ``now_ns`` is a clock that stops while nothing is read, as silence only counts while reading. ``wall_ns`` is the
         time since the epoch.
@@ -110,5 +110,5 @@ class SilenceWatch:
         return found
 
     def written(self, watermark: DueWatermark) -> None:
-        """Note that the watermark was sent, so that only a higher one may follow."""
+        """Record that the watermark was sent, so that only a higher one may follow."""
         self._things[watermark.thing].quantities[watermark.quantity].watermark_ns = watermark.time_ns

@@ -3,7 +3,7 @@
 The steps of a batch, in this order:
 
 1. read a batch of committed results with `ResultReader.read`;
-2. convert its records to lines, and note the reason for each record that has none;
+2. convert its records to lines, and record the reason for each record that has none;
 3. write the lines in the writer's thread, until every point is acknowledged or refused;
 4. deliver the dead letters;
 5. commit the offsets.
@@ -36,7 +36,7 @@ IN_FLIGHT_MAX: Final = 2
 """Most batches with the writer: the one that it writes, and the next one."""
 
 STOP_S: Final = 3.0
-"""How long a stop waits for acknowledgements; it takes 5 s at most in all."""
+"""How long a stop waits for acknowledgements. A stop takes at most 5 s in all."""
 
 _WAIT_S: Final = 0.5
 

@@ -1,4 +1,4 @@
-"""Tracks how much data has reached each step of the pipeline, using only what is in Kafka."""
+"""Tracks how much data has reached each step of the pipeline, from Kafka alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Stalled(Exception):
-    """A step makes no progress although data is missing; the text names the step and its progress."""
+    """A step makes no progress although data is missing. The message names the step and its progress."""
 
 
 def parts_in(events: Path, settings: EventSettings) -> tuple[int, int]:

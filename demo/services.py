@@ -18,7 +18,7 @@ READY_S: Final = 120.0
 
 
 class ServiceFailed(Exception):
-    """A service did not start, or ended unexpectedly; the text has the end of its log."""
+    """A service did not start, or ended unexpectedly. The message contains the end of its log."""
 
 
 class Services:
@@ -26,7 +26,7 @@ class Services:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
-        # The logs are text for people, as the demo shows the end of the log of a service that fails.
+        # Logs are text, because the demo shows the end of the log of a failed service.
         self._environment = {"LSB_LOG": "text", **os.environ, **environment}
         self._children: dict[str, Child] = {}
         folder.mkdir(parents=True, exist_ok=True)

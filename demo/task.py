@@ -1,4 +1,4 @@
-"""The task of a demo: reads and checks its events and settings as a whole before anything starts.
+"""The task of a demo: reads and checks all of its events and settings before anything starts.
 
 `run` executes it. Each part validates its own input: the generator its plan, the simulator its command line, each
 service its settings. This module only runs these validations early.

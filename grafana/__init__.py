@@ -1,1 +1,1 @@
-"""Dashboards, which `grafana.generate` writes, the alerts of Prometheus, and the provisioning of both."""
+"""The dashboards that `grafana.generate` writes, the Prometheus alerts, and the provisioning of both."""

@@ -139,7 +139,7 @@ def machine_data() -> dashboard.Dashboard:
     board = board.with_variable(quantities.current(VariableOption(text=["All"], value=["$__all"])))
     panel = _points_panel(
         "$quantity",
-        "Mean, lowest and highest of each interval; zoomed in, each point is a pair.",
+        "Mean, minimum and maximum per interval; zoomed in, each point is a pair.",
         _thinned(),
     )
     pairs = table.Panel().title("Pairs").description(f"The newest {TABLE_ROWS} pairs, with their join.")
@@ -181,11 +181,11 @@ def _flow() -> list[_Panel]:
             ("sum(rate(lsb_db_connector_points_total[1m]))", "database: points"),
         ),
         _lines(
-            "Join latency", "From the later record to its pair, including the wait until the pair is certain.", "s",
+            "Join latency", "From the later record to the result of its pair, including the wait.", "s",
             *((latency.format(share=share), f"p{share * 100:g}") for share in shares),
         ),
         _lines(
-            "Transactions", "Time from begin to commit.", "s",
+            "Transactions", "Time from start to commit.", "s",
             *((duration.format(share=share), f"p{share * 100:g}") for share in shares), width=_THIRD,
         ),
         _lines("Connector latency", "Until Kafka has all records of an event.", "s", (publishing, "p99"), width=_THIRD),

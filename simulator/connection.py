@@ -1,8 +1,8 @@
 """One MQTT connection with paho: opens it, reconnects, and begins a new session if the broker has lost the old one.
 
 Everything runs in the caller's thread, in `turn`. paho's own network thread is not used: the two threads would compete
-for the interpreter, a new message could get between those that are resent after a reconnection, and paho's send queue
-has no limit.
+for the interpreter, a new message could be sent between those that are resent after a reconnection, and paho's send
+queue has no limit.
 
 Not here: the list of unacknowledged messages (`publishing`).
 """

@@ -1,8 +1,8 @@
 """Generates a seeded data set of any size, similar to a recording of real machines, in the format of `events.json`.
 
-It models spindles that run, change speed and pause; quantities with a sampling clock each, so that speed and torque are
-mostly in different events and sometimes in the same one; late events; repeated events; equal timestamps; and gaps in
-which a quantity has no samples. The share of each can be set, down to 0. It does not model invalid lines, or physics
+It models spindles that run, change speed and pause; quantities with separate sampling clocks, so that speed and torque
+are mostly in different events and sometimes in the same one; late events; repeated events; equal timestamps; and gaps
+in which a quantity has no samples. The share of each can be set, down to 0. It does not model invalid lines, or physics
 beyond speed times torque.
 
 The same arguments produce the same bytes on every machine. It uses only `random.Random.random` and `getrandbits`, whose
@@ -57,7 +57,7 @@ QUANTITIES = tuple(name for _, names in _CLOCKS_MS for name in names)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to generate. Shares are of all events, from 0 to 0.9; times in ms.
+    """The data set to generate. Shares are of all events, from 0 to 0.9; times in ms.
 
     Raises ValueError with every argument that is out of range.
     """

@@ -25,14 +25,14 @@ _TOKEN = NS_PER_S * _MICRO
 
 
 class Pacer(Protocol):
-    """Decides how many messages may be sent now. The caller reports what it sent with `take`."""
+    """Decides how many messages may be sent now. The caller reports sent messages with `take`."""
 
     def due(self, now_ns: int) -> int:
         """Return the number of messages that may be sent at `now_ns`."""
         ...
 
     def take(self, count: int) -> None:
-        """Note that `count` messages were sent, at most what the last `due` returned."""
+        """Record that `count` messages were sent, at most what the last `due` returned."""
         ...
 
     def wait_ns(self, now_ns: int) -> int:

@@ -93,7 +93,7 @@ class Publisher:
 
     @property
     def room(self) -> int:
-        """How many messages may be sent now; 0 without a connection."""
+        """The number of messages that may be sent now; 0 without a connection."""
         if not self.connected or self._resend:
             return 0
         return self.window - len(self._in_flight)

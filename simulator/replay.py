@@ -108,7 +108,7 @@ class Replay:
         self.elapsed_ns = time.monotonic_ns() - self._start_ns
 
     def _send_burst(self) -> bool:
-        """Send what is due and fits in the window. Return False if nothing is left."""
+        """Send the messages that are due and fit in the window. Return False if none are left."""
         allowed = min(self._pacer.due(time.monotonic_ns()), self._publisher.room)
         for _ in range(allowed):
             message = next(self._messages, None)

@@ -50,7 +50,7 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """How to reach the broker. Without `username` there is no login, and without `ca_file` no TLS."""
+    """The connection to the broker. Without `username` there is no authentication, and without `ca_file` no TLS."""
 
     host: str
     port: int

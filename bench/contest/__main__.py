@@ -1,7 +1,7 @@
 """Compares the joiner with other engines, end to end, on one machine and the same topics.
 
-It starts a temporary Kafka, writes each workload once, runs the contenders on it in turn, checks every output against
-the expected one, and saves each measurement at once. Then it rewrites the plots and the page of figures.
+It starts a temporary Kafka broker, writes each workload once, runs the contenders on it in turn, checks every output
+against the expected one, and saves each measurement at once. Then it rewrites the plots and the figures of the page.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
 
 
 def measure(todo: list[Measurement], kept: Kept, sizes: Sizes, minutes: float) -> None:
-    """Make the measurements in order; start none after ``minutes``."""
+    """Make the measurements in order. Start none after ``minutes``."""
     end_s, failed = time.monotonic() + minutes * 60, set[str]()
     with own_stack() as (stack, folder):
         arena = Arena(stack, folder)

@@ -1,4 +1,4 @@
-"""The contenders: their commands, their windows, and what they cannot express.
+"""The contenders: their commands, windows and limitations.
 
 A contender is a list of commands. All get the same `Job`, and are observed from outside. A peer is a script in
 bench/peers, run as ``PYTHON bench/peers/NAME.py BOOTSTRAP DATA OUT --partitions N --state FOLDER [--width-ms W]
@@ -94,12 +94,12 @@ class Contender:
     variants: tuple[Contender, ...] = ()
 
     def window(self, width_ms: int) -> Window:
-        """Return the window of the pairs that it can find with ``width_ms`` to each side."""
+        """Return the window of the pairs that the contender can find with ``width_ms`` to each side."""
         return Window(self.widths * width_ms, is_grid=self.widths > 1) if self.has_window else NO_WINDOW
 
     @property
     def slug(self) -> str:
-        """The form of its name in names of topics and files."""
+        """The name, as used in topic and file names."""
         return "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
 
 
@@ -141,7 +141,7 @@ def _spark_jars() -> str:
 
 @dataclass(frozen=True)
 class _Script:
-    """A peer in bench/peers: its arguments besides those that all peers get.
+    """A peer in bench/peers: its arguments in addition to those of all peers.
 
     ``takes_lateness``: the disorder of the records is an argument. ``for_latency`` are its settings for low latency.
     ``widths``: a window of its grid is this many times as wide as one to each side of a record.
@@ -211,9 +211,9 @@ def _of_script(
     return replace(contender(name, *given), variants=tuple(variants))
 
 
-_WINDOW: Final = "neighbours farther apart than its window; pairs with everything within"
+_WINDOW: Final = "misses neighbours farther apart than its window; pairs all records within it"
 
-_NEIGHBOURS: Final = "pairs that are no neighbours, such as all within an interval"
+_NEIGHBOURS: Final = "finds only neighbours, not all pairs within an interval"
 
 OURS: Final = (
     Contender("plain process", "joiner run", _joiner, _NEIGHBOURS, held=_held),
@@ -278,24 +278,24 @@ PEERS_OF_OTHERS: Final = (
     SPARK_DEFAULT,
     _of_script(
         "Spark tumbling window",
-        "Spark: windows of a fixed grid, twice as wide as the range join's window to each side",
+        "Spark: tumbling windows, twice as wide as the range join's window to each side",
         replace(_SPARK, widths=2),
         *("--variant", "tumbling"),
-        lacks=f"{_WINDOW}; neighbours across a border of the grid",
+        lacks=f"{_WINDOW}; misses neighbours across a window boundary",
         gives_window=True,
     ),
     _of_script(
         "Spark range join, nearest kept",
-        "Spark: the range join, then the nearest before and after",
+        "Spark: the range join, reduced to the nearest record before and after",
         _SPARK,
         *("--variant", "nearest"),
-        lacks="neighbours farther apart than its window; neighbours of right records only",
+        lacks="misses neighbours farther apart than its window; finds pairs from the left side only",
     ),
     _of_script(
         "Spark as-of by hand",
         "Spark: transformWithState",
         _Script("spark_asof", has_window=False),
-        lacks="neighbours of right records only",
+        lacks="finds pairs from the left side only",
         waits_ms=SPARK_LATENESS_MS,
     ),
     _of_script(
@@ -310,7 +310,7 @@ PEERS_OF_OTHERS: Final = (
         "Quix Streams as-of",
         "Quix Streams: two join_asof, one per side",
         _Script("quix_asof", has_window=False, takes_lateness=False),
-        lacks="records out of order; one topic for both sides",
+        lacks="needs ordered records and a topic per side",
         topics=2,
     ),
     _of_script("bytewax window", "bytewax: sliding windows, at least once", _Script("bytewax_window"), lacks=_WINDOW),
@@ -319,13 +319,13 @@ PEERS_OF_OTHERS: Final = (
         "bytewax: a custom stateful step, at least once",
         _Script("bytewax_window", has_window=False, takes_lateness=False),
         *("--variant", "by-hand"),
-        lacks="records out of order; its users write the join themselves",
+        lacks="needs ordered records; users write the join themselves",
     ),
     _of_script(
         "Pathway interval join",
         "Pathway: interval_join, without state that survives the process",
         _Script("pathway_join", takes_lateness=False),
-        lacks=f"{_WINDOW}; exactly once and persistent state need a licence",
+        lacks=f"{_WINDOW}; exactly-once delivery and persistent state need a licence",
         gives_window=True,
     ),
 )

@@ -1,6 +1,6 @@
 """Measures the upper limit of the engine: joins the workload in memory, from columns to positions, in one process.
 
-It reads and writes no bytes and looks up no keys, which is the rest of a joiner's work.
+It leaves out the rest of a joiner's work: reading, writing and looking up keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAME: Final = "engine in memory"
 
 
 def run(expected: Expected) -> dict[str, Any]:
-    """Join the workload with a buffer for each partition, in batches of the joiner's size."""
+    """Join the workload with one buffer per partition, in batches as large as the joiner's."""
     workload = expected.workload
     time_ns, partition = workload.time_ms * 1_000_000, workload.partition
     steps = []

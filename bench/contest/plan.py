@@ -1,4 +1,4 @@
-"""Plans the measurements, their order and their sizes, and keeps the files of results."""
+"""Plans the measurements, their order and their sizes, and stores the result files."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def trials() -> dict[str, Contender]:
 
 
 class Kept:
-    """The files of results, one for each kind. Each measurement is saved at once."""
+    """The result files, one per kind. Each measurement is saved at once."""
 
     def __init__(self, folder: Path, about: dict[str, Any], sizes: Sizes, *, resume: bool) -> None:
         self._folder = folder
@@ -178,7 +178,7 @@ class Kept:
 
 
 def read(folder: Path, kind: str) -> dict[str, Any]:
-    """Return a file of results; an empty one if it does not exist."""
+    """Return the content of a result file; empty if the file does not exist."""
     path = folder / f"{kind}.json"
     return json.loads(path.read_text()) if path.is_file() else {"measurements": []}
 

@@ -1,4 +1,4 @@
-"""Writes the page of figures and its plots, using only the files of results."""
+"""Writes the benchmark page and its plots, from the result files alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.harness.plot import Line, Panel, plot_dots, plot_lines
 from bench.harness.report import table
 from joiner.runtime.settings import ApplicationSettings
 
-BEGIN: Final = "<!-- figures: written by python -m bench.contest, which writes them anew -->"
+BEGIN: Final = "<!-- figures: written by python -m bench.contest, which overwrites them -->"
 END: Final = "<!-- end of the figures -->"
 _NEW_PAGE: Final = f"# Benchmarks\n\n{BEGIN}\n{END}\n"
 
@@ -59,7 +59,7 @@ def write_report(results: Path, page: Path, plots: Path) -> None:
 
 
 def read_figures(results: Path) -> tuple[Found, dict[str, list[Found]]]:
-    """Return the files of results, and their measurements, judged and in the order of the contenders."""
+    """Return the result files and their measurements, judged and in the order of the contenders."""
     found = {kind: read(results, kind) for kind in KINDS}
     order = {name: number for number, name in enumerate([*CONTENDERS, engine.NAME])}
 
@@ -107,7 +107,7 @@ def figure_lines(found: Found, figures: dict[str, list[Found]], drawn: dict[str,
     withheld = {one.get("withheld") for measurements in figures.values() for one in measurements}
     lines = [
         "",
-        "Three figures are minimum / median / maximum of the runs; a single figure is that of all runs.",
+        "Three figures are the minimum / median / maximum of the runs; a single figure applies to all runs.",
         _ROUGH,
         *(f"\n{text}" for verdict, text in _VERDICTS.items() if verdict in withheld),
         *_machine(found),
@@ -207,7 +207,7 @@ def _machine(found: Found) -> list[str]:
     heads = [one for one in found.values() if "machine" in one]
     if not heads:
         return []
-    about = heads[0]["machine"] | {"seed of the data": heads[0]["settings"]["seed"]}
+    about = heads[0]["machine"] | {"data seed": heads[0]["settings"]["seed"]}
     dates = sorted(one["date"] for kind in found.values() for one in kind["measurements"])
     about["date"] = f"{dates[0]} to {dates[-1]}"
     return ["", *(f"- {name}: {value}" for name, value in about.items())]
@@ -271,8 +271,8 @@ def _costs(measurements: list[Found]) -> list[str]:
 
 
 _TWO_STATES: Final = (
-    "The records held by the joiner at the end and the largest state of a peer are different quantities, so there is "
-    "no ratio of them. Spark counts the rows of its current batch, and its batches have up to 200,000 records."
+    "The joiner's state is counted at the end of a run and a peer's at its largest, so no ratio is given. Spark "
+    "counts the rows of its current batch, which has up to 200,000 records."
 )
 
 
@@ -347,7 +347,7 @@ def _workloads(measurements: list[Found]) -> list[str]:
     heads = ["workload", "", "window, ms", "thousand records/s", "neighbours found", "results that are not neighbours"]
     descriptions = {one["workload"]: one["about"] for one in measurements if "about" in one}
     words = [f"- {name}: {about}." for name, about in descriptions.items()]
-    wide = "Each window is as wide as it takes to find 99 % of the neighbours."
+    wide = "Each window is just wide enough to find 99 % of the neighbours."
     return ["", *words, "", wide, *table([*heads, "records held at the end", "input processed"], rows)] if rows else []
 
 
@@ -414,13 +414,13 @@ def _trials(measurements: list[Found], best: list[Found]) -> list[str]:
 
 def _contenders() -> list[str]:
     rows = [(one.name, one.what, one.lacks or "nothing") for one in CONTENDERS.values()]
-    rows.append((engine.NAME, "the engine only, from columns to positions", "reading and writing"))
+    rows.append((engine.NAME, "the engine only, from columns to positions", "does not read or write"))
     of_default = [
         f"`{name} = {value:,}` ({value / ApplicationSettings.model_fields[name].default:.3g} times the default)"
         for name, value in (("buffer_records_max", BUFFER_RECORDS_MAX), ("buffer_bytes_max", BUFFER_BYTES_MAX))
     ]
     remark = f"The joiner runs with {' and '.join(of_default)}; lateness and watermark scope are those of the workload."
-    return [*table(["", "what it is", "what it cannot express, or does not do"], rows), "", remark]
+    return [*table(["", "description", "limitations"], rows), "", remark]
 
 
 def _reasons(figures: dict[str, list[Found]]) -> list[str]:

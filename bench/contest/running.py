@@ -50,7 +50,7 @@ _STATE_EVERY: Final = 8
 _BUSY: Final = 0.4
 """A contender that uses fewer cores than this is idle."""
 _DONE_S: Final = 1.5
-"""How long a run must be quiet and idle to end, if it has as many results as expected."""
+"""How long a run that has the expected number of results must be quiet and idle to end."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class Limits:
 
 
 class FailedError(Exception):
-    """A contender has ended or has written nothing; ``str`` has the details."""
+    """A contender has ended or has written nothing. ``str`` has the details."""
 
 
 @dataclass
 class Arena:
-    """A Kafka, a folder, and the workloads that were written so far."""
+    """A Kafka broker, a folder, and the workloads written so far."""
 
     stack: LocalStack
     folder: Path
@@ -78,7 +78,7 @@ class Arena:
 
     @property
     def kafka(self) -> KafkaSettings:
-        """The settings to reach Kafka."""
+        """The Kafka settings."""
         return KafkaSettings(bootstrap_servers=self.stack.kafka.address)
 
     def expected(self, name: str, records: int) -> Expected:
@@ -88,7 +88,7 @@ class Arena:
         return self._known[name, records]
 
     def data(self, name: str, records: int, topics: int) -> str:
-        """Return the topic of a workload, or two with a comma, one for each side; write it if it is missing."""
+        """Return the topic of a workload, or two separated by a comma, one per side. Write it if it is missing."""
         if (name, records, topics) not in self._written:
             topic, workload = f"data-{len(self._written)}", self.expected(name, records).workload
             self._written[name, records, topics] = self.make_data(topic, topics)
@@ -267,7 +267,7 @@ def last_words(job: Job) -> str:
 
 
 def _state_of(job: Job, watch: Watch) -> dict[str, float]:
-    """Return the size of the state: that of its folder, and that which the contender prints."""
+    """Return the size of the state folder, and the state size that the contender reports."""
     found: dict[str, float] = {"state_bytes": watch.state_bytes_max} if watch.state_bytes_max else {}
     for path in job.folder.glob("*.out"):
         for line in path.read_text(errors="replace").splitlines():

@@ -71,14 +71,14 @@ output = "power"
 
 @contextmanager
 def own_kafka(java_options: Sequence[str] | None = None) -> Iterator[tuple[KafkaSettings, Path]]:
-    """Start a temporary Kafka; yield its settings and a folder for files."""
+    """Start a temporary Kafka broker. Yield its settings and a folder for files."""
     with own_stack(java_options) as (stack, folder):
         yield KafkaSettings(bootstrap_servers=stack.kafka.address), folder
 
 
 @contextmanager
 def own_stack(java_options: Sequence[str] | None = None) -> Iterator[tuple[LocalStack, Path]]:
-    """Start a temporary Kafka; yield its stack and a folder for files."""
+    """Start a temporary Kafka broker. Yield its stack and a folder for files."""
     with ephemeral_stack(say=print) as stack, tempfile.TemporaryDirectory() as folder:
         stack.kafka.more = {"log.message.timestamp.type": "LogAppendTime", **_KAFKAS_OWN}
         if java_options is not None:
@@ -118,7 +118,7 @@ def send(producer: Producer, topic: str, partition: int, record: dict[str, Any])
 
 
 class Application:
-    """A joiner application with topics of its own. ``settings`` are read from its file."""
+    """A joiner application with its own topics. ``settings`` are read from its file."""
 
     def __init__(self, kafka: KafkaSettings, folder: Path, name: str, partitions: int, data: str) -> None:
         """Write the settings file. ``data`` is the input topic."""
@@ -180,7 +180,7 @@ def ends(kafka: KafkaSettings, topic: str, partitions: int) -> list[int]:
 
 
 def things_over_all_units(kind: str, count: int) -> list[tuple[str, int]]:
-    """Return ``count`` names of things and their partitions, in turn over all partitions."""
+    """Return ``count`` names of things and their partitions, spread round-robin over the partitions."""
     things: list[tuple[str, int]] = []
     number = 0
     while len(things) < count:

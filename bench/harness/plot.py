@@ -1,4 +1,4 @@
-"""Draws the plots of the benchmarks: a panel for each curve, with the median as a line and the range as a band."""
+"""Draws the benchmark plots: a panel per curve, with the median as a line and the range as a band."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 
 def write(path: Path, title: str, about: dict[str, Any], figures: Any, lines: Sequence[str]) -> None:
-    """Write the figures to ``path`` with ``.json``, and the page with ``.md``."""
+    """Write the figures to ``path`` with suffix ``.json``, and the page with suffix ``.md``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json_text({"machine": about, "figures": figures}) + "\n")
     head = [f"# {title}", "", *(f"- {name}: {value}" for name, value in about.items())]
@@ -56,7 +56,7 @@ def write(path: Path, title: str, about: dict[str, Any], figures: Any, lines: Se
 
 
 def json_text(value: Any, indent: int = 0) -> str:
-    """Return JSON in which each value that fits has one line, so that a diff shows which runs have changed."""
+    """Return JSON with each value that fits on one line, so that a diff shows which runs have changed."""
     text = json.dumps(value)
     if indent + len(text) <= _LINE_LENGTH_MAX or not isinstance(value, dict | list) or not value:
         return text

@@ -35,7 +35,7 @@ ENVIRONMENTS: Final = {
 
 
 def command(script: str, folder: Path, say: Callable[[str], None]) -> list[str]:
-    """Return the command of a peer without its own arguments; install what it needs."""
+    """Return the command of a peer without its own arguments. Install missing requirements."""
     python = interpreter(ENVIRONMENTS[script], folder, say)
     more = ["--jars", str(flink_jars(folder, say))] if script == "flink_interval" else []
     return [str(python), str(Path(__file__).with_name(f"{script}.py")), *more]
@@ -53,7 +53,7 @@ def interpreter(name: str, folder: Path, say: Callable[[str], None]) -> Path:
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not installed.is_file() or installed.read_bytes() != wanted.read_bytes():
-            say(f"{name:9} installing it in an environment of its own")
+            say(f"{name:9} installing it in a separate environment")
             shutil.rmtree(place, ignore_errors=True)
             run = Parts(folder, say).run
             run(name, [_find_python(name), "-m", "venv", str(place)])

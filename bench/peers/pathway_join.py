@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("out", help="topic to write")
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--width-ms", type=int, default=16, help="of the interval join, to each side")
-    parser.add_argument("--cutoff-ms", type=int, help="how long records are kept (default: for ever)")
+    parser.add_argument("--cutoff-ms", type=int, help="how long records are kept (default: forever)")
     parser.add_argument("--variant", choices=VARIANTS, default="best")
     parser.add_argument("--state", help="not used: nothing is kept")
     options = parser.parse_args()

@@ -9,8 +9,8 @@ Compared with the neighbour join:
 - it sees pairs from the left side only: of the right records between two left ones it finds the first and the last;
 - a pair waits for the watermark, which is one batch and the lateness behind, and which is one for all machines: records
   that are late for it are dropped silently;
-- each record is put into the state and read from it individually, between Python and the JVM;
-- a left record of a machine whose right side is silent is held for ever, as is everything after it.
+- each record is written to the state and read from it individually, between Python and the JVM;
+- a left record of a machine whose right side is silent is held forever, as is everything after it.
 
 The settings are the best of those tried (``trials/spark_asof.json``): a state partition per core, Java's parallel
 collector, RocksDB (the only store that Spark accepts for this) with changelogs.

@@ -63,8 +63,8 @@ _BEST: Final = _OF_BOTH | {
 SETTINGS: Final[dict[str, dict[str, str]]] = {"default": {}, "tuned": _TUNED, "best": _BEST}
 
 WIDTH_MS: Final = 16
-"""The narrowest window that misses no neighbour in the benchmark's data, whose streams are 8 ms apart: it then
-finds each pair once and nothing else. For real data it is unknown, and must be wider."""
+"""The narrowest window that misses no neighbour in the benchmark's data, whose streams are 8 ms apart: it finds
+exactly the neighbours. For real data this width is unknown, and must be larger."""
 
 LATENESS_MS: Final = 10_000
 """Lateness: more than the disorder of a batch, whose partitions are read up to different event times."""
@@ -164,7 +164,7 @@ VARIANTS: Final[dict[str, Callable[[DataFrame, DataFrame, argparse.Namespace], D
 
 
 def make_parser(about: str) -> argparse.ArgumentParser:
-    """Return a parser of the arguments of all peers in Spark."""
+    """Return a parser for the arguments that all Spark peers share."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bootstrap")
     parser.add_argument("data", help="topic to read")
@@ -210,7 +210,7 @@ def read(session: SparkSession, options: argparse.Namespace) -> DataFrame:
 
 
 def parse(values: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Return records, with their time as Spark's timestamp."""
+    """Return the parsed records, with the event time as a Spark timestamp that carries the watermark."""
     return (
         values.select(f.from_json("value", _RECORD).alias("record"))
         .select("record.*", f.timestamp_millis("record.phenomenonTime").alias("at"))

@@ -1,8 +1,8 @@
-"""Finds the best settings of a peer: runs its variants in turn, and writes the figures beside the scripts.
+"""Finds the best settings of a peer: runs its variants in turn, and writes the figures next to the scripts.
 
-``python -m bench.peers.try_settings flink_interval best rocksdb`` starts a temporary Kafka, writes the input once, and
-runs each variant on it, with the narrowest window that contains every pair. The output is compared with the expected
-neighbours. The rate is that between a fifth and nineteen twentieths of the results, by the broker's clock.
+``python -m bench.peers.try_settings flink_interval best rocksdb`` starts a temporary Kafka broker, writes the input
+once, and runs each variant on it, with the narrowest window that contains every pair. The output is compared with the
+expected neighbours. The rate is that between a fifth and nineteen twentieths of the results, by the broker's clock.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _STILL_S: Final = 10.0
 
 
 def produce(kafka: KafkaSettings, topics: list[str], records: int) -> set[tuple[str, str]]:
-    """Write speed and torque of `THINGS` machines in turn, to one topic or one for each; return the neighbours.
+    """Write speed and torque of `THINGS` machines in turn, to one topic or one per quantity. Return the neighbours.
 
     Kafka's timestamps are the event times, which some engines use.
     """
@@ -84,7 +84,7 @@ def produce(kafka: KafkaSettings, topics: list[str], records: int) -> set[tuple[
 
 
 def run(kafka: KafkaSettings, start: list[str], data: str, given: list[str], wanted: int, seconds: float) -> str:
-    """Run a peer until no more results come; return the topic of its results."""
+    """Run a peer until no more results arrive. Return its result topic."""
     out = f"out-{uuid.uuid4().hex[:8]}"
     make_topic(kafka, out, PARTITIONS)
     with tempfile.TemporaryDirectory() as state, tempfile.TemporaryFile() as log:

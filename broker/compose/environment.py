@@ -1,7 +1,7 @@
 """Passwords and tokens for docker-compose.yml: ``make env``.
 
-Each password is generated once, at random, in a file of its own. The file is mounted in the containers that need it;
-the password is in no command line, no environment and no image. ``.env`` only names the folder of these files.
+Each password is generated once, at random, in a separate file. The file is mounted into the containers that need it;
+the password appears in no command line, no environment and no image. ``.env`` only names the folder of these files.
 Existing files are kept.
 """
 

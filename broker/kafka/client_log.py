@@ -1,7 +1,7 @@
 """The log of the Kafka client library, with repeated lines suppressed.
 
 While a broker is unavailable, every client logs that several times a second. A service logs two lines for an outage:
-one at its start, with the client's reason, and one at its end, with the duration, when a client has an answer from
+one at its start, with the client's reason, and one at its end, with the duration, once a client receives an answer from
 Kafka again (`answered`). The client's own lines are logged at level debug. Every other kind of line (which the client
 calls its facility: FATAL, CONFWARN, …) is logged at most once per interval.
 """
@@ -40,7 +40,7 @@ def client_logger(name: str) -> logging.Logger:
 
 
 def answered(log: logging.Logger) -> None:
-    """Note that a client of this logger has an answer from Kafka, and log the end of an outage."""
+    """Record that a client using this logger has received an answer from Kafka, and log the end of an outage."""
     for one in log.filters:
         if isinstance(one, _OutageFilter):
             one.answered()

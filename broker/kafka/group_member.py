@@ -13,7 +13,7 @@ METADATA_REFRESH_MS: Final = 5_000
 
 A member that joins without up-to-date metadata requests it and waits. librdkafka loses that request if it is in flight
 on a bootstrap connection when the client replaces this connection by one to the broker itself. The member then waits
-for the next periodic request, by default for five minutes; meanwhile the group has no members and nothing is processed
+for the next periodic request, by default for five minutes; until then the group has no members and nothing is processed
 (seen with librdkafka 2.16 after a kill of Kafka on a busy machine: ``_DESTROY_BROKER`` in join state
 ``wait-metadata``)."""
 

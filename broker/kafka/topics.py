@@ -75,7 +75,7 @@ def data_topic_specs(settings: TopicSettings, inputs: Sequence[str] = ()) -> lis
 
 
 def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
-    """Return the compacted topic of an application's checkpoints and snapshots, with a partition for each unit.
+    """Return the compacted topic of an application's checkpoints and snapshots, with one partition per unit.
 
     Kafka compacts only closed segments, and a restore reads the whole log: small segments keep it short.
     """
@@ -139,7 +139,7 @@ def wait_for_topics(
     log: logging.Logger,
     client_log: logging.Logger,
 ) -> dict[str, TopicFacts] | None:
-    """Wait until Kafka is available, then do as `ensure_topics`. Return None if stopped before that.
+    """Wait until Kafka is available, then do what `ensure_topics` does. Return None if stopped before that.
 
     ``client_log`` is the logger of the Kafka client. Raises `TopicError`, and KafkaException or
     `broker.settings.SettingsError` for errors that waiting cannot fix.
@@ -209,7 +209,7 @@ class _Request:
 
 
 _REFUSALS: Final = {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001 - the public names of the constants
-"""Errors that waiting cannot fix: a wrong login, and a certificate that one side does not trust."""
+"""Errors that waiting cannot fix: wrong credentials, and a certificate that one side does not trust."""
 
 
 def is_passing(error: KafkaException) -> bool:

@@ -1,10 +1,10 @@
 """One long-running child process, identified by its pid file.
 
 The pid file has the process id and the start time, so that another process with the same id is never mistaken for the
-child and never killed. The child has a session of its own, so that Ctrl-C in the terminal reaches only the launcher,
+child and never killed. The child runs in its own session, so that Ctrl-C in the terminal reaches only the launcher,
 which then stops its children in order.
 
-Not here: what the process is, and when it is ready; see ``servers``.
+Not here: the command of the process, and its readiness; see ``servers``.
 """
 
 from __future__ import annotations

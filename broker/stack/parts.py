@@ -1,7 +1,7 @@
 """The programs of the local stack: found on this machine, or downloaded once and kept.
 
-Downloads are in one folder (``$LSB_CACHE``, else ``.lsb/parts``). Each is complete or absent: it is made beside its
-destination and moved there in one step. After the first download, no network is needed.
+Downloads are in one folder (``$LSB_CACHE``, else ``.lsb/parts``). Each is complete or absent: it is created next to its
+destination and moved there atomically. After the first download, no network is needed.
 
 - Kafka and HiveMQ (the MQTT broker): jars, downloaded by the Ivy that comes with pyspark, so that Maven is not needed.
   They are checked against the hashes in templates/, because a jar from a registry is code that runs here.
@@ -66,7 +66,7 @@ Say = Callable[[str], None]
 
 
 class Parts:
-    """The programs of the stack. The methods ``problem_*`` only check; the others download what is missing."""
+    """The programs of the stack. The methods ``problem_*`` only check; the others download missing programs."""
 
     def __init__(self, folder: Path, say: Say) -> None:
         self.folder = folder
@@ -101,17 +101,17 @@ class Parts:
         return self._problem_go("influxd", f"an influxd {INFLUXDB_VERSION}, named by LSB_INFLUXD")
 
     def kafka(self) -> Path:
-        """Return the folder of Kafka's jars, downloaded if missing."""
+        """Return the folder with Kafka's jars, downloading them if missing."""
         notice = f"kafka     downloading Apache Kafka {KAFKA_VERSION} (41 MB, under a minute)"
         return self._jars(self._kafka_folder, _KAFKA_DEPENDENCIES, _sums(f"kafka-{KAFKA_VERSION}"), notice)
 
     def hivemq(self) -> Path:
-        """Return the folder of the MQTT broker's jars, downloaded if missing."""
+        """Return the folder with the MQTT broker's jars, downloading them if missing."""
         notice = f"mqtt      downloading HiveMQ CE {HIVEMQ_VERSION} (104 MB, about a minute)"
         return self._jars(self._hivemq_folder, _HIVEMQ_DEPENDENCIES, _sums(f"hivemq-{HIVEMQ_VERSION}"), notice)
 
     def spark_kafka(self) -> Path:
-        """Return the folder of the jars of Spark's own Kafka source and sink, downloaded if missing."""
+        """Return the folder with the jars of Spark's own Kafka source and sink, downloading them if missing."""
         notice = "spark     downloading its Kafka connector (10 MB)"
         return self.jars("spark-kafka", _SPARK_KAFKA_DEPENDENCIES, _sums("spark-kafka"), notice)
 
@@ -187,9 +187,9 @@ class Parts:
         return place / program
 
     def go_tool(self, program: str, module: str, version: str, package: str = "") -> Path:
-        """Return a program that Go builds from a package of a module, in exactly this version.
+        """Return a program that Go builds from a package of a module, at exactly this version.
 
-        It is built in a module of its own, because ``go install`` refuses modules with replace directives.
+        It is built in a separate module, because ``go install`` refuses modules with replace directives.
         """
         place = self.folder / f"{program}-{version}"
         with self._once(place) as draft:
@@ -213,7 +213,7 @@ class Parts:
     def _once(self, place: Path) -> Iterator[Path | None]:
         """Yield a draft folder to fill if ``place`` does not exist, and rename it to ``place`` afterwards.
 
-        If several processes need the same part at the same time, one makes it and the others wait.
+        If several processes need the same part at the same time, one builds it and the others wait.
         """
         if place.is_dir():
             yield None
@@ -267,8 +267,9 @@ class Parts:
                 out.seek(0)
                 output = out.read().decode(errors="replace").strip().splitlines()[-15:]
                 raise StackError(
-                    f"{server}: '{' '.join(command[:3])} …' failed with status {tool.returncode}. Is there a "
-                    "network, and is the tool set up for your registry? Its output:\n    " + "\n    ".join(output)
+                    f"{server}: '{' '.join(command[:3])} …' failed with status {tool.returncode}. Is the "
+                    "network available, and is the tool configured for your registry? Output:\n    "
+                    + "\n    ".join(output)
                 )
 
     def _wait(self, server: str, tool: subprocess.Popen[bytes]) -> None:

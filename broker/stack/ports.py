@@ -25,7 +25,7 @@ _STRIDE: Final = 97
 
 
 def is_free(port: int) -> bool:
-    """Return whether ``port`` of the loopback interface is free."""
+    """Return whether ``port`` is free on the loopback interface."""
     with socket.socket() as probe:
         # With this option, connections in TIME_WAIT do not count; the servers bind in the same way.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -37,7 +37,7 @@ def is_free(port: int) -> bool:
 
 
 def choose_port(usual: int | None = None) -> int:
-    """Return the usual port if it is free, else another free port; never a port that was returned before."""
+    """Return the usual port if it is free, else another free port. Never return the same port twice."""
     with _lock:
         port = _search(usual)
         _given.add(port)

@@ -1,8 +1,8 @@
 """The servers of the local stack: Kafka, an MQTT broker, InfluxDB.
 
-A server has a folder (configuration, data, log, pid file, ports), a configuration made from a template, a command, and
-a readiness check. Its ports and data stay the same when it is stopped, killed, paused or restarted. All servers listen
-on the loopback interface only.
+A server has a folder (configuration, data, log, pid file, ports), a configuration generated from a template, a command,
+and a readiness check. Its ports and data stay the same when it is stopped, killed, paused or restarted. All servers
+listen on the loopback interface only.
 
 Not here: downloads (``parts``), the process itself (``child``), and several servers at once (``local``).
 """

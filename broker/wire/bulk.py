@@ -49,7 +49,7 @@ _numbers = msgspec.json.Decoder(list[float])
 
 
 class Fields(NamedTuple):
-    """The texts of the fields of n plain records, strings without quotes. Sides of results have no thing."""
+    """The text of each field of n plain records, strings without quotes. Sides of results have no thing."""
 
     thing: StringColumn
     quantity: StringColumn
@@ -87,7 +87,7 @@ def read_plain(values: Sequence[bytes | None]) -> PlainRecords | None:
 def find_fields(values: StringColumn, *, with_thing: bool = True) -> Fields | None:
     """Return the fields of plain records, or of sides of results; None if not all are plain.
 
-    Of times and results, it is only checked that they consist of characters that occur in numbers.
+    Times and results are only checked to consist of characters that occur in numbers.
     """
     spans = np.empty((2 * len(_FIELDS), len(values)), dtype=np.int64)
     wanted = _ALL_BITS if with_thing else _ALL_BITS - _THING_BIT

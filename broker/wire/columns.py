@@ -246,7 +246,7 @@ def _hash_all(data: Bytes, start: Ints, end: Ints, found: Ints) -> None:
 
 @compiled(types.int64, BYTES, INTS, INTS, INTS, INTS_OUT, INTS_OUT, INTS_OUT)
 def _number(data: Bytes, start: Ints, end: Ints, hashes: Ints, table: Ints, number: Ints, first: Ints) -> int:
-    """Number distinct strings with an open-addressing table: a slot has a number + 1, or 0; it is at most half full."""
+    """Number distinct strings with an open-addressing table, at most half full. A slot has a number + 1, or 0."""
     count = 0
     for row in range(len(start)):
         length = end[row] - start[row]

@@ -216,8 +216,8 @@ def decode_data(value: bytes | None, time_unit: str) -> tuple[Record | Watermark
 def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
     """Decode many values of the data topic at once, several times faster than one by one.
 
-    Returns None if they must be decoded one by one: some are watermarks, or are refused by `decode_data` for another
-    reason than a time out of range.
+    Returns None if they must be decoded one by one: some are watermarks, or are refused by `decode_data` for a reason
+    other than a time out of range.
     """
     if not all(values):
         return None

@@ -56,7 +56,7 @@ class OffsetCommits:
             self.on_commit(error.args[0], [TopicPartition(self._topic, p) for p in due])
 
     def on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        """Note the outcome of a commit; the consumer's callback ``on_commit``."""
+        """Record the outcome of a commit; the consumer's callback ``on_commit``."""
         self._pending_requests -= 1
         if error is None:
             answered(KAFKA_LOG)

@@ -1,7 +1,7 @@
 """The consumer of results: assignments and their start offsets, errors, fencing and pauses.
 
 A partition starts at its committed offset if that was committed for the same target, otherwise at the beginning of its
-log. Each assignment of a partition has a number of its own. A batch that was consumed under an earlier assignment is
+log. Each assignment of a partition has its own number. A batch that was consumed under an earlier assignment is
 not acknowledged, because another member may have read the partition in between.
 """
 
@@ -123,7 +123,7 @@ class ResultReader:
         return partition is not None and self._assignments.get(partition) == batch.spans[partition].assignment
 
     def acknowledge(self, batch: Results) -> None:
-        """Note that every result of the batch is written or a dead letter, so that `commit` commits its offsets."""
+        """Record that every result of the batch is written or a dead letter, so that `commit` commits its offsets."""
         for number, span in batch.spans.items():
             if self.owns(number, batch):
                 self.commits.acknowledged[number] = span.next_offset
@@ -137,7 +137,7 @@ class ResultReader:
         return self._lag.of(self._consumer, self.commits.acknowledged, paused=self._paused)
 
     def close(self) -> None:
-        """Leave the group; wait for that for at most a second."""
+        """Leave the group, waiting for at most a second."""
         # In a thread, because leaving the group waits for a coordinator, which may be unavailable.
         closing = threading.Thread(target=self._consumer.close, name="consumer-close", daemon=True)
         closing.start()
@@ -203,7 +203,7 @@ class ResultReader:
             place = TopicPartition(self._topic, number, self._next[number])
             self._consumer.incremental_unassign([place])
             self._consumer.incremental_assign([place])
-            # Drop what was read ahead, which is beyond the error.
+            # Drop the prefetched records, which are beyond the error.
             self._read_ahead = [message for message in self._read_ahead if message.partition() != number]
             del self._retry_at_s[number]
 

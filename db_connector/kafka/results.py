@@ -55,7 +55,7 @@ class Results:
         return len(self.lines) + len(self.unrepresentable)
 
     def add(self, message: Message, measurement: str, time_unit: str) -> None:
-        """Convert a record to its line, or note why it cannot be converted; see `point_line`."""
+        """Convert a record to its line, or record why it cannot be converted; see `point_line`."""
         value, identity = message.value(), None
         try:
             if value is None:

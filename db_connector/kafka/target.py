@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def target_of(settings: DbConnectorSettings) -> str:
     """Return the name of the target, which is committed as metadata with each offset.
 
-    It does not contain the address, because one database may be reached under several. It contains the form of the
-    points, because points of another form, written by another release, do not replace those of this release.
+    It excludes the address, because one database may be reachable at several. It includes the point format, because
+    points in another format, written by another release, do not replace those of this release.
     """
     own, influxdb = settings.db_connector, settings.influxdb
     return f"{SOURCE}: {own.measurement} in {influxdb.org}/{influxdb.bucket}, points of form {FORM}"

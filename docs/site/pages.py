@@ -1,6 +1,6 @@
-"""What the site shows: the pages of the root and of docs/, under the paths that they have in the repository.
+"""The content of the site: the pages of the root and of docs/, under their paths in the repository.
 
-So a link from one page to another is the same on the site as in the repository, and no page is written twice.
+So links between pages are the same on the site as in the repository, and no page is duplicated.
 `make docs` calls these hooks.
 """
 
@@ -16,20 +16,20 @@ from pygments.formatters import HtmlFormatter
 ROOT: Final = Path(__file__).resolve().parents[2]
 SHOWN: Final = ("*.md", "docs/**/*.md", "docs/**/*.png", "docs/**/*.svg", "docs/**/*.css", "LICENSE")
 CODE_COLOURS: Final = {".codehilite": "default", '[data-bs-theme="dark"] .codehilite': "github-dark"}
-"""The style of Pygments, by the part of a page that it is for."""
+"""The Pygments style for each part of a page."""
 
 _INFO: Final = re.compile(r"^```(\w+) [^`\n]*$", re.MULTILINE)
 _PROMPT: Final = re.compile(r"^```python\n(?=>>>)", re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
-    """Anchors are those that repositories show, so a link to a heading is right in both."""
+    """Generate the same anchors as repository viewers, so that links to headings work in both."""
     config.mdx_configs["toc"]["slugify"] = slugify
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """The pages and their pictures, in the place of what lies in the folder of the configuration."""
+    """Return the pages and their images, instead of the files in the configuration folder."""
     names = [path.relative_to(ROOT).as_posix() for pattern in SHOWN for path in sorted(ROOT.glob(pattern))]
     shown = [File(name, str(ROOT), config.site_dir, config.use_directory_urls) for name in names]
     colours = "\n".join(HtmlFormatter(style=style).get_style_defs(part) for part, style in CODE_COLOURS.items())
@@ -38,11 +38,11 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """The text with fences that the site's Markdown reads: one word behind each, `pycon` where a prompt is shown."""
+    """Return the text with fences that the site's Markdown accepts: one word each, `pycon` for blocks with prompts."""
     return _PROMPT.sub("```pycon\n", _INFO.sub(r"```\1", markdown))
 
 
 def slugify(heading: str, separator: str) -> str:
-    """A heading as an anchor: lower case, without punctuation, each blank a hyphen."""
+    """Return the anchor of a heading: lower case, without punctuation, with hyphens for spaces."""
     kept = "".join(letter for letter in heading.lower() if letter.isalnum() or letter in "_- ")
     return kept.strip().replace(" ", separator)

@@ -203,7 +203,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _check_files(options: argparse.Namespace) -> None:
-    """Raise `SettingsError` for unusable files before the check, which may take long.
+    """Raise `SettingsError` for unusable files before the check, which may take a long time.
 
     The files are not opened, because a pipe (``<(zcat …)``) can be opened only once, and an interrupted check would
     leave an empty report.

@@ -1,1 +1,1 @@
-"""The command line of the joiner. It may import every package; no package imports it. Begin with `main`."""
+"""The command line of the joiner. It may import every package; no package imports it. Start with `main`."""

@@ -1,4 +1,4 @@
-"""Calls joining functions at the start with made-up pairs, so that a function that cannot work is reported at once.
+"""Calls joining functions at start-up with made-up pairs, so that a function that cannot work is reported at once.
 
 A function may have side effects, so it is called as rarely as possible: once with a batch of three pairs, and once with
 a single pair if the batch fails. Built-in functions are not called.

@@ -1,4 +1,4 @@
-"""``joiner move``: write the order, report each step, and determine the outcome from the checkpoints.
+"""``joiner move``: writes the order, reports each step, and determines the outcome from the checkpoints.
 
 If this program dies, nothing is lost: its order expires, and the target claims, or the source reclaims, the units that
 were on their way.

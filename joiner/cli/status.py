@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 WIDTH: Final = 100
-"""The largest width of a table whose names and figures have usual lengths."""
+"""The maximum width of a table with names and figures of usual length."""
 
 _NAME_LENGTH_MAX: Final = 24
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -43,9 +43,9 @@ _LARGER_S: Final = ((172_800.0, 86_400, "d"), (7_200.0, 3_600, "h"), (120.0, 60,
 
 
 class JoinStatus(msgspec.Struct, frozen=True):
-    """A join in a unit: its totals (None: not counted by join yet), the records held, and its frontiers in ns.
+    """A join in a unit: its totals (None if not yet counted per join), the records held, and its frontiers in ns.
 
-    ``frontier_*``: the lowest and the highest frontier of any key of that side.
+    ``frontier_*``: the lowest and the highest frontier of any key on that side.
     """
 
     pairs: int | None
@@ -132,7 +132,7 @@ def current_status(settings: JoinerSettings) -> Status | None:
 
 
 def read_status(admin: AdminClient, readers: Readers) -> Status:
-    """Return `current_status` with given clients, for an application that has run."""
+    """Return `current_status` using the given clients, for an application that has run."""
     settings, clock = readers.settings, readers.clock
     units = range(settings.topics.partitions)
     found = [read_appended(readers, unit) for unit in units]
@@ -222,7 +222,7 @@ _Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def lines_of(status: Status) -> list[str]:
-    """The status as text of at most `WIDTH` columns; the first line alone may be longer.
+    """Return the status as text of at most `WIDTH` columns; only the first line may be longer.
 
     Programs that read this text find the time at its end, and take lines that begin with a number for units.
     """
@@ -276,7 +276,7 @@ def _notes(status: Status) -> list[list[str]]:
     """Return the paragraphs after the tables."""
     notes = [status.not_served] if status.not_served else []
     if any(join.pairs is None for _, _, join in _joins(status)):
-        notes.insert(0, ["-: not counted by join yet; counted from the next commit on"])
+        notes.insert(0, ["-: not counted per join yet; counted from the next commit on"])
     return notes
 
 

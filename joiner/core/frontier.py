@@ -37,7 +37,7 @@ class Frontiers:
         self.of_all: Ints = np.full((2, 1), NEVER)
 
     def at(self, keys: Ints) -> Ints:
-        """Return ``F`` of each of ``keys``, shape (2, k), ns. The keys must have been passed to `grow`."""
+        """Return ``F`` for each of ``keys``, shape (2, k), ns. Keys must be below the count last passed to `grow`."""
         return np.maximum(self.by_key.take(keys, axis=1), self.of_all)
 
     def reached(self, keys: Ints, new: tuple[Records, Records]) -> Ints:
@@ -66,7 +66,7 @@ class Frontiers:
     def advance(self, side: int, records: Records, watermarks: Watermarks) -> Ints:
         """Advance the frontiers of a side (0 left, 1 right) by a batch. Return the indices of its late records.
 
-        The keys must have been passed to `grow`.
+        Each key must be below the count last passed to `grow`.
         """
         lateness_ns, of_key, of_all = self.lateness_ns[side], self.by_key[side], self.of_all[side]
         return _advance(

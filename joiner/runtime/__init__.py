@@ -2,5 +2,5 @@
 
 `task` is one unit without Kafka. `kafka` reads and writes its logs. `ownership` claims and restores it. `migration`
 moves it between sites. `telemetry` counts. `runners` execute it, as a plain process or in Spark. `joiner.cli` prints.
-A package imports the modules here and packages named before it, never one named after it. Begin with `runners.process`.
+A package imports the modules here and packages named before it, never one named after it. Start with `runners.process`.
 """

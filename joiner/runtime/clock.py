@@ -1,4 +1,4 @@
-"""The clock of a runner. It is passed in, so that tests and the simulation can supply their own.
+"""The clock of a runner. It is injected, so that tests and the simulation can supply their own.
 
 `SystemClock` is the real one.
 """
@@ -16,7 +16,7 @@ class Clock(Protocol):
     """Reads the time, and waits. Thread-safe."""
 
     def monotonic_s(self) -> float:
-        """Return seconds since an arbitrary moment; never goes back. For intervals and deadlines."""
+        """Return seconds since an arbitrary point in time, never decreasing. For intervals and deadlines."""
         ...
 
     def wall_s(self) -> float:

@@ -1,8 +1,8 @@
 """The records of the control topic ``<application>.control``: messages between the order, source and target of a move.
 
-They speed up a move and explain it, but decide nothing. Only its checkpoint names a unit's owner, so a record that is
-lost, or read twice, costs time at most. A reader therefore begins at the end of the log, and messages are repeated (see
-`migration.protocol`). The topic has one partition, so that all readers see the same order.
+They speed up a move and explain it, but nothing depends on them. Only the checkpoint names a unit's owner, so a record
+that is lost, or read twice, costs at most time. A reader therefore begins at the end of the log, and messages are
+repeated (see `migration.protocol`). The topic has one partition, so that all readers see the same order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import msgspec
 
 FORMAT_VERSION: Final = 1
-"""The version of these records. A reader skips records of a higher version, and kinds that it does not know."""
+"""The version of these records. A reader skips records of a higher version, and unknown kinds."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
@@ -64,7 +64,7 @@ class Refused(_OfUnit, frozen=True, kw_only=True):
 
 
 class Back(_OfUnit, frozen=True, kw_only=True):
-    """Nobody claimed the unit, so ``instance``, its source, has reclaimed it."""
+    """No runner claimed the unit, so ``instance``, its source, has reclaimed it."""
 
 
 class Claiming(_Record, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ class _Format(msgspec.Struct):
 
 
 def encode(record: msgspec.Struct) -> bytes:
-    """The JSON bytes of a record."""
+    """Return the JSON bytes of a record."""
     return _encoder.encode(record)
 
 

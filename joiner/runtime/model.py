@@ -1,8 +1,8 @@
 """Types that cross packages: `UnitStopped`, and the records of the state topic ``<application>.state``.
 
-One partition a unit, compacted, written under the unit's ``transactional.id``. Keys:
+One compacted partition per unit, written under the unit's ``transactional.id``. Keys:
 
-    <unit>/progress           `Checkpoint`, in every transaction of the unit; it alone decides
+    <unit>/progress           `Checkpoint`, in every transaction of the unit; the only authority
     <unit>/<slot>/<i>         chunk i of the snapshot in that slot: raw bytes
     <unit>/<slot>/manifest    `Manifest` of that snapshot, written last
     <unit>/unsettled          `Checkpoint` up to which results may have been written. It is the only record outside a
@@ -25,7 +25,7 @@ import msgspec
 
 
 class UnitStopped(Exception):
-    """The unit cannot continue. The text states the cause and what to do. Nothing of the failed batch was committed."""
+    """The unit cannot continue. The message states the cause and what to do. The failed batch was not committed."""
 
 
 FORMAT_VERSION: Final = 1
@@ -56,13 +56,13 @@ class OnTheWay(NamedTuple):
     def run(self) -> str:
         """Return the run for the source's last checkpoint.
 
-        It never equals a real run id, so that no runner takes the unit for its own.
+        It never equals a real run id, so that no runner mistakes the unit for its own.
         """
         return f"{_MOVING}:{self.move}:{self.source}"
 
 
 class JoinSummary(msgspec.Struct, frozen=True):
-    """What a join holds at the checkpoint's offsets, for ``joiner status`` and metrics. A restore does not use it.
+    """The state of a join at the checkpoint's offsets, for ``joiner status`` and metrics. A restore does not use it.
 
     ``frontier_*``: the lowest and the highest frontier of any key of that side, in ns; None before its first record.
     """
@@ -87,15 +87,15 @@ class FirstRecord(msgspec.Struct, frozen=True):
 class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     """The offsets a unit has consumed, and its owner.
 
-    ``offsets`` is the vector C: by input topic, the offset of the next record to consume. ``start`` is the vector at
+    ``offsets`` is the vector C: the offset of the next record to consume, per input topic. ``start`` is the vector at
     which the application started this unit. ``topics`` are the ids of the input topics; a topic that is deleted and
-    recreated has another id. ``fingerprint`` is the hash of ``semantics``, which is kept so that an error can name the
-    setting that changed. ``counts`` are totals since ``start``. ``stopped``: the owner has ended in good order with
-    this record; for ``joiner status``.
+    recreated has a new id. ``fingerprint`` is the hash of ``semantics``, which is kept so that an error can name the
+    setting that changed. ``counts`` are totals since ``start``. ``stopped``: the owner has shut down cleanly with this
+    record; for ``joiner status``.
 
-    ``written``: by result topic, the last committed transaction with records in it, unless Kafka is known to have ended
-    it there. ``result_ends``: by result topic, an offset; all output of the unit since ``start`` is at or after it.
-    Older releases wrote neither.
+    ``written``: per result topic, the last committed transaction with records in it, unless Kafka is known to have
+    ended it there. ``result_ends``: per result topic, an offset; all output of the unit since ``start`` is at or after
+    it. Older releases wrote neither.
     """
 
     format: int
@@ -118,7 +118,7 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def owner(self) -> str:
-        """The owner, for messages to people."""
+        """The owner, for messages to users."""
         if self.run == RESET_RUN:
             return "nobody since a reset"
         if (way := self.on_the_way) is not None:
@@ -135,9 +135,9 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A complete snapshot. ``serial`` rises with each one; ``offsets`` is the vector C0 at which it was taken.
+    """A complete snapshot. ``serial`` increases with each snapshot; ``offsets`` is the vector C0 at which it was taken.
 
-    ``result_ends``: by result topic, an offset; all output of the unit since C0 is at or after it. Older releases did
+    ``result_ends``: per result topic, an offset; all output of the unit since C0 is at or after it. Older releases did
     not write it.
     """
 
@@ -163,22 +163,22 @@ _manifest = msgspec.json.Decoder(Manifest)
 
 
 def checkpoint_key(unit: int) -> str:
-    """The key of the unit's checkpoint."""
+    """Return the key of the unit's checkpoint."""
     return f"{unit}/progress"
 
 
 def dangling_key(unit: int) -> str:
-    """The key of the note that transactions of the unit must be resolved."""
+    """Return the key of the record that marks the unit's transactions as unresolved."""
     return f"{unit}/unsettled"
 
 
 def manifest_key(unit: int, slot: int) -> str:
-    """The key of a slot's manifest."""
+    """Return the key of a slot's manifest."""
     return f"{unit}/{slot}/manifest"
 
 
 def chunk_key(unit: int, slot: int, index: int) -> str:
-    """The key of a slot's chunk."""
+    """Return the key of a slot's chunk."""
     return f"{unit}/{slot}/{index}"
 
 
@@ -206,7 +206,7 @@ _Versioned = TypeVar("_Versioned", Checkpoint, Manifest)
 
 
 def decode_checked(unit: int, decode: Callable[[bytes], _Versioned], value: bytes) -> _Versioned:
-    """Decode a record of the state topic. Raises `UnitStopped` if it is unreadable or of a newer release."""
+    """Decode a record of the state topic. Raises `UnitStopped` if it is unreadable or from a newer release."""
     try:
         version = decode_format(value)
         if version > FORMAT_VERSION:
@@ -269,7 +269,7 @@ class StateLog:
             fault = f"lacks {', '.join(missing)}" if missing else "does not match its checksum"
             message = (
                 f"unit {self.unit}: snapshot {manifest.serial} in the state topic {fault}: "
-                "restore the topic, or start anew with `joiner reset`"
+                "restore the topic, or start over with `joiner reset`"
             )
             raise UnitStopped(message)
         return whole

@@ -51,7 +51,7 @@ SPARK: Final = "spark"
 """The site of the stage in Spark. A plain process must not use it."""
 
 _SEMANTICS_NAMES: Final = {"ahead_max_ns": "max_future_skew_ns", "progress": "watermark_scope"}
-"""The names within the semantics, which are those of the first release, and the present names of the settings."""
+"""The names within the semantics, which are those of the first release, and the current names of the settings."""
 
 SITE_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,31}$"
 
@@ -83,7 +83,7 @@ class Stream(Section):
 
 
 def _as_pair(given: object, validate: ValidatorFunctionWrapHandler) -> object:
-    """Accept one duration for both sides; a mistake in it is reported once."""
+    """Accept one duration for both sides, so that an error in it is reported once."""
     if isinstance(given, (list, tuple)):
         return validate(given)
     try:
@@ -165,7 +165,7 @@ class ApplicationSettings(Section):
 
 
 class SparkSettings(Section):
-    """``[spark]``: how the stage in Spark runs. ``config`` is passed to Spark as it is."""
+    """``[spark]``: the settings of the Spark stage. ``config`` is passed to Spark unchanged."""
 
     master: str = Field(default="local[*]", min_length=1)
     batch_records_max: int = Field(default=800_000, ge=1, le=10_000_000)
@@ -178,7 +178,7 @@ _JoinSummary = tuple[object, object, dict[str, str | None] | None, dict[str, str
 
 
 def _clashes(joins: Sequence[_JoinSummary]) -> list[str]:
-    """Return mistakes: names and outputs of more than one join, and joins whose sides have records in common."""
+    """Return conflicts of joins: names and outputs used more than once, and joins whose two sides may share records."""
     mistakes = []
     for number, what in enumerate(("name", "output")):
         values = [str(join[number]) for join in joins if join[number] is not None]

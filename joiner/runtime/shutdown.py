@@ -1,4 +1,4 @@
-"""Shutdown within seconds: orderly on Ctrl-C or SIGTERM, and by force if Kafka does not answer.
+"""Shutdown within seconds: clean on Ctrl-C or SIGTERM, and forced if Kafka does not answer.
 
 A thread waits for the signals, because the main thread may be inside a call to Kafka that returns only after its
 timeout, and Python runs signal handlers only in the main thread. The interpreter's wake-up descriptor is written at
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def end_on_signals(stop: Callable[[], None]) -> None:
-    """Call ``stop`` on the first SIGINT or SIGTERM, and exit if the process still runs `GRACE_S` later.
+    """Call ``stop`` on the first SIGINT or SIGTERM, and exit if the process is still running `GRACE_S` later.
 
     Call it from the main thread.
     """

@@ -10,7 +10,7 @@ then final: it is pushed to the buffer with all other rows that became final, or
 ``F`` as a watermark. The output is that of the buffer for all final rows in this order.
 
 **Correctness.** (1) *Order.* When a row with time ``t`` becomes final, ``F > t``. So all accepted rows with its key and
-time have arrived, and they become final in the same step. Their order cannot change any more, and their positions are
+time have arrived, and they become final in the same step. Their order can no longer change, and their positions are
 those in the sorted sequence of all rows. Rows that became final earlier are below the earlier frontier, and later rows
 are not. So positions increase in the order of (time, content). (2) *No premature output.* A pair is emitted when it is
 certain given the final rows and the frontier ``F``. No further input can violate ``F``: rows below it are late and not

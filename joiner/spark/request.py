@@ -248,8 +248,8 @@ def _check_streaming(left: DataFrame, right: DataFrame) -> bool:
     if left.isStreaming != right.isStreaming:
         which = _NAMES if left.isStreaming else _NAMES[::-1]
         raise AnalysisException(
-            f"{which[0]} is a stream and {which[1]} is a table: a table has no frontier, so no neighbour would become "
-            "certain. Read both as streams, or join each micro-batch with the table in foreachBatch"
+            f"{which[0]} is a stream and {which[1]} is a table: a table has no frontier, so no neighbour would ever "
+            "become certain. Read both as streams, or join each micro-batch with the table in foreachBatch"
         )
     return left.isStreaming
 

@@ -42,7 +42,7 @@ def test_a_side_that_is_read_first_waits_for_the_other(app: Application, first: 
     app.wait_until_through()
     assert joiner.stop() == 0
     assert "waits: its records fill the buffer" in joiner.text()
-    assert "goes on" in joiner.text()
+    assert "resumes" in joiner.text()
     compared = {(row["what"], row["join"]): row["found"] for row in app.verify()["compared"]}
     assert compared["results", "apart"] == 2 * COUNT - 1
 

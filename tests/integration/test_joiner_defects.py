@@ -30,7 +30,7 @@ def fail_once(app: Application, step: str, error: str) -> tuple[Joiner, int]:
         return "a batch failed" in failing.text()
 
     wait_until(has_failed, "a batch fails")
-    failed = failing.wait_for(rf"unit (\d+): a batch failed with {error}: '?cannot allocate'?; nothing of it was")
+    failed = failing.wait_for(rf"unit (\d+): a batch failed with {error}: '?cannot allocate'?; none of it was")
     return failing, int(failed[1])
 
 
@@ -81,7 +81,7 @@ def test_the_other_units_go_on_while_one_is_rebuilt_and_a_stop_does_not_wait_for
     wait_until(others_are_through, "the other units have consumed all")
     assert second.stop() == 0
     # The claim was cancelled, not abandoned after a timeout.
-    assert "unit 0: claim cancelled, as the unit is not assigned here any more" in second.text()
+    assert "unit 0: claim cancelled, because the unit is no longer assigned here" in second.text()
     after = app.start()
     app.wait_until_through()
     assert after.stop() == 0

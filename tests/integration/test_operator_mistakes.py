@@ -80,7 +80,7 @@ def test_whatever_changes_the_results_is_refused_with_each_difference(app: Appli
     said = refusal(app, **{f"LSB_TOPICS__{kind.upper()}": f"{app.topic('elsewhere')}.{kind}" for kind in kinds})
     for kind in kinds:
         assert f"outputs.{kind}: {app.topic(kind)} then, {app.topic('elsewhere')}.{kind} now" in said
-    assert said.count("give the application a new name, set them back, or start anew with `joiner reset`") == PARTITIONS
+    assert said.count("give the application a new name, set them back, or start over with `joiner reset`") == PARTITIONS
     app.verify()
 
 
@@ -131,7 +131,7 @@ def test_records_of_another_partitioner_are_rejected_with_their_right_partition(
     dead_letters = app.rejected().values()
     for dead_letter in dead_letters:
         assert re.search(
-            rf"belongs into partition \d, this is {dead_letter.partition}: its producer must use", dead_letter.reason
+            rf"belongs to partition \d, this is {dead_letter.partition}: its producer must use", dead_letter.reason
         )
     # Messages that no join selects are not checked any further.
     assert len(dead_letters) == sum(b'"temperature"' not in one.value for one in wrong)
@@ -189,7 +189,7 @@ def test_a_deleted_state_topic_is_refused_and_without_its_group_replaced_with_a_
         future.result()
     wait_until(lambda: state not in app.admin().list_topics(timeout=10).topics, "the state topic is gone")
     said = refusal(app, **session)
-    assert f"{state} holds no checkpoint: was the topic deleted? Restore it, or start anew with `joiner reset`" in said
+    assert f"{state} holds no checkpoint: was the topic deleted? Restore it, or start over with `joiner reset`" in said
 
     def delete_group() -> bool:
         return app.admin().delete_consumer_groups([app.name])[app.name].exception() is None

@@ -48,7 +48,7 @@ class Window:
         return bool((is_same & self.holds(workload.time_ms[left], workload.time_ms[right])).all())
 
     def count(self, workload: Workload) -> int:
-        """Return the number of pairs in the window, neighbours or not: the number that such a join writes."""
+        """Return the number of pairs in the window, neighbours or not: the number that a windowed join writes."""
         first_ms = int(workload.time_ms.min())
         time_ms = workload.time_ms - first_ms + first_ms % self.width_ms
         reach = 0 if self.is_grid else self.width_ms
@@ -137,7 +137,7 @@ def expect(workload: Workload) -> Expected:
 
 
 def _neighbours(workload: Workload, one: Ints, other: Ints, direction: str) -> tuple[Ints, Ints]:
-    """Return the rows of one side with a neighbour in that direction, and these neighbours."""
+    """Return the rows of one side that have a neighbour in the given direction, and these neighbours."""
     frames = [
         pd.DataFrame({"thing": workload.thing[rows], "time": workload.time_ms[rows], name: rows})
         # Equal times stay in the order of the log, which distinguishes them.
@@ -153,8 +153,8 @@ def compare(
 ) -> Comparison:
     """Judge results, each of a left and a right row, up to the row that was processed in each partition.
 
-    ``settled``: for a run that was cut off, how many of its first results determine how far it came. That is determined
-    by thing, as an engine need not process the things of a partition in order. The other results only have to be
+    ``settled``: for a run that was cut off, how many of its first results determine how far it got. This is determined
+    per thing, because an engine need not process the things of a partition in order. The other results only have to be
     correct. ``window`` is that of the join; the last neighbours in it show that the input was read to its end.
     """
     workload, rows = expected.workload, len(expected.workload)
@@ -162,7 +162,7 @@ def compare(
     reach, last = np.full((2, int(group.max()) + 1), -1)
     later = np.maximum(left, right)[:settled]
     np.maximum.at(reach, group[later], later)
-    # After the last row that completes a pair, the output does not show how far the run came.
+    # After the last row that completes a pair, the output does not show how far the run got.
     visible = expected.later[window.holds(*(workload.time_ms[side] for side in np.divmod(expected.pairs, rows)))]
     np.maximum.at(last, group[visible], visible)
     is_done, is_silent = reach >= last, last < 0

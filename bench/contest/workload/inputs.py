@@ -1,4 +1,4 @@
-"""Generates the data of the contest, seeded and as columns, and writes it to Kafka once for all contenders.
+"""Generates the seeded data of the contest as columns, and writes it to Kafka once for all contenders.
 
 A workload is a log of rows. A row has a thing, a side (0 speed, the left stream; 1 torque, the right one) and a time.
 Its number is its id on the wire, so that the rows of a result are known.
@@ -98,7 +98,7 @@ def produce(kafka: KafkaSettings, topic: str, workload: Workload) -> None:
 
 
 def produce_sides(kafka: KafkaSettings, topics: tuple[str, str], workload: Workload) -> None:
-    """Write each side to a topic of its own, with the event times as Kafka's timestamps."""
+    """Write each side to a separate topic, with the event times as Kafka timestamps."""
     producer = make_sender(kafka)
     for first in range(0, len(workload), _CHUNK):
         rows = slice(first, first + _CHUNK)
@@ -142,7 +142,7 @@ def bursts(name: str, records: int, seed: int) -> Workload:
 
 
 def gaps(name: str, records: int, seed: int) -> Workload:
-    """Make streams with a clock each, whose gaps vary: median 60 ms, one in a hundred above 0.6 s."""
+    """Make streams with separate clocks and varying gaps: median 60 ms, one in a hundred above 0.6 s."""
     draw = np.random.default_rng(seed)
     streams = 16
     steps = np.ceil(draw.lognormal(np.log(60), 1.0, (streams, records // streams + 1)))
@@ -208,7 +208,7 @@ def nexmark(name: str, records: int, seed: int) -> Workload:
 
     There are 46 bids for 3 auctions. One auction in a hundred is hot and gets half of the bids; the others go to one of
     the last hundred. Since an auction is sent once, all its bids are neighbours of it, so the join is that of Q20
-    without its filter. Each auction is a thing of its own, so the watermark scope is the partition.
+    without its filter. Each auction is a separate thing, so the watermark scope is the partition.
     """
     draw = np.random.default_rng(seed)
     at = np.arange(records)

@@ -259,7 +259,7 @@ def compare_rejected(judgement: UnitJudgement, outputs: Outputs, due: dict[str, 
 
 
 def compare_failed(want: ExpectedPairs, unit: int, outputs: Outputs, findings: Findings) -> None:
-    """Compare the pairs whose joining function fails with the dead letters, and remove them from ``outputs``."""
+    """Check the dead letters of the pairs whose joining function fails, and remove them from ``outputs``."""
     name = want.join.name
     tally = findings.tally(FAILED, name)
     for at in want.failed.nonzero()[0].tolist():

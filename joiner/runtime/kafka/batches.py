@@ -1,4 +1,4 @@
-"""Batches of the input: sort what a consumer returned by unit and topic, and read the range between two vectors.
+"""Input batches: sorts consumed messages by unit and topic, and reads the range between two vectors.
 
 Replays, and runners that plan their batches, read such ranges.
 """
@@ -20,7 +20,7 @@ from joiner.runtime.kafka.transaction import offsets_as_text
 from joiner.runtime.task.decode import Messages
 
 _MANY: Final = 10_000
-"""From so many messages on, a poll waits longer, so that it returns many at once."""
+"""From this many messages on, a poll waits longer, so that it returns many at once."""
 _MANY_WAIT_S: Final = 0.05
 
 _Error = tuple[KafkaError, int | None, str | None]
@@ -76,7 +76,7 @@ def read_range(
 ) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
     """Yield the messages of a unit from ``begin`` up to ``end`` in parts: messages by topic, and the next offsets.
 
-    Offsets are positions, with or without a message; those of the last part are ``end``. A part has at most
+    Offsets are log positions, with or without a message; those of the last part are ``end``. A part has at most
     ``at_once`` messages. ``consumer`` is one of `make_reader`; it has no partitions afterwards. Raises KafkaException,
     also if nothing arrives for `TIMEOUT_S`.
     """
@@ -103,7 +103,7 @@ def read_range(
         if vector != before:
             wanted = {topic: part.part(0, bisect_left(part.offset, end[topic])) for topic, part in found.items()}
             yield {topic: part for topic, part in wanted.items() if len(part)}, dict(vector)
-            # Counted from now on, because the caller may have taken long over the part.
+            # Counted from now on, because the caller may have spent a long time on the part.
             deadline_s = clock.monotonic_s() + TIMEOUT_S
         elif clock.monotonic_s() > deadline_s:
             raise timed_out(f"unit {unit}: no records up to {offsets_as_text(end)} for {TIMEOUT_S:.0f} s")

@@ -12,7 +12,7 @@ from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import Checkpoint, StateLog, checkpoint_key, dangling_key, decode_checked, decode_checkpoint
 
 _TAIL: Final = 64
-"""Records at the end of a state partition that are read first: every transaction ends with its checkpoint."""
+"""Number of records at the end of a state partition that are read first: every transaction ends with its checkpoint."""
 
 
 def read_state(readers: Readers, unit: int) -> StateLog:
@@ -34,7 +34,7 @@ def read_on(readers: Readers, state: StateLog) -> StateLog:
 
 
 def read_newest(readers: Readers, unit: int) -> StateLog:
-    """Read the log as far back as the newest checkpoint, which is usually at the end of the partition."""
+    """Read the log back to the newest checkpoint, which is usually at the end of the partition."""
     if readers.state is not None and readers.state.unit == unit:
         readers.state = read_on(readers, readers.state)
         return readers.state

@@ -15,7 +15,7 @@ from broker.settings import KafkaSettings
 from joiner.runtime.clock import Clock
 
 TIMEOUT_S: Final = 30.0
-"""Time limit of one request to Kafka, in which a broker can restart."""
+"""Timeout of one request to Kafka, long enough for a broker to restart."""
 
 READ_WAIT_S: Final = 0.01
 """How long `Consumer.consume` waits for a full batch, even at the end of the log."""
@@ -30,7 +30,7 @@ def make_consumer(
     group: str,
     **more: str | float | bool,
 ) -> Consumer:
-    """Make a consumer of committed data that never commits or resets offsets by itself."""
+    """Create a read-committed consumer that never commits or resets offsets by itself."""
     settings: dict[str, str | float | bool] = {
         "group_id": group,
         "enable_auto_commit": False,
@@ -61,8 +61,8 @@ def make_admin(kafka: KafkaSettings) -> AdminClient:
 def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
     """Return the first offset of a partition and its end.
 
-    For a consumer of committed data the end is the last stable offset: that of the first open transaction, if any. For
-    one of uncommitted data it is the high watermark. Raises KafkaException.
+    For a read-committed consumer the end is the last stable offset: that of the first open transaction, if any. For a
+    read-uncommitted one it is the high watermark. Raises KafkaException.
     """
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
     return int(low), int(high)
@@ -100,16 +100,16 @@ def raise_for(message: Message) -> None:
 
 
 def is_passing(error: KafkaError, partition: int | None) -> bool:
-    """Return whether an error event of a consumer only reports that brokers are unreachable for now.
+    """Return whether an error event of a consumer only reports that brokers are currently unreachable.
 
-    The client then recovers by itself and skips nothing. Any error of a partition may stand for skipped records.
+    The client then recovers by itself and skips nothing. Any partition error may hide skipped records.
     """
     is_fatal = error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - the public name of the constant
     return (partition is None or partition < 0) and not is_fatal
 
 
 def timed_out(what: str) -> KafkaException:
-    """Make the error for a Kafka that does not answer, for calls without a time limit of their own."""
+    """Create the error for a request that Kafka does not answer, for calls without their own timeout."""
     return KafkaException(KafkaError(KafkaError._TIMED_OUT, what))  # noqa: SLF001 - the public name of the constant
 
 
@@ -117,7 +117,7 @@ def is_fenced(error: KafkaException) -> bool:
     """Return whether another producer has initialised the transactional id, or may have.
 
     Once a client has been fenced, its further calls only report a fatal error. The caller then verifies the owner of
-    the unit, which is right after any fatal error.
+    the unit, which is correct after any fatal error.
     """
     fault: Any = error.args[0]
     return fault.fatal() or fault.code() == KafkaError._FATAL or names_fencing(error)  # noqa: SLF001 - as above
@@ -142,8 +142,8 @@ def describe(error: BaseException) -> str:
 def within(seconds: float, call: Callable[..., object], *arguments: object) -> None:
     """Make a call, and abandon it after ``seconds``. Raises what the call raises, or KafkaException.
 
-    In librdkafka 2.16, sending offsets blocks for ever if Kafka is killed at the wrong moment, whatever timeout is
-    given. The thread of the call is left behind with its producer, which the unit's next claim fences.
+    In librdkafka 2.16, sending offsets blocks forever if Kafka is killed at the wrong moment, whatever the timeout. The
+    thread of the call is abandoned together with its producer, which the unit's next claim fences.
     """
     outcome: SimpleQueue[BaseException | None] = SimpleQueue()
 

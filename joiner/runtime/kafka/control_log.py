@@ -16,7 +16,7 @@ from joiner.runtime.kafka.clients import TIMEOUT_S, describe, log_range, make_co
 from joiner.runtime.settings import JoinerSettings
 
 _FLUSH_S: Final = 1.0
-"""Time limit for one record; after that the client keeps retrying in the background."""
+"""Timeout for one record, after which the client keeps retrying in the background."""
 
 _RETRY_S: Final = 0.1
 
@@ -27,7 +27,7 @@ class ControlLog:
     """Reads the control topic from its end on, and writes to it. Only writing is thread-safe."""
 
     def __init__(self, settings: JoinerSettings) -> None:
-        """Start reading at the end the log has when Kafka first answers. Does not wait for the answer."""
+        """Start reading at the end that the log has when Kafka first answers. Does not wait for the answer."""
         self._settings = settings
         self._topic = settings.control_topic
         self._consumer = make_consumer(settings.kafka, settings.application.name, fetch_queue_backoff_ms=2)
@@ -65,7 +65,7 @@ class ControlLog:
         return found
 
     def write(self, record: msgspec.Struct) -> None:
-        """Append a record. If Kafka is unreachable, it may be late or lost; nothing depends on it."""
+        """Append a record. If Kafka is unreachable, the record may be late or lost; nothing depends on it."""
         with self._lock:
             producer = self._producer = self._producer or make_producer(self._settings.kafka, linger_ms=0)
         try:
@@ -74,7 +74,7 @@ class ControlLog:
             _log.warning("%s could not be written to %s: %s", type(record).__name__, self._topic, describe(error))
 
     def post(self, record: msgspec.Struct) -> None:
-        """Append a record that may be lost. Returns at once."""
+        """Append a record that may be lost, and return at once."""
         with self._lock:
             producer = self._producer = self._producer or make_producer(self._settings.kafka, linger_ms=0)
         with suppress(KafkaException, BufferError):

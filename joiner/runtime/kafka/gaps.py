@@ -29,7 +29,8 @@ _log = logging.getLogger(__name__)
 class GapVerifier:
     """Verifies gaps by reading them a second time.
 
-    The consumer is made on first use and kept, because a producer that commits often leaves a gap before every batch.
+    The consumer is created on first use and kept, because a producer that commits often leaves a gap before every
+    batch.
     """
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
@@ -37,7 +38,7 @@ class GapVerifier:
         self._consumer: Consumer | None = None
 
     def check(self, number: int, offsets: Mapping[str, int], batches: Mapping[str, Messages]) -> None:
-        """Verify the gaps before and within the batches that follow ``offsets`` of a unit.
+        """Verify the gaps before and within the batches that follow the unit's ``offsets``.
 
         Raises `UnitStopped` if there is a record in a gap, `OwnershipInDoubt` if the log now begins after the gap, and
         KafkaException if Kafka does not answer.
@@ -47,7 +48,7 @@ class GapVerifier:
                 self._check(topic, number, found, batch.offset)
 
     def _check(self, topic: str, number: int, gaps: list[tuple[int, int]], offsets: Sequence[int]) -> None:
-        """Verify all gaps in one pass, because one request for each of perhaps hundreds would take long."""
+        """Verify all gaps in one pass, because one request for each of perhaps hundreds would be slow."""
         if self._consumer is None:
             name = self._settings.application.name
             self._consumer = make_consumer(self._settings.kafka, name, fetch_wait_max_ms=1, fetch_queue_backoff_ms=2)
@@ -70,13 +71,13 @@ class GapVerifier:
         )
 
     def close(self) -> None:
-        """Close the consumer, if it was made."""
+        """Close the consumer, if it was created."""
         if self._consumer is not None:
             self._consumer.close()
 
 
 def gaps_in(at: int, offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the gaps in rising ``offsets`` that should begin at ``at``.
+    """Return the gaps in increasing ``offsets`` that should begin at ``at``.
 
     A gap is a pair: its first missing offset, and the next offset that exists. Takes constant time without gaps.
     """
@@ -89,7 +90,7 @@ def gaps_in(at: int, offsets: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _offsets_of(consumer: Consumer, clock: Clock, topic: str, number: int, begin: int, last: int) -> list[int]:
-    """The offsets of the records from ``begin`` to ``last``, which is a record."""
+    """Return the offsets of the records from ``begin`` to ``last``, which is that of a record."""
     found: list[int] = []
     consumer.assign([TopicPartition(topic, number, begin)])
     deadline_s = clock.monotonic_s() + TIMEOUT_S

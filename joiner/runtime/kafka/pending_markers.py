@@ -1,9 +1,9 @@
 """Committed transactions of a unit whose end markers Kafka may not have written everywhere yet.
 
-Kafka writes the markers of a committed transaction partition by partition, after it has answered, and may fail to
-write some (see `ownership.dangling`). A partition's stable end is the first record of the oldest transaction open in
-it. So a transaction of ours has ended in a partition once the stable end is past its first record. If the stable end
-*is* such a record, the open transaction is ours and not another program's.
+After it has answered a commit, Kafka writes the markers partition by partition, and may fail to write some (see
+`ownership.dangling`). A partition's stable end is the first record of the oldest transaction open in it. So one of our
+transactions has ended in a partition once the stable end is past its first record. If the stable end *is* such a
+record, the open transaction is ours and not another program's.
 
 No Kafka here: callers pass offsets.
 """
@@ -18,7 +18,8 @@ import msgspec
 from joiner.runtime.model import FirstRecord
 
 FIRSTS_MAX: Final = 10_000
-"""The most offsets kept per topic. Beyond it, an old open transaction of ours may be taken for another program's."""
+"""Maximum number of offsets kept per topic. Beyond it, an old open transaction of ours may be mistaken for another
+program's."""
 
 
 class _Named(msgspec.Struct):
@@ -56,7 +57,7 @@ class PendingMarkers:
         return bool(self.topics())
 
     def begin_at(self, fences: Mapping[str, int]) -> None:
-        """Note that all transactions before these offsets have ended."""
+        """Record that all transactions before these offsets have ended."""
         self._bounds = dict(fences)
 
     def records(self, identities: Mapping[str, str]) -> dict[str, FirstRecord]:
@@ -69,7 +70,7 @@ class PendingMarkers:
         return found
 
     def add(self, firsts: Mapping[str, int], identities: Mapping[str, str], *, is_base: bool) -> None:
-        """Note a committed transaction. ``is_base``: it is a claim or has a snapshot, so replays begin after it."""
+        """Record a committed transaction. ``is_base``: a claim, or with a snapshot, so replays begin after it."""
         for topic, at in firsts.items():
             known = self._firsts.setdefault(topic, [])
             known.append(at)
@@ -81,7 +82,7 @@ class PendingMarkers:
             self._before_snapshot = {topic: known[-1] for topic, known in self._firsts.items() if known}
 
     def note(self, stable: Mapping[str, int]) -> None:
-        """Note that all transactions before these stable ends have ended."""
+        """Record that all transactions before these stable ends have ended."""
         for topic, end in stable.items():
             self._firsts[topic] = [at for at in self._firsts.get(topic, []) if at >= end]
             self._bounds[topic] = max(self._bounds.get(topic, 0), end)

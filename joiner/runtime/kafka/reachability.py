@@ -1,6 +1,6 @@
-"""A check that Kafka answers, made first by commands a user waits for.
+"""A check that Kafka answers, which interactive commands make first.
 
-Other requests fail after half a minute, with a reason that names a part of the protocol. Services do not use this
+Other requests fail after half a minute, with a reason in terms of the protocol. Services do not use this
 check: they wait for as long as Kafka is unreachable.
 """
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class KafkaAway(Exception):
-    """Kafka does not answer. The text names the servers, the reason, and what to do."""
+    """Kafka does not answer. The message names the servers and the reason, and says what to do."""
 
 
 def reach_kafka(admin: AdminClient, servers: str, within_s: float, clock: Clock) -> None:

@@ -25,14 +25,14 @@ class ClaimCancelled(Exception):
 
 
 class Readers:
-    """Consumers for one unit, and its state log if that was read. For one thread at a time."""
+    """Consumers for one unit, and its state log once it has been read. For one thread at a time."""
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self.settings, self.clock = settings, clock
         self.is_over: Callable[[], bool] = lambda: False
         """Whether the claim is cancelled."""
         self.state: StateLog | None = None
-        """The unit's log in the state topic, if it was read in full; else None."""
+        """The unit's log in the state topic if it has been read completely, else None."""
         self.begun_at: dict[str, int] | None = None
         """The offsets at which the unit had been started at that time; a reset changes them."""
 
@@ -59,7 +59,7 @@ class Readers:
                 log_range(consumer, topic, unit)
 
     def check(self) -> None:
-        """Raise `ClaimCancelled` if the claim is cancelled. Call it between the steps of long work."""
+        """Raise `ClaimCancelled` if the claim is cancelled. Must be called between the steps of long work."""
         if self.is_over():
             raise ClaimCancelled
 

@@ -1,6 +1,6 @@
 """The topics of an application, and a check that its input topics do not change while it runs.
 
-A consumer with explicit offsets notices neither new partitions, nor that a topic was deleted, nor that it was recreated
+A consumer with explicit offsets does not notice new partitions, or that a topic was deleted, or that it was recreated
 and has grown past the consumer's offset. So the topics' ids and numbers of partitions are requested periodically. The
 request is asynchronous and polled by the process's loop; one that fails, because Kafka is unreachable, is repeated.
 """
@@ -43,7 +43,7 @@ class TopicWatch:
         self._due_s = self._clock.monotonic_s() + INTERVAL_S
 
     def check(self) -> None:
-        """Send a request when it is due, or examine its answer. Raises `TopicError` if a topic has changed."""
+        """Send a request if one is due, or examine its answer. Raises `TopicError` if a topic has changed."""
         if self._asked:
             if all(future.done() for future in self._asked.values()):
                 answers, self._asked = self._asked, {}
@@ -74,7 +74,7 @@ def _is_unknown(answer: Any) -> bool:
 
 def _gone(topic: str) -> str:
     return (
-        f"topic {topic} was deleted while the joiner ran: restore it, or start anew with `joiner reset` and a restart, "
+        f"topic {topic} was deleted while the joiner ran: restore it, or start over with `joiner reset` and a restart, "
         "which creates it"
     )
 
@@ -82,8 +82,8 @@ def _gone(topic: str) -> str:
 def _change(topic: str, found: Any, known: TopicFacts) -> str | None:
     if str(found.topic_id) != known.topic_id:
         return (
-            f"topic {topic} was deleted and recreated while the joiner ran, so its offsets mean other records: "
-            "start anew with `joiner reset` (results of the last seconds may be of the new topic's records)"
+            f"topic {topic} was deleted and recreated while the joiner ran, so its offsets refer to other records: "
+            "start over with `joiner reset` (results of the last seconds may be of the new topic's records)"
         )
     if len(found.partitions) != known.partitions:
         return (

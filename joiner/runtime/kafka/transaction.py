@@ -2,8 +2,8 @@
 
 docs/recovery.md, "A commit", lists the steps 1 to 6 of a commit.
 
-A large snapshot follows in transactions of its own. If the unit is released, the checkpoint that releases it follows
-in one more.
+A large snapshot follows in separate transactions. If the unit is released, the checkpoint that releases it follows in
+one more.
 
 The offsets come first, because Kafka accepts nothing until it has ended the previous transaction in every partition.
 librdkafka retries offsets after `retry.backoff.ms`, 2 ms here, but records after 20 ms, whatever is configured.
@@ -47,14 +47,14 @@ from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.effects import Outgoing
 
 SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The largest snapshot that is committed with a batch. A larger one is written in transactions of its own, each of this
-size, so that no transaction times out. The batch is visible before it; the unit's next batch waits for it."""
+"""The largest snapshot that is committed with a batch. A larger one is written in separate transactions, each of
+this size, so that no transaction times out. The batch is visible before it; the unit's next batch waits for it."""
 
 _LONG_S: Final = 1.0
-"""A transaction that spans a restart of Kafka takes longer; few others do."""
+"""A transaction that spans a restart of Kafka takes longer than this; few others do."""
 
 _MARKERS_S: Final = 5.0
-"""Time for Kafka to write the markers of a committed transaction, which it does after answering."""
+"""Time allowed for Kafka to write the markers of a committed transaction, which it does after answering."""
 
 LOOK_S: Final = 0.05
 FIRST_LOOK_S: Final = 0.005
@@ -64,9 +64,9 @@ _log = logging.getLogger(__name__)
 
 
 class OwnershipInDoubt(Exception):
-    """What this process sees may not be the unit as it is: verify its owner, then claim it again.
+    """The process may have an outdated view of the unit: verify its owner, then claim it again.
 
-    For example, input that the unit has not consumed is gone: its owner may have consumed it, and retention removed it.
+    For example, unconsumed input is gone: another owner may have consumed it before retention removed it.
     """
 
 
@@ -86,7 +86,7 @@ class UnitTransactions:
     """The transactions of one unit."""
 
     def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
-        """``group_metadata_consumer``: its group metadata is sent with the offsets; it must not be a member."""
+        """``group_metadata_consumer``: provides the group metadata sent with the offsets; it must not be a member."""
         self._settings = settings
         self._unit = unit
         self._group_metadata_consumer = group_metadata_consumer
@@ -98,7 +98,7 @@ class UnitTransactions:
         self._producer = UnitProducer(settings, unit, group_metadata_consumer, clock)
 
     def connect(self) -> None:
-        """Connect to Kafka, without fencing anyone. Raises KafkaException."""
+        """Connect to Kafka without fencing any owner. Raises KafkaException."""
         self._producer.connect(self._settings.state_topic)
 
     def init(self) -> None:
@@ -169,10 +169,10 @@ class UnitTransactions:
         return bool(self._pending)
 
     def check_ended(self) -> None:
-        """Wait until no transaction of ours is the oldest open one of any partition.
+        """Wait until none of our transactions is the oldest open one in any partition.
 
         Raises `Aborted` if one remains open: Kafka has failed to end it, and the unit must be claimed again. Nothing is
-        visible past the open transaction of another program; that is not waited for.
+        visible after another program's open transaction, for which this does not wait.
         """
         deadline_s, wait_s = self._clock.monotonic_s() + _MARKERS_S, FIRST_LOOK_S
         while True:
@@ -197,7 +197,7 @@ class UnitTransactions:
     def roll_back(self, topics: Sequence[str], checkpoint: Checkpoint) -> dict[str, int]:
         """Write a record to the unit's partition of each topic, and to the group's offsets, and abort the transaction.
 
-        The abort marker also ends whatever an earlier transaction of this producer has left open there. Returns the
+        The abort marker also ends any earlier transaction of this producer that is still open there. Returns the
         offsets of the records. Raises `Fenced` or `Aborted`.
         """
         try:
@@ -220,7 +220,7 @@ class UnitTransactions:
         return msgspec.structs.replace(checkpoint, run=self._run, site=self._site)
 
     def _was_disturbed(self, began_s: float) -> bool:
-        """Whether Kafka may have restarted during the commit: it took long, or was retried."""
+        """Return whether Kafka may have restarted during the commit: it took a long time, or was retried."""
         return self._producer.was_asked_again or self._clock.monotonic_s() - began_s > _LONG_S
 
     def _note_stable_ends(self, topics: Iterable[str]) -> dict[str, int]:
@@ -264,7 +264,7 @@ class UnitTransactions:
         return after
 
     def _write_apart(self, data: bytes, place: SnapshotPlace, checkpoint: Checkpoint) -> SnapshotPlace:
-        """Write a snapshot in transactions of its own, each of which repeats the checkpoint.
+        """Write a snapshot in separate transactions, each of which repeats the checkpoint.
 
         The manifest of the replaced chunks is removed first, and the new one written last: a crash in between leaves
         the other snapshot, and everything before that one is known to be ended.
@@ -293,7 +293,7 @@ class UnitTransactions:
 
 
 def goes_apart(snapshot: tuple[bytes, SnapshotPlace] | None) -> bool:
-    """Return whether the snapshot is written in transactions of its own, which may take long."""
+    """Return whether the snapshot is written in separate transactions, which may take a long time."""
     return snapshot is not None and len(snapshot[0]) > SNAPSHOT_BYTES_MAX
 
 
@@ -308,7 +308,7 @@ def _failure(error: KafkaException) -> Fenced | Aborted:
 
 
 def unsubscribed_consumer(settings: JoinerSettings) -> Consumer:
-    """Make a consumer that only provides its group's metadata, to commit offsets without being a member."""
+    """Create a consumer that only provides its group's metadata, to commit offsets without being a member."""
     consumer = make_consumer(settings.kafka, settings.application.name)
     consumer.assign([])
     return consumer

@@ -1,6 +1,6 @@
-"""The transactional producer of one unit: the calls of a transaction, and where its first records are.
+"""The transactional producer of one unit: makes the calls of a transaction, and keeps the offsets of its first records.
 
-`transaction` decides what is written, and in which order.
+`transaction` decides what is written, and in what order.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _OFFSETS_S: Final = 10.0
 """Time limit for sending the offsets, which are a few bytes."""
 
 _LAST_STEP_S: Final = 1.0
-"""Time for the last step of a commit, even if the steps before it have used up the limit."""
+"""Time allowed for the last step of a commit, even if the earlier steps have used up the limit."""
 
 _CALL_MESSAGES: Final = 1_000
-"""Messages per call of the producer, which holds the interpreter lock; so many also stay in the CPU cache."""
+"""Messages per call of the producer, which holds the interpreter lock. This many also fit into the CPU cache."""
 
 _OnDelivery = Callable[[KafkaError | None, Message], None]
 
@@ -38,7 +38,7 @@ class UnitProducer:
     """The producer of one unit. Its methods raise KafkaException."""
 
     def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
-        """``group_metadata_consumer``: its group metadata is sent with the offsets; it must not be a member."""
+        """``group_metadata_consumer``: provides the group metadata sent with the offsets; it must not be a member."""
         self._unit, self._group_metadata_consumer, self._clock = unit, group_metadata_consumer, clock
         # Reused for every call: creating as many dicts costs as much as encoding the messages.
         self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_CALL_MESSAGES)]
@@ -60,7 +60,7 @@ class UnitProducer:
         )
 
     def connect(self, topic: str) -> None:
-        """Connect to Kafka, without fencing anyone.
+        """Connect to Kafka without fencing any owner.
 
         `init` looks for the coordinator. Without a connection, the library retries that only half a second later.
         """
@@ -95,7 +95,7 @@ class UnitProducer:
         head, on_delivery = self._slots[0], self._first(topic)
         if on_delivery is not None:
             head["callback"] = on_delivery
-        # The producer copies what it accepts.
+        # The producer copies the messages it accepts.
         while self._client.produce_batch(topic, waiting, partition=self._unit) < len(waiting):
             # It does not raise: messages that the full queue has refused carry an error, and are sent again.
             waiting = [slot for slot in waiting if "_error" in slot]
@@ -151,10 +151,10 @@ class UnitProducer:
 
 
 def _noting_in(firsts: dict[str, int]) -> _OnDelivery:
-    """Make a delivery callback that notes the offset of a record in ``firsts``.
+    """Create a delivery callback that stores the offset of a record in ``firsts``.
 
     It refers to nothing else: the client keeps it while the record is in flight, and a callback that referred to the
-    client would keep that alive for ever.
+    client would keep it alive forever.
     """
 
     def note(_error: KafkaError | None, message: Message) -> None:

@@ -1,7 +1,7 @@
 """Drives both sides of moves: reads the control topic, passes records to `Source` and `Target`, and executes actions.
 
 A runner implements the five actions of `MoveActions`. None waits for its outcome, except that a release may wait for
-the unit's commit in flight; the polling thread reports outcomes with the methods of `Coordinator`.
+the unit's in-flight commit; the polling thread reports outcomes with the methods of `Coordinator`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class MoveActions(Protocol):
     """The actions of a move in a runner. The runner reports each outcome with the named method of `Coordinator`."""
 
     def release(self, action: Release) -> None:
-        """Write the unit's last transaction and then ``action.record``; reports `released` or `kept`."""
+        """Write the unit's last transaction and then ``action.record``. Reports `released` or `kept`."""
         ...
 
     def reclaim(self, unit: int, way: OnTheWay) -> None:
-        """Claim with `Claimant.back`; reports `resumed`, or `found` if another runner claimed the unit first."""
+        """Claim with `Claimant.back`. Reports `resumed`, or `found` if another runner claimed the unit first."""
         ...
 
     def warm_up(self, unit: int) -> None:
-        """Build the unit's state beside its owner; reports `warmed`, `dropped` or `failed`."""
+        """Build the unit's state while its owner still serves it. Reports `warmed`, `dropped` or `failed`."""
         ...
 
     def cool_down(self, unit: int) -> None:
@@ -42,7 +42,7 @@ class MoveActions(Protocol):
         ...
 
     def claim(self, unit: int) -> None:
-        """Claim the unit; reports `resumed`, `failed`, or `found` if another runner has claimed it."""
+        """Claim the unit. Reports `resumed`, `failed`, or `found` if another runner has claimed it."""
         ...
 
 
@@ -64,16 +64,16 @@ class Coordinator:
 
     @property
     def arriving(self) -> set[int]:
-        """Units that are being claimed for a move, and are not reported as resumed yet."""
+        """Units that are being claimed for a move and have not been reported as resumed."""
         return self._target.claiming
 
     @property
     def claimed_by_others(self) -> set[int]:
-        """Units that another runner is claiming, as far as is known."""
+        """Units known to be claimed by another runner."""
         return self._claims.of_others(self._clock.monotonic_s())
 
     def poll(self, owned: Collection[int], absent: Collection[int], claimed: AbstractSet[int]) -> None:
-        """Process new records, and do what is due.
+        """Process new records, and perform the actions that are due.
 
         ``owned``: units the runner serves; ``absent``: units assigned to it that it does not serve; ``claimed``: those
         it is claiming.
@@ -108,16 +108,16 @@ class Coordinator:
         self._do(self._target.dropped(unit))
 
     def failed(self, unit: int, why: str) -> None:
-        """Note that the unit cannot be warmed up or claimed here."""
+        """Record that the unit cannot be warmed up or claimed here."""
         self._do(self._target.failed(unit, why))
 
     def resumed(self, unit: int, late_ms: int = 0) -> None:
-        """Note that the unit was claimed and resumed, ``late_ms`` ago."""
+        """Record that the unit was claimed and resumed, ``late_ms`` ago."""
         self._do(self._source.is_back(unit))
         self._do(self._target.resumed(unit, late_ms))
 
     def found(self, unit: int, checkpoint: Checkpoint) -> None:
-        """Note that the unit's checkpoint names another site, or is on the way there."""
+        """Record that the unit's checkpoint names another site, or that the unit is on its way there."""
         way = checkpoint.on_the_way
         if way is None:
             self._source.gone(unit)
@@ -127,7 +127,7 @@ class Coordinator:
             self._do(self._target.lost(unit))
 
     def forget(self, units: Iterable[int]) -> None:
-        """Drop units that are assigned to other runners now."""
+        """Drop units that are now assigned to other runners."""
         for unit in units:
             self._source.gone(unit)
             self._do(self._target.lost(unit))

@@ -1,7 +1,7 @@
 """The runner's side of moves: the units it warms up, releases, claims and waits for. `protocol` decides the next step.
 
 The runner's loop calls `poll`, and a moving unit must not delay the others: slow work runs in the pool. A release waits
-for the unit's commit in flight at most, unless that writes a large snapshot: then it is tried again later.
+at most for the unit's in-flight commit; if that writes a large snapshot, the release is retried later.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from joiner.runtime.ownership.warmup import Warm, warm_up
 from joiner.runtime.settings import JoinerSettings
 
 CHECK_S: Final = 2.0
-"""Interval between checks of the owners of units we wait for. A unit whose Released was missed is claimed that late."""
+"""Interval between checks of the owners of units we wait for. A unit whose Released record was missed is claimed
+with this delay."""
 
 _QUIET_S: Final = 0.5
-"""A unit that has not committed for so long since its claim is reported as resumed at the claim.
+"""A unit that has not committed for this long since its claim is reported as resumed at the claim.
 
 This ends the reported pause too early if the first batch takes longer: in Spark, a worker first builds the state."""
 
@@ -45,11 +46,11 @@ class Serving(Protocol):
     """A running unit."""
 
     first_commit_s: float
-    """When the first transaction after the claim was found written (monotonic); 0: not yet."""
+    """The time at which the first transaction after the claim was found written (monotonic); 0: not yet."""
 
 
 class Host(Protocol):
-    """The runner, as moves use it: in its own thread, except `prepare`. See `runners.supervisor`."""
+    """The runner, as used by moves: in its own thread, except `prepare`. See `runners.supervisor`."""
 
     @property
     def tasks(self) -> Mapping[int, Serving]:
@@ -62,11 +63,11 @@ class Host(Protocol):
         ...
 
     def prepare(self, unit: int) -> None:
-        """Do what can be done for a unit before it is claimed."""
+        """Prepare a unit before its claim."""
         ...
 
     def begin_claim(self, unit: int, claimant: Claimant | None, warm: Warm | None) -> bool:
-        """Begin to claim, restore and run a unit. Return False if its claim is under way already.
+        """Begin to claim, restore and run a unit. Return False if its claim is already in progress.
 
         ``warm`` is closed by the host when the claim ends.
         """
@@ -84,11 +85,11 @@ class Host(Protocol):
         ...
 
     def schedule_claim(self, unit: int) -> None:
-        """Let a unit be claimed by the ordinary procedure."""
+        """Schedule the claim of a unit by the ordinary procedure."""
         ...
 
     def why_failed(self, unit: int) -> str:
-        """Return why a unit cannot continue here; empty if it can."""
+        """Return the reason why a unit cannot continue here; empty if it can."""
         ...
 
 
@@ -140,11 +141,11 @@ class Handover:
 
     @property
     def claimed_by_others(self) -> set[int]:
-        """Units that another runner is claiming, as far as is known."""
+        """Units known to be claimed by another runner."""
         return self._mover.claimed_by_others
 
     def poll(self, units: AbstractSet[int]) -> None:
-        """Do what is due; ``units``: those assigned to this runner."""
+        """Perform the actions that are due. ``units``: those assigned to this runner."""
         while self._found:
             number, checkpoint = self._found.popleft()
             self._mover.found(number, checkpoint)
@@ -156,7 +157,7 @@ class Handover:
         self._report_refused()
 
     def found_elsewhere(self, number: int, checkpoint: Checkpoint) -> bool:
-        """Note a unit that was found to belong to another site. Return whether to wait for it. Thread-safe."""
+        """Record that a unit belongs to another site. Return whether to wait for it. Thread-safe."""
         way = checkpoint.on_the_way
         waits = self.is_standby or (way is not None and way.source == self._claimant.site)
         if waits and number not in self._reported:
@@ -167,7 +168,7 @@ class Handover:
         return waits
 
     def adopted(self, number: int) -> None:
-        """Note that the runner serves a unit from now on."""
+        """Record that the runner serves the unit."""
         self._reported.discard(number)
         self._elsewhere.pop(number, None)
         self._resumed_s[number] = self._clock.monotonic_s()
@@ -266,7 +267,7 @@ class Handover:
             self._check = self._services.pool.submit(self._read, due)
 
     def _read(self, numbers: list[int]) -> dict[int, Checkpoint | None]:
-        """Read the checkpoints of some units with one consumer, until Kafka does not answer."""
+        """Read the checkpoints of some units with one consumer. Stop if Kafka does not answer."""
         found: dict[int, Checkpoint | None] = {}
         with closing(Readers(self._settings, self._clock)) as readers:
             for number in numbers:

@@ -1,4 +1,4 @@
-"""The ordering side of a move: requests, cancellation and outcomes. No Kafka here, no clock (see `protocol`)."""
+"""The requesting side of a move: requests, cancellation and outcomes. No Kafka here, no clock (see `protocol`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from joiner.runtime.migration.protocol import RECLAIMED, REPEAT_S
 
 
 class Step(Enum):
-    """The step that a unit's move has reached, as known to the ordering side."""
+    """The step that a unit's move has reached, as known to the requesting side."""
 
     ASKED = auto()
     READY = auto()
@@ -42,10 +42,10 @@ class MoveStatus:
 
 
 class Order:
-    """An order to move units. ``now_s`` is a time of any monotonic clock."""
+    """An order to move units. ``now_s`` may come from any monotonic clock."""
 
     def __init__(self, move: str, to: str, units: Collection[int], until_s: float) -> None:
-        """Units that are not released by ``until_s`` stay where they are."""
+        """Create an order. Units that are not released by ``until_s`` stay where they are."""
         self.move, self.to = move, to
         self.units = {unit: MoveStatus() for unit in sorted(units)}
         self._until_s = until_s
@@ -119,6 +119,6 @@ class Order:
         return record.unit if one.step is not before else None
 
     def finish(self, unit: int, step: Step, why: str) -> None:
-        """Set the outcome of a unit's move that its checkpoint shows, if no record has reported it."""
+        """Set the outcome of a unit's move, as shown by its checkpoint, if no record has reported it."""
         one = self.units[unit]
         one.step, one.why = step, one.why or why

@@ -1,18 +1,18 @@
 """The protocol of a move from one site to another: both sides as state machines. No Kafka here, no clock.
 
-Records of the control topic and times go in, actions for the runner come out. Both kinds of runner drive it (see
+Control records and times are the input, actions for the runner the output. Both kinds of runner drive it (see
 `coordinator`).
 
     order     Request, repeated every `REPEAT_S`: a lease, which each side counts by its own clock
-    target    WarmUp: build the state beside the owner; then Ready, repeated with each Request
+    target    WarmUp: build the state while the owner serves; then Ready, repeated with each Request
     source    on Ready, while the lease lasts: Release, a last transaction whose checkpoint names no owner and the
               target's site; then Released
     target    Claim, by the ordinary procedure; Claiming, repeated while that lasts; Resumed once it continues
-    source    if no target is heard of for `RECLAIM_AFTER_S`, or the target refused: Reclaim; then Back
+    source    if no target reports for `RECLAIM_AFTER_S`, or the target refused: Reclaim; then Back
 
-The checkpoint decides, so records may be lost, late or doubled. Each side also notes what it finds in the state topic
-(`Source.found`), and a target that missed Released finds the unit released to its site when it checks. A crash needs no
-rule of its own: a state machine that starts again learns everything from the repeated records.
+The checkpoint decides, so records may be lost, late or doubled. Each side also records the state it finds in the state
+topic (`Source.found`), and a target that missed Released finds the unit released to its site when it checks. A crash
+needs no separate rule: a state machine that starts again learns everything from the repeated records.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Ref
 from joiner.runtime.model import OnTheWay
 
 REPEAT_S: Final = 0.5
-"""Interval between the Requests of an order. A side that was away receives the order that late at most."""
+"""Interval between the Requests of an order. A side that was away receives the order with at most this delay."""
 
 LEASE_S: Final = 5.0
-"""An order without a Request for so long has expired."""
+"""An order without a Request for this long has expired."""
 
 RECLAIMED: Final = "no one claimed it, so its source reclaimed it"
-"""Why a unit has stayed at its source."""
+"""The reason why a unit has stayed at its source."""
 
 RECLAIM_AFTER_S: Final = 5.0
-"""Time for the target to claim or report. A target that is ready needs a fraction of it, and one that has just started
-checks more often."""
+"""Time allowed for the target to claim or report. A target that is ready needs a fraction of it, and one that has
+just started checks more often."""
 
 _DOUBLINGS_MAX: Final = 4
 
@@ -67,7 +67,7 @@ class Reclaim(NamedTuple):
 
 
 class WarmUp(NamedTuple):
-    """Build the unit's state beside its owner; then call `Target.warmed`, `Target.failed` or `Target.dropped`."""
+    """Build the unit's state before its release; then call `Target.warmed`, `Target.failed` or `Target.dropped`."""
 
     unit: int
 
@@ -103,16 +103,16 @@ class _Departure:
     step: _Leaving
     since_s: float
     reclaims: int = 0
-    """Failed attempts. The wait doubles with each, so that the target goes first."""
+    """Number of failed attempts. The wait doubles with each, so that the target goes first."""
 
     @property
     def reclaim_at_s(self) -> float:
-        """When the unit is reclaimed if no target is heard of."""
+        """The time at which the unit is reclaimed if no target reports."""
         return self.since_s + RECLAIM_AFTER_S * 2.0 ** min(self.reclaims, _DOUBLINGS_MAX)
 
 
 class Source:
-    """The source's side of moves. ``now_s`` is a time of any monotonic clock."""
+    """The source's side of moves. ``now_s`` may come from any monotonic clock."""
 
     def __init__(self, site: str, instance: str) -> None:
         self._site, self._instance = site, instance
@@ -120,7 +120,7 @@ class Source:
 
     @property
     def underway(self) -> set[int]:
-        """Units that are being released, or were and are not known to be claimed."""
+        """Units that are being released, or have been released and are not known to be claimed."""
         return {unit for unit, one in self._units.items() if one.step is not _Leaving.ASKED}
 
     def hear(self, record: Record, now_s: float, owned: Collection[int]) -> list[Action]:
@@ -138,7 +138,7 @@ class Source:
         return self._hear_of(one, record, now_s, owned) if one is not None else []
 
     def tick(self, now_s: float) -> list[Action]:
-        """Do what is due at ``now_s``."""
+        """Perform the actions due at ``now_s``."""
         for unit, one in list(self._units.items()):
             if one.step is _Leaving.ASKED and now_s - one.since_s > LEASE_S:
                 del self._units[unit]
@@ -150,13 +150,13 @@ class Source:
         return [action for unit, one in late for action in self._reclaim(unit, one)]
 
     def released(self, unit: int, now_s: float) -> None:
-        """Note that the last transaction is committed."""
+        """Record that the last transaction is committed."""
         one = self._units.get(unit)
         if one is not None and one.step is _Leaving.RELEASING:
             one.step, one.since_s = _Leaving.RELEASED, now_s
 
     def found(self, unit: int, way: OnTheWay, to: str, now_s: float) -> list[Action]:
-        """Note that the unit's checkpoint is on the way to ``to``, whichever runner of this site released it."""
+        """Record that the unit is on its way to ``to``, whichever runner of this site released it."""
         one = self._units.get(unit)
         if way.source != self._site:
             return []
@@ -167,15 +167,15 @@ class Source:
         return [Write(Released(move=way.move, unit=unit, to=to, instance=self._instance))]
 
     def kept(self, unit: int) -> None:
-        """Note that the last transaction was not written: the unit is still this site's."""
+        """Record that the last transaction was not written, so the unit still belongs to this site."""
         self._units.pop(unit, None)
 
     def gone(self, unit: int) -> None:
-        """Note that the unit has an owner, or is handled by another runner."""
+        """Record that the unit has an owner, or is handled by another runner."""
         self._units.pop(unit, None)
 
     def is_back(self, unit: int) -> list[Action]:
-        """Note that the unit was reclaimed."""
+        """Record that the unit was reclaimed."""
         one = self._units.pop(unit, None)
         if one is None or one.step is not _Leaving.RECLAIMING:
             return []
@@ -263,7 +263,7 @@ class Target:
 
     @property
     def claiming(self) -> set[int]:
-        """Units that are being claimed for a move, or were and are not reported as resumed yet."""
+        """Units that are being claimed for a move, or have been claimed and not reported as resumed."""
         return {unit for unit, one in self._units.items() if one.step is _Arriving.CLAIMING}
 
     def hear(self, record: Record, now_s: float, absent: Collection[int]) -> list[Action]:
@@ -278,12 +278,12 @@ class Target:
         return []
 
     def tick(self, now_s: float) -> list[Action]:
-        """Do what is due at ``now_s``."""
+        """Perform the actions due at ``now_s``."""
         old = [unit for unit, one in self._units.items() if self._waits(one) and now_s - one.heard_s > LEASE_S]
         return [action for unit in old for action in self.lost(unit)]
 
     def warmed(self, unit: int) -> list[Action]:
-        """Note that the unit's state is built."""
+        """Record that the unit's state is built."""
         one = self._units.get(unit)
         if one is None:
             return [CoolDown(unit)]
@@ -294,7 +294,7 @@ class Target:
         return [self._ready(unit, one)]
 
     def dropped(self, unit: int) -> list[Action]:
-        """Note that warming up failed for now, or is not needed: the next Request starts it again."""
+        """Record that warming up failed for now, or is not needed: the next Request starts it again."""
         one = self._units.get(unit)
         if one is not None and one.is_released:
             one.step = _Arriving.CLAIMING
@@ -303,7 +303,7 @@ class Target:
         return []
 
     def failed(self, unit: int, why: str) -> list[Action]:
-        """Note that the unit cannot be continued here. ``why`` states the cause and what to do."""
+        """Record that the unit cannot be continued here. ``why`` states the cause and what to do."""
         one = self._units.pop(unit, None)
         if one is None:
             return []
@@ -311,7 +311,7 @@ class Target:
         return [Write(refused), CoolDown(unit)]
 
     def resumed(self, unit: int, late_ms: int = 0) -> list[Action]:
-        """Note that the unit was claimed, and ``late_ms`` ago committed, or had nothing to commit."""
+        """Record that the unit was claimed, and that ``late_ms`` ago it committed or had nothing to commit."""
         one = self._units.pop(unit, None)
         if one is None:
             return []
@@ -319,7 +319,7 @@ class Target:
         return [Write(record), CoolDown(unit)]
 
     def lost(self, unit: int) -> list[Action]:
-        """Note that the unit is not assigned to this runner any more."""
+        """Record that the unit is no longer assigned to this runner."""
         return [] if self._units.pop(unit, None) is None else [CoolDown(unit)]
 
     def _waits(self, one: _Arrival) -> bool:

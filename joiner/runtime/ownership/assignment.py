@@ -1,4 +1,4 @@
-"""The units assigned to a runner that it does not serve: to be claimed, lost to another runner, or failed.
+"""The assigned units that a runner does not serve: to be claimed, lost to another runner, or failed.
 
 After a failed claim or batch, every kind of runner does the same: it claims the unit again from its last commit after a
 back-off, it verifies the owner first, or the unit fails with the reason. `retry_policy` lists the transient causes.
@@ -32,7 +32,7 @@ _Claimed = TypeVar("_Claimed")
 
 
 class _Action(NamedTuple):
-    """What failed and what follows, for log lines."""
+    """The failed action and the next step, for log lines."""
 
     failed: str
     follows: str
@@ -53,14 +53,14 @@ class _Lost(UnitStopped):
 
 
 class _Next(NamedTuple):
-    """When a unit is claimed next. With ``runs``, only if its checkpoint still names one of these runs."""
+    """The time of a unit's next claim. With ``runs``: only if its checkpoint still names one of these runs."""
 
     not_before_s: float
     runs: frozenset[str] | None = None
 
 
 class AssignmentManager:
-    """Decides which units are claimed when. Any thread may call `claim`, one at a time for each unit."""
+    """Decides when units are claimed. Any thread may call `claim`, one at a time for each unit."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class AssignmentManager:
 
     @property
     def failed_units(self) -> set[int]:
-        """Units that cannot continue here, without those that another process has claimed: they run there."""
+        """Units that cannot continue here, excluding those that another process has claimed and runs."""
         return self.failed.keys() - self._lost.keys()
 
     def due(
@@ -136,7 +136,7 @@ class AssignmentManager:
         readers: Readers,
         restore: Callable[[UnitTransactions, Checkpoint, Readers], _Claimed],
     ) -> _Claimed | None:
-        """Claim and restore a unit. Return None if that failed; then `plan_retries` decides what follows.
+        """Claim and restore a unit. Return None if that failed; `plan_retries` then decides the next step.
 
         ``claimant``: the claimant of a move; by default the runner's own. ``restore`` builds the runner's task.
         """
@@ -147,7 +147,7 @@ class AssignmentManager:
             claimed = self._claimer.claim(number, claimant or self._claimant_of(number), warm, readers)
             task = restore(*claimed, readers)
         except ClaimCancelled:
-            _log.info("unit %s: claim cancelled, as the unit is not assigned here any more", number)
+            _log.info("unit %s: claim cancelled, because the unit is no longer assigned here", number)
             return None
         except Exception as error:  # noqa: BLE001 - no error may affect the other units
             self._claim_errors.append((number, error))
@@ -156,27 +156,27 @@ class AssignmentManager:
         return task
 
     def plan_retries(self, units: AbstractSet[int]) -> None:
-        """Decide what follows for units whose claim failed. ``units``: those assigned to this runner."""
+        """Decide the next step for units whose claim failed. ``units``: those assigned to this runner."""
         while self._claim_errors:
             number, error = self._claim_errors.popleft()
             if number in units:
                 self._plan(number, error, _CLAIM)
 
     def handle_failure(self, number: int, error: Exception) -> None:
-        """Handle a failed batch, which has stopped the unit: claim it again from its last commit if that may help."""
+        """Handle a failed batch, which has stopped its unit: schedule a new claim of the unit if a retry may help."""
         self._plan(number, error, _BATCH)
 
     def verify_owner(self, number: int, wait_s: float | None = None) -> None:
-        """Verify that a unit is still ours before it is claimed again, after ``wait_s`` the first time."""
+        """Verify that a unit is still ours before it is claimed again, for the first time after ``wait_s``."""
         self._verify_first(number, OwnershipInDoubt(), wait_s)
 
     def schedule_claim(self, number: int) -> None:
-        """Let a unit be claimed by the ordinary procedure."""
+        """Schedule the claim of a unit by the ordinary procedure."""
         self.failed.pop(number, None)
         self._waiting[number] = _Next(self._clock.monotonic_s())
 
     def claimed(self, number: int) -> None:
-        """Note that a unit is served from now on."""
+        """Record that the unit is served."""
         self._end_force(number)
         self._waiting.pop(number, None)
         self.failed.pop(number, None)
@@ -191,7 +191,7 @@ class AssignmentManager:
         self._troubles.forget(number)
 
     def is_pending(self, number: int) -> bool:
-        """Whether a unit will be claimed, now or later."""
+        """Return whether a unit will be claimed, now or later."""
         return number in self._waiting
 
     def obstacles(self) -> dict[int, Obstacle]:
@@ -223,7 +223,7 @@ class AssignmentManager:
         raise _Lost(why, checkpoint)
 
     def _plan(self, number: int, error: Exception, action: _Action) -> None:
-        """Decide what follows for a unit that is not served because of ``error``."""
+        """Decide the next step for a unit that is not served because of ``error``."""
         if isinstance(error, OwnedElsewhere):
             self._leave_elsewhere(number, error)
             return
@@ -246,7 +246,7 @@ class AssignmentManager:
             self._lost[number] = self._clock.monotonic_s() + self._settings.application.session_timeout / 1e9
 
     def _verify_first(self, number: int, doubt: OwnershipInDoubt, first_s: float | None = None) -> None:
-        """Another runner may have claimed the unit: wait, then read the checkpoint to find out.
+        """Wait, then read the checkpoint, because another runner may have claimed the unit.
 
         The unit is still ours if the checkpoint names us, or, after a claim that was lost, the run before.
         """
@@ -260,7 +260,7 @@ class AssignmentManager:
         self._waiting[number] = _Next(self._clock.monotonic_s() + wait_s, frozenset(runs))
 
     def _leave_elsewhere(self, number: int, found: OwnedElsewhere) -> None:
-        """The unit belongs to another site."""
+        """Handle a unit that belongs to another site."""
         if self._found_elsewhere(number, found.checkpoint):
             self._waiting.pop(number, None)
         else:
@@ -279,7 +279,7 @@ def _why(number: int, error: Exception, action: _Action) -> str:
         return str(error)
     if isinstance(error, Aborted | KafkaException):
         return describe(error)
-    what = f"unit {number}: {action.failed} with {type(error).__name__}: {describe(error)}; nothing of it was written"
+    what = f"unit {number}: {action.failed} with {type(error).__name__}: {describe(error)}; none of it was written"
     if cause_of(error).is_transient:
         return what
     again = "Restart the joiner; if it happens again, this is a defect to report (--log-level debug shows where)"

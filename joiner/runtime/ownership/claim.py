@@ -1,6 +1,6 @@
 """Claiming a unit, by one procedure after a start, a crash, a rebalance or a move. `restore` then builds its state.
 
-0. Read the checkpoint and check it, so that a process with other settings fences no one.
+0. Read the checkpoint and check it, so that a process with other settings fences no owner.
 1. Initialise the transactional id, which fences the former owner.
 2. Read the checkpoint again.
 3. Look for dangling transactions, which Kafka should have ended (see `dangling`).
@@ -66,7 +66,7 @@ def claim(
     absent = [topic for topic in settings.input_topics if topic not in topics]
     if absent:
         raise TopicUnknown(
-            f"unit {unit}: {', '.join(absent)} does not exist any more: restore it, or start anew with `joiner reset` "
+            f"unit {unit}: {', '.join(absent)} no longer exists: restore it, or start over with `joiner reset` "
             "and a restart, which creates it"
         )
     early = read_checkpoint(readers, unit)
@@ -122,7 +122,7 @@ def _to_continue(
 
 
 def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
-    """Return the offsets the group has committed for a unit, by topic. They show whether a state topic was lost."""
+    """Return the offsets the group has committed for a unit, by topic. They show whether the state topic was lost."""
     consumer = make_consumer(settings.kafka, settings.application.name)
     try:
         places = [TopicPartition(topic, unit) for topic in settings.input_topics]
@@ -134,8 +134,8 @@ def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
 def _check_never_begun(readers: Readers, unit: int) -> None:
     """Check that this is the first start of the unit. Raises `UnitStopped`.
 
-    A group offset without a checkpoint means that the state was deleted. It is no first start either if another unit
-    was started with a different number of units.
+    A group offset without a checkpoint means that the state was deleted. Nor is it a first start if another unit was
+    started with a different number of units.
     """
     settings = readers.settings
     other = read_checkpoint(readers, 0) if unit else None
@@ -145,7 +145,7 @@ def _check_never_begun(readers: Readers, unit: int) -> None:
     if committed:
         raise UnitStopped(
             f"unit {unit} of {settings.application.name!r}: the group has committed {offsets_as_text(committed)}, but "
-            f"{settings.state_topic} holds no checkpoint: was the topic deleted? Restore it, or start anew with "
+            f"{settings.state_topic} holds no checkpoint: was the topic deleted? Restore it, or start over with "
             "`joiner reset` (existing results are then written again, under the same ids)"
         )
 
@@ -153,8 +153,8 @@ def _check_never_begun(readers: Readers, unit: int) -> None:
 def _log_existing_results(readers: Readers, unit: int) -> None:
     """Warn if the result topic has results already.
 
-    A first start looks the same as one after the loss of both state and group. The results may be of other
-    applications.
+    A first start looks the same as a start after the loss of both state and group. The results may also be those of
+    other applications.
     """
     settings = readers.settings
     topic = settings.topics.out
@@ -174,7 +174,7 @@ def _log_existing_results(readers: Readers, unit: int) -> None:
 def first_checkpoint(
     settings: JoinerSettings, unit: int, topics: dict[str, TopicFacts], claimant: Claimant
 ) -> Checkpoint:
-    """Return the first checkpoint of a unit, also after a reset: at ``application.start`` of the present logs."""
+    """Return the first checkpoint of a unit, also after a reset: at ``application.start`` of the current logs."""
     at_end = settings.application.start == "latest"
     consumer = make_consumer(settings.kafka, settings.application.name)
     try:

@@ -1,4 +1,4 @@
-"""Claims under way, each in a thread of the runner's pool, while the other units keep running.
+"""Claims in progress, each in a thread of the runner's pool, while the other units keep running.
 
 Claiming and restoring a unit may take minutes if much has to be replayed. If the unit is assigned to another process in
 that time, or the runner is stopped, the claim is cancelled and its outcome discarded.
@@ -38,7 +38,7 @@ class _ClaimUnderWay(Generic[_Claimed]):
 
 
 class ConcurrentClaims(Generic[_Claimed]):
-    """The claims under way. For the runner's thread."""
+    """The claims in progress. For the runner's thread."""
 
     def __init__(self, claim: ClaimFunction[_Claimed], pool: Executor, clock: Clock) -> None:
         self._claim, self._pool, self._clock = claim, pool, clock
@@ -46,11 +46,11 @@ class ConcurrentClaims(Generic[_Claimed]):
 
     @property
     def busy(self) -> set[int]:
-        """Units with a claim under way, including cancelled claims that have not ended."""
+        """Units with a claim in progress, including cancelled claims that have not ended."""
         return set(self._units)
 
     def begin(self, number: int, claimant: Claimant | None = None, warm: Warm | None = None) -> bool:
-        """Begin to claim a unit, in a move with its claimant and state. Return False if a claim is under way."""
+        """Begin to claim a unit, in a move with its claimant and state. Return False if a claim is in progress."""
         if number in self._units:
             return False
         over = threading.Event()

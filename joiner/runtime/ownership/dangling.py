@@ -1,18 +1,19 @@
-"""Dangling transactions of a unit: ended by Kafka's coordinator, but open in some partitions for ever.
+"""Dangling transactions of a unit: ended by Kafka's coordinator, but open forever in some partitions.
 
-Initialising a transactional id should end everything under it, one way or the other. A broker can fail to do so: Kafka
-4.3.1, killed and restarted, drops the markers of transactions that it ends during its start ("Couldn't find leader
-endpoint … can be skipped"), in all of their partitions or in some. Records without a marker stay open, and the *next*
-commit of the same producer commits them, too: aborted results would become visible, beside those of their replay. An
-unclean leader election may lose markers as well (KIP-664).
+Initialising a transactional id should end every transaction under it, one way or the other. A broker can fail to do so:
+Kafka 4.3.1, killed and restarted, drops the markers of transactions that it ends during its start ("Couldn't find
+leader endpoint … can be skipped"), in all of their partitions or in some. Records without a marker stay open, and the
+*next* commit of the same producer commits them, too: aborted results would become visible in addition to those of their
+replay. An unclean leader election may lose markers as well (KIP-664).
 
-So a claimant looks for open transactions where it writes, and for transactions that were ended wrongly. A client cannot
-see whose an open transaction is, and another program that writes to a result topic has one most of the time. Therefore
-the outcome of a dangling transaction is not guessed. Everything the unit has emitted follows from its input, so:
+So a claimant looks for open transactions in the partitions it writes to, and for transactions that were ended wrongly.
+A client cannot see the producer of an open transaction, and another program that writes to a result topic has one open
+most of the time. Therefore the outcome of a dangling transaction is not guessed. All output of the unit follows from
+its input, so:
 
  1. write a note to the state topic, outside any transaction: how far results may have been written, which is the
     furthest checkpoint, committed or not
- 2. fence the partitions (below), which aborts whatever is dangling of ours
+ 2. fence the partitions (below), which aborts our dangling transactions
  3. replay from an earlier state up to the note; effects that are not visible are written with the claim, which also
     removes the note
 
@@ -30,15 +31,15 @@ that followed it has aborted it, too. Checkpoints name the first record of the l
 named by the newest visible checkpoint must be visible; those of later, aborted checkpoints must not. If this does not
 hold, the procedure above resolves it as well.
 
-The search for visible results begins at the ends of the result topics when the earlier state was saved, and stops at
-the fences. It keeps only what it looks for. Results are identified by their ids, which include the names of their
-joins; late and unmatched records and dead letters also name the application.
+The search for visible results begins at the ends that the result topics had when the earlier state was saved, and stops
+at the fences. It keeps only the results it looks for. Results are identified by their ids, which include the names of
+their joins; late and unmatched records and dead letters also name the application.
 
 An owner checks its own commits: see `kafka.transaction`.
 
 Results that retention has removed are not written again: an aborted record is still in the log, a removed one is not.
-If a transaction was in flight as well, whose results may never have reached the log, the two cases cannot be
-distinguished, and missing results are written: a reader that had seen the removed part may then see them twice.
+If a transaction was also in flight, whose results may never have reached the log, the two cases cannot be
+distinguished, and missing results are written: a consumer that had read the removed part may then see them twice.
 
 Not covered: retention that removes input after the earlier of the two snapshots before the transactions are resolved.
 """
@@ -90,7 +91,7 @@ class DanglingTransaction:
 class ReplayedEffects(NamedTuple):
     """The effects of a replay from an earlier state.
 
-    ``result_ends``: by result topic, an offset; whatever was written of these effects is at or after it.
+    ``result_ends``: per result topic, an offset; all written results among these effects are at or after it.
     """
 
     effects: Effects
@@ -98,7 +99,7 @@ class ReplayedEffects(NamedTuple):
 
 
 def find_dangling(log: StateLog, readers: Readers) -> DanglingTransaction | None:
-    """Find dangling transactions after the initialisation. Return None without any. ``log``: committed records only."""
+    """Find transactions that dangle after initialisation; None if there are none. ``log``: only committed records."""
     open_from = {topic: stable for topic, (stable, end) in _ends(log.unit, readers).items() if stable < end}
     note = log.dangling_note()
     if not open_from and note is None:
@@ -160,7 +161,7 @@ def _there(
     wanted: Iterable[tuple[str, FirstRecord]],
     fences: Mapping[str, int],
 ) -> set[str]:
-    """Return the identities of those first records of ``topic`` that are visible before the fences."""
+    """Return the identities of the first records in ``topic`` that are visible before the fences."""
     here = [first for name, first in wanted if name == topic]
     missing = {first.identity for first in here}
     start = min(first.start for first in here)
@@ -178,7 +179,7 @@ def resolve(
     """Resolve dangling transactions. Return the missing effects up to ``reached``, which the claim must write.
 
     ``checkpoint`` is the newest committed one. ``again`` replays the unit from an earlier state up to ``reached``, and
-    is called once nothing is dangling any more. Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException if Kafka
+    is called once nothing dangles. Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException if Kafka
     does not answer.
     """
     unit, reached = dangling.unit, dangling.reached or checkpoint
@@ -222,7 +223,7 @@ def resolve(
 
 
 def _note(settings: JoinerSettings, key: str, unit: int, reached: Checkpoint) -> None:
-    """Write a note with a producer of its own, so that no abort of the unit's transactions removes it."""
+    """Write a note with a separate producer, so that no abort of the unit's transactions removes it."""
     producer = make_producer(settings.kafka)
     outcome: list[KafkaError | None] = []
     producer.produce(
@@ -234,7 +235,7 @@ def _note(settings: JoinerSettings, key: str, unit: int, reached: Checkpoint) ->
     )
     producer.flush(TIMEOUT_S)
     if not outcome:
-        raise timed_out(f"a note in {settings.state_topic} [{unit}] could not be written within {TIMEOUT_S:.0f} s")
+        raise timed_out(f"a record could not be written to {settings.state_topic} [{unit}] within {TIMEOUT_S:.0f} s")
     if outcome[0] is not None:
         raise KafkaException(outcome[0])
 
@@ -242,7 +243,7 @@ def _note(settings: JoinerSettings, key: str, unit: int, reached: Checkpoint) ->
 def fence_partitions(
     readers: Readers, unit: int, transactions: UnitTransactions, checkpoint: Checkpoint
 ) -> dict[str, int]:
-    """Abort a record of ours in each partition of the unit, and wait until everything before it has ended.
+    """Write and abort a record in each partition of the unit, and wait until every earlier transaction there has ended.
 
     Returns the offsets of those records by topic. Raises KafkaException if a transaction stays open for too long.
     """
@@ -261,7 +262,7 @@ def fence_partitions(
 
 
 def _what_is_open(settings: JoinerSettings, unit: int, open_from: Mapping[str, int]) -> str:
-    """Return the error for a transaction that our abort did not end: it is of another transactional id."""
+    """Return the error for a transaction that our abort did not end, because it has another transactional id."""
     places = ", ".join(f"{topic} [{unit}] from offset {at}" for topic, at in open_from.items())
     topic, at = next(iter(open_from.items()))
     command = f"kafka-transactions.sh --bootstrap-server {settings.kafka.bootstrap_servers}"
@@ -295,9 +296,10 @@ def _missing_results(
 
 
 def _removed(readers: Readers, topic: str, unit: int, absent: set[str], start: int, end: int) -> set[str]:
-    """Return the identities in ``absent``, written after ``start``, that retention has removed from the log.
+    """Return the identities in ``absent`` whose records were written after ``start`` and since removed by retention.
 
-    An aborted record, which is not visible either, is still in the log for a reader of uncommitted data.
+    An aborted record is invisible to a read-committed consumer too, but a read-uncommitted one still finds it in the
+    log.
     """
     low, _ = log_range(readers.everything, topic, unit) if absent else (start, end)
     if low <= start:

@@ -1,4 +1,4 @@
-"""Checks that a unit may be continued here: its site, its settings, its topics and their logs."""
+"""Checks that this runner may continue a unit: its site, settings, topics and logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Claimant:
     """A release by this site that may be reclaimed."""
 
     def may_continue(self, found: Checkpoint) -> bool:
-        """Return whether this runner may claim a unit: it has no owner, is of this site, or may be claimed by force."""
+        """Return whether this runner may claim a unit: without an owner, of this site, or by force."""
         if found.run == RESET_RUN or found.site == self.site or self.force:
             return True
         return self.back is not None and found.on_the_way == self.back
@@ -50,7 +50,7 @@ class LogShort(UnitStopped):
 def check_continues(
     settings: JoinerSettings, found: Checkpoint, topics: dict[str, TopicFacts], claimant: Claimant
 ) -> None:
-    """Check that the present settings and topics continue the checkpoint ``found``. Raises `UnitStopped`."""
+    """Check that the current settings and topics match the checkpoint ``found``. Raises `UnitStopped`."""
     unit, name = found.unit, settings.application.name
     if not claimant.may_continue(found):
         owner = f"owned by a {found.site} ({found.instance})" if found.on_the_way is None else found.owner
@@ -64,14 +64,14 @@ def check_continues(
         changed = ", ".join(f"{path}: {then} then, {now} now" for path, then, now in differences) or "the semantics"
         raise UnitStopped(
             f"unit {unit} of {name!r} was begun with other settings that change its results ({changed}): "
-            "give the application a new name, set them back, or start anew with `joiner reset`"
+            "give the application a new name, set them back, or start over with `joiner reset`"
         )
     check_partitions(settings, found)
     anew = [topic for topic, topic_id in found.topics.items() if topics[topic].topic_id != topic_id]
     if anew:
         raise UnitStopped(
             f"unit {unit} of {name!r}: {', '.join(anew)} was deleted and recreated, so the offsets "
-            f"{offsets_as_text(found.offsets)} mean other records: start anew with `joiner reset`"
+            f"{offsets_as_text(found.offsets)} mean other records: start over with `joiner reset`"
         )
 
 
@@ -90,18 +90,18 @@ def log_ranges(readers: Readers, unit: int) -> dict[str, tuple[int, int]]:
 
 
 def check_log_range(readers: Readers, unit: int, offsets: dict[str, int]) -> None:
-    """Check that the logs still hold the records from ``offsets`` on, and reach that far. Raises `UnitStopped`."""
+    """Check that the logs still contain the records from ``offsets`` on, and reach that far. Raises `UnitStopped`."""
     for topic, (low, high) in log_ranges(readers, unit).items():
         at = offsets[topic]
         if low > at:
             raise UnitStopped(
                 f"unit {unit}: the log of {topic} begins at {low} and recovery needs it from {at}: retention has "
-                "removed what was not consumed or not yet in a snapshot; raise topics.retention, and start anew "
+                "removed what was not consumed or not yet in a snapshot; raise topics.retention, and start over "
                 "with `joiner reset` (what was removed cannot be joined)"
             )
         if high < at:
             raise LogShort(
                 f"unit {unit}: the log of {topic} ends at {high} and {at} was consumed already: Kafka has lost "
                 "records that it had acknowledged, or this is another cluster; check bootstrap_servers, or start "
-                "anew with `joiner reset`"
+                "over with `joiner reset`"
             )

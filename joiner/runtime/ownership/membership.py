@@ -1,8 +1,8 @@
-"""The units assigned to this process by the consumer group, which spreads them over its processes.
+"""The units that the consumer group assigns to this process.
 
 The member subscribes to one input topic only to be assigned its partitions, which are paused and never read. Membership
-fences no one: the transactional id decides ownership. Membership is static, so a process that is back within the
-session timeout gets its units again at once.
+does not fence: the transactional id decides ownership. Membership is static, so a process that is back within the
+session timeout gets its units back at once.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from joiner.runtime.kafka.clients import make_consumer
 from joiner.runtime.settings import JoinerSettings
 
 _FENCED_AGAIN_SESSIONS: Final = 3
-"""If the group fences a member twice within so many session timeouts, another process has its name. Two processes of
-one name fence each other at every heartbeat, several times a session; a false alarm takes a whole session without
-Kafka."""
+"""If the group fences a member twice within this many session timeouts, another process uses its name. Two
+processes with one name fence each other at every heartbeat, several times a session; a false alarm requires a whole
+session without Kafka."""
 
 _HEARTBEATS: Final = 6
 """Heartbeats per session timeout. A living member learns of new units at its next heartbeat; the library's interval of
 3 s would be half of the shortest timeout."""
 
 _GIVING_BACK_S: Final = 1.0
-"""Time for giving back the units at the end, which needs no answer from Kafka."""
+"""Time allowed for releasing the units at the end, which needs no answer from Kafka."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Membership:
     def __init__(
         self, settings: JoinerSettings, site: str, give_back: Callable[[list[int], bool], None], clock: Clock
     ) -> None:
-        """``give_back(units, lost)`` is called when units are revoked. Lost: they may be assigned to others already."""
+        """``give_back(units, lost)`` is called on revocation. ``lost``: the units may already be assigned to others."""
         self.units: set[int] = set()
         self._settings, self._clock = settings, clock
         self._group = settings.membership_group(site)
@@ -73,10 +73,10 @@ class Membership:
     def close(self) -> None:
         """Leave the group.
 
-        Units are given back first: during a rebalance, closing the consumer may wait for ever for an answer from a
-        thread that has ended (confluentinc/librdkafka#4884).
+        Units are released first: during a rebalance, closing the consumer may wait forever for an answer from a thread
+        that has ended (confluentinc/librdkafka#4884).
         """
-        with contextlib.suppress(KafkaException):  # the consumer has failed for good, and has no units any more
+        with contextlib.suppress(KafkaException):  # the consumer has failed permanently and has no units left
             self._consumer.unsubscribe()
         until_s = self._clock.monotonic_s() + _GIVING_BACK_S
         while self.units and self._clock.monotonic_s() < until_s:
@@ -96,10 +96,10 @@ class Membership:
         return consumer
 
     def _subscribe(self, consumer: Consumer, *more: str) -> None:
-        """Subscribe. ``more``: a topic that does not exist, which makes the group rebalance once more.
+        """Subscribe. ``more``: a topic that does not exist, which triggers another rebalance of the group.
 
-        A unit moves between members in two rebalances. If all members die between the two and come back under their
-        names, Kafka assigns each the units it had after the first, and a unit that was moving is assigned to no one.
+        A unit moves between members in two rebalances. If all members die between the two and come back under the same
+        names, Kafka assigns to each the units it had after the first, and a unit that was moving is assigned to none.
         """
         consumer.subscribe(
             [self._settings.input_topics[0], *more],
@@ -109,7 +109,7 @@ class Membership:
         )
 
     def _join_again(self, error: KafkaError) -> None:
-        """Join again after the group has fenced this member, because of another process of its name or of itself.
+        """Rejoin after the group has fenced this member, because of another process with its name or because of itself.
 
         The library fences itself if its session has expired while Kafka was unreachable: it joins again under the
         name, and then still sends a heartbeat as the former member.

@@ -1,8 +1,8 @@
-"""Whether the owner of a unit is running, as far as that can be known from outside.
+"""Determines whether the owner of a unit is running, as far as this can be known from outside.
 
 A plain process is a member of its site's group, which notices its end after a session timeout at the latest. A stage in
-Spark is in no group: its last checkpoint only shows whether it ended in good order. A recent commit shows that an owner
-works, but an old one may only mean that its input is silent.
+Spark is in no group: its last checkpoint only shows whether it shut down cleanly. A recent commit shows that an owner
+is running, but an old one may only mean that there is no input.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Members = Mapping[str, Mapping[str, frozenset[int]]]
 
 
 def read_members(admin: AdminClient, settings: JoinerSettings, sites: Iterable[str]) -> Members:
-    """Read the present members of the groups. A site whose group cannot be described is left out."""
+    """Read the current members of the groups. A site whose group cannot be described is left out."""
     groups = {settings.membership_group(site): site for site in sites if site != SPARK}
     found: dict[str, dict[str, frozenset[int]]] = {}
     if not groups:

@@ -52,7 +52,7 @@ def recover(
     with unless_fenced(transactions):
         # The claim has read it after its initialisation, and only this runner has written since.
         state = readers.state if readers.state is not None else read_state(readers, checkpoint.unit)
-        # A state built before a reset is useless, even if it lies between the same vectors.
+        # A state built before a reset is useless, even if it is between the same vectors.
         usable = warm if readers.begun_at == checkpoint.start else None
         built = build_state(checkpoint, state, readers, usable)
     return Recovered(built, checkpoint, SnapshotPlace.after(state), newest_offsets(checkpoint, state))
@@ -122,10 +122,10 @@ def _replay_effects(readers: Readers, until: Checkpoint) -> ReplayedEffects:
 
 @contextmanager
 def unless_fenced(transactions: UnitTransactions) -> Iterator[None]:
-    """Let a `UnitStopped` pass only while the unit is ours; raise `Fenced` otherwise.
+    """Pass on a `UnitStopped` only if the unit is still ours; otherwise raise `Fenced`.
 
-    A process that hung for a while reads the state of one moment and the log of another: a new owner may have written
-    a newer snapshot, and retention may have removed the input before it.
+    A process that hung for a while may read the state topic and the input logs at different times: a new owner may have
+    written a newer snapshot, and retention may have removed the input before it.
     """
     try:
         yield
@@ -142,7 +142,7 @@ def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, checkpo
     if manifest.fingerprint != checkpoint.fingerprint:
         raise UnitStopped(
             f"unit {unit}: its snapshot was taken under other settings than its checkpoint: "
-            "start anew with `joiner reset`"
+            "start over with `joiner reset`"
         )
     if any(at > checkpoint.offsets.get(topic, -1) for topic, at in manifest.offsets.items()):
         raise UnitStopped(

@@ -52,10 +52,10 @@ CAUSES: Final = (
 )
 
 JITTER: Final = (0.5, 1.5)
-"""A back-off is multiplied by a random number in this range, so that two runners do not stay in step."""
+"""A back-off is multiplied by a random factor in this range, so that two runners do not stay in step."""
 
 _STEADY_S: Final = 60.0
-"""After a unit has been served for so long, its earlier failures are forgotten."""
+"""After a unit has been served for this long, its earlier failures are forgotten."""
 
 
 def cause_of(error: Exception) -> Cause:
@@ -66,7 +66,7 @@ def cause_of(error: Exception) -> Cause:
 
 
 class Obstacle(NamedTuple):
-    """Why a unit is not served, for how many seconds so far, and in how many seconds it is retried.
+    """The reason why a unit is not served, for how many seconds so far, and in how many seconds it is retried.
 
     ``retry_s`` None: the unit has failed and is not retried.
     """
@@ -95,7 +95,7 @@ class RetryTracker:
         self._units: dict[int, _Trouble] = {}
 
     def wait_s(self, number: int, cause: Cause, why: str) -> float | None:
-        """Note a failure. Return the back-off before the retry, or None if the unit must not be retried."""
+        """Record a failure. Return the back-off before the retry, or None if the unit must not be retried."""
         now_s = self._clock.monotonic_s()
         trouble = self._units.get(number)
         if trouble is None or _is_steady(trouble, now_s):
@@ -112,18 +112,18 @@ class RetryTracker:
         return wait_s * self._draw.uniform(*JITTER)
 
     def has(self, number: int) -> bool:
-        """Whether the unit has failed recently."""
+        """Return whether the unit has failed recently."""
         trouble = self._units.get(number)
         return trouble is not None and not _is_steady(trouble, self._clock.monotonic_s())
 
     def served(self, number: int) -> None:
-        """Note that the unit is served. Its failures are forgotten if that lasts."""
+        """Record that the unit is served. Its failures are forgotten if that lasts."""
         trouble = self._units.get(number)
         if trouble is not None:
             trouble.served_since_s = self._clock.monotonic_s()
 
     def forget(self, number: int) -> None:
-        """Drop a unit that is assigned to another runner now."""
+        """Drop a unit that is now assigned to another runner."""
         self._units.pop(number, None)
 
     def obstacle(self, number: int, not_before_s: float | None) -> Obstacle | None:

@@ -18,7 +18,7 @@ from joiner.runtime.settings import JoinerSettings
 
 
 class Services(NamedTuple):
-    """``pool``: a thread for each unit. ``group_metadata_consumer``: provides the metadata for sending offsets."""
+    """``pool``: one thread per unit. ``group_metadata_consumer``: provides the metadata for sending offsets."""
 
     pool: Executor
     admin: AdminClient
@@ -27,7 +27,7 @@ class Services(NamedTuple):
     clock: Clock
 
     def make_transactions(self, settings: JoinerSettings, unit: int) -> UnitTransactions:
-        """Make the transactions of a unit. This does not claim the unit."""
+        """Create the transactions object of a unit, without claiming the unit."""
         return UnitTransactions(settings, unit, self.group_metadata_consumer, self.clock)
 
 

@@ -1,6 +1,6 @@
 """Reports of units that a runner cannot serve, written to the control topic for ``joiner status``.
 
-A runner repeats a report for as long as it holds, so an old report is of a runner that has ended. Nothing depends on
+A runner repeats a report while it is valid, so an old report comes from a runner that has ended. Nothing depends on
 reports.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 REPEAT_S: Final = 10.0
 
 _LASTS_S: Final = 3 * REPEAT_S
-"""A report that was not repeated for so long no longer holds."""
+"""A report that has not been repeated for this long is no longer valid."""
 
 _FIRST_S: Final = 2.0
 """Shorter obstacles are not reported."""
@@ -46,7 +46,7 @@ class UnitReports:
         self._writing: Future[None] | None = None
 
     def poll(self, obstacles: Mapping[int, Obstacle]) -> None:
-        """Report obstacles that are new or gone, and repeat those that last."""
+        """Report new and resolved obstacles, and repeat the persistent ones."""
         if self._writing is not None and not self._writing.done():
             return
         now_s = self._clock.monotonic_s()
@@ -74,7 +74,7 @@ class UnitReports:
 
 
 def read_notices(settings: JoinerSettings, clock: Clock) -> list[str]:
-    """Read the reports that hold now, a line for each unit and runner. Raises KafkaException."""
+    """Read the current reports, a line for each unit and runner. Raises KafkaException."""
     now_ms = round(1000 * clock.wall_s())
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
         since = TopicPartition(settings.control_topic, 0, now_ms - round(1000 * _LASTS_S))
@@ -87,7 +87,7 @@ def read_notices(settings: JoinerSettings, clock: Clock) -> list[str]:
 
 
 def describe(records: Iterable[tuple[bytes | None, int]]) -> list[str]:
-    """Return the lines for records of the control topic, given with their append times in ms."""
+    """Return a line for each unserved unit and runner. ``records``: control records with their append times in ms."""
     newest: dict[tuple[int, str, str], tuple[NotServed, int]] = {}
     for value, at_ms in records:
         notice = decode(value)
@@ -109,7 +109,7 @@ def _moment(at_ms: int) -> datetime:
 
 
 def decode(value: bytes | None) -> NotServed | None:
-    """Decode a report. Return None for another record of the control topic, or one of a newer release."""
+    """Decode a report. Return None for any other record of the control topic, or one from a newer release."""
     try:
         notice = _decoder.decode(value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,6 +1,6 @@
-"""Warming up: a unit's state is built beside its running owner, so that a handover is short.
+"""Warm-up: builds a unit's state while its owner is still running, so that a handover is short.
 
-Nothing is written, and the transactional id is not initialised. The state is that at some C', which the owner passes
+Nothing is written, and the transactional id is not initialised. The state is built at some C', which the owner passes
 before the claim; a silent replay then brings it up to C (see `restore.recover`).
 """
 
@@ -22,7 +22,8 @@ from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.unit import Unit
 
 _ATTEMPTS: Final = 2
-"""The owner may write a snapshot while the one before is read and compacted away; the second attempt finds it."""
+"""The owner may write a new snapshot while the previous one is being read and compacted away; the second attempt
+finds the new one."""
 
 
 @dataclass

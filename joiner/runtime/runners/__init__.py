@@ -1,6 +1,6 @@
-"""What executes units: `process` is a loop of its own, `spark` a stage of a streaming query.
+"""The runners, which execute units: `process` runs its own loop, `spark` a stage of a streaming query.
 
 May import every other package of the runtime, but not `joiner.cli`. Both kinds of runner write the same results for the
 same input.
-Begin with `process`.
+Start with `process`.
 """

@@ -35,7 +35,7 @@ class ActiveTask(RunningTask):
     """The ends of the logs at the last check, for metrics."""
 
     def ends(self, batches: Mapping[str, Messages], met: Mapping[str, int]) -> dict[str, int]:
-        """Return the offsets after a batch: past its last messages, or at the end of a log that was reached."""
+        """Return the offsets after a batch: after its last messages, or at the end of a log that was reached."""
         ends = {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
         offsets = self.unit.offsets
         for topic in batches:
@@ -53,19 +53,19 @@ class ActiveTask(RunningTask):
 
     @property
     def why_paused(self) -> str:
-        """Why topics are paused."""
+        """The reason why topics are paused."""
         return "its records fill the buffer" if self.waiting is None else "a large snapshot is being written"
 
     def is_changed(self) -> bool:
-        """Whether the state has changed since the last snapshot."""
+        """Return whether the state has changed since the last snapshot."""
         return self.unit.offsets != self.snapshot_offsets
 
     def snapshot_due(self, application: ApplicationSettings) -> bool:
-        """Whether a snapshot is due."""
+        """Return whether a snapshot is due."""
         return self.needs_snapshot(self.unit.offsets) and self.is_snapshot_time(application)
 
     def snapshot(self) -> tuple[bytes, SnapshotPlace]:
-        """Take a snapshot of this state. Return it with the place of the one before, for a commit."""
+        """Take a snapshot of this state. Return it with the place of the previous one, for a commit."""
         self.note_snapshot()
         return self.unit.snapshot(), self.place
 
@@ -83,9 +83,9 @@ class ActiveTask(RunningTask):
         )
 
     def status(self) -> UnitStatus:
-        """The unit's figures for metrics. Thread-safe."""
+        """Return the unit's figures for metrics. Thread-safe."""
         return self.figures(self.unit.held_bytes(), self.log_ends)
 
     def begin_commit(self, commit: Commit) -> None:
-        """Note that the commit of this state has begun."""
+        """Record that the commit of this state has begun."""
         self.commit, self.has_uncommitted = commit, False

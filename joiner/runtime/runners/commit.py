@@ -1,4 +1,4 @@
-"""A transaction of a unit in flight: the same for every kind of runner."""
+"""An in-flight transaction of a unit, the same for every kind of runner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from joiner.runtime.telemetry.metrics import JoinerMetrics
 
 
 class Commit(NamedTuple):
-    """A transaction being written: its checkpoint, and the place of its snapshot if it has one.
+    """A transaction being written: its checkpoint, and the place of its snapshot, if any.
 
     While it is in flight, the unit's next batch is read and joined.
     """
@@ -23,10 +23,10 @@ class Commit(NamedTuple):
     checkpoint: Checkpoint
     written: Future[SnapshotPlace | None]
     is_large: bool = False
-    """Whether it includes a snapshot that is written in transactions of its own."""
+    """Whether it includes a snapshot that is written in separate transactions."""
 
     def failure(self) -> Exception | None:
-        """Wait until it is written. Return the error it failed with.
+        """Wait until it is written. Return the error if it failed.
 
         The error is not raised, because a traceback keeps the frames it passes through. A frame refers to the future,
         and the future to the error, so this cycle would keep the unit's producer alive until the next garbage
@@ -39,7 +39,7 @@ class Commit(NamedTuple):
 
     @property
     def may_last(self) -> bool:
-        """Whether it may take so long that nothing should wait for it."""
+        """Whether it may take so long that no other work should wait for it."""
         return self.is_large and not self.written.done()
 
 
@@ -52,7 +52,7 @@ def write_commit(
     checkpoint: Checkpoint,
     snapshot: tuple[bytes, SnapshotPlace] | None,
 ) -> SnapshotPlace | None:
-    """Commit as `UnitTransactions.commit` does, and count what was written.
+    """Commit as `UnitTransactions.commit` does, and count the written messages.
 
     ``appended_ms``: the number of pairs by the append time of their later record. Nothing is counted if the commit
     raises, even if Kafka has committed the transaction.

@@ -1,4 +1,4 @@
-"""Settings of Python's garbage collector: it runs rarely, because batches leave almost no cycles."""
+"""Garbage-collector settings: collections are rare, because batches leave almost no cycles."""
 
 from __future__ import annotations
 

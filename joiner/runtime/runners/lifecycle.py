@@ -51,7 +51,7 @@ OWNING: Final = frozenset({_U.CLAIMING, _U.RESTORING, _U.RUNNING, _U.RELEASING})
 
 
 class IllegalTransition(Exception):
-    """A defect of this program: a transition that the table does not have."""
+    """A transition that is not in the table: a defect of this program."""
 
 
 class Lifecycle:
@@ -62,11 +62,11 @@ class Lifecycle:
         self._lock = threading.Lock()
 
     def state(self, unit: int) -> UnitState:
-        """The state of a unit; `UnitState.UNASSIGNED` for one never seen."""
+        """Return the state of a unit; `UnitState.UNASSIGNED` for one never seen."""
         return self._states.get(unit, UnitState.UNASSIGNED)
 
     def enter(self, unit: int, state: UnitState) -> None:
-        """Move a unit to a state; the present one is allowed. Raises `IllegalTransition`."""
+        """Move a unit to a state, which may be the current one. Raises `IllegalTransition`."""
         with self._lock:
             before = self.state(unit)
             if state is not before and state not in TRANSITIONS[before]:
@@ -77,11 +77,11 @@ class Lifecycle:
                 self._states[unit] = state
 
     def states(self) -> dict[int, UnitState]:
-        """The states of all units that are not unassigned."""
+        """Return the states of all units except unassigned ones."""
         with self._lock:
             return dict(self._states)
 
     def units(self, *states: UnitState) -> set[int]:
-        """The units in any of these states."""
+        """Return the units in any of these states."""
         with self._lock:
             return {unit for unit, state in self._states.items() if state in states}

@@ -1,8 +1,8 @@
 """The plain process: consume, join and commit, for the units that the consumer group assigns to it.
 
-One consumer reads all units at explicit offsets. Each unit has its own transactions, so a failure of one unit aborts
-nothing of the others. Transactions are written concurrently, while the next batch is read and joined. Anything a unit
-has not committed may be discarded at any moment: its state is rebuilt from its last commit.
+One consumer reads all units at explicit offsets. Each unit has its own transactions, so a failure of one unit does not
+affect the others. Transactions are written concurrently, while the next batch is read and joined. Anything a unit has
+not committed may be discarded at any moment: its state is rebuilt from its last commit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from joiner.runtime.runners.supervisor import Supervisor
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _LAST_COMMIT_S: Final = 3.0
-"""Time for the last snapshots when units are given back: a stop takes seconds, whatever Kafka does."""
+"""Time allowed for the last snapshots when units are released: a stop takes seconds, whatever Kafka does."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class ProcessLoop:
     """See `runner.Loop`."""
 
     def __init__(self, parts: Parts) -> None:
-        """Raises KafkaException."""
+        """Create the loop. Raises KafkaException."""
         settings, claimant, services, telemetry, metrics, watch, standby = parts
         self._telemetry, self._watch, self._clock = telemetry, watch, services.clock
         self.tasks = ProcessTasks(settings, services, metrics)
@@ -70,7 +70,7 @@ class ProcessLoop:
                     self.tasks.note_log_ends()
                 self.tasks.report(self.tasks.held())
                 self._watch.check()
-            # Before leaving the group, which gives back failed units, too.
+            # Before leaving the group, which releases failed units, too.
             return 1 if self.supervisor.failed_units else 0
         except TopicError:
             # The last messages may come from a topic that was recreated: their state must not be saved.
@@ -79,7 +79,7 @@ class ProcessLoop:
             raise
 
     def close(self) -> None:
-        """Give all units back within seconds, and leave the group."""
+        """Release all units within seconds, and leave the group."""
         held = self.finish_all()
         self._membership.close()
         self.supervisor.collect_failures()
@@ -87,14 +87,14 @@ class ProcessLoop:
         self.tasks.report(held, last=True)
 
     def why_unready(self) -> str:
-        """Return why the process is not ready; empty if it serves every unit the group has assigned to it."""
+        """Return why the process is not ready; empty if it serves every unit that the group has assigned to it."""
         if not self._membership.is_assigned:
             return "the group has not assigned any units yet"
         missing = self._membership.units - self.tasks.tasks.keys()
         return f"units {sorted(missing)} are not served, see the log" if missing else ""
 
     def give_back(self, units: list[int], lost: bool) -> None:  # noqa: FBT001 - a callback's signature
-        """Give units back to the group; ``lost``: the group has assigned them to others already."""
+        """Release revoked units. ``lost``: the group has already assigned them to others."""
         mine = [number for number in units if number in self.tasks.tasks]
         until_s = self._clock.monotonic_s() + (0.0 if lost else _LAST_COMMIT_S)
         # First, so that claims end while the running units write.

@@ -49,18 +49,18 @@ class ProcessTasks:
         self._batches: dict[int, dict[str, Messages]] = {}
         self._ends: dict[int, dict[str, int]] = {}
         self._read_s = -math.inf
-        """When the input was last polled."""
+        """The time of the last poll of the input."""
 
     def statuses(self) -> dict[int, UnitStatus]:
-        """The units' figures for metrics. Thread-safe."""
+        """Return the units' figures for metrics. Thread-safe."""
         return {number: task.status() for number, task in list(self.tasks.items())}
 
     def held(self) -> dict[int, int]:
-        """The number of records each unit holds."""
+        """Return the number of records each unit holds."""
         return {number: task.unit.held() for number, task in self.tasks.items()}
 
     def note_log_ends(self) -> None:
-        """Note the ends of the logs, for metrics."""
+        """Record the ends of the logs, for metrics."""
         for number, task in self.tasks.items():
             task.log_ends = self._input.log_ends(number)
 
@@ -138,7 +138,7 @@ class ProcessTasks:
             self._begin_waiting_commit(number, task)
 
     def _begin_waiting_commit(self, number: int, task: ActiveTask) -> bool:
-        """Finish the last commit and begin that of the last batch. Return whether the unit still runs."""
+        """Finish the last commit and begin that of the last batch. Return whether the unit is still running."""
         (effects, count), task.waiting = task.waiting or (Effects(), 0), None
         if not self._finish_commit(number, task):
             return False
@@ -155,7 +155,7 @@ class ProcessTasks:
             _log.info("unit %s: %s waits: %s", number, ", ".join(sorted(pausing)), task.why_paused)
         if resuming := task.paused - ahead:
             self._input.resume(number, resuming)
-            _log.info("unit %s: %s goes on", number, ", ".join(sorted(resuming)))
+            _log.info("unit %s: %s resumes", number, ", ".join(sorted(resuming)))
         task.paused = ahead
 
     def _apply(
@@ -182,7 +182,7 @@ class ProcessTasks:
     def _begin_commit(
         self, number: int, task: ActiveTask, effects: Effects, *, with_snapshot: bool, stopped: bool = False
     ) -> None:
-        """Begin the commit of the unit's present state; the commit before must be finished."""
+        """Begin the commit of the unit's current state. The previous commit must be finished."""
         try:
             checkpoint = msgspec.structs.replace(task.next_checkpoint(effects.failed_pairs), stopped=stopped)
             snapshot = task.snapshot() if with_snapshot else None
@@ -194,7 +194,7 @@ class ProcessTasks:
         task.begin_commit(Commit(checkpoint, written, goes_apart(snapshot)))
 
     def _finish_commit(self, number: int, task: ActiveTask) -> bool:
-        """Wait for the commit in flight, if any. Return whether the unit still runs."""
+        """Wait for the in-flight commit, if any. Return whether the unit is still running."""
         error = task.finish_commit()
         if error is not None:
             self._fail(number, error)
@@ -219,7 +219,7 @@ class ProcessTasks:
             _log.warning("unit %s: %s cannot be read at the committed offset: %s", number, topic, error.str())
             self._fail(number, None)
         elif task.is_writing_long or self._finish_commit(number, task):
-            # The client may continue after records it has skipped (a corrupt batch, for example).
+            # The client may continue after skipped records, for example those of a corrupt batch.
             self._fail(number, KafkaException(KafkaError(error.code(), f"reading {topic}: {error.str()}")))
 
     def drop(self, number: int) -> None:
@@ -234,7 +234,7 @@ class ProcessTasks:
     # Releasing and stopping
 
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
-        """Finish the commit in flight and begin the last transaction, for a move."""
+        """Finish the in-flight commit and begin the last transaction, for a move."""
         number = action.unit
         task = self.tasks[number]
         if task.is_writing_long or not self._finish_commit(number, task) or task.has_uncommitted:
@@ -256,7 +256,7 @@ class ProcessTasks:
     def write_last_snapshots(self, units: list[int], until_s: float, *, stopped: bool = False) -> None:
         """Finish the commits of the units and write last snapshots, until ``until_s`` (monotonic).
 
-        ``stopped``: mark their checkpoints, because this process ends in good order.
+        ``stopped``: mark their checkpoints, because this process is shutting down cleanly.
         """
         self._finish_soon(units, until_s)
         for number in units:
@@ -268,7 +268,7 @@ class ProcessTasks:
         self._finish_soon(units, until_s)
         for number in units:
             if number in self.tasks and self.tasks[number].commit is not None:
-                # Not needed for correctness: the next owner reads whether it was written, and replays.
+                # Not needed for correctness: the next owner checks whether it was written, and replays.
                 _log.warning("unit %s: the last commit is not confirmed", number)
 
     def _finish_soon(self, units: list[int], until_s: float) -> None:

@@ -43,7 +43,7 @@ class Loop(Protocol):
     supervisor: Supervisor[Any]
 
     def statuses(self) -> Mapping[int, UnitStatus]:
-        """The units' figures for metrics. Thread-safe."""
+        """Return the units' figures for metrics. Thread-safe."""
         ...
 
     def close(self) -> None:
@@ -68,15 +68,15 @@ class Runner(ABC, Generic[_Loop]):
 
     @property
     def states(self) -> Mapping[int, UnitState]:
-        """The state of each unit that this runner deals with."""
+        """The state of each unit known to this runner."""
         return {} if (loop := self._loop) is None else loop.supervisor.states
 
     def stop(self) -> None:
-        """Ask the runner to end; safe to call from a signal handler."""
+        """Request the runner to stop. Safe to call from a signal handler."""
         self._stop.set()
 
     def run(self) -> int:
-        """Serve until stopped. Return the exit status: 1 if a unit has failed.
+        """Serve units until stopped. Return the exit status: 1 if a unit has failed.
 
         Raises KafkaException or `TopicError` if nothing can be served, `SettingsError` if metrics cannot be exposed,
         and further errors that the kind of runner names.
@@ -109,12 +109,12 @@ class Runner(ABC, Generic[_Loop]):
         """Run the loop until `_is_over`. Return the exit status."""
 
     def _is_over(self) -> bool:
-        """Whether to stop; called in every iteration of the loop, hence also the heartbeat."""
+        """Report the heartbeat and return whether to stop. Called in every iteration of the loop."""
         self._telemetry.heartbeat()
         return self._stop.is_set()
 
     def _wait(self, seconds: float) -> None:
-        """Wait, until the runner is asked to end at the latest."""
+        """Wait, but no longer than until a stop is requested."""
         self._clock.wait_for(self._stop, seconds)
 
     def _statuses(self) -> Mapping[int, UnitStatus]:

@@ -27,13 +27,13 @@ class RunningTask:
     snapshot_offsets: dict[str, int]
     """The offsets of the newest snapshot."""
     snapshot_at_s: float
-    """When a snapshot was last taken, or the unit claimed."""
+    """The time of the last snapshot, or of the claim."""
     records: int = 0
     """Records since then."""
     commit: Commit | None = None
-    """The transaction in flight."""
+    """The in-flight transaction."""
     first_commit_s: float = 0.0
-    """When the first transaction after the claim was found written (monotonic); 0: not yet."""
+    """The time at which the first transaction after the claim was found written (monotonic); 0: not yet."""
     quiet_since_s: dict[str, float] = field(default_factory=dict)
     """The topics whose log was at its end at the last check, and since when."""
     paused: set[str] = field(default_factory=set)
@@ -41,11 +41,11 @@ class RunningTask:
 
     @property
     def is_writing_long(self) -> bool:
-        """Whether the commit in flight should not be waited for."""
+        """Whether the in-flight commit is too slow to wait for."""
         return self.commit is not None and self.commit.may_last
 
     def finish_commit(self) -> Exception | None:
-        """Wait for the commit in flight, if any. Return the error it failed with."""
+        """Wait for the in-flight commit, if any. Return its error if it failed."""
         commit, self.commit = self.commit, None
         if commit is None:
             return None
@@ -59,20 +59,20 @@ class RunningTask:
         return None
 
     def needs_snapshot(self, offsets: Mapping[str, int]) -> bool:
-        """Whether a snapshot at ``offsets`` would save anything; also one that resolves pending markers."""
+        """Return whether a snapshot at ``offsets`` is useful, also to resolve pending markers."""
         return offsets != self.snapshot_offsets or self.transactions.has_pending_markers
 
     def is_snapshot_time(self, application: ApplicationSettings) -> bool:
-        """Whether enough time has passed, or enough records have come, since the last snapshot."""
+        """Return whether enough time has passed or enough records have arrived since the last snapshot."""
         late = self.clock.monotonic_s() - self.snapshot_at_s >= application.snapshot_interval / 1e9
         return late or self.records >= application.snapshot_records
 
     def note_snapshot(self) -> None:
-        """Note that a snapshot was taken."""
+        """Record that a snapshot was taken."""
         self.snapshot_at_s, self.records = self.clock.monotonic_s(), 0
 
     def note_quiet(self, topic: str) -> None:
-        """Note that the log of a topic is at its end."""
+        """Record that the log of a topic is at its end."""
         self.quiet_since_s.setdefault(topic, self.clock.monotonic_s())
 
     def silent_topics(self) -> set[str]:
@@ -81,7 +81,7 @@ class RunningTask:
         return {topic for topic, since_s in self.quiet_since_s.items() if since_s < latest_s}
 
     def figures(self, held_bytes: Mapping[str, tuple[int, int]], log_ends: Mapping[str, int]) -> UnitStatus:
-        """The unit's figures for metrics. Thread-safe."""
+        """Return the unit's figures for metrics. Thread-safe."""
         checkpoint = self.checkpoint
         lag = sum(max(0, log_ends.get(topic, at) - at) for topic, at in checkpoint.offsets.items())
         is_saved = checkpoint.offsets == self.snapshot_offsets

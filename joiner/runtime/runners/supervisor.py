@@ -2,7 +2,7 @@
 
 A runner supplies the execution of a unit (`Execution`). The supervisor decides when a unit is claimed, what happens
 after a failure, and how moves proceed. Only two methods block: `cancel_claims`, and `release`, which may wait for the
-unit's commit in flight.
+unit's in-flight commit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Claimed(NamedTuple):
-    """A unit this runner has claimed but not restored; ``warm``: the state built beside the former owner, if any."""
+    """A unit this runner has claimed but not restored. ``warm``: the state built before the claim, if any."""
 
     unit: int
     transactions: UnitTransactions
@@ -68,11 +68,11 @@ class Execution(Protocol[_Task]):
         ...
 
     def prepare(self, unit: int) -> None:
-        """Do what can be done for a unit before it is claimed."""
+        """Prepare a unit before its claim."""
         ...
 
     def restore(self, claimed: Claimed) -> _Task:
-        """Build the task of a claimed unit. Raises what `ownership.restore.recover` does."""
+        """Build the task of a claimed unit. Raises the same errors as `ownership.restore.recover`."""
         ...
 
     def start(self, unit: int, task: _Task) -> None:
@@ -82,7 +82,7 @@ class Execution(Protocol[_Task]):
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
         """Stop running a unit and begin to write its last transaction, with a snapshot; call ``then`` once written.
 
-        Return None if the unit keeps running, or has failed. May wait for the unit's commit in flight.
+        Return None if the unit keeps running, or has failed. May wait for the unit's in-flight commit.
         """
         ...
 
@@ -124,7 +124,7 @@ class Supervisor(Generic[_Task]):
         self._reports = UnitReports(claimant, services.pool, services.control.write, services.clock)
 
     def poll(self, units: AbstractSet[int], obstacles: Mapping[int, Obstacle] | None = None) -> None:
-        """Do what is due. ``units``: those assigned to this runner; ``obstacles``: further ones to report.
+        """Perform the actions that are due. ``units``: assigned to this runner; ``obstacles``: further ones to report.
 
         Raises `IllegalTransition` on a defect of this program.
         """
@@ -145,7 +145,7 @@ class Supervisor(Generic[_Task]):
         self.report(obstacles)
 
     def report(self, obstacles: Mapping[int, Obstacle] | None = None) -> None:
-        """Report what keeps units from being served, for ``joiner status``."""
+        """Report the obstacles of unserved units, for ``joiner status``."""
         self._reports.poll({**(obstacles or {}), **self._assignment.obstacles()})
 
     @property
@@ -163,7 +163,7 @@ class Supervisor(Generic[_Task]):
         self._claims.cancel(self._claims.busy if units is None else units, until_s)
 
     def forget(self, units: list[int]) -> None:
-        """Drop units that are assigned to other runners now, and no longer run."""
+        """Drop units that are now assigned to other runners and no longer running."""
         # First, because a commit that has just failed schedules its unit to be claimed again.
         self.collect_failures()
         self._ours -= set(units)
@@ -173,7 +173,7 @@ class Supervisor(Generic[_Task]):
         for number in units:
             self._note_state(number)
 
-    # What moves ask for, see `handover.Host`
+    # The interface for moves, see `handover.Host`
 
     @property
     def tasks(self) -> Mapping[int, _Task]:
@@ -190,7 +190,7 @@ class Supervisor(Generic[_Task]):
         self._execution.prepare(unit)
 
     def begin_claim(self, unit: int, claimant: Claimant | None = None, warm: Warm | None = None) -> bool:
-        """Begin to claim and restore a unit. Return False if its claim is under way already.
+        """Begin to claim and restore a unit. Return False if its claim is already in progress.
 
         ``claimant``: the claimant of a move; by default the runner's own. ``warm`` is closed when the claim ends.
         """
@@ -209,17 +209,17 @@ class Supervisor(Generic[_Task]):
         return released
 
     def handle_failure(self, unit: int, error: Exception) -> None:
-        """Record that a unit stopped running because of ``error``; it is retried if that may help."""
+        """Record that a unit stopped running because of ``error``, and retry it if that may help."""
         if unit in self._ours:
             self._assignment.handle_failure(unit, error)
         self._note_state(unit)
 
     def schedule_claim(self, unit: int) -> None:
-        """Let a unit be claimed by the ordinary procedure."""
+        """Schedule the claim of a unit by the ordinary procedure."""
         self._assignment.schedule_claim(unit)
 
     def why_failed(self, unit: int) -> str:
-        """Why a unit cannot continue here; empty if it can."""
+        """Return the reason why a unit cannot continue here; empty if it can."""
         return self._assignment.failed.get(unit, "")
 
     # Steps
@@ -227,7 +227,7 @@ class Supervisor(Generic[_Task]):
     def _claim(
         self, number: int, claimant: Claimant | None, warm: Warm | None, is_over: Callable[[], bool]
     ) -> _Task | None:
-        """Claim and restore a unit, in the pool. Return None if that failed; the assignment decides what follows."""
+        """Claim and restore a unit, in the pool. Return None if that failed; `AssignmentManager` then decides."""
         began_s = self._clock.monotonic_s()
 
         def restore(transactions: UnitTransactions, checkpoint: Checkpoint, readers: Readers) -> _Task:
@@ -250,7 +250,7 @@ class Supervisor(Generic[_Task]):
         self._moves.adopted(number)
 
     def collect_failures(self) -> None:
-        """Decide what happens to the units that stopped running."""
+        """Decide the next step for units that have stopped running."""
         failures = self._execution.failures
         while failures:
             number, error = failures.popleft()
@@ -265,7 +265,7 @@ class Supervisor(Generic[_Task]):
             self._note_state(number)
 
     def _note_state(self, number: int) -> None:
-        """Derive the state of a unit that neither runs nor is being claimed."""
+        """Derive the state of a unit that is neither running nor being claimed."""
         if number in self._execution.tasks or number in self._claims.busy or number in self._moves.releasing:
             return
         # In this order: a task that another thread stops is among the failures before it leaves the tasks.

@@ -1,6 +1,6 @@
 """Append times of an input topic by offset, used only for the latency of results.
 
-They are a step function, because the records of a producer's batch are appended together. Only the newest steps are
+They form a step function, because the records of a producer's batch are appended together. Only the newest steps are
 kept: an older record gets the time of the oldest step, so a very long wait is reported too short.
 """
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 STEPS_MAX: Final = 16_384
-"""The least number of steps kept; at most twice as many are, of 16 bytes each."""
+"""The minimum number of steps kept, of 16 bytes each. At most twice as many are kept."""
 
 
 class AppendTimes:
-    """Steps of offset and append time, both rising."""
+    """Steps of offset and append time, both increasing."""
 
     def __init__(self) -> None:
         self._offset = np.zeros(2 * STEPS_MAX, dtype=np.int64)
@@ -30,7 +30,7 @@ class AppendTimes:
         self._used = 0
 
     def add(self, messages: Messages) -> None:
-        """Add the messages that follow."""
+        """Add the next messages."""
         append_ms = np.array(messages.append_ms, dtype=np.int64)
         last_ms = self._append_ms[self._used - 1] if self._used else -1
         steps = np.flatnonzero(np.diff(append_ms, prepend=last_ms))

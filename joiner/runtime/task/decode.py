@@ -45,7 +45,7 @@ RIGHT: Final = 1
 _NO_ROWS: Final = Rows.room(0)
 
 _SINGLY: Final = 16
-"""Up to so many messages are decoded one by one if one of them is not a plain record."""
+"""Up to this many messages are decoded one by one if one of them is not a plain record."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class Messages:
         return len(self.offset)
 
     def part(self, begin: int, end: int) -> Messages:
-        """The messages from index ``begin`` up to ``end``."""
+        """Return the messages from index ``begin`` up to ``end``."""
         return Messages(self.offset[begin:end], self.append_ms[begin:end], self.value[begin:end])
 
 
 class Records(NamedTuple):
-    """n records of one topic: offsets, times in ns, texts, values, and their JSON in results."""
+    """n records of one topic: offsets, times in ns, strings, values, and their JSON in results."""
 
     seq: Ints
     ts_ns: Ints
@@ -76,7 +76,7 @@ class Records(NamedTuple):
     shown: StringColumn
 
     def take(self, which: Ints) -> Records:
-        """The records at these indices."""
+        """Return the records at these indices."""
         return Records._make(column.take(which) for column in self)
 
 
@@ -95,7 +95,7 @@ class SideInput:
     watermark_seq: list[int] = field(default_factory=list)
 
     def rows(self) -> Rows:
-        """All records."""
+        """Return all records."""
         if not self.parts:
             return _NO_ROWS
         if len(self.parts) > 1:
@@ -103,14 +103,14 @@ class SideInput:
         return self.parts[0]
 
     def columns(self) -> tuple[Ints, Ints, Ints, Ints] | None:
-        """Keys, times, offsets and identities for the engine; None without records."""
+        """Return keys, times, offsets and identities for the engine; None without records."""
         if not self.parts:
             return None
         rows = self.rows()
         return rows.key, rows.ts_ns, rows.seq, np.concatenate(self.identities)
 
     def watermarks(self) -> tuple[Ints, Ints, Ints] | None:
-        """Keys, times and offsets of the watermarks; None without any."""
+        """Return keys, times and offsets of the watermarks; None without any."""
         if not self.watermark_key:
             return None
         return _int64(self.watermark_key), _int64(self.watermark_ts_ns), _int64(self.watermark_seq)
@@ -140,7 +140,7 @@ class Keys:
         self._in_use = np.empty(0, dtype=np.int64)
 
     def number(self, thing: str) -> int | None:
-        """Return the number of a thing, assigned if it is new; None if the thing belongs to another partition."""
+        """Return the number of a thing, assigning one if it is new; None if the thing belongs to another partition."""
         number = self._number.get(thing)
         if number is None:
             if partition_of(thing.encode(), self._partitions) != self._unit:
@@ -317,7 +317,7 @@ class TopicDecoder:
         if key is None:
             right = partition_of(thing.encode(), self._partitions)
             reason = (
-                f"thing {thing!r} belongs into partition {right}, this is {self._unit}: "
+                f"thing {thing!r} belongs to partition {right}, this is {self._unit}: "
                 "its producer must use the murmur2 partitioner and the thing as key"
             )
             raise Unreadable(reason)

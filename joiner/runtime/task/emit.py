@@ -1,4 +1,4 @@
-"""Turns pairs into results: applies the joining function to batches; pairs for which it fails are dead letters."""
+"""Turns pairs into results by applying the joining function in batches. Pairs for which it fails are dead letters."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Things(NamedTuple):
     number: Ints
 
     def texts(self) -> StringColumn:
-        """The name of each record's thing, as JSON."""
+        """Return the name of each record's thing, as JSON."""
         return StringColumn.of([encode(name) for name in self.names]).take(self.number)
 
     def each(self) -> list[str]:
-        """The name of each record's thing."""
+        """Return the name of each record's thing."""
         return [self.names[number] for number in self.number.tolist()]
 
     def keys(self) -> list[bytes]:
-        """The name of each record's thing, as the key of a Kafka message."""
+        """Return the name of each record's thing, as the key of a Kafka message."""
         names = [name.encode() for name in self.names]
         return [names[number] for number in self.number.tolist()]
 
@@ -58,7 +58,7 @@ class Pairs(NamedTuple):
         return len(self.left_ordinal)
 
     def take(self, which: Ints) -> Pairs:
-        """The pairs at these indices."""
+        """Return the pairs at these indices."""
         return Pairs(
             self.left.take(which),
             self.right.take(which),
@@ -172,7 +172,7 @@ def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> StringColumn:
 
 
 class _Reason(NamedTuple):
-    """Why a pair has no value, and the place in the user's program where the error was raised."""
+    """The reason why a pair has no value, and the place in the user's program where the error was raised."""
 
     text: str
     place: str = ""
@@ -184,8 +184,8 @@ def _evaluate(
     """Return the value of each pair, and the reasons, by position, of the pairs that have none.
 
     A function that raises on a batch is called again for each pair, so that one bad pair does not affect others. It
-    gets new columns each time, because it may have changed those of the call before. ``with_place``: find the place of
-    an error, which takes longer than the call.
+    gets new columns each time, because the previous call may have changed its columns. ``with_place``: find the place
+    of an error, which takes longer than the call.
     """
     count = len(pairs)
     try:

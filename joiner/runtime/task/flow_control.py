@@ -1,6 +1,6 @@
 """Pausing of topics that run ahead of others in event time, and so fill a buffer.
 
-Records later than everything the other side has sent are held because that side lags. If they are more than half of
+Records later than all records of the other side are held because that side lags. If they are more than half of
 the records of a join, and its buffer is more than half full, their topic is paused until the other one has caught up.
 It is not paused for a topic that has been silent for a while, because waiting would not help. This affects the memory
 used, never the results.
@@ -18,14 +18,14 @@ RESUME_BELOW: Final = 0.25
 """Shares, of the buffer and of the records held, above which a topic is paused and below which it is resumed."""
 
 SILENT_S: Final = 10.0
-"""No topic is paused for one that has been at its end for so long."""
+"""No topic is paused for one that has been at its end for this long."""
 
 
 class Lead(NamedTuple):
     """A side of a join whose topic may be ahead of the other side's.
 
-    ``fill``: the used share of the join's buffer; ``share``: the part of the held records that are of this side and
-    later than everything the other side has sent.
+    ``fill``: the used share of the join's buffer; ``share``: the share of the held records that are of this side and
+    later than all records of the other side.
     """
 
     topic: str

@@ -1,8 +1,8 @@
 """Failures of joining functions: counted in the checkpoint, and logged at a bounded rate.
 
-A failed pair is a dead letter. The checkpoint counts them as `failed`, for all joins, and as `<join>:failed`. The
-unit's state does not, because a silent replay calls no function; so each checkpoint continues the counts of the one
-before, over restarts and moves.
+A failed pair becomes a dead letter. The checkpoint counts failed pairs as `failed`, for all joins, and as
+`<join>:failed`. The unit's state does not, because a silent replay calls no function; so each checkpoint continues the
+counts of the previous one, across restarts and moves.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ FAILED: Final = "failed"
 """The count of failed pairs in a checkpoint."""
 
 _FIRST_LENGTH_MAX: Final = 300
-"""Characters of a reason; a user's error may say anything."""
+"""Maximum length of a reason, because a user's error may have any text."""
 
 _AGAIN_S: Final = 60.0
-"""After the first line about a join, at most one in so many seconds."""
+"""Minimum number of seconds between two log lines about a join, after the first line."""
 
 _log = logging.getLogger(__name__)
 
 
 class Failures(msgspec.Struct, frozen=True):
-    """Failed pairs of a join: how many, and the reason and place of the first failure."""
+    """Failed pairs of a join: their number, and the reason and place of the first failure."""
 
     count: int
     first: str
 
     @classmethod
     def of(cls, count: int, reason: str, place: str) -> Failures:
-        """Failures of ``count`` pairs, the first for ``reason``, which is shortened to one line."""
+        """Return failures of ``count`` pairs, the first for ``reason``, which is shortened to one line."""
         shown = reason if len(reason) <= _FIRST_LENGTH_MAX else f"{reason[:_FIRST_LENGTH_MAX]}..."
         shown = " ".join(shown.encode(errors="backslashreplace").decode().split())
         return cls(count, f"{shown} ({place})" if place else shown)
@@ -62,13 +62,13 @@ def counts_with(counts: Mapping[str, int], before: Mapping[str, int], failed: Ma
 
 
 def of_join(name: str) -> str | None:
-    """Return the join whose failures the count ``name`` is about; None for other counts."""
+    """Return the join whose failures the count ``name`` refers to; None for other counts."""
     join, _, what = name.rpartition(":")
     return join if join and what == FAILED else None
 
 
 class FailureLog:
-    """Logs failures: the first of a join at once, later ones as a sum once a minute."""
+    """Logs failures: the first one of a join at once, later ones as a sum once a minute."""
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self._topic = settings.topics.rejected
@@ -78,7 +78,7 @@ class FailureLog:
         self._unreported: dict[str, Failures] = {}
 
     def note(self, unit: int, failed: Mapping[str, Failures]) -> None:
-        """Note the failures of a unit's batch, by join."""
+        """Record the failures of a unit's batch, by join."""
         for join, one in failed.items():
             told_s = self._told_s.get(join)
             if told_s is None:

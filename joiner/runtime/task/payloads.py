@@ -1,4 +1,4 @@
-"""The payloads of held records, from which results are made: columns, in offset order."""
+"""The payloads of held records, from which results are composed: columns, in offset order."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class Rows(NamedTuple):
     shown: StringColumn
 
     def take(self, which: Ints) -> Rows:
-        """The rows at these indices."""
+        """Return the rows at these indices."""
         return Rows._make(column.take(which) for column in self)
 
     def bytes_held(self) -> int:
-        """The approximate bytes of memory the rows take while they are held."""
+        """Return the approximate memory in bytes that the rows take while they are held."""
         return int(self.shown.lengths().sum()) + len(self.seq) * _RECORD_BYTES
 
     @classmethod
     def room(cls, n: int, shown_bytes: int = 0) -> Self:
-        """Uninitialised columns of ``n`` entries, with ``shown_bytes`` for the texts."""
+        """Return uninitialised columns of ``n`` entries, with ``shown_bytes`` for the strings."""
         seq, key, ts_ns, start, end = (np.empty(n, dtype=np.int64) for _ in range(5))
         shown = StringColumn(np.empty(shown_bytes, dtype=np.uint8), start, end)
         return cls(seq, key, ts_ns, np.empty(n, dtype=np.float64), shown)
@@ -59,10 +59,10 @@ class Rows(NamedTuple):
 
 
 class Payloads:
-    """The rows of one side of a join. New ones are appended; when most are removed, the rest is compacted."""
+    """The rows of one side of a join. New rows are appended; once most are removed, the rest are compacted."""
 
     def __init__(self, rows: Rows | None = None) -> None:
-        """Start with ``rows``, whose texts must be packed."""
+        """Start with ``rows``, whose strings must be packed."""
         self._rows = Rows.room(0) if rows is None else rows
         self._count = self._used = len(self._rows.seq)
         self._shown_bytes = len(self._rows.shown.data)
@@ -83,7 +83,7 @@ class Payloads:
         self.size += rows.bytes_held()
 
     def find(self, seq: Ints) -> Rows:
-        """The rows at these offsets, all of which are held."""
+        """Return the rows at these offsets, all of which are held."""
         return self._rows.take(self._at(seq))
 
     def remove(self, seq: Ints) -> None:
@@ -94,11 +94,11 @@ class Payloads:
         self.size -= self._rows.take(at).bytes_held()
 
     def rows(self) -> Rows:
-        """All rows."""
+        """Return all rows."""
         return self._rows.take(np.flatnonzero(self._lives[: self._used]))
 
     def count_later(self, ts_ns: int) -> int:
-        """The number of rows with a time later than ``ts_ns``."""
+        """Return the number of rows with a time later than ``ts_ns``."""
         used = slice(self._used)
         return int(np.count_nonzero(self._lives[used] & (self._rows.ts_ns[used] > ts_ns)))
 
@@ -115,7 +115,7 @@ class Payloads:
         self._append(rows)
 
     def _append(self, rows: Rows) -> None:
-        """Append rows within the capacity, whose texts are packed."""
+        """Append rows. They must fit into the capacity, and their strings must be packed."""
         here = slice(self._used, self._used + len(rows.seq))
         for column, values in zip(self._rows[:-1], rows[:-1], strict=True):
             column[here] = values

@@ -1,7 +1,7 @@
 """The state of one unit, and how a batch changes it. No Kafka here, so that every runner can use it.
 
 A unit is partition p of every input topic. It holds each join (`UnitJoin`), the key dictionary, and the vector C of
-consumed offsets. What it has emitted is a function of C alone, so its state can be rebuilt from a snapshot and a silent
+consumed offsets. Its output is a function of C alone, so its state can be rebuilt from a snapshot and a silent
 replay, and the join continued from there.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 _KEYS_MIN: Final = 10_000
-"""Up to so many things, idle ones are not searched for."""
+"""Up to this many things, idle ones are not searched for."""
 
 
 class Unit:
@@ -52,8 +52,8 @@ class Unit:
         """Join the next messages of each input topic. Return the effects.
 
         ``ends`` is the vector C after the batch; a position may lie beyond the last message. ``silent``: only rebuild
-        the state, without effects. ``is_part``: more of the same batch follows, and the limits of the buffer are
-        checked after its last part.
+        the state, without effects. ``is_part``: further parts of the same batch follow, and the buffer limits are
+        checked after the last part.
 
         Raises `UnitStopped` if the messages do not continue the state, or the buffer is full.
         """
@@ -117,7 +117,7 @@ class Unit:
             raise
         except Exception as error:
             # The checksum was right, so another program may have written these bytes: any error may occur.
-            message = f"the snapshot of unit {unit} cannot be read: {error}; `joiner reset` starts the application anew"
+            message = f"the snapshot of unit {unit} cannot be read: {error}; start over with `joiner reset`"
             raise UnitStopped(message) from error
 
     @classmethod
@@ -147,7 +147,7 @@ class Unit:
             self.counts[f"{join}:{what}"] += count
 
     def _forget_idle_keys(self) -> None:
-        """Free the key numbers of things that no join refers to any more, such as finished orders."""
+        """Free the key numbers of things to which no join refers any longer, such as finished orders."""
         self._keys.keep(np.concatenate([join.known_keys() for join in self._joins]))
         # Rarely enough that the cost per new key is small.
         self._keys_swept_above = max(_KEYS_MIN, 2 * len(self._keys))

@@ -1,6 +1,6 @@
 """One join in one unit: its held records, and the effects of a batch.
 
-The engine has the numbers of the held records, `Payloads` their other fields, both by offset.
+The engine has the keys and times of the held records, `Payloads` their other fields, both by offset.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class UnitJoin:
         keys: Keys,
         appended: Mapping[str, AppendTimes],
     ) -> None:
-        """Start with no records held. ``keys``: of the unit; ``appended``: by topic, empty without metrics."""
+        """Start without held records. ``keys``: those of the unit; ``appended``: by topic, empty without metrics."""
         self.name = join.name
         self._settings, self._join, self._unit = settings, join, unit
         self._keys, self._appended = keys, appended
@@ -105,7 +105,7 @@ class UnitJoin:
         return JoinSummary(held_left, held_right, len(self._keys), left, right)
 
     def leads(self) -> list[Lead]:
-        """Return how far each side leads the other, if they are of two topics and the buffer fills up."""
+        """Return how far each side leads the other, if they have different topics and the buffer fills up."""
         fill = max(used / limit for used, limit in self.room().values())
         if self._topics[LEFT] == self._topics[RIGHT] or fill < RESUME_BELOW:
             return []
@@ -129,7 +129,7 @@ class UnitJoin:
         }
 
     def fullest_keys(self, count: int) -> list[tuple[str, int]]:
-        """Return the ``count`` things with the most held records, with the number of these."""
+        """Return the ``count`` things with the most held records, each with their number."""
         keys, held = self._buffer.held_by_key()
         return [(self._keys.things[keys[at]], int(held[at])) for at in np.argsort(-held)[:count].tolist()]
 
@@ -146,7 +146,7 @@ class UnitJoin:
             saved.rows[f"{self.name}.{name}"] = save_rows(side.rows(), self._settings.events.time_unit)
 
     def load(self, saved: UnitSnapshot) -> None:
-        """Inverse of `save`. Raises `SnapshotError`, KeyError or msgspec.DecodeError."""
+        """Load what `save` has added. Raises `SnapshotError`, KeyError or msgspec.DecodeError."""
         left, right = (
             restore_rows(saved.rows[f"{self.name}.{name}"], self._settings.events.time_unit) for name in _SIDE_NAMES
         )

@@ -1,7 +1,7 @@
 """The format of a unit's snapshot: its buffers, and the payload rows as columns.
 
-A row consists of numbers and three texts: its quantity, which has few distinct values; its original time, which follows
-from the time in ns if it was a plain number of the configured unit; and its id, as JSON.
+A row consists of numbers and three strings: its quantity, which has few distinct values; its original time, which
+follows from the time in ns if it was a plain number of the configured unit; and its id, as JSON.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class _Version(msgspec.Struct):
 
 
 def encode(saved: UnitSnapshot) -> bytes:
-    """The bytes of a snapshot."""
+    """Return the bytes of a snapshot."""
     return msgspec.msgpack.encode(saved)
 
 
 def decode(data: bytes) -> UnitSnapshot:
-    """Inverse of `encode`. Raises `SnapshotError`, msgspec.DecodeError or UnicodeDecodeError."""
+    """Decode the output of `encode`. Raises `SnapshotError`, msgspec.DecodeError or UnicodeDecodeError."""
     version = msgspec.msgpack.decode(data, type=_Version).version
     if version > VERSION:
         message = f"format {version}, this one reads up to {VERSION}"
@@ -98,7 +98,7 @@ def save_rows(rows: Rows, time_unit: str) -> SavedRows:
 
 
 def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
-    """Inverse of `save_rows`. Raises `SnapshotError` or msgspec.DecodeError."""
+    """Decode the output of `save_rows`. Raises `SnapshotError` or msgspec.DecodeError."""
     _, columns = snapshot.unpack(saved.columns)
     seq, key, ts_ns, result = columns["seq"], columns["key"], columns["ts_ns"], columns["result"].view(np.float64)
     if saved.times:
@@ -119,6 +119,6 @@ def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
 
 
 def _escaped(texts: list[str]) -> StringColumn:
-    """Return the texts as JSON strings without their quotes."""
+    """Return the strings as JSON, without their quotes."""
     whole = StringColumn.of_lines(encode_lines(texts))
     return StringColumn(whole.data, whole.start + 1, whole.end - 1)

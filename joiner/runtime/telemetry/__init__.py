@@ -1,4 +1,4 @@
 """Telemetry of a runner: metrics over HTTP, and progress lines in the log.
 
-May import `task`, `kafka` and `ownership`; nothing depends on what is counted here. Begin with `metrics`.
+May import `task`, `kafka` and `ownership`. No other code depends on these counts. Start with `metrics`.
 """

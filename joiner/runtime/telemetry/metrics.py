@@ -68,7 +68,7 @@ class JoinerMetrics:
         self._claims = self._fencings = 0
         counter = telemetry.readings.counter
         for what, meaning in _COUNTED.items():
-            # Copied, because other threads may add to it meanwhile.
+            # Copied, because other threads may add to it concurrently.
             formerly = "lsb_joiner_marks" if what == "watermarks" else None
             counter(f"lsb_joiner_{what}", meaning, self._counts[what].copy, ("unit",), formerly=formerly)
         self._failures: Counter[tuple[str, ...]] = Counter()
@@ -111,11 +111,11 @@ class JoinerMetrics:
             self._count(messages, appended_ms, checkpoint)
 
     def snapshot_written(self, unit: int, size: int) -> None:
-        """Note the size of a snapshot, in bytes."""
+        """Record the size of a snapshot, in bytes."""
         self._snapshot_bytes[unit] = size
 
     def claimed(self, checkpoint: Checkpoint, took_s: float) -> None:
-        """Note that a unit was claimed at ``checkpoint`` and is served from now on."""
+        """Record that a unit was claimed at ``checkpoint`` and is served from now on."""
         if self._is_on:
             self._totals[checkpoint.unit] = checkpoint.counts
             self._recovery_s.observe(took_s)

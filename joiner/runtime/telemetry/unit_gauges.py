@@ -1,6 +1,6 @@
 """Gauges of a runner's units: their owner, lag, snapshots, and the records their joins hold.
 
-They are computed from the checkpoints of the last commits when they are read, so that they cost nothing otherwise.
+They are computed from the checkpoints of the last commits only when they are read.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def test_a_service_is_unhealthy_while_its_loop_is_stalled() -> None:
         clock.now_s += 10.0
         assert ask(telemetry, "/healthz")[0] == 200
         clock.now_s += 0.1
-        assert ask(telemetry, "/healthz") == (503, "the main loop has not turned for 10 s\n")
+        assert ask(telemetry, "/healthz") == (503, "the main loop has been stuck for 10 s\n")
         assert ask(telemetry, "/readyz") == ask(telemetry, "/healthz")
         telemetry.heartbeat()
         assert ask(telemetry, "/healthz") == (200, "ok\n")

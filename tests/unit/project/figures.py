@@ -93,7 +93,7 @@ def _benchmarks() -> Iterable[Figure]:
     yield Figure(
         page, "cost it {:.1f} s of CPU time, and Spark {:.1f} s and {:.1f} s.", (cpu[PROCESS], cpu[BEST], cpu[TUNED])
     )
-    yield Figure(page, "Beside Spark as it comes the ratio is {:.0f};", (_of_rates(PROCESS, DEFAULT)[0],))
+    yield Figure(page, "Against Spark's defaults the ratio is {:.0f};", (_of_rates(PROCESS, DEFAULT)[0],))
     best, tuned = _of_rates(STAGE, BEST), _of_rates(STAGE, TUNED)
     yield Figure(
         page,
@@ -221,7 +221,7 @@ def _speed_of_the_engine() -> Iterable[Figure]:
     few, many = ({"keys": keys} for keys in (8, 1_000))
     yield Figure(
         _SPEED,
-        "that makes {:.1f} million records a second with 8 keys and {:.1f} million with 1,000: {:.1f} and {:.1f} "
+        "the engine joins {:.1f} million records a second with 8 keys and {:.1f} million with 1,000: {:.1f} and {:.1f} "
         "times the",
         (
             _engine_rate("keys", **few),
@@ -248,7 +248,7 @@ def _speed_of_the_engine() -> Iterable[Figure]:
     small, usual = (_engine_rate("records in a batch", batch=batch) for batch in (100, 10_000))
     yield Figure(
         _SPEED,
-        "A step takes {:.1f} µs with a hundred records: by the record, such batches are {:.1f} times dearer",
+        "A step takes {:.1f} µs with a hundred records: per record, such batches cost {:.1f} times as much",
         (100 / small, usual / small),
     )
     ahead = {
@@ -264,7 +264,7 @@ def _speed_of_the_engine() -> Iterable[Figure]:
 
 def _speed_of_tables() -> Iterable[Figure]:
     faster = _faster_tables()
-    yield Figure(_SPEED, "one call on pandas frames is {:.1f} to {:.1f} times as quick", (min(faster), max(faster)))
+    yield Figure(_SPEED, "one call on pandas frames is {:.1f} to {:.1f} times as fast", (min(faster), max(faster)))
     own, other = ("joiner.join, polars", "polars, four join_asof")
     runs = evidence("bench_tables")["figures"]
     slower = [one for one in runs if median(one["seconds"][other]) < median(one["seconds"][own])]

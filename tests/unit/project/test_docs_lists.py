@@ -87,12 +87,12 @@ def test_the_steps_of_a_commit_are_listed_once() -> None:
 
 
 def test_the_waits_before_another_attempt_are_those_of_the_code() -> None:
-    page = read(DOCS / "recovery.md").partition("## Trying again")[2].partition("\n## ")[0]
+    page = read(DOCS / "recovery.md").partition("## Retries")[2].partition("\n## ")[0]
     told = {(first, longest) for first, longest in re.findall(r"\| (\S+) s \| (\S+) s(?:,[^|]*)? \|", page)}
     assert told == {(f"{one.first_s:g}", f"{one.longest_s:g}") for one in CAUSES if one.first_s is not None}
     (lasts_s,) = [one.lasts_s for one in CAUSES if one.lasts_s < float("inf")]
     assert f"for {lasts_s:g} s in all; then it fails" in page
-    assert "a random number between {:g} and {:g}".format(*JITTER) in page
+    assert "a random factor between {:g} and {:g}".format(*JITTER) in page
 
 
 def test_the_changelog_begins_with_the_version_of_the_package() -> None:

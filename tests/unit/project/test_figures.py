@@ -28,7 +28,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             "(payload and topic) and 2 KiB",
         ),
         "docs/db_connector.md": ("beside 32 MB that", "It ends within 5 s", "at most 256 kB, a request 4 MB"),
-        "docs/configuration.md": ("When half of it is used", "and 1 KiB for each record"),
+        "docs/configuration.md": ("When half of the limit is used", "and 1 KiB for each record"),
         "docs/formats.md": (
             *("64 KiB (65536 bytes)", "512 KiB (524288 bytes)", "repeated every 0.5 s", "at most 10,000 quantities"),
             *("most 64 times its bytes", "has lasted for 2 s, again every 10 s"),
@@ -59,7 +59,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
                 "waits up to 30 s for transactions",
             ),
             *("| 1 s | 8 s |", "| 1 s | 30 s |", "| 0.5 s | 2 s, for 10 s in all", "| 2 s | 120 s |"),
-            *("twice as long as the one before", "between 0.5 and 1.5"),
+            *("twice the previous one", "between 0.5 and 1.5"),
         ),
         "docs/spark.md": (
             "takes no more than 1.5 s",

@@ -47,7 +47,7 @@ FORMER: Final = {
 
 def retired() -> set[str]:
     """Return the retired names in both tables of the glossary: words, and names in the code."""
-    table = read(GLOSSARY).partition("## Words of earlier releases")[2]
+    table = read(GLOSSARY).partition("## Terms of earlier releases")[2]
     found = set()
     for row in re.findall(r"^\| (.+?) \| .+ \|$", table, re.MULTILINE):
         if row != "before" and not row.startswith("---"):

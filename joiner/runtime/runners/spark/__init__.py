@@ -1,4 +1,4 @@
 """The joiner as a stage in Spark: the driver plans and commits, workers join.
 
-May import what `runners` may, and the state store settings of `joiner.spark`. Begin with `stage`, then `units`.
+May import what `runners` may, and the state store settings of `joiner.spark`. Start with `stage`, then `units`.
 """

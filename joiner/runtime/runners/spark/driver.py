@@ -1,4 +1,4 @@
-"""The driver's loop beside the query: the lifecycle of units, and their transactions. No Spark here."""
+"""The driver's loop, in parallel with the query: the life cycle of units, and their transactions. No Spark here."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.05
 _LAST_S: Final = 1.5
-"""Time for the last snapshots: a stop takes seconds, of which Spark needs some."""
+"""Time allowed for the last snapshots: a stop takes seconds, of which Spark needs some."""
 _CANCEL_S: Final = 0.5
-"""Time for cancelling claims at the end."""
+"""Time allowed for cancelling claims at the end."""
 
 
 class RunningQuery(Protocol):
     """Executes plans: Spark, or a simulation of it."""
 
     def keep_running(self, wait: Callable[[float], object]) -> None:
-        """Start the query if it does not run. Raises what ends the stage."""
+        """Start the query if it is not running. Raises the errors that end the stage."""
         ...
 
 
@@ -37,7 +37,7 @@ class Driver:
     """The loop of a stage; see `runner.Loop`."""
 
     def __init__(self, parts: Parts) -> None:
-        """Raises KafkaException."""
+        """Create the loop. Raises KafkaException."""
         settings, claimant, services, telemetry, metrics, watch, standby = parts
         self._settings, self._admin, self._watch = settings, services.admin, watch
         self._clock = services.clock
@@ -53,7 +53,7 @@ class Driver:
         return self.units.statuses()
 
     def run(self, query: RunningQuery, is_over: Callable[[], bool], wait: Callable[[float], object]) -> int:
-        """Serve until ``is_over``; returns the exit status. Raises as `Runner.run`."""
+        """Serve until ``is_over``. Return the exit status. Raises the same errors as `Runner.run`."""
         try:
             while not is_over() and self.supervisor.failed_units < self._numbers:
                 query.keep_running(wait)
@@ -82,14 +82,14 @@ class Driver:
         self.units.close()
 
     def why_unready(self) -> str:
-        """Why the stage is not ready; empty if it serves every unit."""
+        """Return the reason why the stage is not ready; empty if it serves every unit."""
         if not self.units.is_awake:
             return "Spark is starting"
         missing = self._numbers - self.units.tasks.keys()
         return f"units {sorted(missing)} are not served, see the log" if missing else ""
 
     def _ends(self) -> dict[int, dict[str, int]]:
-        """The stable ends of the input topics, by unit and topic. Raises KafkaException."""
+        """Return the stable ends of the input topics, by unit and topic. Raises KafkaException."""
         places = [TopicPartition(topic, unit) for topic in self._settings.input_topics for unit in self._numbers]
         asked = self._admin.list_offsets(
             {place: OffsetSpec.latest() for place in places},  # type: ignore[no-untyped-call] # it has no types

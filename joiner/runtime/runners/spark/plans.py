@@ -1,6 +1,6 @@
-"""The messages between driver and workers: plans and outcomes, one small row for a unit and batch each way.
+"""The messages between driver and workers: plans and outcomes, one small row per unit and batch each way.
 
-Input records do not travel through Spark. Kafka has already partitioned them by unit, which is all a shuffle could do.
+Input records do not pass through Spark. Kafka has already partitioned them by unit, which is all a shuffle could do.
 So Spark shuffles ranges, and the worker that gets a range reads it from Kafka.
 """
 
@@ -27,7 +27,7 @@ class Plan(msgspec.Struct, frozen=True):
     """A range of a unit's input: from the offsets ``begin`` up to ``end``, both by topic.
 
     ``start``: the offsets at which the unit was started, which its state depends on; a reset changes them. ``claim``:
-    the number of the driver's claim, which identifies plans made before the unit was lost and claimed again.
+    the number of the driver's claim, which distinguishes plans made before the unit was lost and claimed again.
     ``snapshot``: return the state at the end. A plan without offsets only keeps the worker alive.
     """
 
@@ -43,8 +43,8 @@ class Outcome(msgspec.Struct):
     """The outcome of a plan: messages to write, in parts (see `pack`), and figures of the unit at its end.
 
     ``stopped``: why the unit cannot continue. ``failed``: why the plan failed, which may be retried. ``lost``: the
-    input does not exist any more, so another runner may have claimed the unit. In these cases all else is empty, and
-    the unit's state is that before the plan.
+    input no longer exists, so another runner may have claimed the unit. In these cases all else is empty, and the
+    unit's state is that before the plan.
     """
 
     plan: Plan
@@ -100,7 +100,7 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def decode_plan(data: bytes) -> Plan:
-    """Inverse of `encode_plan`."""
+    """Decode the output of `encode_plan`."""
     return _plan.decode(data)
 
 
@@ -110,12 +110,12 @@ def encode_outcome(outcome: Outcome) -> bytes:
 
 
 def decode_outcome(data: memoryview) -> Outcome:
-    """Inverse of `encode_outcome`."""
+    """Decode the output of `encode_outcome`."""
     return _outcome.decode(data)
 
 
 def pack(written: Written) -> bytes:
-    """Encode messages for the way through Spark: compressed, because they are copied half a dozen times."""
+    """Encode messages for transfer through Spark, compressed because they are copied about six times."""
     plain = msgspec.msgpack.encode(written)
     packed: bytes = pa.compress(plain, codec=_CODEC, asbytes=True)
     return len(plain).to_bytes(_LENGTH_BYTES, "big") + packed

@@ -23,7 +23,7 @@ from joiner.runtime.settings import JoinerSettings
 
 _RETRY_WAIT_S: Final = 1.0
 _FAILURES_MAX: Final = 5
-"""Queries that fail in a row without a batch between."""
+"""The maximum number of queries that fail in a row without a batch between them."""
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Query:
         if self._running is not None and not self._running.isActive:
             failed, self._running = self._running, None
             self._note_failure(failed)
-            # Started in the next call, if there is one: the stage may have been asked to end meanwhile.
+            # Started in the next call, if there is one: a stop may have been requested in the meantime.
             wait(_RETRY_WAIT_S)
         elif self._running is None:
             self._running = self._start()

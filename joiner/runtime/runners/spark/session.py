@@ -59,7 +59,7 @@ MARKER: Final = "made-by-joiner"
 """The file that marks a checkpoint folder as made by the joiner."""
 
 _KEYS_MAX: Final = 50_000
-"""So many numbers contain a key for each of 1,000 partitions, the largest number allowed."""
+"""This many numbers contain a key for each of 1,000 partitions, the largest number allowed."""
 
 
 def make_session(settings: JoinerSettings, scratch: Path) -> SparkSession:
@@ -80,12 +80,12 @@ def make_session(settings: JoinerSettings, scratch: Path) -> SparkSession:
 
 
 def _is_submitted() -> bool:
-    """Whether ``spark-submit`` has started this program."""
+    """Return whether ``spark-submit`` has started this program."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def grouping_keys(session: SparkSession, units: int) -> list[int]:
-    """Return a key for each unit that Spark hashes to a partition of its own, which spreads a batch evenly."""
+    """Return a key for each unit that Spark hashes to a separate partition, which spreads a batch evenly."""
     # Constants only: evaluated during planning, without a job.
     (row,) = session.sql(f"select transform(sequence(0, {_KEYS_MAX}), key -> pmod(hash(key), {units}))").collect()
     places: list[int] = row[0]
@@ -93,7 +93,7 @@ def grouping_keys(session: SparkSession, units: int) -> list[int]:
 
 
 class ForeignFolder(Exception):
-    """A folder that should be removed, but was not made by this program."""
+    """A folder that should be removed, but was not created by this program."""
 
 
 class StageFolder:
@@ -112,7 +112,7 @@ class StageFolder:
         self._marker = self._path(name, MARKER)
 
     def begin(self) -> None:
-        """Make an empty folder, removing that of a killed stage. Raises `ForeignFolder`."""
+        """Create an empty folder, removing that of a killed stage. Raises `ForeignFolder`."""
         self.remove()
         if self._files.exists(self._folder) and not (
             self._files.getFileStatus(self._folder).isDirectory() and not self._files.listStatus(self._folder)
@@ -125,7 +125,7 @@ class StageFolder:
         self._files.createNewFile(self._marker)
 
     def remove(self) -> None:
-        """Remove the folder, if it exists and was made here."""
+        """Remove the folder if it exists and was created by a stage."""
         if not self._files.exists(self._marker):
             return
         # The marker last, so that a kill in between leaves a folder that is still recognised.
@@ -142,7 +142,7 @@ class StageFolder:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A private temporary folder, removed at the end; those of killed stages are removed first."""
+    """Yield a private temporary folder, and remove it at the end. Those of killed stages are removed first."""
     for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError), (left / _ALIVE).open() as alive:
             # A living stage holds the lock.

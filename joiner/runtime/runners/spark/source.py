@@ -1,4 +1,4 @@
-"""Spark's source of plans. Spark asks a planning process for offsets, and that process asks the driver.
+"""Spark's source of plans. Spark requests offsets from a planning process, which requests them from the driver.
 
 A Unix socket in a private folder connects the two; Spark starts both on one machine.
 """
@@ -42,15 +42,15 @@ class PlanSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``readStream.format``."""
+        """Return the name for ``readStream.format``."""
         return SOURCE
 
     def schema(self) -> str:
-        """One row for each plan."""
+        """Return the schema: one row per plan."""
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
-        """The reader Spark asks for offsets and rows."""
+        """Return the reader that provides offsets and rows to Spark."""
         return _PlanReader(self._socket, self._slots)
 
 
@@ -68,11 +68,11 @@ class _PlanReader(DataSourceStreamReader):
         self._driver: Connection[Any, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The offset before the first plan."""
+        """Return the offset before the first plan."""
         return _as_offset(Turn())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 - Spark's signature
-        """Ask the driver for the next offset; it also decides how much a batch reads."""
+        """Request the next offset from the driver, which also decides how much a batch reads."""
         if self._driver is None:
             self._driver = Client(self._socket, "AF_UNIX")
         self._driver.send_bytes(msgspec.json.encode(start))
@@ -88,14 +88,14 @@ class _PlanReader(DataSourceStreamReader):
             os._exit(0)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One partition, as the rows are few and small."""
+        """Return a single partition, because the rows are few and small."""
         turn = msgspec.convert(end, Turn)
         if start == end or not turn.plans:
             return []
         return [_Part([(self._slots[plan.unit], encode_plan(plan)) for plan in turn.plans])]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int, bytes]]:
-        """The rows of a batch."""
+        """Return the rows of a batch."""
         assert isinstance(partition, _Part)  # noqa: S101 - for the type checker
         return iter(partition.rows)
 
@@ -105,7 +105,7 @@ def _as_offset(turn: Turn) -> dict[str, Any]:
 
 
 class PlanServer:
-    """Answers the source, in the driver. ``next_turn`` maps the last turn to the next one, or the same."""
+    """Answers the source, in the driver. ``next_turn`` maps the last turn to the next one, or to itself."""
 
     def __init__(self, folder: Path, next_turn: Callable[[Turn], Turn], clock: Clock) -> None:
         self.address = str(folder / "plans")
@@ -139,7 +139,7 @@ class PlanServer:
 
 
 def read_plans(session: SparkSession, server: PlanServer, slots: Sequence[int]) -> Any:
-    """The streaming DataFrame of plans."""
+    """Return the streaming DataFrame of plans."""
     session.dataSource.register(PlanSource)
     given = {"socket": server.address, "slots": ",".join(map(str, slots))}
     return session.readStream.format(SOURCE).options(**given).load()

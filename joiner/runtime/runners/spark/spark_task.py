@@ -20,7 +20,7 @@ from joiner.runtime.task.function_failures import counts_with
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _SHORT_S: Final = 5.0
-"""The longest time after an election in which a leader may report too low a stable end."""
+"""How long a leader may report too low a stable end after an election."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,17 +47,17 @@ class SparkTask(RunningTask):
     held: int = 0
     held_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
     planned: Plan | None = None
-    """The plan Spark is executing."""
+    """The plan that Spark is executing."""
     leaving: Leaving | None = None
     leads: list[Lead] = field(default_factory=list)
     not_before_s: float = 0.0
     """The earliest time of the next plan (monotonic), after one that failed."""
     short_since_s: float | None = None
-    """Since when a log has ended before the offset already read."""
+    """The time since which a log has ended before the offset already read."""
 
     @property
     def reached(self) -> dict[str, int]:
-        """The offsets at which the next plan begins: those of the last commit, including the one in flight."""
+        """The offsets at which the next plan begins: those of the last commit, including an in-flight one."""
         return self.checkpoint.offsets if self.commit is None else self.commit.checkpoint.offsets
 
     @property
@@ -66,15 +66,15 @@ class SparkTask(RunningTask):
         return self.commit is None and self.reached == self.snapshot_offsets
 
     def status(self, ends: Mapping[str, int]) -> UnitStatus:
-        """The unit's figures for metrics; ``ends``: of its input."""
+        """Return the unit's figures for metrics. ``ends``: those of its input."""
         return self.figures(self.held_bytes, ends)
 
     def is_ready(self) -> bool:
-        """Whether a plan may be made now."""
+        """Return whether a plan may be made now."""
         return self.clock.monotonic_s() >= self.not_before_s and not self.is_writing_long
 
     def is_short(self, ends: Mapping[str, int]) -> bool:
-        """Whether a log ends before the offset already read."""
+        """Return whether a log ends before the offset already read."""
         if all(ends.get(topic, at) >= at for topic, at in self.reached.items()):
             self.short_since_s = None
             return False
@@ -84,7 +84,7 @@ class SparkTask(RunningTask):
 
     @property
     def is_short_for_long(self) -> bool:
-        """Whether that has lasted for so long that records must be missing."""
+        """Whether a log has been short for so long that records must be missing."""
         return self.short_since_s is not None and self.clock.monotonic_s() - self.short_since_s > _SHORT_S
 
     def pause(self, ends: Mapping[str, int]) -> None:
@@ -100,7 +100,7 @@ class SparkTask(RunningTask):
         self.paused = ahead
 
     def waiting(self, ends: Mapping[str, int]) -> dict[tuple[int, str], int]:
-        """The number of offsets to read, by unit and topic, without topics that are paused."""
+        """Return the number of offsets to read, by unit and topic, without topics that are paused."""
         return {
             (self.number, topic): max(0, ends.get(topic, at) - at)
             for topic, at in self.reached.items()
@@ -110,7 +110,7 @@ class SparkTask(RunningTask):
     def plan(
         self, shares: Mapping[tuple[int, str], int], records_max: int, application: ApplicationSettings, *, last: bool
     ) -> Plan | None:
-        """Return the next plan; None if there is nothing to do.
+        """Return the next plan; None if there is no work.
 
         ``shares``: offsets to read in this batch, by unit and topic; ``records_max``: the most per topic; ``last``: no
         other plan follows.
@@ -127,7 +127,7 @@ class SparkTask(RunningTask):
         return plan
 
     def accept(self, outcome: Outcome) -> tuple[Checkpoint, tuple[bytes, SnapshotPlace] | None]:
-        """Note the outcome of a plan. Return the checkpoint and the snapshot, if there is one, for its transaction."""
+        """Record the outcome of a plan. Return the checkpoint and the snapshot, if any, for its transaction."""
         plan, leaving = outcome.plan, self.leaving
         counts = counts_with(outcome.counts, self.checkpoint.counts, outcome.failed_pairs)
         checkpoint = msgspec.structs.replace(self.checkpoint, offsets=plan.end, counts=counts, joins=outcome.joins)

@@ -1,9 +1,9 @@
-"""The running units of a Spark driver: the plan of each, its outcome, and the transaction in flight.
+"""The running units of a Spark driver: the plan of each, its outcome, and the in-flight transaction.
 
-Spark runs one batch after the other. For each batch it asks for plans (`Units.next_turn`) and returns their outcomes
+Spark runs one batch after the other. For each batch it requests plans (`Units.next_turn`) and returns their outcomes
 (`Units.accept`). Transactions are written while Spark runs the next batch. Spark's own commit of a batch is irrelevant,
-because only the checkpoint in Kafka decides. Outcomes that did not get into a checkpoint are discarded: the next claim
-has a new number. So a failed transaction never stops the query.
+because only the checkpoint in Kafka counts. Outcomes that are not in a checkpoint are discarded: the next claim has a
+new number. So a failed transaction never stops the query.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _RECORD_BYTES: Final = 600
 
 
 class _InputEnds:
-    """The stable ends of the input. After a failed request they are requested again after a while."""
+    """The stable ends of the input. A failed request is repeated after a back-off."""
 
     def __init__(self, ask: Ends, clock: Clock) -> None:
         self._ask, self._clock = ask, clock
@@ -63,7 +63,7 @@ class _InputEnds:
         """The ends last read, by unit and topic. Ends only grow, so old ones are valid lower bounds."""
 
     def read(self) -> Mapping[int, Mapping[str, int]] | None:
-        """Read the ends. Return None if they cannot be read now."""
+        """Read the ends. Return None if they cannot be read at the moment."""
         if self._clock.monotonic_s() < self._not_before_s:
             return None
         try:
@@ -125,7 +125,7 @@ class Units:
             self.tasks[unit] = task
 
     def query_started(self) -> None:
-        """Note that a new query starts: outcomes of the former one will not arrive."""
+        """Record that a new query is starting, so outcomes of the former one will not arrive."""
         with self._lock:
             self._woken_s = None
             for task in self.tasks.values():
@@ -146,11 +146,11 @@ class Units:
             self.tasks.clear()
 
     def statuses(self) -> dict[int, UnitStatus]:
-        """The units' figures for metrics."""
+        """Return the units' figures for metrics."""
         return {number: task.status(self._ends.seen.get(number, {})) for number, task in list(self.tasks.items())}
 
     def obstacles(self) -> dict[int, Obstacle]:
-        """The obstacles of running units whose last plan has failed."""
+        """Return the obstacles of running units whose last plan has failed."""
         tasks = list(self.tasks.items())
         found = {number: self._troubles.obstacle(number, task.not_before_s) for number, task in tasks}
         return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
@@ -163,8 +163,8 @@ class Units:
     # Plans for Spark
 
     def next_turn(self, last: Turn) -> Turn:
-        """Return the plans of the next batch; the last turn again if there is nothing to do."""
-        # Without the lock, because it may take long.
+        """Return the plans of the next batch, or the last turn again if there is no work."""
+        # Without the lock, because it may take a long time.
         ends = self._ends.read()
         if ends is None:
             return last
@@ -208,11 +208,11 @@ class Units:
     # Outcomes
 
     def accept(self, outcome: Outcome) -> None:
-        """Begin the transaction of a plan's outcome, once the one before is written."""
+        """Begin the transaction of a plan's outcome, once the previous one is written."""
         number = outcome.plan.unit
         task = self.tasks.get(number)
         if task is not None and (commit := task.commit) is not None:
-            # Without the lock, because it may take long.
+            # Without the lock, because it may take a long time.
             self._clock.wait_until_done([commit.written])
         with self._lock:
             self._woken_s = self._clock.monotonic_s()
@@ -263,7 +263,7 @@ class Units:
         )
 
     def _finish(self, number: int, task: SparkTask) -> bool:
-        """Wait for the transaction in flight, if any. Return whether the unit still runs."""
+        """Wait for the in-flight transaction, if any. Return whether the unit is still running."""
         error = task.finish_commit()
         if error is not None:
             self._drop_for(number, task, error)
@@ -307,7 +307,7 @@ class Units:
             _log.info("time spent by the workers: %s", spent or "none")
 
     def _log_stopped(self, until_s: float) -> None:
-        """Mark the checkpoints of the units, because this driver ends in good order; until ``until_s`` (monotonic)."""
+        """Mark the units' checkpoints, because this driver is shutting down cleanly; until ``until_s`` (monotonic)."""
         with self._lock:
             written = []
             for task in self.tasks.values():
@@ -327,7 +327,7 @@ class Units:
 
 
 def _records_max(settings: JoinerSettings) -> int:
-    """Return the most records of a topic per unit and batch, few enough that a side running ahead can be paused."""
+    """Return the maximum records of a topic per unit and batch, few enough that a side running ahead can be paused."""
     application = settings.application
     room = min(application.buffer_records_max, application.buffer_bytes_max // _RECORD_BYTES)
     return max(1, room // (2 * len(settings.input_topics)))

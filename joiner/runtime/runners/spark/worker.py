@@ -51,7 +51,7 @@ _CHUNK_BYTES: Final = 256 * 1024
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 
 _AT_ONCE: Final = 20_000
-"""Messages joined at a time, few enough for their objects to fit into memory that is already allocated."""
+"""Number of messages joined at a time, few enough for their objects to fit into memory that is already allocated."""
 
 _HELD_MAX: Final = 1_000_000
 """The most records held by the units that a process keeps between batches."""
@@ -78,7 +78,7 @@ class WorkerMemory:
     """None also while it is in use, so that a new one is made after a failed read."""
 
     def keep(self, place: tuple[str, int], left: _Left) -> None:
-        """Keep a unit for its next batch, in case this process gets it again."""
+        """Keep a unit for its next batch, in case it is assigned to this process again."""
         self.units[place] = left
         while len(self.units) > 1 and sum(one.unit.held() for one in self.units.values()) > _HELD_MAX:
             del self.units[next(iter(self.units))]
@@ -92,7 +92,7 @@ class WorkerMemory:
         self.reader = consumer
 
     def verifier(self, settings: JoinerSettings) -> GapVerifier:
-        """The verifier of this process."""
+        """Return the verifier of this process."""
         self.gaps = self.gaps or GapVerifier(settings, self.clock)
         return self.gaps
 
@@ -128,7 +128,7 @@ class UnitProcessor(StatefulProcessor):
 class StateCopy:
     """The state of a unit in Spark's state store: its offsets, and its snapshot in chunks.
 
-    Spark may keep a write that failed half way, so a checksum is verified.
+    Spark may keep a partly failed write, so a checksum is verified.
     """
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
@@ -136,7 +136,7 @@ class StateCopy:
         self._chunks = handle.getMapState("chunks", "at int", "part binary")
 
     def read(self, start: Mapping[str, int], offsets: Mapping[str, int]) -> bytes | None:
-        """The snapshot at ``offsets`` of a unit started at ``start``; None if the store has another one or none."""
+        """Return the snapshot at ``offsets`` of a unit started at ``start``; None if the store does not have it."""
         head = self._head.get()
         if head is None or msgspec.json.decode(head[0]) != [start, offsets]:
             return None
@@ -171,7 +171,7 @@ def execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: Worke
 
 
 def _failed(plan: Plan, error: Exception) -> Outcome:
-    what = f"unit {plan.unit}: a batch failed with {type(error).__name__}: {error}; nothing of it was written"
+    what = f"unit {plan.unit}: a batch failed with {type(error).__name__}: {error}; none of it was written"
     if isinstance(error, UnitStopped):
         what = str(error)
     elif not cause_of(error).is_transient:
@@ -211,7 +211,7 @@ def _execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: Work
 
 
 def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, clock: Clock, left: _Left | None) -> Unit:
-    """Return the unit at the begin of a plan. ``left``: the unit as this process last left it."""
+    """Return the unit at the start of a plan. ``left``: the unit as this process last left it."""
     warm = left.unit if left is not None and left.start == plan.start else None
     if warm is not None and warm.offsets == plan.begin:
         return warm
@@ -227,7 +227,7 @@ def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, clock: Clock
 
 
 def _make_reader(settings: JoinerSettings) -> Consumer:
-    """A consumer with large fetches, as each range starts a new one."""
+    """Create a consumer with large fetches, because each range starts a new fetch."""
     return make_reader(settings.kafka, settings.application.name, fetch_message_max_bytes=_FETCH_BYTES)
 
 

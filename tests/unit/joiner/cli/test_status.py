@@ -161,7 +161,7 @@ def test_what_an_older_release_has_not_counted_by_join_is_no_zero(monkeypatch: p
     join = JoinSummary(1, 2, 3)
     counts = {"pairs": 5, "late": 1, "duplicates": 0, "unmatched": 0}
     two = shown(monkeypatch, make_checkpoint(joins={"power": join, "gap": join}, counts=counts))
-    assert "not counted by join yet" in lines_of(two)[-1]
+    assert "not counted per join yet" in lines_of(two)[-1]
     one = shown(monkeypatch, make_checkpoint(joins={"power": join}, counts=counts))
     assert one.units[0] is not None
     assert (one.units[0].joins["power"].pairs, one.units[0].joins["power"].failed) == (5, 0)
@@ -180,7 +180,7 @@ def test_it_fits_into_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
         for unit in range(12)
     ]
     members: dict[str, Any] = {one.instance: [one.unit] for one in records}
-    why = "a batch failed with MemoryError: cannot allocate 96 MB; nothing of it was written, " * 3
+    why = "a batch failed with MemoryError: cannot allocate 96 MB; none of it was written, " * 3
     found = shown(monkeypatch, *records, notices=[f"unit 3: not served by process one since 10:00: {why}"], **members)
     assert [line for line in lines_of(found) if len(line) > WIDTH] == []
 

@@ -223,7 +223,7 @@ def test_a_topic_that_a_broker_does_not_know_yet_is_waited_for(
     monkeypatch.setattr(claim, "topic_facts", lambda *_: facts if known else {})
     monkeypatch.setattr(claim, "read_checkpoint", lambda *_: pytest.fail("the unit is claimed"))
     nothing: Any = None
-    with pytest.raises(UnitStopped, match="does not exist any more") as raised:
+    with pytest.raises(UnitStopped, match="no longer exists") as raised:
         claim.claim(settings, UNIT, nothing, nothing, Claimant("run", "one"), NO_READERS)
     runner = Runner(clock)
     runner.claims.outcomes = [raised.value]
@@ -284,7 +284,7 @@ def test_it_is_told_what_a_unit_waits_for_since_when_and_when_it_is_tried_again(
     runner.fail(MemoryError("cannot allocate"))
     clock.now_s += 0.5
     (obstacle,) = runner.wanted.obstacles().values()
-    assert obstacle.why == ("unit 3: a batch failed with MemoryError: cannot allocate; nothing of it was written")
+    assert obstacle.why == ("unit 3: a batch failed with MemoryError: cannot allocate; none of it was written")
     assert obstacle.lasts_s == pytest.approx(0.5)
     assert obstacle.retry_s is not None
     assert 0.5 <= obstacle.retry_s <= 2.5

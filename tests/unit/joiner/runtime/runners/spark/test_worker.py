@@ -160,8 +160,8 @@ def test_a_snapshot_comes_where_it_is_asked_for_and_is_of_the_end() -> None:
     ("error", "kind", "text"),
     [
         (UnitStopped("the buffer is full"), "stopped", "the buffer is full"),
-        (ValueError("no room"), "stopped", "a batch failed with ValueError: no room; nothing of it was written"),
-        (MemoryError("no room"), "failed", "a batch failed with MemoryError: no room; nothing of it was written"),
+        (ValueError("no room"), "stopped", "a batch failed with ValueError: no room; none of it was written"),
+        (MemoryError("no room"), "failed", "a batch failed with MemoryError: no room; none of it was written"),
         (LogShort("the log ends"), "failed", "the log ends"),
         (KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT, "slow")), "failed", "slow"),
         (KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "gone")), "lost", "gone"),
